@@ -1,0 +1,75 @@
+# From a fresh clone, with python3 (3.11 or later) and make:
+#   make demo    collect on the simulated A100, fit, estimate a real model
+#   make test    style, types, import rules, tests
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+DEMO   := build/demo
+WORKERS ?= auto
+
+# One thread a process: the tests run side by side, and small matrices gain nothing from more.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench wheel clean distclean
+
+help:
+	@echo 'make demo    collect on the simulated A100, fit, estimate a real model'
+	@echo 'make test    style, types, import rules and tests'
+	@echo 'make lint    style, types and import rules alone'
+	@echo 'make bench   timings and accuracies'
+	@echo 'make wheel   the distribution, in dist/'
+	@echo 'make clean   remove what these made (distclean: the virtual environment too)'
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo 'wattprint needs python3, version 3.11 or later; none found' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "wattprint needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d' ' -f2); name another with make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo 'this Python cannot make virtual environments; install its venv package (Debian, Ubuntu: python3-venv)' >&2; exit 1; }
+	@echo 'installing wattprint into $(VENV) (once)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq -e '.[all,dev]'
+	@touch $@
+
+# Prints a command, then runs it.  Exit status 3 means: done, with a warning or rejected rows.
+run = @echo; echo '$$ $(1)'; $(BIN)/$(1) || [ $$? -eq 3 ]
+
+demo: $(STAMP)
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	$(call run,collect --gpu sim:a100-pcie-40gb --freqs 510$(comma)900$(comma)1410 --seed 1 --out $(DEMO)/dataset.parquet)
+	$(call run,fit $(DEMO)/dataset.parquet -o $(DEMO)/a100-simulated.json --seed 1)
+	$(call run,estimate examples/gpt2-prefill.json --bundle $(DEMO)/a100-simulated.json --freqs 510$(comma)900$(comma)1410)
+	@echo; echo 'The board was simulated: the numbers above show that the chain works, not what an A100 does.'
+comma := ,
+
+test: lint
+	@$(BIN)/python -m pytest -n $(WORKERS) --quiet
+
+lint: $(STAMP)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo 'files are not formatted: make format' >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@mkdir -p build; $(BIN)/lint-imports --no-logo >build/lint-imports.txt 2>&1 || { cat build/lint-imports.txt; exit 1; }
+	@echo 'style, types and import rules: no complaint'
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+bench: $(STAMP)
+	@for file in benchmarks/bench_*.py; do echo; echo "$$ python $$file"; $(BIN)/python $$file || exit 1; done
+
+wheel: $(STAMP)
+	@$(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist . && ls dist
+
+clean:
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	@rm -rf $(VENV)

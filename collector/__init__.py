@@ -1,0 +1,1 @@
+"""The measurement: devices, sensing, correction, campaigns and the dataset format."""

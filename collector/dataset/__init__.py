@@ -1,0 +1,42 @@
+"""The kernel dataset: its columns, a durable writer and a reader."""
+
+from collector.dataset.reader import DatasetFile, KernelDataset, file_digest, is_kernel_dataset, read_kernel_dataset
+from collector.dataset.schema import (
+    FLAGS,
+    KERNEL_COLUMNS,
+    SCHEMA_VERSION,
+    SHAPE_COLUMNS,
+    Column,
+    Row,
+    flag_counts,
+    kernel_schema,
+    operator_columns,
+    operators_of,
+    rows_to_table,
+)
+from collector.dataset.writer import KernelWriter, check_writable, open_kernel_writer, write_kernel_dataset
+from collector.errors import DatasetError
+
+__all__ = [
+    "FLAGS",
+    "KERNEL_COLUMNS",
+    "SCHEMA_VERSION",
+    "SHAPE_COLUMNS",
+    "Column",
+    "DatasetError",
+    "DatasetFile",
+    "KernelDataset",
+    "KernelWriter",
+    "Row",
+    "check_writable",
+    "file_digest",
+    "flag_counts",
+    "is_kernel_dataset",
+    "kernel_schema",
+    "open_kernel_writer",
+    "operator_columns",
+    "operators_of",
+    "read_kernel_dataset",
+    "rows_to_table",
+    "write_kernel_dataset",
+]

@@ -1,0 +1,141 @@
+"""Reading kernel datasets: a Parquet file, a folder of them, or the log of an unfinished campaign."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from collector.dataset.log import LOG_SUFFIX, read_log
+from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
+from collector.errors import DatasetError
+
+MAX_METADATA_BYTES: Final = 64 << 20
+"""Limit for texts in a Parquet footer; a campaign's metadata are some kilobytes."""
+
+_HASH_BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFile:
+    """One file of a dataset: where it lies, its SHA-256, its rows and its own metadata."""
+
+    path: str
+    sha256: str
+    rows: int
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDataset:
+    """Measured kernels.
+
+    `table` has the columns of KERNEL_COLUMNS; `metadata` are those of the first file (GPU, sensor, campaign,
+    idle power…); `files` holds every file with its own.
+    """
+
+    table: pa.Table
+    metadata: dict[str, Any]
+    files: tuple[DatasetFile, ...]
+
+
+def is_kernel_dataset(path: str | Path) -> bool:
+    """Whether a Parquet file says that it is a kernel dataset; False for anything that cannot be read."""
+    try:
+        return METADATA_KEY in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def read_kernel_dataset(path: str | Path) -> KernelDataset:
+    """A kernel dataset from a Parquet file, a folder of Parquet files or the log of an unfinished campaign.
+
+    Raises DatasetError for a path that is missing, a file that is truncated, damaged, foreign or of a newer
+    schema, and for a row that occurs twice.
+    """
+    path = Path(path)
+    files = _files(path)
+    parts = [_read_file(file) for file in files]
+    table = pa.concat_tables([part for part, _ in parts])
+    row_ids = table.column("row_id")
+    if row_ids.null_count:
+        raise DatasetError(f"{path}: {row_ids.null_count} rows have no row_id; the file is damaged, collect it again")
+    if len(row_ids.unique()) < table.num_rows:
+        twice = [str(entry["values"]) for entry in row_ids.value_counts().to_pylist() if entry["counts"] > 1]
+        raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
+    return KernelDataset(table=table, metadata=parts[0][1].metadata, files=tuple(file for _, file in parts))
+
+
+def _files(path: Path) -> list[Path]:
+    """The files behind a path."""
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.parquet") if file.is_file())
+        if not files:
+            raise DatasetError(f"{path}: no Parquet file in this folder; `collect` writes them")
+        return files
+    if path.is_file():
+        return [path]
+    log = path.with_name(path.name + LOG_SUFFIX)
+    if log.is_file():
+        raise DatasetError(f"{path} is not there yet: its campaign did not finish; go on with `collect … --resume`, or read {log}")
+    raise DatasetError(f"{path}: no such file; `collect --out {path}` makes one")
+
+
+def _read_file(path: Path) -> tuple[pa.Table, DatasetFile]:
+    """The table of one file and what is known of the file."""
+    if path.name.endswith(LOG_SUFFIX):
+        recovered = read_log(path)
+        table, metadata = recovered.table, recovered.metadata
+    else:
+        table, metadata = _read_parquet(path)
+    _check_version(metadata, path)
+    return table, DatasetFile(path=str(path), sha256=file_digest(path), rows=table.num_rows, metadata=metadata)
+
+
+def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """Known columns of a Parquet file, cast to the schema's types, and its metadata."""
+    try:
+        with pq.ParquetFile(path, thrift_string_size_limit=MAX_METADATA_BYTES) as file:
+            schema = file.schema_arrow
+            content = (schema.metadata or {}).get(METADATA_KEY)
+            if content is None:
+                raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
+            metadata = decode_metadata(content, str(path))
+            _check_version(metadata, path)
+            missing = [name for name in KERNEL_COLUMNS if name not in schema.names]
+            if missing:
+                raise DatasetError(f"{path}: columns are missing: {', '.join(missing)}; collect it again")
+            table = file.read(columns=list(KERNEL_COLUMNS))
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(f"{path}: truncated, damaged or no Parquet file ({reason}); collect it again") from error
+    try:
+        table = table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
+    except (pa.ArrowException, ValueError) as error:
+        raise DatasetError(f"{path}: a column has another type than the schema says ({str(error).splitlines()[0]})") from error
+    return table, metadata
+
+
+def _check_version(metadata: dict[str, Any], path: Path) -> None:
+    """Refuses a dataset of another major or of a newer minor version."""
+    text = metadata.get("schema_version")
+    major, minor = (int(part) for part in SCHEMA_VERSION.split("."))
+    try:
+        file_major, file_minor = (int(part) for part in str(text).split("."))
+    except ValueError:
+        raise DatasetError(f"{path}: schema version {text!r} is no version; this program reads {major}.0 to {SCHEMA_VERSION}") from None
+    if file_major != major or file_minor > minor:
+        raise DatasetError(
+            f"{path}: schema version {text}, this program reads {major}.0 to {SCHEMA_VERSION}; use the wattprint that wrote it"
+        )
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hexadecimal text."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

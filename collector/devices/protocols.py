@@ -1,0 +1,218 @@
+"""The protocols at the hardware edge and the values that cross it.
+
+A `Gpu` is what can be asked about and told to a board; a `PowerSensor` hands over everything that is new
+since it was last read; a `KernelRunner` runs one launch so many times.  All three share one `Clock`, and all
+waiting goes through it: the real clock sleeps while a thread drains sensors and states, the simulated one
+moves its world, whose polls are then all there to be read.
+
+Host time is integer nanoseconds of one monotonic clock.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from estimator.quantities import Array, IntArray
+from estimator.workload import Operator
+
+THROTTLE_BITS: Final[dict[str, int]] = {
+    "gpu_idle": 0x01,
+    "applications_clocks": 0x02,
+    "sw_power_cap": 0x04,
+    "hw_slowdown": 0x08,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake": 0x80,
+    "display_clocks": 0x100,
+}
+"""Clock event reasons as NVML numbers them (nvml.h, nvmlClocksEventReason*)."""
+
+LIMITING_REASONS: Final = frozenset(
+    {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"}
+)
+"""Reasons for which a board runs below the clock that was asked for."""
+
+
+def limiting_reasons(mask: int) -> tuple[str, ...]:
+    """Names of the reasons in a bit mask that mean "slower than asked", in the order of their bits."""
+    return tuple(name for name, bit in THROTTLE_BITS.items() if mask & bit and name in LIMITING_REASONS)
+
+
+class Clock(Protocol):
+    """Host time, and the only way to wait."""
+
+    def now_ns(self) -> int:
+        """Monotonic host time [ns]."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass.  Raises ValueError for a negative or non-finite duration."""
+
+    def unix_s(self) -> float:
+        """Wall time [s since 1970], for provenance only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuIdentity:
+    """Which board it is.
+
+    `name` is the driver's product name, `canonical_name` that of `configs/gpus` ("" where unknown);
+    `simulated` is true where no hardware is behind it.
+    """
+
+    name: str
+    canonical_name: str
+    uuid: str
+    pci_address: str
+    driver: str
+    vbios: str
+    compute_capability: str
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """The board at one instant.  `voltage_v` is nan where it cannot be read; `throttle_mask` holds THROTTLE_BITS."""
+
+    host_ns: int
+    sm_clock_mhz: float
+    memory_clock_mhz: float
+    temperature_c: float
+    voltage_v: float
+    power_limit_w: float
+    throttle_mask: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateReadings:
+    """States polled since the last read, oldest first; every column has shape (n,)."""
+
+    host_ns: IntArray
+    sm_clock_mhz: Array
+    temperature_c: Array
+    voltage_v: Array
+    throttle_mask: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerReadings:
+    """Polls of one power field since the last read, oldest first, repeats included; columns of shape (n,).
+
+    `field` is "instant" or "average" for a board's own sensor, a rail's name for an external meter.
+    `host_ns` is the time at which the host took the reading, not the time that the value describes.
+    """
+
+    field: str
+    host_ns: IntArray
+    power_w: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyReading:
+    """An energy counter: energy since some origin [J], a multiple of 1 mJ on NVML."""
+
+    host_ns: int
+    energy_j: float
+
+
+class Gpu(Protocol):
+    """Identity, state and clocks of one board."""
+
+    def identity(self) -> GpuIdentity:
+        """Which board it is."""
+
+    def state(self) -> GpuState:
+        """The board now."""
+
+    def read_states(self) -> StateReadings:
+        """Every state polled since the last call: one on a real board, all polls so far on a simulated one."""
+
+    def supported_clocks_mhz(self) -> tuple[float, ...]:
+        """SM clocks that can be locked, ascending [MHz]; empty where locking is not possible."""
+
+    def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
+        """Hold the SM clock.  Raises ClockError for a clock that is not supported or not permitted."""
+
+    def unlock_clock(self) -> None:
+        """Give the SM clock back to the driver.  Doing so twice is harmless."""
+
+    def power_limit_w(self) -> float:
+        """The enforced power limit [W]."""
+
+    def voltage_readable(self) -> bool:
+        """Whether `state` carries the core voltage."""
+
+
+class PowerSensor(Protocol):
+    """One source of power readings."""
+
+    def name(self) -> str:
+        """What the source is: "nvml", "pmd"…"""
+
+    def fields(self) -> tuple[str, ...]:
+        """The fields that `read` hands over, in that order."""
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        """Everything new since the last call, one entry for each field (its columns may be empty)."""
+
+    def read_energy(self) -> EnergyReading | None:
+        """The energy counter, or None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedKernel:
+    """One launch, ready to run: what the library chose for an operator.
+
+    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
+    kernel has no such tile; `split_k` is 1 without splitting.  `transpose` is the layout of the two inputs
+    ("tn", "nn"…, "" where it has no meaning).  `buffer_sets` copies of the operands, `working_set_bytes`
+    each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
+    """
+
+    operator: Operator
+    l2_state: str
+    library: str
+    kernel_name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers_per_thread: int
+    shared_bytes_per_block: int
+    blocks_per_sm: int
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    split_k: int
+    transpose: str
+    working_set_bytes: int
+    buffer_sets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRecord:
+    """What came of a run of `launches` back-to-back launches.
+
+    `start_ns` and `end_ns` are host stamps: before the first launch, after the synchronisation.  `segment_s`
+    is the time of one launch by the device's own timer, averaged over each of n equal segments of the run,
+    gaps between launches included; shape (n,) [s].
+    """
+
+    start_ns: int
+    end_ns: int
+    launches: int
+    segment_s: Array
+
+
+class KernelRunner(Protocol):
+    """Runs one launch so many times."""
+
+    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        """Choose and set up the kernel for an operator; l2_state is "warm" or "cold".
+
+        Raises RunnerError where the operator cannot run here (unsupported precision, too little memory).
+        """
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        """Launch it `launches` times back to back and wait for the end.  Raises RunnerError if that fails."""
+
+    def supports(self, operator: Operator) -> bool:
+        """Whether `prepare` would accept the operator."""

@@ -1,0 +1,94 @@
+"""A simulated L2: which bytes of a launch have to come from DRAM.
+
+The touches of a launch are replayed panel by panel in the order in which waves of blocks make them.  A panel is
+still there with a probability that falls with the bytes touched since its last use: the replacement is not
+perfect, so the edge is soft.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from collector.simulated.plan import Traffic
+from collector.simulated.profile import MemoryProfile
+from estimator.gpu import GpuSpec
+from estimator.quantities import IntArray
+
+REPLAYED_WAVES: Final = 40
+"""Waves replayed one by one; a longer launch repeats their pattern."""
+
+DRIFT_MISS_SHARE: Final = 0.01
+"""Share of the hits within a wave that are lost because blocks drift apart."""
+
+
+def usable_l2_bytes(memory: MemoryProfile, gpu: GpuSpec) -> float:
+    """Bytes that the L2 keeps for a kernel's operands."""
+    return memory.l2_usable_share * gpu.l2_bytes
+
+
+def resident_share(memory: MemoryProfile, gpu: GpuSpec, distance_bytes: float) -> float:
+    """Share of a panel that is still in the L2 after `distance_bytes` of other touches."""
+    edge = (distance_bytes / usable_l2_bytes(memory, gpu)) ** memory.l2_edge
+    return 1.0 / (1.0 + edge)
+
+
+def replayed_blocks(blocks: int, slots: int) -> int:
+    """How many blocks of a launch are replayed one by one."""
+    return min(blocks, REPLAYED_WAVES * slots)
+
+
+def streamed_traffic(memory: MemoryProfile, gpu: GpuSpec, read_bytes: float, write_bytes: float, reread_bytes: float = 0.0) -> Traffic:
+    """DRAM bytes of a kernel that walks once over its operands; `reread_bytes` are second passes that left the L2."""
+    kept = resident_share(memory, gpu, read_bytes + write_bytes)
+    return Traffic(
+        warm_read=read_bytes * (1.0 - kept) + reread_bytes,
+        warm_write=write_bytes * (1.0 - kept),
+        cold_read=read_bytes + reread_bytes,
+        cold_write=write_bytes,
+    )
+
+
+def replayed_traffic(
+    memory: MemoryProfile,
+    gpu: GpuSpec,
+    *,
+    panels: Sequence[IntArray],
+    panel_bytes: Sequence[float],
+    compulsory_bytes: float,
+    loaded_bytes: float,
+    write_bytes: float,
+    blocks: int,
+    slots: int,
+) -> Traffic:
+    """DRAM bytes of a kernel whose blocks share operand panels.
+
+    panels: for each operand, the panel that each block needs, in launch order, for the first
+    `replayed_blocks` of the `blocks` at least.  panel_bytes: size of a panel of each operand.
+    `compulsory_bytes` is the size of all operands, `loaded_bytes` what the blocks of a launch load from the L2.
+    """
+    replayed = replayed_blocks(blocks, slots)
+    waves = math.ceil(replayed / slots)
+    position, touched, refetched = 0.0, 0.0, 0.0
+    last_use: list[dict[int, float]] = [{} for _ in panels]
+    for wave in range(waves):
+        part = slice(wave * slots, (wave + 1) * slots)
+        for seen, panel, size in zip(last_use, panels, panel_bytes, strict=True):
+            for key in np.unique(panel[:replayed][part]).tolist():
+                before = seen.get(key)
+                if before is not None:
+                    refetched += size * (1.0 - resident_share(memory, gpu, position - before))
+                position += size
+                seen[key] = position
+                touched += size
+    repeats = blocks / replayed
+    drift = DRIFT_MISS_SHARE * max(0.0, loaded_bytes - touched * repeats) * (1.0 - resident_share(memory, gpu, loaded_bytes))
+    again = min(refetched * repeats + drift, max(0.0, loaded_bytes - compulsory_bytes))
+    kept = resident_share(memory, gpu, compulsory_bytes + again + write_bytes)
+    return Traffic(
+        warm_read=compulsory_bytes * (1.0 - kept) + again,
+        warm_write=write_bytes * (1.0 - kept),
+        cold_read=compulsory_bytes + again,
+        cold_write=write_bytes,
+    )

@@ -1,0 +1,124 @@
+"""A kernel as the simulated GPU sees it: identical blocks, what each needs, and what a launch does in all."""
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from collector.simulated.profile import ScheduleProfile
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array
+
+THREADS_PER_WARP: Final = 32
+REGISTER_GRANULE: Final = 8
+"""Registers of a thread are handed out in eights (CUDA occupancy calculator)."""
+
+RESERVED_SHARED_BYTES: Final = 1024
+"""Shared memory that the system keeps for each resident block (CUDA programming guide, compute capability 8.0)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDemand:
+    """What one block needs.
+
+    `*_clocks` of a unit are SM clocks at that unit's full rate for the whole block.  `steps` of a loop run one
+    after the other and take at least `step_clocks` each however little they do.  `load_bytes` come from the L2,
+    at most `in_flight_bytes` of them at a time; `store_bytes` leave at the end.  `path_share` is the share of the
+    SM's port that this access pattern reaches.
+    """
+
+    tensor_clocks: float = 0.0
+    lane_clocks: float = 0.0
+    special_clocks: float = 0.0
+    shared_clocks: float = 0.0
+    steps: float = 1.0
+    step_clocks: float = 0.0
+    load_bytes: float = 0.0
+    store_bytes: float = 0.0
+    in_flight_bytes: float = 0.0
+    path_share: float = 1.0
+    epilogue_clocks: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that a launch moves across DRAM, with operands left in the L2 by the launch before, and without."""
+
+    warm_read: float
+    warm_write: float
+    cold_read: float
+    cold_write: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEvents:
+    """What a launch does in all, apart from DRAM: the events that cost energy."""
+
+    tensor_flop: float = 0.0
+    padded_flop: float = 0.0
+    cuda_ops: float = 0.0
+    sfu_ops: float = 0.0
+    shared_bytes: float = 0.0
+    l2_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPlan:
+    """One kernel, chosen and laid out by the simulated library.
+
+    `relative_lengths` holds the lengths of blocks in launch order where they differ (empty: all equal).
+    `spread_tail`: the kernel is persistent and shares out its last wave.  `follow_up_clocks` and `follow_up_bytes`
+    belong to a reduction that runs after the blocks.  `row_pitch_bytes` is the distance of neighbouring rows.
+    """
+
+    kernel_name: str
+    library: str
+    grid: tuple[int, int, int]
+    threads: int
+    registers: int
+    shared_bytes_per_block: int
+    blocks_per_sm: int
+    blocks: int
+    demand: BlockDemand
+    events: LaunchEvents
+    traffic: Traffic
+    working_set_bytes: float
+    row_pitch_bytes: float
+    tile_m: int = 0
+    tile_n: int = 0
+    tile_k: int = 0
+    stages: int = 0
+    split_k: int = 1
+    transpose: str = ""
+    precision: str = ""
+    spread_tail: bool = False
+    follow_up_clocks: float = 0.0
+    follow_up_bytes: float = 0.0
+    relative_lengths: Array = field(default_factory=lambda: np.ones(0))
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return -(-self.threads // THREADS_PER_WARP)
+
+
+def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: int) -> int:
+    """Blocks that fit on an SM at once; 0 where not even one does."""
+    warps = -(-threads // THREADS_PER_WARP)
+    granted = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
+    by_registers = gpu.registers_per_sm // (granted * THREADS_PER_WARP * warps)
+    by_shared = int(gpu.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES))
+    return int(min(gpu.blocks_per_sm, gpu.warps_per_sm // warps, by_registers, by_shared))
+
+
+def steady_noise(*key: object) -> float:
+    """A number of the standard normal distribution that belongs to a key and never changes."""
+    stream = np.random.Generator(np.random.PCG64(zlib.crc32(repr(key).encode())))
+    return float(stream.standard_normal())
+
+
+def sm_speeds(schedule: ScheduleProfile, num_sms: int, seed: int) -> Array:
+    """Relative time of a block on each SM: some sit farther from the L2, shape (num_sms,)."""
+    stream = np.random.Generator(np.random.PCG64([seed, num_sms]))
+    return np.clip(1.0 + schedule.sm_spread * stream.standard_normal(num_sms), 0.9, 1.1)

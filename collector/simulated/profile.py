@@ -1,0 +1,349 @@
+"""The profile of a simulated board: a TOML file in `configs/boards` as frozen dataclasses."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from collector.errors import BoardProfileError
+from estimator.frozen import FrozenMapping
+from estimator.resources import resource_folder, resource_names
+
+SENSOR_KINDS: Final = ("boxcar", "low-pass")
+CLOCK_KINDS: Final = ("rigid", "renewal")
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityProfile:
+    """What the board says of itself."""
+
+    product_name: str
+    driver: str
+    vbios: str
+    pci_address: str
+    voltage_readable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyProfile:
+    """Planted energy of one event at `reference_voltage_v` [pJ].
+
+    `tensor_pj_per_flop` holds for 16-bit operands; `tensor_precision_factor` multiplies it for others.
+    Core events scale with V²; `dram_pj_per_byte` does not.  A padded flop (an operand outside the matrix: zeros)
+    costs `padding_share` of a useful one.  `switching_spread` is the standard deviation of the data-dependent
+    switching factor around 1.
+    """
+
+    reference_voltage_v: float
+    tensor_pj_per_flop: float
+    tensor_precision_factor: Mapping[str, float]
+    cuda_pj_per_op: float
+    sfu_pj_per_op: float
+    shared_pj_per_byte: float
+    l2_pj_per_byte: float
+    dram_pj_per_byte: float
+    padding_share: float
+    switching_spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProfile:
+    """Power that is not tied to events [W].
+
+    At rest: `board_w` (memory, fans, converters), the clock tree `idle_clock_w` at the reference voltage and
+    `reference_clock_mhz` (∝ V² f), leakage `leakage_w` at the reference voltage and `leakage_temperature_c`,
+    ∝ V^`leakage_voltage_exponent` · exp(ΔT / `leakage_scale_k`).  While a kernel runs: `active_w`, and
+    `sm_clock_w` for all SMs busy at the reference voltage and clock (∝ V² f · busy SMs).
+    """
+
+    reference_clock_mhz: float
+    board_w: float
+    idle_clock_w: float
+    leakage_w: float
+    leakage_temperature_c: float
+    leakage_scale_k: float
+    leakage_voltage_exponent: float
+    active_w: float
+    sm_clock_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockProfile:
+    """Clocks and voltage.
+
+    `voltage_v` over `sm_clock_mhz`, rounded up to `voltage_step_v`.  Under load the voltage sags by
+    `load_line_ohm` times the current, and the clock by `droop_share` at the power limit.  Unlocked, the board
+    boosts to `boost_mhz` and rests at `idle_mhz`; above `slowdown_temperature_c` it loses `slowdown_mhz_per_k`.
+    """
+
+    boost_mhz: float
+    idle_mhz: float
+    sm_clock_mhz: tuple[float, ...]
+    voltage_v: tuple[float, ...]
+    voltage_step_v: float
+    load_line_ohm: float
+    droop_share: float
+    governor_delay_s: float
+    slowdown_temperature_c: float
+    slowdown_mhz_per_k: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThermalProfile:
+    """Two thermal masses in series with the surroundings: the die and its sink."""
+
+    ambient_c: float
+    die_k_per_w: float
+    die_time_s: float
+    sink_k_per_w: float
+    sink_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """The memory path.
+
+    `dram_share` and `l2_share` are the reachable shares of the published bandwidths, `path_bytes_per_clock` the
+    port between an SM and the L2.  Unloaded latencies `l2_latency_clocks` and `dram_latency_s` grow with the
+    load by `dram_queue_s` and `path_queue_clocks` (u / (1 − u)).  An SM keeps `outstanding_bytes` in flight.
+    `l2_usable_share` of the L2 keeps its lines; `l2_edge` is the sharpness of falling out of it.
+    """
+
+    dram_share: float
+    l2_share: float
+    path_bytes_per_clock: float
+    l2_latency_clocks: float
+    dram_latency_s: float
+    dram_queue_s: float
+    path_queue_clocks: float
+    outstanding_bytes: float
+    l2_usable_share: float
+    l2_edge: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleProfile:
+    """Blocks and launches.
+
+    `dispatch_clocks` per block, `block_start_clocks` before a block's first instruction, `sm_spread` between
+    SMs and `block_spread` between blocks (relative standard deviations).  A launch costs the host
+    `host_launch_s`, leaves a gap `launch_gap_s` on the GPU, starts `launch_lag_s` after the host's stamp, and
+    has run-to-run and within-run relative spreads.
+    """
+
+    dispatch_clocks: float
+    block_start_clocks: float
+    sm_spread: float
+    block_spread: float
+    host_launch_s: float
+    launch_gap_s: float
+    launch_lag_s: float
+    run_spread: float
+    segment_spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryProfile:
+    """The simulated vendor library: which kernel sets it draws from and how well they use the matrix units."""
+
+    generation: str
+    tensor_efficiency: float
+    cuda_efficiency: float
+    stream_path_share: float
+    choice_spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransientProfile:
+    """How board power follows the silicon: shares that lag by time constants, the rest within `fast_time_s`."""
+
+    fast_time_s: float
+    slow_share: float
+    slow_time_s: float
+    creep_share: float
+    creep_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorProfile:
+    """The board's power sensor.
+
+    `kind` boxcar (width `window_s`) or low-pass (`window_s` = 2τ).  `clock` rigid (update k at φ + kT + jitter +
+    slow wander) or renewal (jitter adds up).  `average_slots` updates form the trailing mean of the "average" field
+    (0: no such field).
+    """
+
+    kind: str
+    window_s: float
+    update_period_s: float
+    clock: str
+    jitter_s: float
+    wander_s: float
+    wander_period_s: float
+    delay_s: float
+    gain: float
+    offset_w: float
+    noise_w: float
+    quantum_w: float
+    skip_share: float
+    average_slots: int
+    average_weight: float
+    energy_counter: bool
+    poll_period_s: float
+    poll_spread_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Effects that are switched on to test who notices.  All off by default.
+
+    `stale_share` of the runs find the sensor frozen for their whole length; `throttle_share` run at
+    `throttle_factor` of the clock for a hot neighbour; `slow_host_share` on a host `slow_host_factor` slower.
+    `hidden_pj_per_byte` is the energy of a module that no table names: it works on every byte of kernels whose
+    row pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
+    """
+
+    stale_share: float = 0.0
+    throttle_share: float = 0.0
+    throttle_factor: float = 0.8
+    slow_host_share: float = 0.0
+    slow_host_factor: float = 1.3
+    hidden_pj_per_byte: float = 0.0
+    hidden_pitch_bytes: float = 4096.0
+    hidden_slowdown: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardProfile:
+    """A simulated board: the GPU's name in `configs/gpus` and its planted physics."""
+
+    name: str
+    gpu: str
+    identity: IdentityProfile
+    energy: EnergyProfile
+    power: PowerProfile
+    clock: ClockProfile
+    thermal: ThermalProfile
+    memory: MemoryProfile
+    schedule: ScheduleProfile
+    library: LibraryProfile
+    transient: TransientProfile
+    sensor: SensorProfile
+    faults: Faults = field(default_factory=Faults)
+
+
+def board_names() -> tuple[str, ...]:
+    """Names of the simulated boards that are shipped, sorted."""
+    return resource_names("boards", ".toml")
+
+
+def load_board(name_or_path: str) -> BoardProfile:
+    """The profile of a simulated board by its name or from a TOML file.
+
+    Raises BoardProfileError for an unknown name, an unreadable file, and a key or figure that cannot be.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        return _read_board(Path(name_or_path))
+    if name_or_path not in board_names():
+        known = ", ".join(board_names())
+        raise BoardProfileError(f"unknown simulated board {name_or_path!r}; known: {known}; or give a TOML file")
+    return _shipped_board(name_or_path)
+
+
+@cache
+def _shipped_board(name: str) -> BoardProfile:
+    return _read_board(resource_folder("boards") / f"{name}.toml")
+
+
+def _read_board(path: Path) -> BoardProfile:
+    where = f"board profile {path}"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BoardProfileError(f"{where}: cannot be read ({error.strerror})") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise BoardProfileError(f"{where}: larger than {MAX_FILE_BYTES} byte; not a profile")
+    try:
+        document = tomllib.loads(content.decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BoardProfileError(f"{where}: not a TOML file ({error})") from error
+    document.setdefault("name", path.stem)
+    profile = _build(BoardProfile, document, "", where)
+    _check(profile, where)
+    return profile
+
+
+def _build(kind: type[Any], table: object, key_path: str, where: str) -> Any:
+    """A dataclass from a TOML table; unknown, missing and mistyped keys are refused with their path."""
+    if not isinstance(table, dict):
+        raise BoardProfileError(f"{where}: {key_path} must be a table")
+    hints = get_type_hints(kind)
+    known = {item.name: item for item in dataclasses.fields(kind)}
+    for key in table:
+        if key not in known:
+            raise BoardProfileError(f"{where}: unknown key {_join(key_path, key)}; known: {', '.join(known)}")
+    values = {}
+    for name, item in known.items():
+        if name in table:
+            values[name] = _convert(hints[name], table[name], _join(key_path, name), where)
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise BoardProfileError(f"{where}: {_join(key_path, name)} is missing")
+    return kind(**values)
+
+
+def _join(key_path: str, key: str) -> str:
+    return f"{key_path}.{key}" if key_path else key
+
+
+def _convert(hint: Any, value: object, key_path: str, where: str) -> Any:
+    """A TOML value as the type that a field declares."""
+    if dataclasses.is_dataclass(hint):
+        return _build(hint if isinstance(hint, type) else type(hint), value, key_path, where)
+    if hint is bool and isinstance(value, bool):
+        return value
+    if hint is str and isinstance(value, str):
+        return value
+    if hint in (float, int) and isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+        if number != number or abs(number) == float("inf"):
+            raise BoardProfileError(f"{where}: {key_path} = {value!r} is not finite")
+        if hint is int and number != int(number):
+            raise BoardProfileError(f"{where}: {key_path} = {value!r} must be a whole number")
+        return hint(value)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_convert(float, item, f"{key_path}[{i}]", where) for i, item in enumerate(value))
+    if get_origin(hint) is Mapping and isinstance(value, dict):
+        return FrozenMapping({key: _convert(get_args(hint)[1], item, _join(key_path, key), where) for key, item in value.items()})
+    raise BoardProfileError(f"{where}: {key_path} = {value!r} is not a {getattr(hint, '__name__', hint)}")
+
+
+SIGNED: Final = frozenset({"offset_w", "delay_s", "ambient_c", "leakage_temperature_c"})
+"""Figures that may be negative; all others must not."""
+
+
+def _check(profile: BoardProfile, where: str) -> None:
+    """Ranges that types cannot say.  Raises BoardProfileError."""
+    for section in dataclasses.fields(profile):
+        part = getattr(profile, section.name)
+        if not dataclasses.is_dataclass(part):
+            continue
+        for item in dataclasses.fields(part):
+            value = getattr(part, item.name)
+            if isinstance(value, float | int) and value < 0 and item.name not in SIGNED:
+                raise BoardProfileError(f"{where}: {section.name}.{item.name} = {value} must not be negative")
+            if item.name.endswith("_share") and value > 1:
+                raise BoardProfileError(f"{where}: {section.name}.{item.name} = {value} is a share, at most 1")
+    clock, sensor = profile.clock, profile.sensor
+    if len(clock.sm_clock_mhz) != len(clock.voltage_v) or list(clock.sm_clock_mhz) != sorted(set(clock.sm_clock_mhz)):
+        raise BoardProfileError(f"{where}: clock.sm_clock_mhz must ascend and be as long as clock.voltage_v")
+    if sensor.kind not in SENSOR_KINDS:
+        raise BoardProfileError(f"{where}: sensor.kind = {sensor.kind!r}; known: {', '.join(SENSOR_KINDS)}")
+    if sensor.clock not in CLOCK_KINDS:
+        raise BoardProfileError(f"{where}: sensor.clock = {sensor.clock!r}; known: {', '.join(CLOCK_KINDS)}")
+    for name in ("window_s", "update_period_s", "poll_period_s", "gain", "quantum_w"):
+        if getattr(sensor, name) <= 0:
+            raise BoardProfileError(f"{where}: sensor.{name} must be positive")

@@ -1,0 +1,189 @@
+"""When a launch is over: blocks placed on SMs, each as fast as its SM and the loaded memory path let it be."""
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.simulated.plan import KernelPlan
+from collector.simulated.profile import BoardProfile, MemoryProfile
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array
+
+PARTITIONS_PER_SM: Final = 4
+"""Sub-partitions of an SM; fewer warps than these leave units idle."""
+
+OVERLAP_DEPTH_LIMIT: Final = 12.0
+"""Independent pieces of work beyond which overlap does not improve: barriers and shared queues remain."""
+
+PLACED_ROUNDS: Final = 30
+"""Rounds up to which blocks are placed one by one; beyond, starts have spread so far that work flows."""
+
+PLACED_BLOCKS: Final = 4096
+"""Blocks of unequal length up to which a launch is placed one by one."""
+
+STORE_PATH_SHARE: Final = 0.5
+"""Share of an SM's port that stores reach."""
+
+SPREAD_TAIL_FLOOR: Final = 0.2
+"""A persistent kernel cannot share out its last wave more finely than this [wave]."""
+
+SHARING_COST: Final = 0.04
+"""What sharing out the last wave costs, in waves."""
+
+BISECTIONS: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTiming:
+    """GPU time of one launch [s] and the mean share of SMs that are busy meanwhile."""
+
+    gpu_s: float
+    busy_share: float
+
+
+def loaded_bytes_per_s(
+    memory: MemoryProfile, gpu: GpuSpec, *, in_flight: float, dram_share: float, clock_hz: float, sms: int, path_share: float, fixed_s: float
+) -> float:
+    """Throughput of the memory path with `in_flight` bytes outstanding [byte/s].
+
+    Little's law with a latency that grows with the load of each stage by u / (1 − u): the reachable rate x solves
+    x · latency(x) = in_flight.  `dram_share` of the bytes go on to DRAM; `fixed_s` is spent without a request out.
+    """
+    path = memory.path_bytes_per_clock * path_share * sms * clock_hz
+    l2 = memory.l2_share * gpu.l2_bytes_per_clock * clock_hz
+    dram = memory.dram_share * gpu.dram_bytes_per_s / max(dram_share, 1e-9)
+    path_queue_s = memory.path_queue_clocks / clock_hz
+    dram_queue_s = memory.dram_queue_s * min(1.0, dram_share)
+    unloaded = memory.l2_latency_clocks / clock_hz + min(1.0, dram_share) * memory.dram_latency_s + fixed_s
+    low, high = 0.0, min(path, l2, dram)
+    for _ in range(BISECTIONS):
+        rate = 0.5 * (low + high)
+        latency = unloaded + path_queue_s * rate * (1.0 / (path - rate) + 1.0 / (l2 - rate)) + dram_queue_s * rate / (dram - rate)
+        if rate * latency < in_flight:
+            low = rate
+        else:
+            high = rate
+    return low
+
+
+def dram_share_of(plan: KernelPlan, l2_state: str) -> float:
+    """DRAM bytes per byte that the blocks load and store."""
+    traffic = plan.traffic
+    moved = traffic.warm_read + traffic.warm_write if l2_state == "warm" else traffic.cold_read + traffic.cold_write
+    return moved / max(1.0, plan.blocks * (plan.demand.load_bytes + plan.demand.store_bytes))
+
+
+def start_seconds(profile: BoardProfile, plan: KernelPlan, dram_share: float, clock_hz: float) -> float:
+    """From a block's dispatch to its first operand [s]."""
+    memory = profile.memory
+    clocks = profile.schedule.block_start_clocks + (memory.l2_latency_clocks if plan.demand.load_bytes else 0.0)
+    return clocks / clock_hz + min(1.0, dram_share) * memory.dram_latency_s
+
+
+def round_seconds(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, blocks: int, dram_share: float, clock_hz: float) -> float:
+    """Time for `blocks` resident blocks, spread over the SMs, to run side by side [s]."""
+    demand, memory = plan.demand, profile.memory
+    sms = min(blocks, gpu.num_sms)
+    resident = math.ceil(blocks / gpu.num_sms)
+    warps = resident * plan.warps
+    clocks = resident * np.array([demand.tensor_clocks, demand.lane_clocks, demand.special_clocks, demand.shared_clocks])
+    clocks = clocks / min(1.0, warps / PARTITIONS_PER_SM)
+    busiest = float(clocks.max())
+    compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), demand.steps * demand.step_clocks) / clock_hz
+    memory_s = 0.0
+    if demand.load_bytes:
+        in_flight = min(blocks * demand.in_flight_bytes, sms * memory.outstanding_bytes)
+        fixed_s = profile.schedule.block_start_clocks / clock_hz / max(1.0, demand.steps)
+        rate = loaded_bytes_per_s(
+            memory, gpu, in_flight=in_flight, dram_share=dram_share, clock_hz=clock_hz, sms=sms, path_share=demand.path_share, fixed_s=fixed_s
+        )
+        memory_s = blocks * demand.load_bytes / rate
+    depth = 1.0 + min(resident * demand.steps, OVERLAP_DEPTH_LIMIT)
+    work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
+    end_s = demand.epilogue_clocks / clock_hz
+    if demand.store_bytes:
+        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * clock_hz
+        to_dram = memory.dram_share * gpu.dram_bytes_per_s / max(min(1.0, dram_share), 1e-9)
+        end_s += blocks * demand.store_bytes * (1.0 / port + 1.0 / to_dram)
+    return work_s + (start_seconds(profile, plan, dram_share, clock_hz) + end_s) / resident
+
+
+def kernel_timing(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, l2_state: str, sm_clock_mhz: float, speeds: Array) -> KernelTiming:
+    """GPU time of one launch at a clock; `speeds` are the SMs' relative block times, shape (num_sms,)."""
+    clock_hz = sm_clock_mhz * 1e6
+    dram_share = dram_share_of(plan, l2_state)
+    slots = gpu.num_sms * plan.blocks_per_sm
+
+    def round_of(blocks: int) -> float:
+        return round_seconds(profile, gpu, plan, blocks, dram_share, clock_hz)
+
+    if len(plan.relative_lengths):
+        placed, busy = _place_unequal(plan, gpu, slots, round_of)
+    elif plan.blocks <= slots:
+        busy = min(1.0, plan.blocks / gpu.num_sms)
+        placed = round_of(plan.blocks) * float(speeds[: max(1, min(plan.blocks, gpu.num_sms))].max())
+        placed *= 1.0 + profile.schedule.block_spread * _largest_of(plan.blocks)
+    else:
+        placed, busy = _place_equal(profile, gpu, plan, slots, speeds, round_of)
+    placed = max(placed, plan.blocks * profile.schedule.dispatch_clocks / clock_hz)
+    hidden_start = start_seconds(profile, plan, dram_share, clock_hz) * (1.0 - 1.0 / min(plan.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms)))
+    after = plan.follow_up_clocks / clock_hz
+    if plan.follow_up_bytes:
+        after += plan.follow_up_bytes / (profile.memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms * clock_hz)
+    total = placed + hidden_start + after
+    if profile.faults.hidden_slowdown and plan.row_pitch_bytes > 0 and plan.row_pitch_bytes % profile.faults.hidden_pitch_bytes == 0:
+        total *= 1.0 + profile.faults.hidden_slowdown
+    return KernelTiming(gpu_s=total, busy_share=busy * placed / total)
+
+
+def _largest_of(count: int) -> float:
+    """Expected largest of `count` standard normal numbers, to a few per cent."""
+    return math.sqrt(2.0 * math.log(count)) * 0.9 if count > 1 else 0.0
+
+
+def _place_equal(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, slots: int, speeds: Array, round_of) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+    """Makespan [s] and busy share of equal blocks: whoever is free takes the next one."""
+    full_s = round_of(slots)
+    rounds, left = divmod(plan.blocks, slots)
+    if plan.spread_tail and left:
+        share = max(left / slots, SPREAD_TAIL_FLOOR) + SHARING_COST
+        total = (rounds + share) * full_s * float(speeds.mean())
+        return total, 1.0
+    tail_s = round_of(left) if left else full_s
+    if rounds > PLACED_ROUNDS:
+        start = plan.blocks * full_s / (plan.blocks_per_sm * float((1.0 / speeds).sum()))
+        drain = 0.5 * round_of(max(1, slots // 2))
+        return start + drain, (start + 0.5 * drain) / (start + drain)
+    own = full_s * speeds
+    count = np.arange(max(0, rounds - 3), rounds + 4, dtype=np.float64)
+    starts = own[:, None] * count[None, :]
+    order = np.sort(starts, axis=None)
+    before = int(count[0]) * gpu.num_sms
+    last = order[max(0, math.ceil(plan.blocks / plan.blocks_per_sm) - before - 1)]
+    begun = (starts <= last).sum(axis=1) + int(count[0])
+    final = begun == begun.max()
+    ends = own * (begun - 1) + np.where(final & (left > 0), tail_s * speeds, own)
+    spread = tail_s * profile.schedule.block_spread * _largest_of(left or slots)
+    makespan = float(ends.max()) + spread
+    worked = plan.blocks / slots * full_s * float(speeds.mean())
+    return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, gpu.num_sms) / gpu.num_sms * tail_s) / makespan)
+
+
+def _place_unequal(plan: KernelPlan, gpu: GpuSpec, slots: int, round_of) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+    """Makespan [s] and busy share of blocks of different lengths, in launch order."""
+    lengths = plan.relative_lengths
+    if plan.blocks <= slots:
+        longest = float(lengths.max())
+        return round_of(plan.blocks) * longest, min(1.0, plan.blocks / gpu.num_sms) / longest
+    if plan.blocks > PLACED_BLOCKS:
+        ideal = plan.blocks / slots
+        makespan = ideal + 0.5 * float(lengths.max())
+    else:
+        free = [0.0] * slots
+        for length in np.resize(lengths, plan.blocks).tolist():
+            heapq.heapreplace(free, free[0] + length)
+        ideal, makespan = plan.blocks / slots, max(free)
+    return round_of(slots) * makespan, ideal / makespan

@@ -1,0 +1,100 @@
+"""What the simulated silicon draws: voltage, leakage, clock tree and the energy of events."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.simulated.plan import KernelPlan, steady_noise
+from collector.simulated.profile import BoardProfile
+from estimator.quantities import MODULES
+
+JOULE_PER_PICOJOULE: Final = 1e-12
+VOLTAGE_ROUNDING: Final = 1e-9
+"""Keeps a voltage that lies on a step from being lifted to the next by rounding [step]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEnergy:
+    """Energy of one launch [J]: core events by module at the reference voltage, memory, and what no table names."""
+
+    core_j: dict[str, float]
+    dram_j: float
+    hidden_j: float
+
+    @property
+    def core_total_j(self) -> float:
+        """All core events at the reference voltage [J]."""
+        return sum(self.core_j.values())
+
+
+def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
+    """Supply at rest for a clock: the curve rounded up to the regulator's step [V]."""
+    clock = profile.clock
+    curve = float(np.interp(sm_clock_mhz, clock.sm_clock_mhz, clock.voltage_v))
+    return math.ceil(curve / clock.voltage_step_v - VOLTAGE_ROUNDING) * clock.voltage_step_v
+
+
+def leakage_w(profile: BoardProfile, volt: float, temperature_c: float) -> float:
+    """Leakage at a voltage and die temperature [W]."""
+    power = profile.power
+    over_voltage = (volt / profile.energy.reference_voltage_v) ** power.leakage_voltage_exponent
+    return power.leakage_w * over_voltage * math.exp((temperature_c - power.leakage_temperature_c) / power.leakage_scale_k)
+
+
+def clock_tree_w(profile: BoardProfile, full_w: float, volt: float, sm_clock_mhz: float) -> float:
+    """Power ∝ V² f that is `full_w` at the reference voltage and clock [W]."""
+    return full_w * (volt / profile.energy.reference_voltage_v) ** 2 * sm_clock_mhz / profile.power.reference_clock_mhz
+
+
+def rest_power_w(profile: BoardProfile, sm_clock_mhz: float, temperature_c: float) -> float:
+    """Power of the board at rest [W]."""
+    volt = voltage_v(profile, sm_clock_mhz)
+    tree = clock_tree_w(profile, profile.power.idle_clock_w, volt, sm_clock_mhz)
+    return profile.power.board_w + tree + leakage_w(profile, volt, temperature_c)
+
+
+def planted_event_energy_j(profile: BoardProfile) -> dict[str, float]:
+    """Planted energy of one event by module at the reference voltage [J]; tensor for 16-bit operands."""
+    energy = profile.energy
+    picojoules = {
+        "dram": energy.dram_pj_per_byte,
+        "l2": energy.l2_pj_per_byte,
+        "shared": energy.shared_pj_per_byte,
+        "tensor": energy.tensor_pj_per_flop,
+        "cuda": energy.cuda_pj_per_op,
+        "sfu": energy.sfu_pj_per_op,
+    }
+    return {module: picojoules[module] * JOULE_PER_PICOJOULE for module in MODULES}
+
+
+def switching_factor(profile: BoardProfile, plan: KernelPlan) -> float:
+    """How much the operands' bits toggle, relative to random data; belongs to the kernel and its data."""
+    return max(0.5, 1.0 + profile.energy.switching_spread * steady_noise("switching", plan.kernel_name, plan.grid, plan.working_set_bytes))
+
+
+def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> LaunchEnergy:
+    """Energy of one launch, data-dependent switching included."""
+    per_event = planted_event_energy_j(profile)
+    events, traffic = plan.events, plan.traffic
+    factor = switching_factor(profile, plan)
+    precision = profile.energy.tensor_precision_factor.get(plan.precision, 1.0)
+    flop = (events.tensor_flop + profile.energy.padding_share * events.padded_flop) * precision
+    core = {
+        "l2": events.l2_bytes * per_event["l2"],
+        "shared": events.shared_bytes * per_event["shared"],
+        "tensor": flop * per_event["tensor"] * factor,
+        "cuda": events.cuda_ops * per_event["cuda"] * factor,
+        "sfu": events.sfu_ops * per_event["sfu"] * factor,
+    }
+    moved = traffic.warm_read + traffic.warm_write if l2_state == "warm" else traffic.cold_read + traffic.cold_write
+    hidden = 0.0
+    if profile.faults.hidden_pj_per_byte > 0 and touches_hidden_module(profile, plan):
+        hidden = events.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
+    return LaunchEnergy(core_j=core, dram_j=moved * per_event["dram"], hidden_j=hidden)
+
+
+def touches_hidden_module(profile: BoardProfile, plan: KernelPlan) -> bool:
+    """Whether the kernel's row pitch is one that the planted, unnamed module has to work on."""
+    return plan.row_pitch_bytes > 0 and plan.row_pitch_bytes % profile.faults.hidden_pitch_bytes == 0

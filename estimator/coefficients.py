@@ -1,0 +1,150 @@
+"""Coefficients: what the fit learns for each kernel group, their meaning and where they start.
+
+A coefficient named after a phase is the paper's lambda: real time of the phase over its ideal time, 1 where the
+hardware reaches its published rate.  `epsilon_s` is the fixed cost of a kernel.  All are positive, are fitted in
+logarithms, and start from a prior: a centre and a width (standard deviation of the natural logarithm).
+Source of the priors: fits of published measurements on A100, H100 and H200, see docs/model.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.phases import OVERLAPPED, SERIAL
+from estimator.quantities import Array, IntArray
+from estimator.workload import Operator
+
+SHAPE_COEFFICIENTS: Final = (
+    "epsilon_s",
+    "floor_s",
+    "exponent",
+    "wave_exponent",
+    "small_tile_exponent",
+    "boost_drop",
+    "boost_time_s",
+    "strided",
+    "l2_knee",
+    "l2_knee_exponent",
+)
+"""Coefficients that are not a phase's lambda."""
+
+COEFFICIENTS: Final = OVERLAPPED + SERIAL + SHAPE_COEFFICIENTS
+COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
+
+MEANING: Final[dict[str, str]] = {
+    "math": "tensor-core or CUDA-core time over its ideal [1]",
+    "l2": "time to bring tiles or streams from L2 to the SMs over its ideal [1]",
+    "dram": "time on DRAM over bytes / published bandwidth [1]",
+    "dram_activations": "the same for a matrix product's activations [1]",
+    "issue": "instruction issue of element-wise work over its ideal [1]",
+    "loop": "latency of the serial reduction loop over its ideal [1]",
+    "sfu": "special-function time over its ideal [1]",
+    "prologue": "filling and draining a block's pipeline over its ideal [1]",
+    "epilogue": "writing the result over bytes / published bandwidth [1]",
+    "reduce": "split-K reduction traffic over its ideal [1]",
+    "reduce_launch": "fixed cost of a split-K reduction over 1 µs [1]",
+    "quantise": "quantising activations over its ideal [1]",
+    "waves": "cost of starting one wave of blocks over 1,400 clocks [1]",
+    "rows": "cost of one row on an SM over its ideal [1]",
+    "row_length": "cost of one more element of a row on an SM over its ideal [1]",
+    "epsilon_s": "fixed cost of a kernel [s]",
+    "floor_s": "shortest time of one launch that the measuring host saw; it belongs to the host [s]",
+    "exponent": "p of the norm that joins the overlapped phases [1]",
+    "wave_exponent": "1: a partly filled wave costs a whole one; 0: work spreads evenly [1]",
+    "small_tile_exponent": "loss of small tiles: (area / 16,384)^-x [1]",
+    "boost_drop": "largest loss of clock under sustained full load where clocks are not locked [1]",
+    "boost_time_s": "work after which that loss is reached [s]",
+    "strided": "slowdown of copies that change the order of elements [1]",
+    "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",
+    "l2_knee_exponent": "sharpness of that transition [1]",
+}
+"""What each coefficient means, with its unit."""
+
+DEFAULTS: Final[dict[str, float]] = {
+    **dict.fromkeys(OVERLAPPED + SERIAL, 0.0),
+    "epsilon_s": 3.0e-6,
+    "floor_s": 0.0,
+    "exponent": 2.0,
+    "wave_exponent": 1.0,
+    "small_tile_exponent": 0.0,
+    "boost_drop": 0.0,
+    "boost_time_s": 2.0e-4,
+    "strided": 1.0,
+    "l2_knee": 0.0,
+    "l2_knee_exponent": 4.0,
+}
+"""Values of coefficients that a group does not name: its phase does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Where a coefficient starts: centre, in its unit, and standard deviation of its natural logarithm."""
+
+    centre: float
+    width: float
+
+
+def group_key(operator: Operator) -> str:
+    """The full dotted group of an operator; coefficients are looked up by its longest known prefix."""
+    parts = [operator.family, operator.operator, operator.precision]
+    if operator.cuda_cores:
+        parts.append("cuda")
+    if operator.family == "attention":
+        parts.append(operator.precision_kv or operator.precision)
+        parts.append(f"d{operator['head_dim']:.0f}")
+        parts.append("window" if operator["window"] > 0 else "full")
+        parts.append(_length_class(operator))
+    return ".".join(parts)
+
+
+SHORT_SEQUENCE: Final = 128
+LONG_SEQUENCE: Final = 1024
+
+
+def _length_class(operator: Operator) -> str:
+    """Sequence-length class of an attention kernel; libraries switch kernels near these lengths."""
+    if operator["context"] >= LONG_SEQUENCE:
+        return "long"
+    return "short" if operator.operator == "prefill" and operator["context"] <= SHORT_SEQUENCE else "medium"
+
+
+def longest_prefix(key: str, known: Iterable[str]) -> str | None:
+    """The longest dotted prefix of `key` among `known`, or None."""
+    names = known if isinstance(known, set | frozenset | dict) else set(known)
+    while key:
+        if key in names:
+            return key
+        key = key.rpartition(".")[0]
+    return None
+
+
+def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
+    """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that served each (None: none does).
+
+    A kernel without a group gets DEFAULTS, which is no prediction; the caller must say so.
+    """
+    cache: dict[str, tuple[Array, str | None]] = {}
+    rows, served = [], []
+    for key in keys:
+        if key not in cache:
+            name = longest_prefix(key, groups.keys())
+            cache[key] = (coefficient_vector(groups[name] if name else {}), name)
+        rows.append(cache[key][0])
+        served.append(cache[key][1])
+    table = np.array(rows) if rows else np.zeros((0, len(COEFFICIENTS)))
+    return table, served
+
+
+def coefficient_vector(values: Mapping[str, float]) -> Array:
+    """One group's coefficients in the order of COEFFICIENTS; those not named take DEFAULTS."""
+    vector = np.array([DEFAULTS[name] for name in COEFFICIENTS])
+    for name, value in values.items():
+        vector[COLUMN[name]] = value
+    return vector
+
+
+def column_index(names: Iterable[str]) -> IntArray:
+    """Column numbers of coefficients."""
+    return np.array([COLUMN[name] for name in names], dtype=np.int64)

@@ -1,0 +1,289 @@
+"""Patterns in a list of operators: attention written out, convolutions and their neighbours.
+
+A pattern is found at every place but kept once, with the number of its occurrences: layers repeat.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from estimator.listing import Listing, main_precision
+from estimator.workload import Operator
+
+PROJECTIONS: Final = 3
+"""Linear layers before attention: query, key, value, or fewer where they are fused."""
+
+NOTHING: Final = -1
+"""Stands for a neighbour that is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBlock:
+    """Attention as scores = Q·Kᵀ, softmax, scores·V; `count` blocks of the same operators.
+
+    `projections`, `before`, `between` are indices of operators: the linear layers that make Q, K and V, the
+    element-wise work on them, and that between the scores and the softmax.  `sequences` · `heads` products run
+    at once.  A fused attention kernel has `score` = NOTHING.
+    """
+
+    projections: tuple[int, ...]
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    score: int
+    sequences: int
+    heads: int
+    kv_heads: int
+    queries: int
+    context: int
+    head_dim: int
+    precision: str
+    count: int
+
+    @property
+    def query_elements(self) -> float:
+        """Elements of Q, and of the result."""
+        return float(self.sequences * self.heads * self.queries * self.head_dim)
+
+    @property
+    def key_elements(self) -> float:
+        """Elements of K or of V at the full number of heads."""
+        return float(self.sequences * self.heads * self.context * self.head_dim)
+
+    @property
+    def score_elements(self) -> float:
+        """Elements of the score matrices."""
+        return float(self.sequences * self.heads * self.queries * self.context)
+
+
+class ConvSite(NamedTuple):
+    """A convolution with its neighbours as indices of operators (NOTHING at the ends); `count` such places.
+
+    `before`, `before_that` and `after` are whatever runs next to it; `previous` and `following` the nearest
+    convolutions, `norm` the next normalisation where no convolution or product comes first.
+    """
+
+    conv: int
+    before: int
+    before_that: int
+    after: int
+    previous: int
+    following: int
+    norm: int
+    count: int
+
+
+class Patterns:
+    """A listing with what the rules look for in it, each found once when first asked for."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.operators = listing.operators
+        self.order = listing.order
+
+    @cached_property
+    def precision(self) -> str:
+        """Precision of most matrix products."""
+        return main_precision(self.listing)
+
+    @cached_property
+    def attention(self) -> tuple[AttentionBlock, ...]:
+        """Attention blocks, fused ones included."""
+        return tuple(_attention_blocks(self.listing))
+
+    @cached_property
+    def conv_order(self) -> tuple[int, ...]:
+        """Convolutions in the order of execution."""
+        families = [operator.family for operator in self.operators]
+        return tuple(number for number in self.order if families[number] == "conv")
+
+    @cached_property
+    def conv_sites(self) -> tuple[ConvSite, ...]:
+        """Convolutions with their neighbours."""
+        return tuple(_conv_sites(self.listing)) if self.conv_order else ()
+
+    @cached_property
+    def depthwise(self) -> frozenset[ConvSite]:
+        """Sites whose convolution is depthwise although it is listed as dense.
+
+        A k×k convolution with as many inputs as outputs, right after an activation that follows an expanding 1×1
+        convolution with as many outputs.  In a bottleneck (ResNet) the 1×1 does not expand; a k×k after a 1×1
+        without activation (MobileViT's local representation) is dense.
+        """
+        return frozenset(site for site in self.conv_sites if self._is_depthwise(site))
+
+    def _is_depthwise(self, site: ConvSite) -> bool:
+        _, channels, _, _, filters, kernel, _, _, _, groups = self.operators[site.conv].shape
+        if kernel == 1.0 or channels != filters or groups > 1.0 or site.before_that == NOTHING:
+            return False
+        activation, expansion = self.operators[site.before], self.operators[site.before_that]
+        return (
+            activation.family == "elementwise"
+            and expansion.family == "conv"
+            and expansion["kernel_h"] == 1.0
+            and expansion["filters"] == channels > expansion["channels"]
+        )
+
+    def operator(self, index: int) -> Operator | None:
+        """The operator with an index, None for NOTHING."""
+        return self.operators[index] if index != NOTHING else None
+
+
+def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
+    families = [operator.family for operator in listing.operators]
+    order = listing.order
+    places: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]] = Counter()
+    for position, number in enumerate(order):
+        if families[number] == "softmax":
+            score = _step_over_elementwise(order, families, position, -1)
+            product = _step_over_elementwise(order, families, position, 1)
+            if score is None or product is None or families[order[score]] != "gemm" or families[order[product]] != "gemm":
+                continue
+            projections, before = _projections(listing, families, score)
+            places[projections, before, order[score + 1 : position], order[score], number, order[product]] += 1
+        elif families[number] == "attention":
+            projections, before = _projections(listing, families, position)
+            places[projections, before, (), NOTHING, number, NOTHING] += 1
+    for (projections, before, between, score_number, centre, product_number), count in places.items():
+        block = (
+            _fused_block(listing, projections, before, centre, count)
+            if score_number == NOTHING
+            else _eager_block(listing, projections, before, between, (score_number, centre, product_number), count)
+        )
+        if block is not None:
+            yield block
+
+
+def _step_over_elementwise(order: Sequence[int], families: list[str], position: int, step: int) -> int | None:
+    """The nearest position in a direction that is not element-wise work."""
+    position += step
+    while 0 <= position < len(order):
+        if families[order[position]] != "elementwise":
+            return position
+        position += step
+    return None
+
+
+def _projections(listing: Listing, families: list[str], position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Linear layers with one common input that lead to a position, and the element-wise work after the first of them."""
+    order, operators = listing.order, listing.operators
+    linears: list[int] = []
+    start = position
+    inputs: tuple[float, ...] = ()
+    while position > 0 and len(linears) < PROJECTIONS:
+        position -= 1
+        number = order[position]
+        if families[number] == "elementwise":
+            continue
+        operator = operators[number]
+        if operator.operator != "linear" or (inputs and inputs != (operator.shape[1], operator.shape[3])):
+            break
+        inputs = (operator.shape[1], operator.shape[3])
+        linears.append(number)
+        start = position
+    stop = start + len(linears)
+    while stop < len(order) and families[order[stop]] in ("elementwise", "gemm") and operators[order[stop]].operator != "bmm":
+        stop += 1
+    between = tuple(number for number in order[start:stop] if families[number] == "elementwise") if linears else ()
+    return tuple(reversed(linears)), between
+
+
+def _eager_block(
+    listing: Listing,
+    projections: tuple[int, ...],
+    before: tuple[int, ...],
+    between: tuple[int, ...],
+    centre: tuple[int, int, int],
+    count: int,
+) -> AttentionBlock | None:
+    score, softmax, product = (listing.operators[number] for number in centre)
+    batch, queries, context, head_dim = score.shape
+    rows, dim = softmax.shape
+    if rows != batch * queries or dim != context or product.shape[:2] != (batch, queries) or product.shape[3] != context:
+        return None
+    sequences = _sequences(listing, projections, int(batch), int(queries), int(context))
+    heads = int(batch) // sequences
+    return AttentionBlock(
+        projections=projections,
+        before=before,
+        between=between,
+        score=centre[0],
+        sequences=sequences,
+        heads=heads,
+        kv_heads=_kv_heads(listing, projections, heads, int(head_dim)),
+        queries=int(queries),
+        context=int(context),
+        head_dim=int(head_dim),
+        precision=score.precision,
+        count=count,
+    )
+
+
+def _fused_block(
+    listing: Listing, projections: tuple[int, ...], before: tuple[int, ...], number: int, count: int
+) -> AttentionBlock:
+    operator = listing.operators[number]
+    batch, queries, context, heads, kv_heads, head_dim, _, _ = (int(size) for size in operator.shape)
+    return AttentionBlock(
+        projections=projections,
+        before=before,
+        between=(),
+        score=NOTHING,
+        sequences=batch,
+        heads=heads,
+        kv_heads=min(kv_heads, _kv_heads(listing, projections, heads, head_dim)),
+        queries=queries,
+        context=context,
+        head_dim=head_dim,
+        precision=operator.precision,
+        count=count,
+    )
+
+
+def _sequences(listing: Listing, projections: tuple[int, ...], batch: int, queries: int, context: int) -> int:
+    """Sequences at once: tokens of the last projection over the length, else the hint, else 1."""
+    if projections:
+        tokens = int(listing.operators[projections[-1]]["m"])
+        for length in (context, queries):
+            if tokens % length == 0 and batch % (tokens // length) == 0:
+                return tokens // length
+    hint = listing.sequences_hint
+    return hint if hint and batch % hint == 0 else 1
+
+
+def _kv_heads(listing: Listing, projections: tuple[int, ...], heads: int, head_dim: int) -> int:
+    """Heads of keys and values, from the width of the last projection; `heads` where that tells nothing."""
+    if not projections:
+        return heads
+    width = int(listing.operators[projections[-1]]["n"])
+    if width % head_dim:
+        return heads
+    count = width // head_dim
+    if len(projections) == 1:  # Q, K and V in one layer
+        count = (count - heads) // 2 if (count - heads) % 2 == 0 else heads
+    return count if 0 < count < heads and heads % count == 0 else heads
+
+
+def _conv_sites(listing: Listing) -> Iterator[ConvSite]:
+    families = [operator.family for operator in listing.operators]
+    order = (NOTHING, NOTHING, *listing.order, NOTHING)
+    places = [position for position, number in enumerate(order) if number != NOTHING and families[number] == "conv"]
+    sites: Counter[tuple[int, ...]] = Counter()
+    for i, position in enumerate(places):
+        previous = order[places[i - 1]] if i else NOTHING
+        following = order[places[i + 1]] if i + 1 < len(places) else NOTHING
+        norm = _next_norm(order, families, position)
+        sites[order[position], order[position - 1], order[position - 2], order[position + 1], previous, following, norm] += 1
+    for site, count in sites.items():
+        yield ConvSite(*site, count)
+
+
+def _next_norm(order: Sequence[int], families: list[str], position: int) -> int:
+    """The normalisation that follows a position with nothing but element-wise work before it."""
+    for number in order[position + 1 :]:
+        if number == NOTHING or families[number] not in ("elementwise", "norm"):
+            return NOTHING
+        if families[number] == "norm":
+            return number
+    return NOTHING

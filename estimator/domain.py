@@ -1,0 +1,61 @@
+"""What the fit has seen, and how far outside a request lies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array
+from estimator.workload import FAMILY_FIELDS, Operator, Workload
+
+TOLERATED_FACTOR: Final = 2.0
+"""Shapes up to this factor beyond the range that the fit has seen pass without a warning."""
+
+TOLERATED_CLOCK_MHZ: Final = 30.0
+"""Clocks up to this far outside the fitted ones pass without a warning [MHz], two steps of the usual table."""
+
+UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "window", "kernel_h", "kernel_w"})
+"""Shape fields whose size says nothing about time."""
+
+
+def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Sequence[str | None], clocks_mhz: Array) -> tuple[str, ...]:
+    """One line for each way in which a request leaves what the bundle was fitted on."""
+    found = list(workload.notes)
+    if gpu.name != bundle.gpu.name:
+        found.append(f"forecast: the bundle was fitted on {bundle.gpu.name}, not on {gpu.name}")
+    unmodelled = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
+    total = sum(workload.counts) + sum(unknown.count for unknown in workload.unknown)
+    if unmodelled:
+        names = sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None})
+        found.append(f"no coefficients for {', '.join(names)}: {unmodelled:g} of {total:g} operators are estimated without any fit")
+    if workload.unknown:
+        names = sorted({unknown.name for unknown in workload.unknown})
+        missing = sum(unknown.count for unknown in workload.unknown)
+        found.append(f"{missing:g} of {total:g} operators ({missing / total:.0%}) cannot be modelled and are left out: {', '.join(names[:5])}")
+    low, high = bundle.clocks_mhz
+    outside = clocks_mhz[(clocks_mhz < low - TOLERATED_CLOCK_MHZ) | (clocks_mhz > high + TOLERATED_CLOCK_MHZ)]
+    if outside.size and np.isfinite(low):
+        found.append(f"SM clock {outside[0]:g} MHz is outside the fitted range {low:g} to {high:g} MHz")
+    found.extend(_shape_warnings(workload.operators, groups, bundle.domain))
+    return tuple(found)
+
+
+def _shape_warnings(
+    operators: Sequence[Operator], groups: Sequence[str | None], domain: Mapping[str, Mapping[str, tuple[float, float]]]
+) -> list[str]:
+    """The widest excess of each group beyond the shapes that the fit has seen."""
+    worst: dict[str, tuple[float, str]] = {}
+    for operator, group in zip(operators, groups, strict=True):
+        if group is None or group not in domain:
+            continue
+        ranges = domain[group]
+        for name, value in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True):
+            if name in UNCHECKED_FIELDS or name not in ranges or value <= 0:
+                continue
+            low, high = ranges[name]
+            excess = max(value / max(high, 1e-300), low / value)
+            if excess > max(TOLERATED_FACTOR, worst.get(group, (0.0, ""))[0]):
+                worst[group] = (excess, f"{group}: {name} = {value:g} is outside the fitted range {low:g} to {high:g}")
+    return [text for _, text in worst.values()]

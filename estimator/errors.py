@@ -1,0 +1,31 @@
+"""The estimator's error tree.
+
+EstimatorError                 what could not be done, with its remedy
+├── SpecificationError         a GPU specification is missing, wrong or unknown
+├── WorkloadError              a workload file or an operator cannot be used
+├── BundleError                a bundle is damaged, foreign or too new
+└── OperatingPointError        a clock, a cap or a setting outside what the GPU can do
+
+A message says what, which value, what the limit is and what to do.  The commands print it as one
+line on stderr and exit with 1.
+"""
+
+
+class EstimatorError(Exception):
+    """Something could not be done; the message is one line and complete."""
+
+
+class SpecificationError(EstimatorError):
+    """A GPU specification is missing, wrong or unknown."""
+
+
+class WorkloadError(EstimatorError):
+    """A workload file or an operator cannot be used."""
+
+
+class BundleError(EstimatorError):
+    """A bundle is damaged, foreign or newer than this program."""
+
+
+class OperatingPointError(EstimatorError):
+    """A clock, a power cap or a setting lies outside what the GPU can do."""

@@ -1,0 +1,39 @@
+"""Mappings that cannot change: what a bundle or a specification holds stays as it was checked."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+V = TypeVar("V")
+
+
+class FrozenMapping(Mapping[str, V]):
+    """A read-only mapping from names, in the order given.  Hashable where its values are; can be pickled."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, V]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: str) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return f"FrozenMapping({self._items!r})"
+
+
+def thaw(value: Any) -> Any:
+    """Plain dictionaries and lists, free to change, of mappings and tuples."""
+    if isinstance(value, Mapping):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [thaw(item) for item in value]
+    return value

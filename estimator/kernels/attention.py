@@ -1,0 +1,127 @@
+"""Fused (flash) attention: prefill and decode.
+
+Prefill: the matrix work of the causal (or windowed) triangle in whole tiles, exponentials on the special-function
+units, Q, K, V and O across DRAM once, one wave of blocks after another, rows.  Decode: the cache across DRAM once,
+the padded matrix work, waves, rows.  The parts add (exponent 1): fitted norms fell below 1, phases do not overlap.
+Source: FlashAttention-2 (arXiv 2307.08691) for the block structure; terms kept by ablation (docs/model.md).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.gpu import GpuSpec
+from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
+from estimator.quantities import HZ_PER_MHZ, Array
+
+QUERY_TILE: Final = 128.0
+"""Query rows of a block (two warp groups of 64)."""
+
+KEY_TILE: Final = 64.0
+"""Keys that a block takes at a time; cached contexts are padded to it."""
+
+DECODE_QUERY_TILE: Final = 64.0
+"""Decode: query heads that share a key head are padded to this many rows."""
+
+WAVE_CLOCKS: Final = 1400.0
+"""Ideal cost of starting one wave of blocks [SM clock], 1 µs at 1.4 GHz."""
+
+LARGEST_QUANTISATION: Final = 1.3
+"""A partly filled last wave costs at most this factor: blocks of a triangle differ in length and fill in."""
+
+ROW_UNIT_CLOCKS: Final = 10.0
+"""Ideal cost of a query row's bookkeeping on an SM [SM clock]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionColumns:
+    """Attention kernels as columns of shape (n,); bytes per element of operands and of cached keys and values."""
+
+    batch: Array
+    queries: Array
+    context: Array
+    heads: Array
+    kv_heads: Array
+    head_dim: Array
+    window: Array
+    causal: Array
+    element_byte: Array
+    kv_byte: Array
+    flop_per_clock: Array
+
+
+def prefill_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
+    """Phases of prefill kernels, shape (n, ·)."""
+    c = columns
+    query_tiles = np.ceil(c.queries / QUERY_TILE)
+    key_tiles = np.ceil(c.context / KEY_TILE)
+    per_tile = QUERY_TILE / KEY_TILE
+    past = np.maximum(key_tiles - query_tiles * per_tile, 0.0)
+    seen = np.where(c.causal > 0, query_tiles * past + per_tile * query_tiles * (query_tiles + 1.0) / 2.0, query_tiles * key_tiles)
+    seen = np.minimum(seen, query_tiles * key_tiles)
+    window_tiles = np.where(c.window > 0, np.ceil(c.window / KEY_TILE) + per_tile, np.inf)
+    seen = np.minimum(seen, query_tiles * window_tiles)
+    longest = np.minimum(key_tiles, window_tiles)
+    tile_flop = 4.0 * QUERY_TILE * KEY_TILE * c.head_dim
+    heads = c.batch * c.heads
+    blocks = heads * query_tiles
+    waves = np.ceil(blocks / gpu.num_sms)
+    uneven = np.minimum(waves * gpu.num_sms / blocks, LARGEST_QUANTISATION)
+    even = heads * seen * tile_flop / (c.flop_per_clock * gpu.num_sms)
+    math = np.maximum(even * uneven, longest * tile_flop / c.flop_per_clock)
+    exponentials = heads * seen * QUERY_TILE * KEY_TILE
+    query_byte = 2.0 * heads * c.queries * c.head_dim * c.element_byte
+    cache_byte = 2.0 * c.batch * c.kv_heads * c.context * c.head_dim * c.kv_byte
+    reload_byte = heads * seen * KEY_TILE * 2.0 * c.head_dim * c.kv_byte
+
+    phases = empty_phases(blocks.shape)
+    _fill(phases, gpu, math=math, even=even, sfu=exponentials, byte=query_byte + cache_byte, waves=waves)
+    phases.serial[..., SERIAL.index("rows")] = heads * c.queries / gpu.num_sms * ROW_UNIT_CLOCKS
+    useful = heads * seen * tile_flop
+    _count(phases, byte=query_byte + cache_byte, reload=reload_byte, flop=useful, exponentials=exponentials)
+    return phases
+
+
+def decode_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
+    """Phases of decode kernels (one or few new tokens against a cache), shape (n, ·)."""
+    c = columns
+    visible = np.where(c.window > 0, np.minimum(c.context, c.window), c.context)
+    group = np.ceil(c.queries * c.heads / c.kv_heads / DECODE_QUERY_TILE) * DECODE_QUERY_TILE
+    padded = np.ceil(visible / KEY_TILE) * KEY_TILE
+    cache_byte = 2.0 * c.batch * c.kv_heads * visible * c.head_dim * c.kv_byte
+    query_byte = 2.0 * c.batch * c.heads * c.queries * c.head_dim * c.element_byte
+    flop = 4.0 * c.batch * c.kv_heads * group * padded * c.head_dim
+    even = flop / (c.flop_per_clock * gpu.num_sms)
+    waves = np.ceil(c.batch * c.kv_heads / gpu.num_sms)
+    exponentials = c.batch * c.heads * c.queries * visible
+
+    phases = empty_phases(even.shape)
+    _fill(phases, gpu, math=even, even=even, sfu=exponentials, byte=cache_byte + query_byte, waves=waves)
+    phases.serial[..., SERIAL.index("rows")] = c.batch * c.heads * c.queries * ROW_UNIT_CLOCKS / gpu.num_sms
+    phases.serial[..., SERIAL.index("row_length")] = np.minimum(visible, LONGEST_SERIAL_CONTEXT)
+    _count(phases, byte=cache_byte + query_byte, reload=cache_byte, flop=flop, exponentials=exponentials)
+    return phases
+
+
+LONGEST_SERIAL_CONTEXT: Final = 1024.0
+"""Longer contexts are split among blocks; up to here one block walks along them [token]."""
+
+
+def _fill(phases: Phases, gpu: GpuSpec, *, math: Array, even: Array, sfu: Array, byte: Array, waves: Array) -> None:
+    phases.overlapped[..., OVERLAPPED.index("math")] = math
+    phases.overlapped[..., OVERLAPPED.index("sfu")] = sfu / (gpu.sfu_op_per_clock * gpu.num_sms)
+    phases.overlapped[..., OVERLAPPED.index("dram")] = byte / gpu.dram_bytes_per_s
+    phases.serial[..., SERIAL.index("waves")] = waves * WAVE_CLOCKS
+    phases.even_math[...] = math
+    phases.ideal_math[...] = even
+    phases.ideal_math_s[...] = even / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
+
+
+def _count(phases: Phases, *, byte: Array, reload: Array, flop: Array, exponentials: Array) -> None:
+    phases.events[..., EVENTS.index("dram")] = byte
+    phases.events[..., EVENTS.index("l2")] = reload + byte
+    phases.events[..., EVENTS.index("shared")] = 2.0 * reload
+    phases.events[..., EVENTS.index("tensor")] = flop
+    phases.events[..., EVENTS.index("cuda")] = 5.0 * exponentials
+    phases.events[..., EVENTS.index("sfu")] = exponentials

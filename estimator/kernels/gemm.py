@@ -1,0 +1,127 @@
+"""Matrix products: GEMM, batched GEMM and, with its own footprint, convolution.
+
+Phases of one candidate tile (units as in `estimator.phases`):
+
+    math      waves · 2·tile_m·tile_n·kk / R                   blocks in whole waves of filled SMs
+    l2        blocks · (tile_m + tile_n)·kk·bytes / B_L2       what blocks load from L2
+    dram      weights / BW,  dram_activations  activations / BW
+    loop      waves · kk/64 · LOOP_STEP_CLOCKS                 the serial reduction loop
+    prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline
+    epilogue  output / BW,  reduce, reduce_launch              output and split-K reduction
+
+Sources: EnergAIzer (arXiv 2604.20105) for the three parts of a block's life; wave counting in filled SMs, the
+geometric mixture of waves and the split-K terms were found on published A100, H100 and H200 measurements
+(docs/model.md).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.gpu import GpuSpec
+from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
+from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.tiling import REDUCTION_STEP, SHORTEST_SPLIT, Candidates
+
+SM_FILL_AREA: Final = 256.0 * 128.0
+"""Output elements whose accumulators fill an SM's registers; smaller tiles share an SM [element]."""
+
+BLOCKS_FILLING_AN_SM: Final = 4.0
+"""Most blocks of a matrix product that share an SM."""
+
+LOOP_STEP_CLOCKS: Final = 160.0
+"""Ideal latency of 64 reduction steps of one block [SM clock]."""
+
+PIPELINE_FILL: Final = 80.0
+"""Filling and draining a block's pipeline, in reduction steps of its tile."""
+
+SPLIT_TRAFFIC_BYTES: Final = 8.0
+"""A split's partial result is written and read back in fp32 [byte/element]."""
+
+WARP_TILE: Final = 64.0
+"""Edge of a warp's share of the tile: each element from shared memory serves that many products."""
+
+QUANTISE_BYTES: Final = 3.0
+"""fp8 operands: activations are read in 16 bit and written in 8 [byte/element]."""
+
+IMPOSSIBLE_CLOCKS: Final = 1e15
+"""Marks a candidate that a library would not offer [SM clock]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixColumns:
+    """Matrix products as columns of shape (n,).
+
+    `batch` products C[m, n] = A[m, k]·B[k, n]; bytes are totals over the batch; `flop_per_clock` is the peak rate
+    per SM; `element_byte` the operands' width; `tensor` 1 where tensor cores do the work; `quantised` 1 where the
+    activations are first converted to 8 bit.
+    """
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    weight_byte: Array
+    activation_byte: Array
+    output_byte: Array
+    element_byte: Array
+    flop_per_clock: Array
+    tensor: Array
+    quantised: Array
+
+
+    def lifted(self) -> "MatrixColumns":
+        """The same columns with shape (n, 1), to be broadcast against candidates."""
+        return MatrixColumns(**{name: getattr(self, name)[:, None] for name in self.__slots__})
+
+
+def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
+    """Phases of every candidate tile of every product, shape (n, c, ·)."""
+    row = Candidates(tile_m=tiles.tile_m[None, :], tile_n=tiles.tile_n[None, :], split=tiles.split[None, :])
+    return matrix_phases(columns.lifted(), row, gpu)
+
+
+def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
+    """Phases of products with given tiles; all columns broadcast against each other.
+
+    Candidates that a library would not offer (a split that leaves too short a reduction) get IMPOSSIBLE_CLOCKS.
+    """
+    dram = 1.0 / gpu.dram_bytes_per_s
+    area = tiles.tile_m * tiles.tile_n
+    blocks = columns.batch * np.ceil(columns.m / tiles.tile_m) * np.ceil(columns.n / tiles.tile_n) * tiles.split
+    steps = np.ceil(columns.k / (REDUCTION_STEP * tiles.split))
+    reduction = REDUCTION_STEP * steps
+    sharing = np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM)
+    waves = sharing * np.ceil(blocks / (gpu.num_sms * sharing))
+    block_clocks = 2.0 * area * reduction / columns.flop_per_clock
+    tile_byte = blocks * (tiles.tile_m + tiles.tile_n) * reduction * columns.element_byte
+    useful_flop = 2.0 * columns.batch * columns.m * columns.n * columns.k
+    outputs = columns.batch * columns.m * columns.n
+
+    phases = empty_phases(np.broadcast_shapes(blocks.shape, area.shape))
+    impossible = (tiles.split > 1) & (columns.k / tiles.split < SHORTEST_SPLIT)
+    overlapped = phases.overlapped
+    overlapped[..., OVERLAPPED.index("math")] = np.where(impossible, IMPOSSIBLE_CLOCKS, waves * block_clocks)
+    overlapped[..., OVERLAPPED.index("l2")] = tile_byte / gpu.l2_bytes_per_clock
+    overlapped[..., OVERLAPPED.index("dram")] = columns.weight_byte * dram
+    overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram
+    overlapped[..., OVERLAPPED.index("loop")] = np.ceil(blocks / gpu.num_sms) * steps * LOOP_STEP_CLOCKS
+    serial = phases.serial
+    serial[..., SERIAL.index("prologue")] = waves * PIPELINE_FILL * 2.0 * area / columns.flop_per_clock
+    serial[..., SERIAL.index("epilogue")] = columns.output_byte * dram
+    is_split = tiles.split > 1
+    serial[..., SERIAL.index("reduce")] = np.where(is_split, SPLIT_TRAFFIC_BYTES * tiles.split * outputs / gpu.l2_bytes_per_clock, 0.0)
+    serial[..., SERIAL.index("reduce_launch")] = np.where(is_split, 1e-6, 0.0)
+    serial[..., SERIAL.index("quantise")] = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
+    phases.even_math[...] = np.where(impossible, IMPOSSIBLE_CLOCKS, np.maximum(blocks / gpu.num_sms, 1.0) * block_clocks)
+    phases.tile_area[...] = area
+    phases.ideal_math[...] = useful_flop / (columns.flop_per_clock * gpu.num_sms)
+    phases.ideal_math_s[...] = phases.ideal_math / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
+    events = phases.events
+    events[..., EVENTS.index("dram")] = columns.weight_byte + columns.activation_byte + columns.output_byte
+    events[..., EVENTS.index("l2")] = tile_byte + columns.output_byte
+    events[..., EVENTS.index("shared")] = tile_byte + 2.0 * blocks * area * reduction * columns.element_byte / WARP_TILE
+    events[..., EVENTS.index("tensor")] = columns.tensor * useful_flop
+    events[..., EVENTS.index("cuda")] = (1.0 - columns.tensor) * useful_flop / 2.0
+    return phases

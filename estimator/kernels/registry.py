@@ -1,0 +1,189 @@
+"""Operators → phases, family by family, with the tile that a library would choose."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.gpu import GpuSpec
+from estimator.kernels.attention import AttentionColumns, decode_phases, prefill_phases
+from estimator.kernels.gemm import MatrixColumns, candidate_phases, matrix_phases
+from estimator.kernels.streams import ELEMENT_WEIGHT, SPECIAL_PER_ELEMENT, StreamColumns, stream_phases
+from estimator.phases import Phases, empty_phases, join_phases
+from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.tiling import Candidates, tile_candidates
+from estimator.timeline import kernel_seconds
+from estimator.workload import FAMILY_FIELDS, Operator
+
+ROW_SHARED_BYTES: Final = 256.0
+"""Shared memory that one row's reduction passes through [byte]."""
+
+EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
+"""Operand precisions into which linear layers first convert their activations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """Kernels on a GPU: phases of shape (n, ·), and tile_m, tile_n, split of shape (n,) (nan where there is no tile)."""
+
+    phases: Phases
+    tile_m: Array
+    tile_n: Array
+    split: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTiles:
+    """Tiles known from kernel names or a predictor, shape (n,); nan where unknown (then the fastest candidate is taken)."""
+
+    tile_m: Array
+    tile_n: Array
+    split: Array
+
+
+def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, known: KnownTiles | None = None) -> Lowered:
+    """Phases of operators on a GPU.
+
+    coefficients: (n, ·) rows as from `coefficient_rows`; they decide the tile: the candidate that is fastest at the
+    clock for which the vendor quotes its rates, as libraries choose without knowing the current clock.
+    """
+    count = len(operators)
+    tiles = Lowered(phases=empty_phases((0,)), tile_m=np.full(count, np.nan), tile_n=np.full(count, np.nan), split=np.full(count, np.nan))
+    kinds: dict[str, list[int]] = {}
+    for i, operator in enumerate(operators):
+        kinds.setdefault(phase_kind(operator), []).append(i)
+    parts, order = [], []
+    for kind, members in kinds.items():
+        index = np.array(members, dtype=np.int64)
+        chosen = [operators[i] for i in members]
+        if kind == "matrix":
+            parts.append(_matrix(chosen, index, gpu, coefficients, known, tiles))
+        else:
+            parts.append(STREAM_KINDS[kind](chosen, gpu))
+        order.append(index)
+    if not parts:
+        return tiles
+    position = np.empty(count, dtype=np.int64)
+    position[np.concatenate(order)] = np.arange(count)
+    return Lowered(phases=join_phases(parts, position), tile_m=tiles.tile_m, tile_n=tiles.tile_n, split=tiles.split)
+
+
+def phase_kind(operator: Operator) -> str:
+    """Which equations describe an operator: "matrix", or a key of STREAM_KINDS."""
+    if operator.family == "gemm" or (operator.family == "conv" and operator.operator == "conv2d"):
+        return "matrix"
+    if operator.family == "attention":
+        return operator.operator
+    return "stream"
+
+
+def matrix_columns(operators: Sequence[Operator], gpu: GpuSpec) -> MatrixColumns:
+    """GEMMs and convolutions as matrix products with their own memory footprints."""
+    rows = [_matrix_row(operator, gpu) for operator in operators]
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 11)
+    return MatrixColumns(**{name: table[:, i] for i, name in enumerate(MatrixColumns.__slots__)})
+
+
+def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
+    width = BYTES_PER_ELEMENT[operator.precision]
+    out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
+    if operator.family == "gemm":
+        batch, m, n, k = operator.shape
+        weight, activation = batch * n * k * width, batch * m * k * width
+    else:
+        b, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, groups = operator.shape
+        out_h = np.floor((height + 2.0 * padding - kernel_h) / stride) + 1.0
+        out_w = np.floor((width_px + 2.0 * padding - kernel_w) / stride) + 1.0
+        batch, m, n, k = groups, b * out_h * out_w, filters / groups, channels / groups * kernel_h * kernel_w
+        weight, activation = filters * k * width, b * channels * height * width_px * width
+    rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
+    tensor = float(not operator.cuda_cores and operator.precision in gpu.tensor_flop_per_clock)
+    quantised = float(operator.precision in EIGHT_BIT and operator.operator == "linear")
+    return (batch, m, n, k, weight, activation, batch * m * n * out_width, width, rate, tensor, quantised)
+
+
+def _matrix(
+    operators: list[Operator], index: IntArray, gpu: GpuSpec, coefficients: Array, known: KnownTiles | None, tiles: Lowered
+) -> Phases:
+    """Phases of matrix products with their tiles; writes the tiles into `tiles` at `index`."""
+    columns = matrix_columns(operators, gpu)
+    on_cuda = columns.tensor == 0.0
+    for cuda_cores in (False, True):
+        rows = np.flatnonzero(on_cuda == cuda_cores)
+        if len(rows):
+            chosen = fastest_tiles(_rows(columns, rows), tile_candidates(gpu, cuda_cores), gpu, coefficients[index[rows]])
+            tiles.tile_m[index[rows]], tiles.tile_n[index[rows]], tiles.split[index[rows]] = chosen.tile_m, chosen.tile_n, chosen.split
+    if known is not None:
+        for name in ("tile_m", "tile_n", "split"):
+            given = getattr(known, name)[index]
+            getattr(tiles, name)[index] = np.where(np.isnan(given), getattr(tiles, name)[index], given)
+    final = Candidates(tile_m=tiles.tile_m[index], tile_n=tiles.tile_n[index], split=tiles.split[index])
+    return matrix_phases(columns, final, gpu)
+
+
+def fastest_tiles(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> Candidates:
+    """The candidate of least predicted time for every product, shape (n,)."""
+    phases = candidate_phases(columns, tiles, gpu)
+    seconds = kernel_seconds(phases, coefficients[:, None, :], gpu.sm_clock_max_mhz * HZ_PER_MHZ)
+    best = seconds.argmin(axis=1)
+    return Candidates(tile_m=tiles.tile_m[best], tile_n=tiles.tile_n[best], split=tiles.split[best])
+
+
+def _rows(columns: MatrixColumns, rows: IntArray) -> MatrixColumns:
+    return MatrixColumns(**{name: getattr(columns, name)[rows] for name in MatrixColumns.__slots__})
+
+
+def _attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> AttentionColumns:
+    shape = np.array([operator.shape for operator in operators], dtype=np.float64)
+    named = {name: shape[:, i] for i, name in enumerate(FAMILY_FIELDS["attention"])}
+    return AttentionColumns(
+        **named,
+        element_byte=np.array([BYTES_PER_ELEMENT[o.precision] for o in operators]),
+        kv_byte=np.array([BYTES_PER_ELEMENT[o.precision_kv or o.precision] for o in operators]),
+        flop_per_clock=np.array([gpu.matrix_flop_per_clock(o.precision, o.cuda_cores) for o in operators]),
+    )
+
+
+def _stream_row(operator: Operator) -> tuple[float, ...]:
+    width = BYTES_PER_ELEMENT[operator.precision]
+    out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else width
+    weight = ELEMENT_WEIGHT.get(operator.operator, 1.0)
+    special = SPECIAL_PER_ELEMENT.get(operator.operator, 0.0)
+    shared = rows = dim = 0.0
+    if operator.family == "conv":  # depthwise: one filter a channel, no reuse worth a matrix unit
+        b, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, _ = operator.shape
+        out_h = np.floor((height + 2.0 * padding - kernel_h) / stride) + 1.0
+        out_w = np.floor((width_px + 2.0 * padding - kernel_w) / stride) + 1.0
+        read, elements = b * channels * height * width_px, b * filters * out_h * out_w
+        weight = 2.0 * kernel_h * kernel_w
+    elif operator.family in ("softmax", "norm", "reduction"):
+        rows, dim = operator.shape
+        read = rows * dim
+        elements = read
+        shared = rows * ROW_SHARED_BYTES
+        if operator.family == "reduction":
+            return (read * width, rows * out_width, read, weight, special, shared, rows, dim)
+        if operator.operator == "batchnorm":  # inference: a channel-wise scale and shift, no row to reduce
+            rows = dim = shared = 0.0
+    else:
+        elements, read = operator.shape
+    return (read * width, elements * out_width, elements, weight, special, shared, rows, dim)
+
+
+def _streams(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
+    table = np.array([_stream_row(operator) for operator in operators], dtype=np.float64)
+    return stream_phases(StreamColumns(**{name: table[:, i] for i, name in enumerate(StreamColumns.__slots__)}), gpu)
+
+
+STREAM_KINDS: Final[dict[str, Callable[[Sequence[Operator], GpuSpec], Phases]]] = {
+    "stream": _streams,
+    "prefill": lambda operators, gpu: prefill_phases(_attention_columns(operators, gpu), gpu),
+    "decode": lambda operators, gpu: decode_phases(_attention_columns(operators, gpu), gpu),
+}
+"""Equations of the families without tiles to choose."""
+
+
+def is_matrix(operators: Sequence[Operator]) -> BoolArray:
+    """Which operators are matrix products with tiles, shape (n,)."""
+    return np.array([phase_kind(operator) == "matrix" for operator in operators], dtype=np.bool_)

@@ -1,0 +1,77 @@
+"""Phases: the ideal times of which every kernel's time is made, and the events that cost energy.
+
+A kernel's phases are columns.  *Overlapped* phases run beside each other and join by a p-norm (p → ∞ is the
+maximum of a roofline, p = 1 their sum); *serial* phases add.  A phase that the SM clock drives is held in SM
+clocks, one that it does not drive in seconds, so that one set of columns serves every clock.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.quantities import MODULES, Array, IntArray
+
+OVERLAPPED: Final = ("math", "l2", "dram", "dram_activations", "issue", "loop", "sfu")
+"""Columns of overlapped phases; `dram` and `dram_activations` are one term of the norm, with a lambda each."""
+
+OVERLAPPED_TERM: Final = (0, 1, 2, 2, 3, 4, 5)
+"""The term of the p-norm to which each overlapped column belongs."""
+
+OVERLAPPED_CLOCKED: Final = (True, True, False, False, True, True, True)
+"""Whether the SM clock drives the column (then it is in SM clocks, else in seconds)."""
+
+SERIAL: Final = ("prologue", "epilogue", "reduce", "reduce_launch", "quantise", "waves", "rows", "row_length")
+SERIAL_CLOCKED: Final = (True, False, True, False, False, True, True, True)
+
+EVENTS: Final = MODULES
+"""Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop; CUDA-core lane instructions; special functions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Ideal phases and events of kernels.
+
+    overlapped   (..., 7)  OVERLAPPED columns, [SM clock] or [s]
+    serial       (..., 8)  SERIAL columns, [SM clock] or [s]
+    even_math    (...,)    math clocks if blocks were spread evenly over the SMs (no wave quantisation)
+    tile_area    (...,)    elements of an output tile; 0 where there is no tile
+    events       (..., 6)  EVENTS counted
+    ideal_math   (...,)    useful work at the peak rate [SM clock]
+    ideal_math_s (...,)    the same at the clock for which the vendor quotes it [s]; drives the clock state
+    """
+
+    overlapped: Array
+    serial: Array
+    even_math: Array
+    tile_area: Array
+    events: Array
+    ideal_math: Array
+    ideal_math_s: Array
+
+    def take(self, choice: IntArray) -> "Phases":
+        """Of candidates (n, c, …), the chosen one of each row: phases of shape (n, …)."""
+        row = np.arange(len(choice))
+        return Phases(**{name: getattr(self, name)[row, choice] for name in self.__slots__})
+
+    def select(self, index: IntArray) -> "Phases":
+        """The rows `index`, repeats allowed."""
+        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+def empty_phases(shape: tuple[int, ...]) -> Phases:
+    """Phases of zeros, to be filled column by column."""
+    return Phases(
+        overlapped=np.zeros((*shape, len(OVERLAPPED))),
+        serial=np.zeros((*shape, len(SERIAL))),
+        even_math=np.zeros(shape),
+        tile_area=np.zeros(shape),
+        events=np.zeros((*shape, len(EVENTS))),
+        ideal_math=np.zeros(shape),
+        ideal_math_s=np.zeros(shape),
+    )
+
+
+def join_phases(parts: list[Phases], order: IntArray) -> Phases:
+    """Phases of several families one after the other, then reordered: row i of the result is row order[i]."""
+    return Phases(**{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in Phases.__slots__})

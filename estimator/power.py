@@ -1,0 +1,187 @@
+"""From counted events and time to power: P = P_idle(f) + active + Σ_m α_m C_m V² f + busy.
+
+A module's share of dynamic power is kept as energy per event at a reference voltage, from which the capacitance
+follows: C_m = e_m · r_m / V₀², with r_m the events per clock at full activity.  Core modules scale with
+s(V) = (V/V₀)ⁿ; n = 2 is switching alone, fitted values near 3 also carry leakage, regulator losses and the warmer
+die.  DRAM has its own clock and voltage: a byte costs the same at every SM clock, and a second part, `dram_path`,
+for its way through the core's domain.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.gpu import ClockTable, GpuSpec
+from estimator.phases import EVENTS, Phases
+from estimator.quantities import HZ_PER_MHZ, MODULES, Array, IntArray
+
+POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sfu")
+"""Terms whose energy is counted per event; `dram` alone lies outside the core's voltage domain."""
+
+_EVENT_OF_TERM: Final = np.array([EVENTS.index("dram" if term == "dram_path" else term) for term in POWER_TERMS])
+_CORE_TERM: Final = np.array([term != "dram" for term in POWER_TERMS])
+
+L2_CREDIT: Final = 0.25
+"""Share of L2 in which one kernel's result waits for the next: traffic = B²/(B + credit·L2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerModel:
+    """Coefficients of the power equation.
+
+    event_energy_j      (7,) energy per event of POWER_TERMS at the reference voltage [J]
+    busy_w              power of SMs that run anything, at the reference point [W]
+    active_w            power of a board in use beyond idle, follows the idle curve [W]
+    voltage_exponent    n of s(V)
+    concavity           exponent of activity, 1 where clocks are locked (energy per event); below 1 it stands for
+                        the clock and voltage that a free-running chip gives up under load
+    l2_credit           see `dram_traffic`
+    """
+
+    event_energy_j: Array
+    busy_w: float
+    active_w: float
+    voltage_exponent: float
+    concavity: float
+    l2_credit: float
+    reference_clock_mhz: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """State of the board at clocks of shape (c,): SM clock [Hz], core voltage over the reference, idle power [W] and over the reference."""
+
+    sm_clock_hz: Array
+    voltage_ratio: Array
+    idle_w: Array
+    idle_ratio: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardTables:
+    """Voltage [V] and idle power [W] over the SM clock; None where unknown, then flat."""
+
+    voltage_v: ClockTable | None
+    idle_w: ClockTable | None
+    reference_clock_mhz: float
+    power_limit_w: float
+
+    def at(self, sm_clock_mhz: Array) -> OperatingPoint:
+        """The board at clocks of shape (c,)."""
+        flat = np.ones_like(sm_clock_mhz)
+        reference = np.array([self.reference_clock_mhz])
+        idle = flat * ASSUMED_IDLE_SHARE * self.power_limit_w if self.idle_w is None else self.idle_w.at(sm_clock_mhz)
+        return OperatingPoint(
+            sm_clock_hz=sm_clock_mhz * HZ_PER_MHZ,
+            voltage_ratio=flat if self.voltage_v is None else self.voltage_v.at(sm_clock_mhz) / self.voltage_v.at(reference),
+            idle_w=idle,
+            idle_ratio=flat if self.idle_w is None else idle / self.idle_w.at(reference),
+        )
+
+
+ASSUMED_IDLE_SHARE: Final = 0.3
+"""Idle power over the power limit where no table is known; measured boards lie between 0.1 and 0.3, PCIe boards high."""
+
+
+def dram_traffic(footprint_byte: Array, l2_bytes: float, credit: float) -> Array:
+    """Bytes that cross DRAM when neighbouring kernels hand data over through L2, shape (n,).
+
+    B²/(B + credit·L2): small tensors stay in L2, large ones do not notice it.
+    """
+    return footprint_byte * footprint_byte / np.maximum(footprint_byte + credit * l2_bytes, 1.0)
+
+
+def power_events(phases: Phases, gpu: GpuSpec, credit: float) -> Array:
+    """Events of POWER_TERMS per launch, shape (n, 7)."""
+    events = phases.events[:, _EVENT_OF_TERM]
+    traffic = dram_traffic(phases.events[:, EVENTS.index("dram")], gpu.l2_bytes, credit)
+    events[:, POWER_TERMS.index("dram")] = traffic
+    events[:, POWER_TERMS.index("dram_path")] = traffic
+    return events
+
+
+def events_per_second(gpu: GpuSpec, sm_clock_hz: Array, tensor_flop_per_clock: float) -> Array:
+    """Events of POWER_TERMS per second at full activity, shape (c, 7)."""
+    per_clock = module_rates(gpu, tensor_flop_per_clock)
+    rate = sm_clock_hz[:, None] * per_clock
+    rate[:, POWER_TERMS.index("dram")] = gpu.dram_bytes_per_s
+    rate[:, POWER_TERMS.index("dram_path")] = gpu.dram_bytes_per_s
+    return rate
+
+
+def module_rates(gpu: GpuSpec, tensor_flop_per_clock: float) -> Array:
+    """Events of POWER_TERMS per SM clock at full activity, shape (7,); DRAM's at the clock of the published peak."""
+    per_clock = {
+        "dram": gpu.dram_bytes_per_s / (gpu.sm_clock_max_mhz * HZ_PER_MHZ),
+        "l2": gpu.l2_bytes_per_clock,
+        "shared": gpu.shared_bytes_per_clock * gpu.num_sms,
+        "tensor": tensor_flop_per_clock * gpu.num_sms,
+        "cuda": gpu.fp32_lanes * gpu.num_sms,
+        "sfu": gpu.sfu_op_per_clock * gpu.num_sms,
+    }
+    return np.array([per_clock["dram" if term == "dram_path" else term] for term in POWER_TERMS])
+
+
+def capacitance_f(event_energy_j: Array, rates: Array, reference_voltage_v: float) -> Array:
+    """Switched capacitance of each term [F], shape (7,): C = e · r / V₀².  Source: EnergAIzer (arXiv 2604.20105), eq. 5."""
+    return event_energy_j * rates / reference_voltage_v**2
+
+
+def term_scale(model: PowerModel, point: OperatingPoint) -> Array:
+    """Factor on each term's energy at an operating point, shape (c, 7): s(V) for core terms, 1 for DRAM."""
+    core = point.voltage_ratio**model.voltage_exponent
+    return np.where(_CORE_TERM[None, :], core[:, None], 1.0)
+
+
+def dynamic_power_w(model: PowerModel, events: Array, latency_s: Array, full_rate: Array, point: OperatingPoint) -> Array:
+    """Power of the counted events of kernels [W], shape (n, c, 7).
+
+    events (n, 7) per launch; latency_s (n, c); full_rate (c, 7) events per second at full activity.
+    With concavity 1 this is e·N/t·s(V), that is α·C·V²·f.
+    """
+    scale = term_scale(model, point)
+    rate = events[:, None, :] / latency_s[:, :, None]
+    if model.concavity != 1.0:
+        activity = np.minimum(rate / full_rate[None, :, :], MOST_ACTIVITY)
+        rate = full_rate[None, :, :] * activity**model.concavity
+    return rate * (model.event_energy_j * scale)[None, :, :]
+
+
+MOST_ACTIVITY: Final = 1.3
+"""Activity is clipped here: counts are ideal, and a published rate can be exceeded by a few percent."""
+
+
+def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) -> Array:
+    """Power that does not depend on what runs [W]: idle, active, and busy for the share of time that SMs run, shape of `busy_share`."""
+    core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
+    result: Array = point.idle_w + model.active_w * point.idle_ratio + model.busy_w * core * busy_share
+    return result
+
+
+def capped_index(power_w: Array, limit_w: float, asked: IntArray) -> IntArray:
+    """Index of the clock at which a board settles, shape of `asked`.
+
+    power_w (c,) over ascending clocks; asked: indices into them.  The board lowers its clock step by step until the
+    power fits its limit; where even the lowest does not, the lowest it is.
+    """
+    fits = power_w <= limit_w
+    highest = np.where(fits, np.arange(len(power_w)), 0)
+    result: IntArray = np.maximum.accumulate(highest)[asked]
+    return result
+
+
+def tensor_rate(gpu: GpuSpec) -> float:
+    """Rate against which tensor activity is reckoned: 16-bit operands [flop / (clock · SM)]."""
+    return gpu.tensor_flop_per_clock.get("bf16", gpu.tensor_flop_per_clock.get("fp16", gpu.cuda_flop_per_clock["fp32"]))
+
+
+def module_activity(phases: Phases, gpu: GpuSpec, latency_s: Array, sm_clock_hz: float) -> Array:
+    """Share of a kernel's time for which each module works at its published rate, shape (n, 6) in the order of MODULES.
+
+    Clipped to 1: counts are ideal, and a published rate can be exceeded by a few percent.
+    """
+    rates = events_per_second(gpu, np.array([sm_clock_hz]), tensor_rate(gpu))[0]
+    per_module = np.array([rates[POWER_TERMS.index(module)] for module in MODULES])
+    activity: Array = np.clip(phases.events / np.maximum(latency_s[:, None] * per_module, 1e-300), 0.0, 1.0)
+    return activity

@@ -1,0 +1,324 @@
+"""Workload + bundle + operating point → Estimate."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.coefficients import coefficient_rows, group_key
+from estimator.domain import domain_warnings
+from estimator.gpu import ClockTable, GpuSpec
+from estimator.kernels.registry import lower
+from estimator.phases import Phases
+from estimator.power import (
+    POWER_TERMS,
+    BoardTables,
+    PowerModel,
+    capped_index,
+    dynamic_power_w,
+    events_per_second,
+    module_activity,
+    power_events,
+    static_power_w,
+    tensor_rate,
+    term_scale,
+)
+from estimator.quantities import HZ_PER_MHZ, MODULES, Array, IntArray
+from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
+from estimator.spread import latency_log_std, power_log_std
+from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
+from estimator.workload import Operator, Workload
+
+LAUNCH_BOUND_WARNING: Final = 0.3
+"""Share of host launches in the latency above which the host, not the GPU, decides: warn."""
+
+COMPLETED_WARNING: Final = 0.25
+"""Share of GPU time in operators that the workload file did not list above which the user should know."""
+
+LIMIT_TOLERANCE: Final = 1.000001
+"""A power this close to the limit fits it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEstimate:
+    """One operator of a workload: time, power and energy of one launch, and how busy each module is meanwhile."""
+
+    operator: str
+    family: str
+    count: float
+    latency_s: float
+    power_w: float
+    energy_j: float
+    utilization: Mapping[str, float]
+    group: str | None
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Prediction for one workload at one clock.
+
+    latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell).
+    `sm_clock_mhz` is the clock that runs: below `asked_clock_mhz` where the power limit lowers it.
+    """
+
+    workload: str
+    bundle: str
+    gpu: str
+    asked_clock_mhz: float
+    sm_clock_mhz: float
+    latency_s: float
+    latency_s_std: float
+    power_w: float
+    power_w_std: float
+    energy_j: float
+    energy_j_std: float
+    gpu_s: float
+    host_s: float
+    launch_bound_share: float
+    completed_share: float
+    warnings: tuple[str, ...]
+    _kernels: "KernelColumns" = field(repr=False, compare=False)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelEstimate, ...]:
+        """The operators, in the workload's order."""
+        return self._kernels.rows()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelColumns:
+    """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,) and (n, 6)."""
+
+    operators: tuple[Operator, ...]
+    counts: tuple[float, ...]
+    groups: tuple[str | None, ...]
+    latency_s: Array
+    power_w: Array
+    activity: Array
+
+    def rows(self) -> tuple[KernelEstimate, ...]:
+        """One KernelEstimate per operator."""
+        return tuple(
+            KernelEstimate(
+                operator=operator_label(operator),
+                family=operator.family,
+                count=count,
+                latency_s=float(latency),
+                power_w=float(power),
+                energy_j=float(latency * power),
+                utilization=dict(zip(MODULES, (float(a) for a in activity), strict=True)),
+                group=group,
+                origin=operator.origin,
+            )
+            for operator, count, group, latency, power, activity in zip(
+                self.operators, self.counts, self.groups, self.latency_s, self.power_w, self.activity, strict=True
+            )
+        )
+
+
+def operator_label(operator: Operator) -> str:
+    """Short readable name: "gemm.linear bf16 512x768x3072"."""
+    shape = "x".join(f"{value:g}" for value in operator.shape)
+    return f"{operator.family}.{operator.operator} {operator.precision} {shape}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A workload lowered onto a GPU with a bundle's coefficients, for any number of clocks."""
+
+    workload: Workload
+    gpu: GpuSpec
+    phases: Phases
+    coefficients: Array
+    groups: tuple[str | None, ...]
+    counts: Array
+    host_share: float
+    log_correction: Array
+    completed: Array
+
+
+def estimate(
+    workload: Workload,
+    bundle: Bundle,
+    *,
+    sm_clock_mhz: float | Sequence[float] | None = None,
+    gpu: GpuSpec | None = None,
+    power_cap_w: float | None = None,
+    host_launch_s: float | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> list[Estimate]:
+    """Latency, power and energy of one iteration of a workload, at one or several SM clocks.
+
+    sm_clock_mhz: asked clocks [MHz]; None asks for the highest.  gpu: another GPU than the bundle's (a forecast).
+    power_cap_w: power limit [W], the GPU's own if None.  host_launch_s: host cost of one framework operator [s].
+    efficiency: module → share of its published rate that is reached, in place of the fitted coefficient.
+
+    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be.
+    """
+    spec = gpu or bundle.gpu
+    asked = asked_clocks(sm_clock_mhz, spec)
+    limit = power_limit(power_cap_w, spec)
+    prepared = prepare(workload, bundle, spec, efficiency or {})
+    launch = bundle.host.launch_s if host_launch_s is None else non_negative(host_launch_s, "host launch time", "s")
+    model, tables = power_model(bundle), board_tables(bundle, spec)
+    grid: Array = asked
+    settled: IntArray = np.arange(len(asked), dtype=np.int64)
+    columns = _evaluate(prepared, tables, model, grid, launch)
+    if model is not None and np.any(columns.power_w > limit):
+        grid = np.union1d(spec.clocks_mhz(), asked)
+        columns = _evaluate(prepared, tables, model, grid, launch)
+        settled = capped_index(columns.power_w, limit, np.searchsorted(grid, asked).astype(np.int64))
+    warnings = domain_warnings(workload, bundle, spec, prepared.groups, asked)
+    return [_estimate(prepared, bundle, columns, grid, int(i), float(f), limit, warnings) for i, f in zip(settled, asked, strict=True)]
+
+
+def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mapping[str, float]) -> Prepared:
+    """The clock-independent part of an estimate."""
+    operators = workload.operators
+    coefficients, served = coefficient_rows({name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators])
+    coefficients = with_efficiency(coefficients, efficiency)
+    lowered = lower(operators, gpu, coefficients)
+    counts = np.array(workload.counts)
+    return Prepared(
+        workload=workload,
+        gpu=gpu,
+        phases=lowered.phases,
+        coefficients=coefficients,
+        groups=tuple(served),
+        counts=counts,
+        host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
+        log_correction=np.zeros(len(operators)),
+        completed=np.array([o.origin != "listed" for o in operators], dtype=np.float64),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """Predictions over the clocks of a grid.
+
+    seconds, kernel_w (n, c); gpu_s, latency_s, power_w (c,); events (n, 7); static and gap power (c,).
+    """
+
+    seconds: Array
+    kernel_w: Array
+    gpu_s: Array
+    latency_s: Array
+    power_w: Array
+    host_s: float
+
+
+def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None, grid_mhz: Array, launch_s: float) -> _Columns:
+    """Latency and power at every clock of a grid."""
+    clock_hz = grid_mhz * HZ_PER_MHZ
+    seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_hz) * np.exp(prepared.log_correction)[:, None]
+    gpu_s: Array = prepared.counts @ seconds
+    host_s = launch_s * prepared.host_share
+    latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, host_s))
+    if model is None:
+        nothing = np.full_like(gpu_s, np.nan)
+        return _Columns(seconds=seconds, kernel_w=np.full_like(seconds, np.nan), gpu_s=gpu_s, latency_s=latency_s, power_w=nothing, host_s=host_s)
+    point = tables.at(grid_mhz)
+    events = power_events(prepared.phases, prepared.gpu, model.l2_credit)
+    full_rate = events_per_second(prepared.gpu, clock_hz, tensor_rate(prepared.gpu))
+    if model.concavity == 1.0:  # energy per event: the sum over kernels needs no (n, c, 7) table
+        dynamic = (events @ (model.event_energy_j * term_scale(model, point)).T) / seconds
+    else:
+        dynamic = dynamic_power_w(model, events, seconds, full_rate, point).sum(axis=-1)
+    energy_j = prepared.counts @ (dynamic * seconds)
+    busy = np.minimum(gpu_s / latency_s, 1.0)
+    power_w = static_power_w(model, point, busy) + energy_j / latency_s
+    kernel_w = static_power_w(model, point, np.ones_like(busy)) + dynamic
+    return _Columns(seconds=seconds, kernel_w=kernel_w, gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, host_s=host_s)
+
+
+def _estimate(
+    prepared: Prepared, bundle: Bundle, columns: _Columns, grid: Array, settled: int, asked_mhz: float, limit_w: float, warnings: tuple[str, ...]
+) -> Estimate:
+    """One row of the answer, at grid[settled]."""
+    latency, power = float(columns.latency_s[settled]), float(columns.power_w[settled])
+    gpu_s = float(columns.gpu_s[settled])
+    share = float(launch_bound_share(columns.gpu_s[settled : settled + 1], np.array([columns.host_s]))[0])
+    seconds = columns.seconds[:, settled]
+    weights = prepared.counts * seconds / max(gpu_s, 1e-300)
+    completed = float(weights @ prepared.completed)
+    latency_ln = latency_log_std(bundle, prepared.workload.model_family, share, prepared.groups, weights)
+    power_ln = power_log_std(bundle, prepared.workload.model_family, prepared.groups, weights)
+    over = power > limit_w * LIMIT_TOLERANCE
+    return Estimate(
+        workload=prepared.workload.name,
+        bundle=f"{bundle.name} {bundle.version}",
+        gpu=prepared.gpu.name,
+        asked_clock_mhz=asked_mhz,
+        sm_clock_mhz=float(grid[settled]),
+        latency_s=latency,
+        latency_s_std=latency * latency_ln,
+        power_w=min(power, limit_w) if over else power,
+        power_w_std=power * power_ln,
+        energy_j=min(power, limit_w) * latency if over else power * latency,
+        energy_j_std=power * latency * float(np.hypot(latency_ln, power_ln)),
+        gpu_s=gpu_s,
+        host_s=columns.host_s,
+        launch_bound_share=share,
+        completed_share=completed,
+        warnings=warnings + _point_warnings(prepared, share, completed, over, asked_mhz, float(grid[settled]), limit_w),
+        _kernels=KernelColumns(
+            operators=prepared.workload.operators,
+            counts=prepared.workload.counts,
+            groups=prepared.groups,
+            latency_s=seconds,
+            power_w=columns.kernel_w[:, settled],
+            activity=module_activity(prepared.phases, prepared.gpu, seconds, float(grid[settled]) * HZ_PER_MHZ),
+        ),
+    )
+
+
+def _point_warnings(
+    prepared: Prepared, share: float, completed: float, over: bool, asked_mhz: float, settled_mhz: float, limit_w: float
+) -> tuple[str, ...]:
+    """Remarks that depend on the operating point."""
+    found = []
+    if share > LAUNCH_BOUND_WARNING:
+        found.append(f"launch-bound: the host's launches set {share:.0%} of the latency; give --host-launch-us for another host")
+    if completed > COMPLETED_WARNING:
+        found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out (completed by {prepared.workload.completion})")
+    if over:
+        found.append(f"power stays above the limit of {limit_w:g} W even at the lowest clock")
+    elif settled_mhz < asked_mhz:
+        found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:g} MHz")
+    return tuple(found)
+
+
+def power_model(bundle: Bundle) -> PowerModel | None:
+    """The bundle's power coefficients, None where it has none."""
+    power = bundle.power
+    if power is None:
+        return None
+    return PowerModel(
+        event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),
+        busy_w=power.busy_w,
+        active_w=power.active_w,
+        voltage_exponent=power.voltage_exponent,
+        concavity=power.concavity,
+        l2_credit=power.l2_credit,
+        reference_clock_mhz=power.reference_clock_mhz,
+    )
+
+
+def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
+    """Voltage and idle power: the bundle's, for another GPU that GPU's own."""
+    own = gpu.name == bundle.gpu.name
+    voltage, idle = gpu.voltage_v, gpu.idle_w
+    if own and bundle.voltage is not None:
+        voltage = ClockTable(sm_clock_mhz=bundle.voltage.sm_clock_mhz, value=bundle.voltage.voltage_v, source=bundle.voltage.source)
+    if own and bundle.idle is not None:
+        idle = ClockTable(sm_clock_mhz=bundle.idle.sm_clock_mhz, value=bundle.idle.power_w, source=bundle.idle.source)
+    return BoardTables(
+        voltage_v=voltage,
+        idle_w=idle,
+        reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
+        power_limit_w=gpu.power_limit_w,
+    )

@@ -1,0 +1,33 @@
+"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, bundles."""
+
+from pathlib import Path
+from typing import Final
+
+from estimator.errors import EstimatorError
+
+KINDS: Final = ("gpus", "boards", "campaigns", "sensors", "bundles")
+"""The kinds of data files; each is a folder."""
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+
+
+def resource_folder(kind: str) -> Path:
+    """The folder that holds data files of a kind.
+
+    An installed distribution carries them inside this package (`_configs/KIND`, `_bundles`); a source checkout
+    has them in `configs/KIND` and `bundles` beside it.  The folder need not exist.
+
+    Raises EstimatorError for an unknown kind.
+    """
+    if kind not in KINDS:
+        raise EstimatorError(f"no data files of kind {kind!r}; kinds: {', '.join(KINDS)}")
+    inside = _PACKAGE / "_bundles" if kind == "bundles" else _PACKAGE / "_configs" / kind
+    if inside.is_dir():
+        return inside
+    root = _PACKAGE.parent
+    return root / "bundles" if kind == "bundles" else root / "configs" / kind
+
+
+def resource_names(kind: str, suffix: str) -> tuple[str, ...]:
+    """Names of the data files of a kind, without `suffix` (".toml"), sorted; empty where there is no folder."""
+    return tuple(sorted(path.name.removesuffix(suffix) for path in resource_folder(kind).glob(f"*{suffix}") if path.is_file()))

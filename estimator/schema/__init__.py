@@ -1,0 +1,1 @@
+"""JSON Schemas of the files that this distribution writes, one per format and major version."""

@@ -1,0 +1,76 @@
+"""What a user may set for an estimate, checked: clocks, power cap, host launch time, efficiencies."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from estimator.coefficients import COLUMN
+from estimator.errors import OperatingPointError
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array
+
+EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
+    "dram": ("dram", "dram_activations", "epilogue"),
+    "l2": ("l2",),
+    "tensor": ("math",),
+    "cuda": ("issue",),
+    "sfu": ("sfu",),
+}
+"""Coefficients that an efficiency replaces by its inverse."""
+
+
+def asked_clocks(sm_clock_mhz: float | Sequence[float] | None, gpu: GpuSpec) -> Array:
+    """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
+
+    Raises OperatingPointError for an empty list and for a clock outside the range that can be locked.
+    """
+    given = gpu.sm_clock_max_mhz if sm_clock_mhz is None else sm_clock_mhz
+    clocks = np.atleast_1d(np.asarray(given, dtype=np.float64))
+    if clocks.size == 0:
+        raise OperatingPointError("no SM clock given: name at least one, in MHz")
+    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
+    wrong = clocks[~((clocks >= low) & (clocks <= high))]
+    if wrong.size:
+        raise OperatingPointError(f"SM clock {wrong[0]:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz")
+    return clocks
+
+
+def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
+    """The power limit in force [W]: the asked one, else the GPU's own."""
+    if power_cap_w is None:
+        return gpu.power_limit_w
+    if not math.isfinite(power_cap_w) or power_cap_w <= 0:
+        raise OperatingPointError(f"power cap {power_cap_w!r} W must be a positive number")
+    return float(power_cap_w)
+
+
+def non_negative(value: float, name: str, unit: str) -> float:
+    """`value`, checked to be a finite number that is not negative."""
+    if not math.isfinite(value) or value < 0:
+        raise OperatingPointError(f"{name} {value!r} {unit} must be zero or a positive number")
+    return float(value)
+
+
+def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Array:
+    """Coefficients (n, ·) with those of the named modules replaced by 1 / efficiency where the kernel has that phase.
+
+    Raises OperatingPointError for an unknown module and for an efficiency outside (0, 1.5].
+    """
+    if not efficiency:
+        return coefficients
+    changed = coefficients.copy()
+    for module, value in efficiency.items():
+        if module not in EFFICIENCY_COEFFICIENTS:
+            raise OperatingPointError(f"no efficiency of {module!r} can be set; known: {', '.join(EFFICIENCY_COEFFICIENTS)}")
+        if not (math.isfinite(value) and 0 < value <= MOST_EFFICIENCY):
+            raise OperatingPointError(f"efficiency {module}={value!r} must lie above 0 and at most {MOST_EFFICIENCY}")
+        for name in EFFICIENCY_COEFFICIENTS[module]:
+            column = changed[:, COLUMN[name]]
+            changed[:, COLUMN[name]] = np.where(column > 0, 1.0 / value, column)
+    return changed
+
+
+MOST_EFFICIENCY: Final = 1.5
+"""Published rates can be exceeded a little, by boost clocks for example."""

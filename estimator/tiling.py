@@ -1,0 +1,58 @@
+"""Tile configurations that libraries offer, and what each makes of a matrix product.
+
+A candidate is (tile_m, tile_n, split): the output tile along the rows (tokens) and columns (outputs) of
+C[m, n], and the number of blocks that share one tile's reduction.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array
+
+TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
+    "ampere": (
+        (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64),
+    ),
+    "hopper": (
+        (8, 64), (16, 64), (32, 64), (64, 64), (128, 64), (256, 64),
+        (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (128, 256),
+    ),
+    "blackwell": (
+        (8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (64, 256), (128, 256), (256, 256), (64, 64),
+    ),
+}  # fmt: skip
+"""Tensor-core output tiles (tile_m, tile_n) by tile class; small tile_m is the swapped form used for decoding."""
+
+CUDA_TILES: Final = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 32), (32, 128), (128, 64), (64, 128), (128, 128))
+"""CUDA-core (fp32) output tiles of cuBLAS."""
+
+SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
+"""Split-K factors."""
+
+REDUCTION_STEP: Final = 64
+"""Reduction length to which libraries pad a block's share of K [element]."""
+
+SHORTEST_SPLIT: Final = 128
+"""Libraries do not split K into shares shorter than this [element]."""
+
+ARCHITECTURE_TILES: Final[dict[str, str]] = {"hopper": "hopper", "blackwell": "blackwell"}
+"""Tile class of an architecture; all others use the Ampere set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Tile candidates as columns of shape (c,)."""
+
+    tile_m: Array
+    tile_n: Array
+    split: Array
+
+
+def tile_candidates(gpu: GpuSpec, cuda_cores: bool) -> Candidates:
+    """All (tile, split) that a library may choose on this GPU."""
+    tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[ARCHITECTURE_TILES.get(gpu.architecture, "ampere")]
+    rows = np.array([(m, n, s) for m, n in tiles for s in SPLITS], dtype=np.float64)
+    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2])

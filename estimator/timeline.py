@@ -1,0 +1,132 @@
+"""From phases to time: t = max(floor, epsilon + ‖λ · overlapped‖_p + Σ λ · serial)."""
+
+from typing import Final
+
+import numpy as np
+
+from estimator.coefficients import COLUMN, column_index
+from estimator.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
+from estimator.quantities import Array
+
+REFERENCE_TILE_AREA: Final = 16384.0
+"""Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
+
+LAUNCH_OVERLAP_EXPONENT: Final = 8.0
+"""Sharpness of the smooth maximum of GPU time and host launch time; 8 is within 1 % of a hard maximum beyond 1.4 : 1."""
+
+_OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
+_SERIAL_COLUMNS: Final = column_index(SERIAL)
+_TERMS: Final = max(OVERLAPPED_TERM) + 1
+_TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
+_CLOCKED_TERM: Final = np.array([OVERLAPPED_CLOCKED[OVERLAPPED_TERM.index(t)] for t in range(_TERMS)])
+_CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED)
+_MATH: Final = OVERLAPPED.index("math")
+_DRAM: Final = OVERLAPPED.index("dram")
+_TINY: Final = 1e-300
+
+
+def effective_math_clocks(phases: Phases, coefficients: Array) -> Array:
+    """Math clocks with wave quantisation, small-tile loss and the clock lost under sustained load, shape (...,).
+
+    Quantised and evenly spread work are joined geometrically (persistent kernels lie between the two); the
+    boost term is bounded, so that long kernels cannot drift away.
+    """
+    quantised = phases.overlapped[..., _MATH]
+    eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
+    even = phases.even_math
+    with np.errstate(divide="ignore", invalid="ignore"):
+        joined = np.where(even > 0, even * (quantised / np.maximum(even, _TINY)) ** eta, quantised)
+    area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
+    joined = joined * (area / REFERENCE_TILE_AREA) ** -coefficients[..., COLUMN["small_tile_exponent"]]
+    drop = coefficients[..., COLUMN["boost_drop"]]
+    result: Array = joined
+    if not np.any(drop):
+        return result
+    math_s = coefficients[..., COLUMN["math"]] * joined * phases.ideal_math_s / np.maximum(phases.ideal_math, _TINY)
+    stream_s = phases.overlapped[..., _DRAM]
+    busy = np.minimum(1.0, phases.ideal_math_s / np.maximum(np.maximum(math_s, stream_s), _TINY))
+    settled = 1.0 - np.exp(-phases.ideal_math_s / coefficients[..., COLUMN["boost_time_s"]])
+    result = joined * (1.0 + drop * busy**2 * settled)
+    return result
+
+
+def norm_parts(phases: Phases, coefficients: Array, math_clocks: Array) -> tuple[Array, Array, Array, Array]:
+    """λ-weighted parts of the timeline, ready for any clock.
+
+    Returns (terms, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (...,), (...,), (...,);
+    clocked terms are in SM clocks, the others in seconds.
+    """
+    weighted = coefficients[..., _OVERLAPPED_COLUMNS] * phases.overlapped
+    weighted[..., _MATH] = coefficients[..., _MATH] * math_clocks
+    terms = weighted @ _TERM_MATRIX
+    serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
+    return (
+        terms,
+        coefficients[..., COLUMN["exponent"]],
+        serial[..., _CLOCKED_SERIAL].sum(axis=-1),
+        serial[..., ~_CLOCKED_SERIAL].sum(axis=-1),
+    )
+
+
+def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | float) -> Array:
+    """GPU time of kernels without the host's floor [s], broadcast over `sm_clock_hz`.
+
+    phases, coefficients: (..., ·); sm_clock_hz: scalar or broadcastable to (...,).
+    """
+    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients))
+    clock = np.asarray(sm_clock_hz, dtype=np.float64)
+    seconds = np.where(_CLOCKED_TERM, terms / clock[..., None], terms)
+    joined = p_norm(seconds, exponent) * coefficients[..., COLUMN["strided"]]
+    result: Array = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
+    return result
+
+
+def p_norm(values: Array, exponent: Array) -> Array:
+    """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
+    top = values.max(axis=-1)
+    safe = np.maximum(top, _TINY)
+    ratio = values / safe[..., None]
+    total: Array = top * (ratio ** exponent[..., None]).sum(axis=-1) ** (1.0 / exponent)
+    return total
+
+
+def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array) -> Array:
+    """GPU time of kernels at several clocks [s], shape (n, c), from (n, ·) phases and (c,) clocks.
+
+    The terms of a kernel are raised to its p once; a clock then costs one power.
+    """
+    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients))
+    reference = float(sm_clock_hz.mean())
+    seconds = np.where(_CLOCKED_TERM, terms / reference, terms)
+    top = np.maximum(seconds.max(axis=-1), _TINY)
+    powers = (seconds / top[:, None]) ** exponent[:, None]
+    clocked = powers[:, _CLOCKED_TERM].sum(axis=-1)
+    constant = powers[:, ~_CLOCKED_TERM].sum(axis=-1)
+    ratio = reference / sm_clock_hz
+    if exponent.size and np.ptp(exponent) == 0:  # one p for all: one row of powers instead of a table
+        scaled = clocked[:, None] * (ratio ** exponent[0])[None, :]
+    else:
+        scaled = clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio)[None, :])
+    joined = (top * coefficients[:, COLUMN["strided"]])[:, None] * (scaled + constant[:, None]) ** (1.0 / exponent[:, None])
+    fixed = (coefficients[:, COLUMN["epsilon_s"]] + serial_s)[:, None]
+    result: Array = fixed + joined + serial_clocks[:, None] / sm_clock_hz[None, :]
+    return result
+
+
+def workload_seconds(gpu_s: Array, host_s: Array) -> Array:
+    """Latency of a stream of kernels: the smooth maximum of its GPU time and the host's launch time [s].
+
+    A stream drains and refills as a whole, so the two totals compete, not each kernel with its own launch.
+    """
+    top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
+    p = LAUNCH_OVERLAP_EXPONENT
+    result: Array = top * ((gpu_s / top) ** p + (host_s / top) ** p) ** (1.0 / p)
+    return result
+
+
+def launch_bound_share(gpu_s: Array, host_s: Array) -> Array:
+    """How far the host's launches set the latency, 0 to 1: L^8 / (G^8 + L^8)."""
+    top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
+    host = (host_s / top) ** LAUNCH_OVERLAP_EXPONENT
+    result: Array = host / (host + (gpu_s / top) ** LAUNCH_OVERLAP_EXPONENT)
+    return result

@@ -1,0 +1,31 @@
+"""The fitter's error tree.
+
+FitterError                    what could not be done, with its remedy
+├── InputError                 a data set is missing, damaged, foreign or holds nothing that can be used
+├── SelectionError             the rows do not fit together (several GPUs, none of the one asked for)
+├── CalibrationError           the rows do not determine the coefficients
+└── ReleaseError               a bundle cannot be released or compared
+
+A message says what, which value, what the limit is and what to do.  The command prints it as one line
+on stderr and exits with 1.
+"""
+
+
+class FitterError(Exception):
+    """Something could not be done; the message is one line and complete."""
+
+
+class InputError(FitterError):
+    """A data set is missing, damaged, foreign or holds nothing that can be used."""
+
+
+class SelectionError(FitterError):
+    """Rows that do not fit together."""
+
+
+class CalibrationError(FitterError):
+    """Rows that do not determine the coefficients."""
+
+
+class ReleaseError(FitterError):
+    """A bundle that cannot be released or compared."""

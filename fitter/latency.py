@@ -1,0 +1,255 @@
+"""Latency coefficients from runs of whole workloads.
+
+A run's time is a sum over its kernels, joined with the host's launch time, so a run is one row of the same problem
+as a kernel measured alone.  Few runs cannot tell many coefficients: those that act alike are tied, and all start
+from priors or, where kernels of this GPU were measured, from what those taught.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import lower
+from estimator.phases import Phases, join_phases
+from estimator.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.timeline import kernel_seconds, launch_bound_share, workload_seconds
+from estimator.workload import Workload
+from fitter.objective import Solution, solve
+from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.rows import WorkloadRows
+
+MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
+STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
+
+GPU_SCALE: Final = 0.06
+"""Ordinary relative error of a run that the GPU paces; errors well beyond it count linearly."""
+
+HOST_SCALE: Final = 0.12
+"""The same for a run that the host's launches pace: hosts have slow modes."""
+
+IDENTIFIED_SHRINKAGE: Final = 0.7
+"""A coefficient is called identified when the data shrink its prior's width to below this share."""
+
+MEASURED_WIDTH: Final = 0.3
+"""Prior widths shrink to this share for groups whose kernels were measured alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedParameter:
+    """One fitted number: the coefficients that it multiplies, in which groups, and its prior width in ln."""
+
+    name: str
+    groups: tuple[str, ...]
+    coefficients: tuple[str, ...]
+    width: float
+
+
+TIED: Final = (
+    TiedParameter(name="host_launch", groups=(), coefficients=(), width=HOST_LAUNCH.width),
+    TiedParameter(name="math.gemm", groups=("gemm",), coefficients=("math",), width=0.2),
+    TiedParameter(name="math.bmm", groups=("gemm.bmm",), coefficients=("math",), width=0.25),
+    TiedParameter(name="math.conv", groups=("conv",), coefficients=("math",), width=0.3),
+    TiedParameter(name="dram", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("dram", "dram_activations", "epilogue"), width=0.1),
+    TiedParameter(name="stream", groups=STREAM_GROUPS, coefficients=("l2",), width=0.15),
+    TiedParameter(name="issue", groups=STREAM_GROUPS, coefficients=("issue",), width=0.25),
+    TiedParameter(name="epsilon", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("epsilon_s",), width=0.4),
+    TiedParameter(name="prologue", groups=MATRIX_GROUPS, coefficients=("prologue",), width=0.4),
+)
+"""What runs of whole workloads can tell apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKernels:
+    """The kernels of all runs, one after the other.
+
+    phases (k, ·); group (k,) number of the coefficient group; run (k,), count (k,) launches in an iteration of that
+    run; clock_hz (k,); host_share (r,) framework operators per iteration, weighted by their launch cost.
+    """
+
+    phases: Phases
+    group: IntArray
+    run: IntArray
+    count: Array
+    clock_hz: Array
+    host_share: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyFit:
+    """Coefficients by group and what is known about them.
+
+    names, log_shift, covariance   fitted parameters: ln of the factor on their start, shape (p,), and its covariance
+    identified                     whether the data, not the prior, decided
+    launch_bound                   share of host launches in the latency of each run, shape (r,)
+    latency_s                      predicted latency of each run, shape (r,)
+    """
+
+    groups: Mapping[str, Mapping[str, float]]
+    host_launch_s: float
+    names: tuple[str, ...]
+    parameters: tuple[TiedParameter, ...]
+    log_shift: Array
+    covariance: Array
+    identified: Mapping[str, bool]
+    launch_bound: Array
+    latency_s: Array
+
+
+def prior_groups() -> dict[str, dict[str, float]]:
+    """Every group's coefficients at the centre of its priors."""
+    return {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
+
+
+def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, Mapping[str, float]] | None = None) -> LatencyFit:
+    """Coefficients from runs of whole workloads on one GPU.
+
+    measured_groups: coefficients of groups whose kernels were measured alone; the runs then only adjust them, within
+    a third of the usual width.  Tiles are chosen twice: with the starting and with the fitted coefficients.
+    """
+    start = prior_groups() | {group: dict(values) for group, values in (measured_groups or {}).items()}
+    parameters = _with_widths(TIED, measured_groups or {})
+    solution, fitted, host = None, start, HOST_LAUNCH.centre
+    for _ in range(TILE_ROUNDS):
+        runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
+        solution = _solve(rows, runs, start, parameters, solution)
+        fitted, host = shifted(start, parameters, solution.log_shift)
+    runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
+    gpu_s, host_s = run_seconds(runs, group_table(fitted), host)
+    widths = np.array([parameter.width for parameter in parameters])
+    spread = np.sqrt(np.diag(solution.covariance)) if solution is not None else widths
+    return LatencyFit(
+        groups=fitted,
+        host_launch_s=host,
+        names=tuple(parameter.name for parameter in parameters),
+        parameters=parameters,
+        log_shift=solution.log_shift if solution is not None else np.zeros(len(parameters)),
+        covariance=solution.covariance if solution is not None else np.diag(widths**2),
+        identified={p.name: bool(s < IDENTIFIED_SHRINKAGE * p.width) for p, s in zip(parameters, spread, strict=True)},
+        launch_bound=launch_bound_share(gpu_s, host_s),
+        latency_s=workload_seconds(gpu_s, host_s),
+    )
+
+
+TILE_ROUNDS: Final = 2
+
+
+def _with_widths(parameters: Sequence[TiedParameter], measured: Mapping[str, object]) -> tuple[TiedParameter, ...]:
+    """Parameters with narrower priors where all groups that they act on were measured alone."""
+    tightened = []
+    for parameter in parameters:
+        known = bool(parameter.groups) and any(group in measured for group in parameter.groups)
+        width = parameter.width * (MEASURED_WIDTH if known else 1.0)
+        tightened.append(TiedParameter(name=parameter.name, groups=parameter.groups, coefficients=parameter.coefficients, width=width))
+    return tuple(tightened)
+
+
+def run_kernels(
+    workloads: Sequence[Workload], index: IntArray, clock_hz: Array, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]
+) -> RunKernels:
+    """Kernels of runs: run i executes workloads[index[i]] at clock_hz[i]."""
+    names = list(groups)
+    parts: list[Phases] = []
+    group, run, count, clock, shares = [], [], [], [], []
+    lowered: dict[int, tuple[Phases, IntArray, Array, float]] = {}
+    for i, which in enumerate(index):
+        if which not in lowered:
+            workload = workloads[which]
+            coefficients, served = coefficient_rows(groups, [group_key(o) for o in workload.operators])
+            numbers = np.array([names.index(name) if name else -1 for name in served], dtype=np.int64)
+            counts = np.array(workload.counts)
+            share = float(counts @ np.array([o.host_share for o in workload.operators]))
+            lowered[which] = (lower(workload.operators, gpu, coefficients).phases, numbers, counts, share)
+        phases, numbers, counts, share = lowered[which]
+        parts.append(phases)
+        group.append(numbers)
+        run.append(np.full(len(counts), i))
+        count.append(counts)
+        clock.append(np.full(len(counts), clock_hz[i]))
+        shares.append(share)
+    total = sum(len(c) for c in count)
+    return RunKernels(
+        phases=join_phases(parts, np.arange(total)),
+        group=np.concatenate(group),
+        run=np.concatenate(run),
+        count=np.concatenate(count),
+        clock_hz=np.concatenate(clock),
+        host_share=np.array(shares),
+    )
+
+
+def run_seconds(runs: RunKernels, table: Array, host_launch_s: float) -> tuple[Array, Array]:
+    """GPU time and host launch time of each run [s], shapes (r,)."""
+    seconds = kernel_seconds(runs.phases, table[runs.group], runs.clock_hz)
+    gpu_s: Array = np.bincount(runs.run, seconds * runs.count, len(runs.host_share)).astype(np.float64)
+    return gpu_s, host_launch_s * runs.host_share
+
+
+def shifted(
+    start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], log_shift: Array
+) -> tuple[dict[str, dict[str, float]], float]:
+    """Groups and host launch cost with every parameter moved by its factor."""
+    groups = {group: dict(values) for group, values in start.items()}
+    host = HOST_LAUNCH.centre
+    for parameter, shift in zip(parameters, log_shift, strict=True):
+        factor = float(np.exp(shift))
+        if not parameter.groups:
+            host *= factor
+        for group in _affected(parameter, groups):
+            for name in parameter.coefficients:
+                if name in groups[group]:
+                    groups[group][name] *= factor
+    return groups, host
+
+
+def _affected(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
+    """Groups that a parameter moves: those it names and, below them, those that no other named group serves."""
+    named = set(GROUP_PRIORS)
+    affected = []
+    for group in groups:
+        parent = group
+        while parent and parent not in named:
+            parent = parent.rpartition(".")[0]
+        if parent in parameter.groups:
+            affected.append(group)
+    return affected
+
+
+def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
+    """Coefficients of all groups, and defaults in the last row for kernels without a group."""
+    return np.array([coefficient_vector(values) for values in groups.values()] + [coefficient_vector({})])
+
+
+def _solve(
+    rows: WorkloadRows, runs: RunKernels, start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], before: Solution | None
+) -> Solution:
+    base = group_table(start)
+    names = list(start)
+    moves = np.zeros((len(parameters), len(names) + 1, len(COEFFICIENTS)))
+    host_row = np.array([0.0 if parameter.groups else 1.0 for parameter in parameters])
+    for i, parameter in enumerate(parameters):
+        for group in _affected(parameter, start):
+            for name in parameter.coefficients:
+                moves[i, names.index(group), COLUMN[name]] = 1.0
+
+    def log_prediction(shift: Array) -> Array:
+        table = base * np.exp(np.tensordot(shift, moves, axes=1))
+        gpu_s, host_s = run_seconds(runs, table, HOST_LAUNCH.centre * float(np.exp(shift @ host_row)))
+        result: Array = np.log(workload_seconds(gpu_s, host_s))
+        return result
+
+    def scale(shift: Array) -> Array:
+        table = base * np.exp(np.tensordot(shift, moves, axes=1))
+        gpu_s, host_s = run_seconds(runs, table, HOST_LAUNCH.centre * float(np.exp(shift @ host_row)))
+        share = launch_bound_share(gpu_s, host_s)
+        result: Array = np.sqrt((1.0 - share) * GPU_SCALE**2 + share * HOST_SCALE**2)
+        return result
+
+    widths = np.array([parameter.width for parameter in parameters])
+    first = before.log_shift if before is not None else np.zeros(len(parameters))
+    target = np.log(rows.latency_s)
+    rough = solve(log_prediction, target, widths, scale=scale(first), weight=rows.weight, start=first)
+    return solve(log_prediction, target, widths, scale=scale(rough.log_shift), weight=rows.weight, start=rough.log_shift)

@@ -1,0 +1,77 @@
+"""The objective of every latency fit: relative errors, robust beyond a few percent, pulled to physical priors.
+
+    Σ w·ρ((ln t̂ − ln t)/scale) + Σ ((ln θ − ln θ₀)/σ)²,   ρ(z) = 4(√(1 + z²/2) − 1)
+
+ρ is quadratic for small errors and linear beyond, so that a failed run cannot bend a fit.  Parameters are fitted as
+logarithms, which keeps them positive and gives all the same scale.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from estimator.quantities import Array
+
+DIFFERENCE_STEP = 1e-4
+"""Step of the numeric derivatives in ln θ; predictions are smooth in it to about 1e-8."""
+
+MOST_EVALUATIONS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the residuals ln(t̂/t) of shape (n,)."""
+
+    log_shift: Array
+    covariance: Array
+    residuals: Array
+
+
+def robust_residual(error: Array, scale: Array | float) -> Array:
+    """Signed residual whose square is ρ(error/scale), shape of `error`."""
+    z = error / scale
+    result: Array = np.sign(z) * 2.0 * np.sqrt(np.sqrt(1.0 + z * z / 2.0) - 1.0)
+    return result
+
+
+def solve(
+    log_prediction: Callable[[Array], Array],
+    log_target: Array,
+    prior_width: Array,
+    *,
+    scale: Array | float,
+    weight: Array | float = 1.0,
+    start: Array | None = None,
+    evaluations: int = MOST_EVALUATIONS,
+) -> Solution:
+    """Least squares in ln θ.
+
+    log_prediction maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,); log_target is ln t; prior_width holds the
+    standard deviations of ln θ, shape (p,); scale is the size of an ordinary error; weight multiplies a row's
+    squared residual.  The covariance is a sandwich, so that rows that err alike do not count as independent proof
+    beyond what they show.
+    """
+    root_weight = np.sqrt(weight)
+
+    def residuals(shift: Array) -> Array:
+        error = log_prediction(shift) - log_target
+        return np.concatenate([root_weight * robust_residual(error, scale), shift / prior_width])
+
+    first = np.zeros(len(prior_width)) if start is None else start
+    found = least_squares(residuals, first, max_nfev=evaluations, diff_step=DIFFERENCE_STEP)
+    rows = len(log_target)
+    error = log_prediction(found.x) - log_target
+    return Solution(log_shift=found.x, covariance=_sandwich(found.jac, found.fun, rows), residuals=error)
+
+
+def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
+    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the data's own scatter, not below H⁻¹·s²."""
+    hessian = jacobian.T @ jacobian
+    inverse = np.linalg.pinv(hessian)
+    scores = jacobian[:rows] * residual[:rows, None]
+    prior = jacobian[rows:]
+    middle = scores.T @ scores + prior.T @ prior
+    covariance: Array = inverse @ middle @ inverse
+    return covariance

@@ -1,0 +1,214 @@
+"""Opening tables: CSV or Parquet, as columns of text and numbers, whatever their author put into them.
+
+Nothing in a file is trusted: its kind is found from its first bytes, texts are cut to a length that a name can have,
+numbers that are none become nan and are remembered, metadata are never executed.
+"""
+
+import csv
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from estimator.quantities import Array, BoolArray
+from fitter.errors import InputError
+
+PARQUET_MAGIC: Final = b"PAR1"
+"""First and last four bytes of every Parquet file."""
+
+HEAD_BYTES: Final = 1 << 16
+"""Enough of a file to tell text from binary and to hold a header [byte]."""
+
+DIGEST_BLOCK_BYTES: Final = 1 << 20
+"""Bytes digested at a time [byte]."""
+
+LONGEST_TEXT: Final = 4096
+"""The longest text that a cell may hold [character]; mangled C++ kernel names stay well below."""
+
+MOST_COLUMNS: Final = 512
+"""A table with more columns than this is not one of ours."""
+
+BLANK_CODES: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
+"""Spellings of "nothing here"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table as it was found: `frame` with a column per header, `path` and `sha256` of the file, `rows` of it.
+
+    Text columns hold str (missing: ""), number columns float; a CSV's columns are all text.
+    """
+
+    path: Path
+    sha256: str
+    frame: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.path.name
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.frame.columns
+
+    def texts(self, column: str) -> list[str]:
+        """A column as text without outer blanks; "" where it is missing or says so."""
+        if column not in self.frame.columns:
+            return [""] * len(self.frame)
+        values = (_text(value) for value in self.frame[column].tolist())
+        return ["" if value.lower() in BLANK_CODES else value for value in values]
+
+    def numbers(self, column: str) -> Array:
+        """A column as numbers; nan where it is missing or no number."""
+        return self._parsed(column)[0]
+
+    def garbled(self, column: str) -> BoolArray:
+        """Cells of a number column that hold something, but no finite number."""
+        return self._parsed(column)[1]
+
+    def oversized(self) -> BoolArray:
+        """Rows with a cell longer than LONGEST_TEXT."""
+        found = np.zeros(len(self.frame), dtype=np.bool_)
+        for column in self.frame.columns:
+            if not pd.api.types.is_numeric_dtype(self.frame[column].dtype):
+                found |= [isinstance(value, str) and len(value) > LONGEST_TEXT for value in self.frame[column].tolist()]
+        return found
+
+    def repeated(self) -> BoolArray:
+        """Rows that equal an earlier one in every column."""
+        return np.asarray(self.frame.duplicated(keep="first"), dtype=np.bool_)
+
+    def _parsed(self, column: str) -> tuple[Array, BoolArray]:
+        if column not in self.frame.columns:
+            return np.full(len(self.frame), np.nan), np.zeros(len(self.frame), dtype=np.bool_)
+        series = self.frame[column]
+        if pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
+            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+            return values, ~np.isfinite(values) & ~np.asarray(series.isna(), dtype=np.bool_)
+        texts = [_text(value) for value in series.tolist()]
+        values = np.array([_number(text) for text in texts], dtype=np.float64)
+        something = np.array([text != "" for text in texts], dtype=np.bool_)
+        return values, something & ~np.isfinite(values)
+
+
+def open_table(path: Path, columns: frozenset[str]) -> Table:
+    """The table in a CSV or Parquet file; of a Parquet file only `columns` (and those it lacks are not missed).
+
+    Raises InputError for a file that is missing, empty, neither CSV nor Parquet, truncated, or without a header.
+    """
+    head = read_head(path)
+    frame = _read_parquet(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
+    if not len(frame):
+        raise InputError(f"{path}: holds no rows")
+    return Table(path=path, sha256=file_digest(path), frame=frame)
+
+
+def read_header(path: Path) -> tuple[str, ...]:
+    """Column names of a CSV or Parquet file.  Raises InputError as `open_table`."""
+    head = read_head(path)
+    if head.startswith(PARQUET_MAGIC):
+        try:
+            return tuple(pq.read_schema(path).names)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
+    return _csv_header(path, head)
+
+
+def read_head(path: Path) -> bytes:
+    """The first bytes of a file.  Raises InputError where it is missing, unreadable or empty."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not head.strip():
+        raise InputError(f"{path}: the file is empty")
+    return head
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal; of a folder: of the digests of its files in order of their names."""
+    digest = hashlib.sha256()
+    if path.is_dir():
+        for part in sorted(item for item in path.rglob("*") if item.is_file()):
+            digest.update(f"{part.relative_to(path).as_posix()}\0{file_digest(part)}\n".encode())
+        return digest.hexdigest()
+    with path.open("rb") as stream:
+        while block := stream.read(DIGEST_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
+    try:
+        file = pq.ParquetFile(path)
+        wanted = [name for name in file.schema_arrow.names if name in columns]
+        for name in wanted:
+            kind = file.schema_arrow.field(name).type
+            if pa.types.is_nested(kind) and not pa.types.is_list(kind):
+                raise InputError(f"{path}: column {name!r} holds {kind}; expected plain numbers or text")
+        frame: pd.DataFrame = file.read(columns=wanted, use_threads=False).to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
+    return frame
+
+
+def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
+    """Names in the first line of a CSV file, checked to be names."""
+    if b"\0" in head:
+        raise InputError(f"{path}: neither CSV nor Parquet (binary content)")
+    try:
+        line = head.decode("utf-8-sig", errors="strict" if len(head) < HEAD_BYTES else "ignore").lstrip().splitlines()[0]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}); neither CSV nor Parquet") from error
+    names = tuple(name.strip() for name in next(csv.reader([line])))
+    if len(names) > MOST_COLUMNS or any(len(name) > LONGEST_TEXT for name in names):
+        raise InputError(f"{path}: the first line is not a header of column names")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}: column {repeated[0]!r} stands twice in the header")
+    return names
+
+
+def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
+    names = _csv_header(path, head)
+    csv.field_size_limit(sys.maxsize)
+    try:
+        frame = pd.read_csv(
+            path, dtype=str, keep_default_na=False, na_filter=False, skipinitialspace=True, encoding="utf-8-sig", low_memory=False
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path}: not a well-formed CSV table ({_first_line(error)})") from error
+    if len(frame.columns) != len(names):
+        raise InputError(f"{path}: rows have another number of fields than the header's {len(names)} columns")
+    frame.columns = pd.Index(names)
+    return frame
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
+        return ""
+    return str(value).strip()
+
+
+def _number(text: str) -> float:
+    if len(text) > LONGEST_TEXT or "_" in text:
+        return float("nan")
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _first_line(error: BaseException) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text[:200]

@@ -1,0 +1,1 @@
+"""The load: which kernels run, and how much work each does by construction."""

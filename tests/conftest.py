@@ -1,0 +1,54 @@
+"""What all tests share: where recorded data lie, and which tests need hardware."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Examples are the same in every run, and a busy machine is no failure.
+settings.register_profile("wattprint", derandomize=True, deadline=None)
+settings.load_profile("wattprint")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the repository."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of recorded measurements: WATTPRINT_SHARED_DATA, or `shared/data` beside the repository."""
+    named = os.environ.get("WATTPRINT_SHARED_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"recorded measurements are not here ({folder} is missing; WATTPRINT_SHARED_DATA names another folder)")
+    return folder
+
+
+def _why_no_gpu() -> str:
+    """Why tests on a GPU cannot run here; empty where they can."""
+    try:
+        import pynvml
+    except ImportError:
+        return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return f"no NVIDIA driver answers: {error}"
+    return "" if pynvml.nvmlDeviceGetCount() else "the driver sees no GPU"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked gpu or pmd are skipped, with the reason, where their hardware is missing."""
+    if any("gpu" in item.keywords for item in items) and (reason := _why_no_gpu()):
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+    if not os.environ.get("WATTPRINT_PMD_PORT"):
+        for item in items:
+            if item.get_closest_marker("pmd"):
+                item.add_marker(pytest.mark.skip(reason="no PMD: WATTPRINT_PMD_PORT names its serial port"))

@@ -1,0 +1,265 @@
+"""GPU specifications: published peak rates come out of the files, and nothing wrong gets in."""
+
+import json
+import pickle
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.errors import EstimatorError, SpecificationError
+from estimator.resources import resource_folder
+from estimator.specifications import (
+    FIELD_LIMITS,
+    RATE_TABLES,
+    TABLE_LIMITS,
+    canonical_gpu_name,
+    document_of_gpu,
+    gpu_from_document,
+    gpu_names,
+    load_gpu,
+    override_gpu,
+)
+
+CONTRACT_NAMES = {
+    "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-80gb", "a10", "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "gb200", "l40s", "l4",
+    "v100-pcie-32gb", "t4", "rtx-3090", "rtx-4090",
+}  # fmt: skip
+
+# Dense peak rates as the vendor prints them [TFLOP/s] and, where it is not the quoted tensor clock, their clock [MHz].
+# (gpu, precision, CUDA cores, TFLOP/s, clock)
+PUBLISHED_RATES = [
+    *[(gpu, *rate) for gpu in ("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-80gb") for rate in (
+        ("bf16", False, 312, None), ("tf32", False, 156, None), ("int8", False, 624, None), ("fp64", False, 19.5, None),
+        ("fp32", True, 19.5, None), ("fp64", True, 9.7, None), ("fp16", True, 78, None), ("bf16", True, 39, None))],
+    *[(gpu, *rate) for gpu in ("h100-sxm", "h200-sxm") for rate in (
+        ("bf16", False, 989.4, None), ("fp8", False, 1978.9, None), ("tf32", False, 494.7, None),
+        ("fp64", False, 66.9, 1980), ("fp32", True, 66.9, 1980), ("fp16", True, 133.8, 1980), ("fp64", True, 33.5, 1980))],
+    ("h100-pcie", "bf16", False, 756, None), ("h100-pcie", "fp8", False, 1513, None), ("h100-pcie", "fp32", True, 51.2, 1755),
+    ("b200-sxm", "bf16", False, 2250, None), ("b200-sxm", "fp8", False, 4500, None), ("b200-sxm", "nvfp4", False, 9000, None),
+    ("b200-sxm", "fp32", True, 75, 1965),
+    ("gb200", "bf16", False, 2500, None), ("gb200", "fp8", False, 5000, None), ("gb200", "nvfp4", False, 10000, None),
+    ("gb200", "fp32", True, 80, 2055),
+    ("a10", "bf16", False, 125, None), ("a10", "tf32", False, 62.5, None), ("a10", "int8", False, 250, None),
+    ("a10", "fp32", True, 31.2, None),
+    ("l40s", "bf16", False, 362.05, None), ("l40s", "fp8", False, 733, None), ("l40s", "fp32", True, 91.6, None),
+    ("l4", "bf16", False, 121, None), ("l4", "fp8", False, 242.5, None), ("l4", "fp32", True, 30.3, None),
+    ("v100-pcie-32gb", "fp16", False, 112, None), ("v100-pcie-32gb", "fp32", True, 14, None), ("v100-pcie-32gb", "fp64", True, 7, None),
+    ("t4", "fp16", False, 65, None), ("t4", "int8", False, 130, None), ("t4", "fp32", True, 8.1, None),
+    ("rtx-3090", "bf16", False, 71, None), ("rtx-3090", "fp32", True, 35.6, None), ("rtx-3090", "int8", False, 284, None),
+    ("rtx-4090", "bf16", False, 165.2, None), ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
+]  # fmt: skip
+
+RATE_TOLERANCE = 0.02  # published rates are rounded, and L40S is printed 1.2 % below its units times its clock
+
+
+def test_every_name_of_the_contract_has_a_specification():
+    assert set(gpu_names()) == CONTRACT_NAMES
+    assert all(load_gpu(name).name == name for name in CONTRACT_NAMES)
+
+
+@pytest.mark.parametrize(("gpu", "precision", "cuda_cores", "tflop_per_s", "clock_mhz"), PUBLISHED_RATES)
+def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s, clock_mhz):
+    spec = load_gpu(gpu)
+    table = spec.cuda_flop_per_clock if cuda_cores else spec.tensor_flop_per_clock
+    rate = table[precision] * spec.num_sms * (clock_mhz or spec.sm_clock_max_mhz) * 1e6
+    assert rate == pytest.approx(tflop_per_s * 1e12, rel=RATE_TOLERANCE)
+
+
+def test_every_gpu_has_a_published_rate_to_compare_with():
+    assert {row[0] for row in PUBLISHED_RATES} == CONTRACT_NAMES
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+def test_every_figure_has_a_source(name):
+    spec = load_gpu(name)
+    assert set(spec.sources) == {*FIELD_LIMITS, *RATE_TABLES}
+    for table in TABLE_LIMITS:
+        assert getattr(spec, table) is None or getattr(spec, table).source
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+def test_lockable_clocks_are_a_whole_grid_up_to_the_limit(name):
+    spec = load_gpu(name)
+    clocks = spec.clocks_mhz()
+    assert clocks[0] == spec.sm_clock_min_mhz
+    assert clocks[-1] == spec.sm_clock_limit_mhz
+    assert spec.sm_clock_min_mhz <= spec.sm_clock_max_mhz <= spec.sm_clock_limit_mhz
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+def test_memory_bandwidth_is_a_whole_bus_times_the_memory_clock(name):
+    spec = load_gpu(name)
+    transfers = 2.0  # a clock, on HBM and on GDDR5/6(X) by the clock that NVML reports
+    bus_bits = spec.dram_bytes_per_s * 8.0 / (spec.memory_clock_mhz * 1e6 * transfers)
+    nearest = 64.0 * round(bus_bits / 64.0)
+    assert bus_bits == pytest.approx(nearest, rel=0.03)  # data sheets round 4.92 TB/s to 4.8
+
+
+def test_glitches_of_the_recorded_idle_tables_are_left_out():
+    for name, clock_mhz, stale_w in (("h100-sxm", 345.0, 117.21), ("a100-pcie-40gb", 915.0, 48.34)):
+        idle = load_gpu(name).idle_w
+        assert idle is not None
+        assert clock_mhz not in idle.sm_clock_mhz
+        assert float(idle.at(clock_mhz)) < stale_w - 0.5
+
+
+def test_clock_tables_agree_with_the_recorded_ones(shared_data):
+    for gpu in ("a100-pcie-40gb", "a100-sxm-80gb", "h100-sxm"):
+        for file, field, scale in (("idle_w", "idle_w", 1.0), ("voltage_mv", "voltage_v", 1e-3)):
+            path = shared_data / "energaizer" / "gpu" / f"{gpu}.{file}.json"
+            table = getattr(load_gpu(gpu), field)
+            if table is None:
+                assert not path.exists()
+                continue
+            recorded = {float(clock): value * scale for clock, value in json.loads(path.read_text()).items()}
+            assert len(recorded) - len(table.value) <= 1
+            for clock, value in zip(table.sm_clock_mhz, table.value, strict=True):
+                assert value == pytest.approx(recorded[clock], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+def test_specification_survives_its_plain_form_and_pickling(name):
+    spec = load_gpu(name)
+    assert gpu_from_document(document_of_gpu(spec), "test") == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("reported", "name"),
+    [
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA A10", "a10"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H200", "h200-sxm"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GB200", "gb200"), ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
+        ("NVIDIA A100-SXM4-40GB", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
+    ],
+)  # fmt: skip
+def test_product_names_of_the_driver_lead_to_the_specification(reported, name):
+    assert canonical_gpu_name(reported) == name
+
+
+def test_unknown_gpu_is_refused_with_a_near_match_and_the_known_names():
+    with pytest.raises(SpecificationError, match=r"did you mean 'a100-pcie-40gb'.*known: a10, .*v100-pcie-32gb"):
+        load_gpu("a100-pcie-40g")
+
+
+def document(**changes):
+    plain = document_of_gpu(load_gpu("a100-pcie-40gb"))
+    plain.update(changes)
+    return {key: value for key, value in plain.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_sm": 108}, "unknown key 'num_sm', did you mean 'num_sms'"),
+        ({"num_sms": ...}, "num_sms is missing"),
+        ({"num_sms": "108"}, "num_sms must be a number"),
+        ({"num_sms": True}, "num_sms must be a number"),
+        ({"num_sms": 108.5}, "whole number"),
+        ({"num_sms": -1}, "outside 1 to 1024"),
+        ({"num_sms": 10**400}, "outside 1 to 1024"),
+        ({"dram_bytes_per_s": 1555}, r"dram_bytes_per_s = 1555 lies outside 1e\+09 to 1e\+14 byte/s"),
+        ({"power_limit_w": float("nan")}, "power_limit_w = nan lies outside"),
+        ({"power_limit_w": float("inf")}, "power_limit_w = inf lies outside"),
+        ({"name": 7}, "name must be a text"),
+        ({"tensor_flop_per_clock": 2048}, "must be a table of rates"),
+        ({"tensor_flop_per_clock": {"bf17": 2048}}, r"tensor_flop_per_clock\.bf17 is no precision, did you mean 'bf16'"),
+        ({"tensor_flop_per_clock": {"bf16": -1}}, r"tensor_flop_per_clock\.bf16 = -1 lies outside"),
+        ({"cuda_flop_per_clock": {"fp16": 256}}, r"cuda_flop_per_clock\.fp32 is missing"),
+        ({"sm_clock_max_mhz": 1500}, "must lie within sm_clock_min_mhz = 210 and sm_clock_limit_mhz = 1410"),
+        ({"idle_w": [1, 2]}, "idle_w must hold exactly"),
+        ({"idle_w": {"sm_clock_mhz": [], "value": [], "source": "x"}}, "must be a list of numbers"),
+        ({"idle_w": {"sm_clock_mhz": [300, 210], "value": [40, 41], "source": "x"}}, "must ascend"),
+        ({"idle_w": {"sm_clock_mhz": [210, 300], "value": [40], "source": "x"}}, "2 clocks and 1 values"),
+        ({"voltage_v": {"sm_clock_mhz": [210], "value": [693.75], "source": "x"}}, r"value\[0\] = 693.75 lies outside 0.2 to 2 V"),
+        ({"voltage_v": {"sm_clock_mhz": [210], "value": [0.7], "source": ""}}, "source must be a text"),
+        ({"sources": {"num_sm": "x"}}, r"sources\.num_sm names no figure, did you mean 'num_sms'"),
+        ({"sources": "a book"}, "sources must be a table"),
+    ],
+)
+def test_wrong_figure_is_refused_with_its_key(changes, message):
+    with pytest.raises(SpecificationError, match=message):
+        gpu_from_document(document(**changes), "here")
+
+
+def test_new_gpu_is_one_file(tmp_path):
+    text = (resource_folder("gpus") / "a10.toml").read_text().replace('name = "a10"', 'name = "mine"')
+    (tmp_path / "mine.toml").write_text(text.replace("num_sms = 72", "num_sms = 84"))
+    spec = load_gpu(tmp_path / "mine.toml")
+    assert (spec.name, spec.num_sms) == ("mine", 84)
+    assert load_gpu(str(tmp_path / "mine.toml")) == spec
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x81\xff\x00", b"num_sms = ", b"a = " + b"[" * 100_000, b"num_sms = 108", b"x" * (2 << 20)])
+def test_damaged_file_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(SpecificationError) as caught:
+        load_gpu(path)
+    assert "bad.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_folder_are_refused(tmp_path):
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(SpecificationError, match="cannot be read"):
+            load_gpu(path)
+
+
+def test_override_replaces_figures_and_says_so_in_their_source():
+    spec = override_gpu(load_gpu("a100-pcie-40gb"), {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096", "dram_bytes_per_s": "3.35e12"})
+    assert (spec.num_sms, spec.tensor_flop_per_clock["bf16"], spec.dram_bytes_per_s) == (132, 4096.0, 3.35e12)
+    assert spec.tensor_flop_per_clock["tf32"] == 1024.0
+    assert spec.sources["num_sms"] == spec.sources["tensor_flop_per_clock"] == "set by the user"
+    assert load_gpu("a100-pcie-40gb").num_sms == 108
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_sm": "132"}, "did you mean 'num_sms'"),
+        ({"name": "x"}, "no such figure"),
+        ({"voltage_v": "0.7"}, "no such figure"),
+        ({"tensor_flop_per_clock": "4096"}, "no such figure"),
+        ({"tensor_flop_per_clock.": "4096"}, "no such figure"),
+        ({"num_sms": "many"}, "is no number"),
+        ({"num_sms": "nan"}, "lies outside"),
+        ({"num_sms": "1e999"}, "lies outside"),
+        ({"dram_bytes_per_s": "-1"}, "lies outside"),
+        ({"sm_clock_max_mhz": "1500"}, "change these as well"),
+    ],
+)
+def test_override_refuses_what_cannot_be(settings, message):
+    with pytest.raises(SpecificationError, match=message):
+        override_gpu(load_gpu("a100-pcie-40gb"), settings)
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_override_never_fails_but_with_its_own_error(key, value):
+    spec = load_gpu("a10")
+    with suppress(SpecificationError):
+        override_gpu(spec, {key: value})
+
+
+@given(st.text(max_size=40))
+def test_any_name_is_known_or_refused(name):
+    with suppress(SpecificationError):
+        assert load_gpu(name).name in CONTRACT_NAMES
+
+
+def test_shipped_files_hold_no_key_beside_those_of_the_specification():
+    for path in resource_folder("gpus").glob("*.toml"):
+        plain = tomllib.loads(Path(path).read_text())
+        assert plain["product_names"]
+
+
+def test_unknown_kind_of_data_file_is_refused():
+    with pytest.raises(EstimatorError, match="kinds: gpus, boards"):
+        resource_folder("gpu")

@@ -1,0 +1,206 @@
+"""Laws about the repository itself: what may be imported, what is shipped, what stays out of tracked files."""
+
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PACKAGES = ("estimator", "microbench", "collector", "fitter")
+
+EXTRAS = {"fit", "collect", "cuda12", "cuda13", "torch", "cluster", "all"}
+"""Extras that users may rely on."""
+
+# Import names of everything optional, by the extra that brings it.
+OPTIONAL_MODULES = {
+    "collect": ("pynvml", "pyarrow", "serial", "tqdm"),
+    "fit": ("pandas", "pyarrow", "scipy", "sklearn", "joblib"),
+    "cuda": ("cupy", "cupti", "cuda"),
+    "torch": ("torch", "transformers"),
+    "cluster": ("distributed", "dask"),
+}
+ALL_OPTIONAL = sorted({name for names in OPTIONAL_MODULES.values() for name in names})
+
+HIDE = """
+import sys
+
+class Hide:
+    def __init__(self, names):
+        self.names = frozenset(names)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+sys.meta_path.insert(0, Hide(%r))
+"""
+
+
+def python(code: str, repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter at the root of the repository."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def project(repository: Path) -> dict[str, Any]:
+    """The `project` and `tool` tables of pyproject.toml."""
+    return tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tracked_files(repository: Path) -> list[Path]:
+    """Text files under version control, or that would be."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=repository, capture_output=True, text=True, check=False
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git work tree")
+    files = [repository / name for name in listing.stdout.splitlines()]
+    return [file for file in files if file.is_file() and b"\0" not in file.read_bytes()[:8192]]
+
+
+def modules_of(package: str, repository: Path) -> list[str]:
+    """Dotted names of all modules of a package."""
+    files = sorted((repository / package).rglob("*.py"))
+    names = [".".join(file.relative_to(repository).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+def test_estimator_imports_with_everything_but_numpy_and_click_hidden(repository: Path) -> None:
+    modules = [name for name in modules_of("estimator", repository) if name != "estimator.trace"]
+    code = HIDE % (ALL_OPTIONAL,) + "\n".join(f"import {name}" for name in modules)
+    done = python(code + "\nfrom estimator import estimate, load_bundle, read_workload\n", repository)
+    assert done.returncode == 0, done.stderr
+
+
+def test_using_the_estimator_loads_no_optional_package(repository: Path) -> None:
+    code = f"""
+        import sys
+        from estimator import estimate, load_bundle, read_workload
+        import estimator.cli
+        print(*(name for name in {ALL_OPTIONAL!r} if name in sys.modules))
+    """
+    done = python(code, repository)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_importing_one_equation_does_not_load_the_others(repository: Path) -> None:
+    done = python("import estimator.quantities, sys; print('estimator.prediction' in sys.modules)", repository)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_declare_their_types(package: str, repository: Path) -> None:
+    assert (repository / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "arguments"),
+    [
+        ("collector.cli", "collect", ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--out", "unwritten.parquet"]),
+        ("fitter.cli", "fit", ["nothing.parquet", "-o", "unwritten.json"]),
+    ],
+)
+def test_command_without_its_extra_says_which_to_install(
+    module: str, extra: str, arguments: list[str], repository: Path, tmp_path: Path
+) -> None:
+    arguments = [str(tmp_path / word) if word.endswith((".parquet", ".json")) else word for word in arguments]
+    code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\ncli.main()\n"
+    done = python(code, repository, *arguments)
+    assert done.returncode == 1, done.stderr
+    assert f"wattprint[{extra}]" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["collector.cli", "fitter.cli", "estimator.cli"])
+def test_help_of_every_command_needs_no_extra(module: str, repository: Path) -> None:
+    code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\ncli.main()\n"
+    done = python(code, repository, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+
+
+def test_promised_extras_and_commands_exist(project: dict[str, Any]) -> None:
+    assert set(project["project"]["optional-dependencies"]) >= EXTRAS
+    assert project["project"]["scripts"] == {
+        "collect": "collector.cli:main",
+        "fit": "fitter.cli:main",
+        "estimate": "estimator.cli:main",
+    }
+
+
+def test_the_bare_distribution_needs_numpy_and_click_alone(project: dict[str, Any]) -> None:
+    names = {re.split(r"[<>=!~\[; ]", requirement)[0] for requirement in project["project"]["dependencies"]}
+    assert names == {"numpy", "click"}
+
+
+def test_extra_all_needs_neither_gpu_nor_pytorch(project: dict[str, Any]) -> None:
+    extras = project["project"]["optional-dependencies"]
+
+    def expand(extra: str) -> set[str]:
+        names: set[str] = set()
+        for requirement in extras[extra]:
+            inner = re.fullmatch(r"wattprint\[(.+)\]", requirement)
+            names |= set().union(*map(expand, inner[1].split(","))) if inner else {requirement}
+        return names
+
+    everything = expand("all")
+    assert everything == expand("collect") | expand("fit") | expand("cluster")
+    assert not [name for name in everything if re.match(r"cupy|cupti|torch", name)]
+
+
+def test_every_data_folder_is_shipped_inside_the_estimator(project: dict[str, Any], repository: Path) -> None:
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert tuple(wheel["packages"]) == PACKAGES
+    assert wheel["force-include"] == {"configs": "estimator/_configs", "bundles": "estimator/_bundles"}
+    for folder in wheel["force-include"]:
+        assert any((repository / folder).rglob("*")), f"{folder} is empty: a clone would lack it and could not be built"
+
+
+def test_version_has_an_entry_in_the_changelog(repository: Path) -> None:
+    import estimator
+
+    assert re.fullmatch(r"\d+\.\d+\.\d+([.-]?(a|b|rc|dev)\d+)?", estimator.__version__)
+    headings = re.findall(r"^## \[(.+?)\]", (repository / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert headings[0] == "Unreleased" or headings[0] == estimator.__version__
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert not released or released[0] == estimator.__version__
+
+
+def test_no_tracked_file_names_a_path_of_one_machine(tracked_files: list[Path], repository: Path) -> None:
+    home = re.compile(r"(?<![\w.~-])/(?:root|work|home/\w+|Users/\w+|farm|opt/\w+|tmp/\w+)(?=/|\b)")
+    found = [
+        f"{file.relative_to(repository)}:{number}: {line.strip()[:100]}"
+        for file in tracked_files
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if home.search(line) and file.name != Path(__file__).name
+    ]
+    assert found == []
+
+
+def test_tracked_files_are_utf8_with_unix_line_ends(tracked_files: list[Path], repository: Path) -> None:
+    wrong = [file for file in tracked_files if b"\r\n" in file.read_bytes()]
+    assert [str(file.relative_to(repository)) for file in wrong] == []
+
+
+def test_links_between_pages_lead_somewhere(tracked_files: list[Path], repository: Path) -> None:
+    broken = []
+    for page in (file for file in tracked_files if file.suffix == ".md"):
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http://", "https://", "mailto:")) and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(repository)}: {target}")
+    assert broken == []
