@@ -162,6 +162,11 @@ class Bundle:
     notes: tuple[str, ...] = ()
     digest: str = ""
 
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulated board was measured: such numbers test the program, they say nothing about a GPU."""
+        return self.environment.get("simulated") == "true"
+
     def group(self, key: str) -> GroupCoefficients | None:
         """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
         name = longest_prefix(key, self.groups.keys())

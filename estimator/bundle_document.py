@@ -65,7 +65,7 @@ def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
     if not SEMANTIC_VERSION.fullmatch(version):
         raise BundleError(f"version = {version!r} must read MAJOR.MINOR.PATCH")
     return Bundle(
-        name=_text(top["name"], "name"),
+        name=_line(top["name"], "name"),
         version=version,
         digest=_text(top["digest"], "digest", empty=True),
         gpu=spec,
@@ -276,7 +276,16 @@ def _list(value: Any, at: str) -> list[Any] | tuple[Any, ...]:
 def _text(value: Any, at: str, *, empty: bool = False) -> str:
     if not isinstance(value, str) or not (value or empty):
         raise BundleError(f"{at} must be a text, got {_kind(value)}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise BundleError(f"{at} holds half a character (a lone surrogate)")
     return value
+
+
+def _line(value: Any, at: str) -> str:
+    """A text that stands in every table: on one line, without control characters."""
+    if not _text(value, at).isprintable():
+        raise BundleError(f"{at} holds a character that cannot be printed")
+    return str(value)
 
 
 def _truth(value: Any, at: str) -> bool:
@@ -338,12 +347,12 @@ def _free(value: Any, at: str) -> Any:
 
 
 def _frozen(value: Any, at: str) -> Any:
-    if isinstance(value, Mapping):
-        return FrozenMapping({key: _frozen(item, f"{at}.{key}") for key, item in value.items()})
     if isinstance(value, list | tuple):
         if set(map(type, value)) <= {float, int} and all(map(math.isfinite, value)):  # long columns, at C speed
             return tuple(value)
         return tuple(_frozen(item, f"{at}[{i}]") for i, item in enumerate(value))
+    if isinstance(value, Mapping):
+        return FrozenMapping({key: _frozen(item, f"{at}.{key}") for key, item in value.items()})
     if isinstance(value, bool | str) or value is None:
         return value
     return _number(value, at) if isinstance(value, float) else _whole(value, at)

@@ -19,6 +19,7 @@ from estimator.workload import Operator
 SHAPE_COEFFICIENTS: Final = (
     "epsilon_s",
     "floor_s",
+    "offset_s",
     "exponent",
     "wave_exponent",
     "small_tile_exponent",
@@ -51,6 +52,7 @@ MEANING: Final[dict[str, str]] = {
     "row_length": "cost of one more element of a row on an SM over its ideal [1]",
     "epsilon_s": "fixed cost of a kernel [s]",
     "floor_s": "shortest time of one launch that the measuring host saw; it belongs to the host [s]",
+    "offset_s": "time before a kernel that a measurement of single launches contains; it belongs to the host [s]",
     "exponent": "p of the norm that joins the overlapped phases [1]",
     "wave_exponent": "1: a partly filled wave costs a whole one; 0: work spreads evenly [1]",
     "small_tile_exponent": "loss of small tiles: (area / 16,384)^-x [1]",
@@ -66,6 +68,7 @@ DEFAULTS: Final[dict[str, float]] = {
     **dict.fromkeys(OVERLAPPED + SERIAL, 0.0),
     "epsilon_s": 3.0e-6,
     "floor_s": 0.0,
+    "offset_s": 0.0,
     "exponent": 2.0,
     "wave_exponent": 1.0,
     "small_tile_exponent": 0.0,
@@ -96,11 +99,19 @@ def group_key(operator: Operator) -> str:
         parts.append(f"d{operator['head_dim']:.0f}")
         parts.append("window" if operator["window"] > 0 else "full")
         parts.append(_length_class(operator))
+    elif operator.family == "softmax" or operator.operator in ROW_NORMS:
+        parts.append("long" if operator["dim"] > LONG_ROW else "short")
     return ".".join(parts)
 
 
 SHORT_SEQUENCE: Final = 128
 LONG_SEQUENCE: Final = 1024
+
+LONG_ROW: Final = 1024
+"""Rows of more elements than this get a block each, shorter ones share it: libraries switch kernels here [element]."""
+
+ROW_NORMS: Final = frozenset({"layernorm", "rmsnorm"})
+"""Normalisations over rows."""
 
 
 def _length_class(operator: Operator) -> str:

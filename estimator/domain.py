@@ -22,7 +22,7 @@ UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "w
 
 def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Sequence[str | None], clocks_mhz: Array) -> tuple[str, ...]:
     """One line for each way in which a request leaves what the bundle was fitted on."""
-    found = list(workload.notes)
+    found = list(workload.warnings)
     if gpu.name != bundle.gpu.name:
         found.append(f"forecast: the bundle was fitted on {bundle.gpu.name}, not on {gpu.name}")
     unmodelled = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)

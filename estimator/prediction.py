@@ -122,7 +122,7 @@ class KernelColumns:
 
 def operator_label(operator: Operator) -> str:
     """Short readable name: "gemm.linear bf16 512x768x3072"."""
-    shape = "x".join(f"{value:g}" for value in operator.shape)
+    shape = "x".join(f"{value:.15g}" for value in operator.shape)
     return f"{operator.family}.{operator.operator} {operator.precision} {shape}"
 
 

@@ -4,6 +4,7 @@ A candidate is (tile_m, tile_n, split): the output tile along the rows (tokens) 
 C[m, n], and the number of blocks that share one tile's reduction.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,8 +30,16 @@ TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 CUDA_TILES: Final = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 32), (32, 128), (128, 64), (64, 128), (128, 128))
 """CUDA-core (fp32) output tiles of cuBLAS."""
 
-SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
-"""Split-K factors."""
+SPLITS: Final[dict[str, tuple[int, ...]]] = {
+    "ampere": (1, 2, 4, 8),
+    "hopper": (1, 2, 3, 4, 6, 8, 16),
+    "blackwell": (1, 2, 3, 4, 6, 8, 16),
+    "cuda": (1, 2, 3, 4, 6, 8, 16),
+}
+"""Split-K factors by tile class."""
+
+MOST_SPLIT_WAVES: Final[dict[str, float]] = {"ampere": 2.0, "hopper": math.inf, "blackwell": math.inf, "cuda": math.inf}
+"""Libraries split a reduction to fill idle SMs: no more blocks than this many times the SMs."""
 
 REDUCTION_STEP: Final = 64
 """Reduction length to which libraries pad a block's share of K [element]."""
@@ -44,15 +53,17 @@ ARCHITECTURE_TILES: Final[dict[str, str]] = {"hopper": "hopper", "blackwell": "b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Tile candidates as columns of shape (c,)."""
+    """Tile candidates as columns of shape (c,); split candidates may not make more than `split_waves` blocks per SM."""
 
     tile_m: Array
     tile_n: Array
     split: Array
+    split_waves: float = math.inf
 
 
 def tile_candidates(gpu: GpuSpec, cuda_cores: bool) -> Candidates:
     """All (tile, split) that a library may choose on this GPU."""
-    tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[ARCHITECTURE_TILES.get(gpu.architecture, "ampere")]
-    rows = np.array([(m, n, s) for m, n in tiles for s in SPLITS], dtype=np.float64)
-    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2])
+    kind = "cuda" if cuda_cores else ARCHITECTURE_TILES.get(gpu.architecture, "ampere")
+    tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[kind]
+    rows = np.array([(m, n, s) for m, n in tiles for s in SPLITS[kind]], dtype=np.float64)
+    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=MOST_SPLIT_WAVES[kind])

@@ -1,12 +1,16 @@
-"""From phases to time: t = max(floor, epsilon + ‖λ · overlapped‖_p + Σ λ · serial)."""
+"""From phases to time: t = max(floor, offset + epsilon + ‖λ · overlapped‖_p · strided + Σ λ · serial).
+
+Floor and offset belong to the host that measured, and to kernels that are launched by themselves.
+"""
 
 from typing import Final
 
 import numpy as np
 
 from estimator.coefficients import COLUMN, column_index
-from estimator.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
-from estimator.quantities import Array
+from estimator.gpu import GpuSpec
+from estimator.phases import EVENTS, OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
+from estimator.quantities import Array, BoolArray
 
 REFERENCE_TILE_AREA: Final = 16384.0
 """Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
@@ -22,6 +26,7 @@ _CLOCKED_TERM: Final = np.array([OVERLAPPED_CLOCKED[OVERLAPPED_TERM.index(t)] fo
 _CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED)
 _MATH: Final = OVERLAPPED.index("math")
 _DRAM: Final = OVERLAPPED.index("dram")
+_DRAM_COLUMNS: Final = [OVERLAPPED.index("dram"), OVERLAPPED.index("dram_activations")]
 _TINY: Final = 1e-300
 
 
@@ -50,14 +55,35 @@ def effective_math_clocks(phases: Phases, coefficients: Array) -> Array:
     return result
 
 
-def norm_parts(phases: Phases, coefficients: Array, math_clocks: Array) -> tuple[Array, Array, Array, Array]:
-    """λ-weighted parts of the timeline, ready for any clock.
+def warm_ratio(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
+    """Working set in L2 sizes of kernels whose operands were left there by earlier launches, infinite for cold ones, shape (...,)."""
+    result: Array = np.where(warm, phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
+    return result
+
+
+def dram_share(coefficients: Array, ratio: Array) -> Array:
+    """Share of a kernel's DRAM traffic that is left when its working set of `ratio` L2 sizes is warm: 1 / (1 + (knee / ratio)^q).
+
+    Groups without a knee keep all of their traffic.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        hidden = (coefficients[..., COLUMN["l2_knee"]] / np.maximum(ratio, _TINY)) ** coefficients[..., COLUMN["l2_knee_exponent"]]
+    result: Array = 1.0 / (1.0 + hidden)
+    return result
+
+
+def norm_parts(
+    phases: Phases, coefficients: Array, math_clocks: Array, ratio: Array | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """λ-weighted parts of the timeline, ready for any clock; `ratio` as from `warm_ratio`, None where all is cold.
 
     Returns (terms, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (...,), (...,), (...,);
     clocked terms are in SM clocks, the others in seconds.
     """
     weighted = coefficients[..., _OVERLAPPED_COLUMNS] * phases.overlapped
     weighted[..., _MATH] = coefficients[..., _MATH] * math_clocks
+    if ratio is not None:
+        weighted[..., _DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
     terms = weighted @ _TERM_MATRIX
     serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
     return (
@@ -68,12 +94,12 @@ def norm_parts(phases: Phases, coefficients: Array, math_clocks: Array) -> tuple
     )
 
 
-def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | float) -> Array:
+def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | float, ratio: Array | None = None) -> Array:
     """GPU time of kernels without the host's floor [s], broadcast over `sm_clock_hz`.
 
-    phases, coefficients: (..., ·); sm_clock_hz: scalar or broadcastable to (...,).
+    phases, coefficients: (..., ·); sm_clock_hz and ratio (as from `warm_ratio`; None: all cold): broadcastable to (...,).
     """
-    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients))
+    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients), ratio)
     clock = np.asarray(sm_clock_hz, dtype=np.float64)
     seconds = np.where(_CLOCKED_TERM, terms / clock[..., None], terms)
     joined = p_norm(seconds, exponent) * coefficients[..., COLUMN["strided"]]
@@ -90,12 +116,18 @@ def p_norm(values: Array, exponent: Array) -> Array:
     return total
 
 
-def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array) -> Array:
-    """GPU time of kernels at several clocks [s], shape (n, c), from (n, ·) phases and (c,) clocks.
+def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
+    """What a host that times single launches reads: max(floor, offset + GPU time) [s], shape (...,)."""
+    result: Array = np.maximum(coefficients[..., COLUMN["floor_s"]], coefficients[..., COLUMN["offset_s"]] + gpu_s)
+    return result
+
+
+def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array | None = None) -> Array:
+    """GPU time of kernels at several clocks [s], shape (n, c), from (n, ·) phases, (c,) clocks and (n,) `ratio` (as `warm_ratio`).
 
     The terms of a kernel are raised to its p once; a clock then costs one power.
     """
-    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients))
+    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients), ratio)
     reference = float(sm_clock_hz.mean())
     seconds = np.where(_CLOCKED_TERM, terms / reference, terms)
     top = np.maximum(seconds.max(axis=-1), _TINY)

@@ -163,3 +163,12 @@ def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...],
     for operator in sequence:
         counts[operator] = counts.get(operator, 0.0) + 1.0
     return tuple(counts), tuple(counts.values())
+
+
+def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+    """Equal operators merged and their counts added, in first-seen order; those with a count of 0 fall out."""
+    totals: dict[Operator, float] = {}
+    for operator, count in zip(operators, counts, strict=True):
+        if count:
+            totals[operator] = totals.get(operator, 0.0) + count
+    return tuple(totals), tuple(totals.values())

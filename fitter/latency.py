@@ -198,14 +198,14 @@ def shifted(
         factor = float(np.exp(shift))
         if not parameter.groups:
             host *= factor
-        for group in _affected(parameter, groups):
+        for group in affected_groups(parameter, groups):
             for name in parameter.coefficients:
                 if name in groups[group]:
                     groups[group][name] *= factor
     return groups, host
 
 
-def _affected(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
+def affected_groups(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
     """Groups that a parameter moves: those it names and, below them, those that no other named group serves."""
     named = set(GROUP_PRIORS)
     affected = []
@@ -231,7 +231,7 @@ def _solve(
     moves = np.zeros((len(parameters), len(names) + 1, len(COEFFICIENTS)))
     host_row = np.array([0.0 if parameter.groups else 1.0 for parameter in parameters])
     for i, parameter in enumerate(parameters):
-        for group in _affected(parameter, start):
+        for group in affected_groups(parameter, start):
             for name in parameter.coefficients:
                 moves[i, names.index(group), COLUMN[name]] = 1.0
 

@@ -36,6 +36,20 @@ def robust_residual(error: Array, scale: Array | float) -> Array:
     return result
 
 
+def robust_slope(error: Array, scale: Array | float) -> Array:
+    """Derivative of `robust_residual` by the error, shape of `error`."""
+    z = error / scale
+    bend = np.sqrt(1.0 + z * z / 2.0)
+    residual = np.abs(robust_residual(error, scale))
+    small = residual < SMALL_RESIDUAL
+    result: Array = np.where(small, 1.0, np.abs(z) / (np.where(small, 1.0, residual) * bend)) / scale
+    return result
+
+
+SMALL_RESIDUAL = 1e-6
+"""Below this |residual| the loss is quadratic to machine precision."""
+
+
 def solve(
     log_prediction: Callable[[Array], Array],
     log_target: Array,
@@ -45,13 +59,15 @@ def solve(
     weight: Array | float = 1.0,
     start: Array | None = None,
     evaluations: int = MOST_EVALUATIONS,
+    log_jacobian: Callable[[Array], Array] | None = None,
+    limits: tuple[Array, Array] | None = None,
 ) -> Solution:
     """Least squares in ln θ.
 
     log_prediction maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,); log_target is ln t; prior_width holds the
     standard deviations of ln θ, shape (p,); scale is the size of an ordinary error; weight multiplies a row's
-    squared residual.  The covariance is a sandwich, so that rows that err alike do not count as independent proof
-    beyond what they show.
+    squared residual.  log_jacobian gives ∂ ln t̂ / ∂ ln θ, shape (n, p), where it is known; limits bound ln θ − ln θ₀.
+    The covariance is a sandwich, so that rows that err alike do not count as independent proof beyond what they show.
     """
     root_weight = np.sqrt(weight)
 
@@ -59,8 +75,16 @@ def solve(
         error = log_prediction(shift) - log_target
         return np.concatenate([root_weight * robust_residual(error, scale), shift / prior_width])
 
+    def jacobian(shift: Array) -> Array:
+        assert log_jacobian is not None
+        slope = root_weight * robust_slope(log_prediction(shift) - log_target, scale)
+        return np.concatenate([slope[:, None] * log_jacobian(shift), np.diag(1.0 / prior_width)])
+
     first = np.zeros(len(prior_width)) if start is None else start
-    found = least_squares(residuals, first, max_nfev=evaluations, diff_step=DIFFERENCE_STEP)
+    bounds = (-np.inf, np.inf) if limits is None else limits
+    found = least_squares(
+        residuals, first, bounds=bounds, max_nfev=evaluations, diff_step=DIFFERENCE_STEP, jac="2-point" if log_jacobian is None else jacobian
+    )
     rows = len(log_target)
     error = log_prediction(found.x) - log_target
     return Solution(log_shift=found.x, covariance=_sandwich(found.jac, found.fun, rows), residuals=error)

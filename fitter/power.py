@@ -22,21 +22,21 @@ TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
 
 PRIOR: Final[dict[str, tuple[float, float]]] = {
     "dram": (45.0, 0.15),
-    "dram_path": (40.0, 0.6),
-    "l2": (12.0, 0.6),
+    "dram_path": (50.0, 0.5),
+    "l2": (6.0, 0.6),
     "shared": (2.0, 1.0),
     "tensor": (0.7, 0.5),
-    "cuda": (8.0, 0.5),
-    "sfu": (20.0, 1.0),
-    "busy": (15.0, 0.5),
-    "active": (8.0, 1.0),
+    "cuda": (6.0, 0.5),
+    "sfu": (20.0, 0.5),
+    "busy": (25.0, 0.6),
+    "active": (5.0, 1.0),
 }
 """Centre [pJ per event, W for static terms] and relative width of every coefficient, on A100 and A10 at about 0.7 V.
 
 DRAM's is tight: one clock cannot tell its memory part from its core part.  docs/model.md names the sources.
 """
 
-PRIOR_WEIGHT: Final = 0.03
+PRIOR_WEIGHT: Final = 0.02
 """Relative error of one row against which the priors of a fit of `PRIOR_ROWS` rows are weighed."""
 
 PRIOR_ROWS: Final = 30.0
@@ -44,7 +44,7 @@ PRIOR_ROWS: Final = 30.0
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is identified when the data shrink its prior's width to below this share."""
 
-ROBUST_SCALE: Final = 0.05
+ROBUST_SCALE: Final = 0.2
 """Relative power error beyond which a row's weight falls."""
 
 ROBUST_PASSES: Final = 4

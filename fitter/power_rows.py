@@ -1,29 +1,19 @@
 """Rows of the power fit: event rates of kernels measured alone, and of runs of whole workloads."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.gpu import GpuSpec
+from estimator.kernel_prediction import kernel_events
 from estimator.kernels.registry import KnownTiles, lower
-from estimator.phases import EVENTS
-from estimator.power import L2_CREDIT, POWER_TERMS, power_events
+from estimator.power import L2_CREDIT, power_events
 from estimator.quantities import HZ_PER_MHZ
 from estimator.timeline import workload_seconds
 from fitter.latency import group_table, run_kernels, run_seconds
 from fitter.power import PowerRows
 from fitter.rows import KernelRows, WorkloadRows
-
-WARM_KNEE: Final = 0.8
-"""Working set, in L2 sizes, from which on repeated launches of one kernel go back to DRAM."""
-
-WARM_SHARPNESS: Final = 4.0
-"""Sharpness of that transition."""
-
-DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
-
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]], host_launch_s: float) -> PowerRows:
     """Runs with an energy, at their predicted latency, as prediction will meet them."""
@@ -49,12 +39,7 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     operators = keep.row_operators()
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
     known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
-    phases = lower(operators, gpu, coefficients, known).phases
-    events = power_events(phases, gpu, 0.0)
-    footprint = phases.events[:, EVENTS.index("dram")]
-    hit = 1.0 / (1.0 + (footprint / (WARM_KNEE * gpu.l2_bytes)) ** WARM_SHARPNESS)
-    traffic = np.where(keep.l2_warm, footprint * (1.0 - hit), footprint)
-    events[:, DRAM_TERMS] = traffic[:, None]
+    events = kernel_events(lower(operators, gpu, coefficients, known).phases, gpu, keep.l2_warm)
     return PowerRows(
         power_w=keep.power_w,
         clock_mhz=keep.clock_mhz(gpu),

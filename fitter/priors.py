@@ -35,7 +35,7 @@ STREAM: Final[dict[str, Prior]] = {
 }
 """Kernels that stream through memory."""
 
-STRIDED: Final[dict[str, Prior]] = {**STREAM, "strided": Prior(centre=1.6, width=0.3)}
+STRIDED: Final[dict[str, Prior]] = {**STREAM, "strided": Prior(centre=1.3, width=0.3)}
 """Copies that change the order of elements."""
 
 ATTENTION_PREFILL: Final[dict[str, Prior]] = {

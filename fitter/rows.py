@@ -41,6 +41,9 @@ REASONS: Final[dict[str, str]] = {
     "NO_NEIGHBOUR": "power that nothing comparable confirms",
     "UNSET_OPERANDS": "operands that were never initialised, on which power and sustained clock depend",
     "HOST_BOUND": "the host's launches were timed, not the kernel",
+    "LATENCY_ABSURD": "the time of a launch was not finite or not positive",
+    "POWER_ABSURD": "readings that no board gives",
+    "SENSOR_STUCK": "readings that did not change although the load did",
 }
 """Reason codes and their meaning.  A code of a file's own `reason` column that is not here is kept as it is."""
 
@@ -206,9 +209,13 @@ class WorkloadRows:
         return np.where(np.isfinite(self.sm_clock_measured_mhz), self.sm_clock_measured_mhz, self.asked_clock_mhz(gpu))
 
     def asked_clock_mhz(self, gpu: GpuSpec) -> Array:
-        """SM clock that was asked for [MHz], else the measured one, else the clock for which the vendor quotes peak rates."""
+        """SM clock that was asked for [MHz], else the measured one, else the clock for which the vendor quotes peak rates.
+
+        Within the range that the GPU can lock: files round clocks.
+        """
         known = np.where(np.isfinite(self.sm_clock_measured_mhz), self.sm_clock_measured_mhz, gpu.sm_clock_max_mhz)
-        return np.where(np.isfinite(self.sm_clock_asked_mhz), self.sm_clock_asked_mhz, known)
+        asked = np.where(np.isfinite(self.sm_clock_asked_mhz), self.sm_clock_asked_mhz, known)
+        return np.clip(asked, gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
 
     def row_workloads(self) -> list[Workload]:
         """The workload of each row."""

@@ -118,7 +118,7 @@ def test_command_without_its_extra_says_which_to_install(
     module: str, extra: str, arguments: list[str], repository: Path, tmp_path: Path
 ) -> None:
     arguments = [str(tmp_path / word) if word.endswith((".parquet", ".json")) else word for word in arguments]
-    code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\ncli.main()\n"
+    code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\nsys.exit(cli.main())\n"
     done = python(code, repository, *arguments)
     assert done.returncode == 1, done.stderr
     assert f"wattprint[{extra}]" in done.stderr
@@ -128,7 +128,7 @@ def test_command_without_its_extra_says_which_to_install(
 
 @pytest.mark.parametrize("module", ["collector.cli", "fitter.cli", "estimator.cli"])
 def test_help_of_every_command_needs_no_extra(module: str, repository: Path) -> None:
-    code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\ncli.main()\n"
+    code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\nsys.exit(cli.main())\n"
     done = python(code, repository, "--help")
     assert done.returncode == 0, done.stderr
     assert "Usage:" in done.stdout

@@ -27,9 +27,7 @@ THROTTLE_BITS: Final[dict[str, int]] = {
 }
 """Clock event reasons as NVML numbers them (nvml.h, nvmlClocksEventReason*)."""
 
-LIMITING_REASONS: Final = frozenset(
-    {"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"}
-)
+LIMITING_REASONS: Final = frozenset({"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"})
 """Reasons for which a board runs below the clock that was asked for."""
 
 

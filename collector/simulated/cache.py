@@ -30,7 +30,7 @@ def usable_l2_bytes(memory: MemoryProfile, gpu: GpuSpec) -> float:
 
 def resident_share(memory: MemoryProfile, gpu: GpuSpec, distance_bytes: float) -> float:
     """Share of a panel that is still in the L2 after `distance_bytes` of other touches."""
-    edge = (distance_bytes / usable_l2_bytes(memory, gpu)) ** memory.l2_edge
+    edge: float = (distance_bytes / usable_l2_bytes(memory, gpu)) ** memory.l2_edge
     return 1.0 / (1.0 + edge)
 
 

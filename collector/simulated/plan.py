@@ -1,7 +1,8 @@
 """A kernel as the simulated GPU sees it: identical blocks, what each needs, and what a launch does in all."""
 
+import heapq
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,9 @@ from estimator.gpu import GpuSpec
 from estimator.quantities import Array
 
 THREADS_PER_WARP: Final = 32
+PLACED_BLOCKS: Final = 4096
+"""Blocks of unequal length up to which a launch is placed one by one."""
+
 REGISTER_GRANULE: Final = 8
 """Registers of a thread are handed out in eights (CUDA occupancy calculator)."""
 
@@ -25,7 +29,8 @@ class BlockDemand:
     `*_clocks` of a unit are SM clocks at that unit's full rate for the whole block.  `steps` of a loop run one
     after the other and take at least `step_clocks` each however little they do.  `load_bytes` come from the L2,
     at most `in_flight_bytes` of them at a time; `store_bytes` leave at the end.  `path_share` is the share of the
-    SM's port that this access pattern reaches.
+    SM's port that this access pattern reaches; `asynchronous` copies into shared memory need no place in the SM's
+    queue of outstanding loads.
     """
 
     tensor_clocks: float = 0.0
@@ -38,6 +43,7 @@ class BlockDemand:
     store_bytes: float = 0.0
     in_flight_bytes: float = 0.0
     path_share: float = 1.0
+    asynchronous: bool = False
     epilogue_clocks: float = 0.0
 
 
@@ -67,9 +73,10 @@ class LaunchEvents:
 class KernelPlan:
     """One kernel, chosen and laid out by the simulated library.
 
-    `relative_lengths` holds the lengths of blocks in launch order where they differ (empty: all equal).
-    `spread_tail`: the kernel is persistent and shares out its last wave.  `follow_up_clocks` and `follow_up_bytes`
-    belong to a reduction that runs after the blocks.  `row_pitch_bytes` is the distance of neighbouring rows.
+    Where blocks differ in length, `longest_block` is relative to their mean, and `placed_rounds` the rounds of mean
+    blocks that it takes to place them all (both 0: equal blocks).  `spread_tail`: the kernel is persistent and
+    shares out its last wave.  `follow_up_clocks` and `follow_up_bytes` belong to a reduction that runs after the
+    blocks.  `row_pitch_bytes` is the distance of neighbouring rows, 0 where there are none.
     """
 
     kernel_name: str
@@ -95,7 +102,8 @@ class KernelPlan:
     spread_tail: bool = False
     follow_up_clocks: float = 0.0
     follow_up_bytes: float = 0.0
-    relative_lengths: Array = field(default_factory=lambda: np.ones(0))
+    longest_block: float = 0.0
+    placed_rounds: float = 0.0
 
     @property
     def warps(self) -> int:
@@ -112,10 +120,27 @@ def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: in
     return int(min(gpu.blocks_per_sm, gpu.warps_per_sm // warps, by_registers, by_shared))
 
 
+def rounds_of_unequal(relative_lengths: Array, blocks: int, slots: int) -> float:
+    """Rounds of mean blocks until the last of `blocks` is over, each placed where a slot is free first.
+
+    relative_lengths: of the first blocks in launch order, repeated as often as needed, shape (n,), mean 1.
+    """
+    if blocks > PLACED_BLOCKS:
+        return blocks / slots + 0.5 * float(relative_lengths.max())
+    free = [0.0] * slots
+    for length in np.resize(relative_lengths, blocks).tolist():
+        heapq.heapreplace(free, free[0] + length)
+    return max(free)
+
+
+def stable_stream(*key: object) -> np.random.Generator:
+    """Random numbers that belong to a key and never change."""
+    return np.random.Generator(np.random.PCG64(zlib.crc32(repr(key).encode())))
+
+
 def steady_noise(*key: object) -> float:
     """A number of the standard normal distribution that belongs to a key and never changes."""
-    stream = np.random.Generator(np.random.PCG64(zlib.crc32(repr(key).encode())))
-    return float(stream.standard_normal())
+    return float(stable_stream(*key).standard_normal())
 
 
 def sm_speeds(schedule: ScheduleProfile, num_sms: int, seed: int) -> Array:

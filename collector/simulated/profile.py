@@ -272,7 +272,7 @@ def _read_board(path: Path) -> BoardProfile:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BoardProfileError(f"{where}: not a TOML file ({error})") from error
     document.setdefault("name", path.stem)
-    profile = _build(BoardProfile, document, "", where)
+    profile: BoardProfile = _build(BoardProfile, document, "", where)
     _check(profile, where)
     return profile
 

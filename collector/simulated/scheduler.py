@@ -1,7 +1,7 @@
 """When a launch is over: blocks placed on SMs, each as fast as its SM and the loaded memory path let it be."""
 
-import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,6 @@ OVERLAP_DEPTH_LIMIT: Final = 12.0
 
 PLACED_ROUNDS: Final = 30
 """Rounds up to which blocks are placed one by one; beyond, starts have spread so far that work flows."""
-
-PLACED_BLOCKS: Final = 4096
-"""Blocks of unequal length up to which a launch is placed one by one."""
 
 STORE_PATH_SHARE: Final = 0.5
 """Share of an SM's port that stores reach."""
@@ -45,7 +42,15 @@ class KernelTiming:
 
 
 def loaded_bytes_per_s(
-    memory: MemoryProfile, gpu: GpuSpec, *, in_flight: float, dram_share: float, clock_hz: float, sms: int, path_share: float, fixed_s: float
+    memory: MemoryProfile,
+    gpu: GpuSpec,
+    *,
+    in_flight: float,
+    dram_share: float,
+    clock_hz: float,
+    sms: int,
+    path_share: float,
+    fixed_s: float,
 ) -> float:
     """Throughput of the memory path with `in_flight` bytes outstanding [byte/s].
 
@@ -95,10 +100,19 @@ def round_seconds(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, blocks:
     compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), demand.steps * demand.step_clocks) / clock_hz
     memory_s = 0.0
     if demand.load_bytes:
-        in_flight = min(blocks * demand.in_flight_bytes, sms * memory.outstanding_bytes)
+        in_flight = blocks * demand.in_flight_bytes
+        if not demand.asynchronous:
+            in_flight = min(in_flight, sms * memory.outstanding_bytes)
         fixed_s = profile.schedule.block_start_clocks / clock_hz / max(1.0, demand.steps)
         rate = loaded_bytes_per_s(
-            memory, gpu, in_flight=in_flight, dram_share=dram_share, clock_hz=clock_hz, sms=sms, path_share=demand.path_share, fixed_s=fixed_s
+            memory,
+            gpu,
+            in_flight=in_flight,
+            dram_share=dram_share,
+            clock_hz=clock_hz,
+            sms=sms,
+            path_share=demand.path_share,
+            fixed_s=fixed_s,
         )
         memory_s = blocks * demand.load_bytes / rate
     depth = 1.0 + min(resident * demand.steps, OVERLAP_DEPTH_LIMIT)
@@ -120,7 +134,7 @@ def kernel_timing(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, l2_stat
     def round_of(blocks: int) -> float:
         return round_seconds(profile, gpu, plan, blocks, dram_share, clock_hz)
 
-    if len(plan.relative_lengths):
+    if plan.longest_block:
         placed, busy = _place_unequal(plan, gpu, slots, round_of)
     elif plan.blocks <= slots:
         busy = min(1.0, plan.blocks / gpu.num_sms)
@@ -129,7 +143,8 @@ def kernel_timing(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, l2_stat
     else:
         placed, busy = _place_equal(profile, gpu, plan, slots, speeds, round_of)
     placed = max(placed, plan.blocks * profile.schedule.dispatch_clocks / clock_hz)
-    hidden_start = start_seconds(profile, plan, dram_share, clock_hz) * (1.0 - 1.0 / min(plan.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms)))
+    side_by_side = min(plan.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms))
+    hidden_start = start_seconds(profile, plan, dram_share, clock_hz) * (1.0 - 1.0 / side_by_side)
     after = plan.follow_up_clocks / clock_hz
     if plan.follow_up_bytes:
         after += plan.follow_up_bytes / (profile.memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms * clock_hz)
@@ -144,7 +159,9 @@ def _largest_of(count: int) -> float:
     return math.sqrt(2.0 * math.log(count)) * 0.9 if count > 1 else 0.0
 
 
-def _place_equal(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, slots: int, speeds: Array, round_of) -> tuple[float, float]:  # type: ignore[no-untyped-def]
+def _place_equal(
+    profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, slots: int, speeds: Array, round_of: Callable[[int], float]
+) -> tuple[float, float]:
     """Makespan [s] and busy share of equal blocks: whoever is free takes the next one."""
     full_s = round_of(slots)
     rounds, left = divmod(plan.blocks, slots)
@@ -172,18 +189,8 @@ def _place_equal(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, slots: i
     return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, gpu.num_sms) / gpu.num_sms * tail_s) / makespan)
 
 
-def _place_unequal(plan: KernelPlan, gpu: GpuSpec, slots: int, round_of) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-    """Makespan [s] and busy share of blocks of different lengths, in launch order."""
-    lengths = plan.relative_lengths
+def _place_unequal(plan: KernelPlan, gpu: GpuSpec, slots: int, round_of: Callable[[int], float]) -> tuple[float, float]:
+    """Makespan [s] and busy share of blocks of different lengths."""
     if plan.blocks <= slots:
-        longest = float(lengths.max())
-        return round_of(plan.blocks) * longest, min(1.0, plan.blocks / gpu.num_sms) / longest
-    if plan.blocks > PLACED_BLOCKS:
-        ideal = plan.blocks / slots
-        makespan = ideal + 0.5 * float(lengths.max())
-    else:
-        free = [0.0] * slots
-        for length in np.resize(lengths, plan.blocks).tolist():
-            heapq.heapreplace(free, free[0] + length)
-        ideal, makespan = plan.blocks / slots, max(free)
-    return round_of(slots) * makespan, ideal / makespan
+        return round_of(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / gpu.num_sms) / plan.longest_block
+    return round_of(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds

@@ -11,6 +11,7 @@ from collector.simulated.profile import BoardProfile
 from estimator.quantities import MODULES
 
 JOULE_PER_PICOJOULE: Final = 1e-12
+VOLTAGE_DIGITS: Final = 6
 VOLTAGE_ROUNDING: Final = 1e-9
 """Keeps a voltage that lies on a step from being lifted to the next by rounding [step]."""
 
@@ -33,13 +34,13 @@ def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
     """Supply at rest for a clock: the curve rounded up to the regulator's step [V]."""
     clock = profile.clock
     curve = float(np.interp(sm_clock_mhz, clock.sm_clock_mhz, clock.voltage_v))
-    return math.ceil(curve / clock.voltage_step_v - VOLTAGE_ROUNDING) * clock.voltage_step_v
+    return round(math.ceil(curve / clock.voltage_step_v - VOLTAGE_ROUNDING) * clock.voltage_step_v, VOLTAGE_DIGITS)
 
 
 def leakage_w(profile: BoardProfile, volt: float, temperature_c: float) -> float:
     """Leakage at a voltage and die temperature [W]."""
     power = profile.power
-    over_voltage = (volt / profile.energy.reference_voltage_v) ** power.leakage_voltage_exponent
+    over_voltage: float = (volt / profile.energy.reference_voltage_v) ** power.leakage_voltage_exponent
     return power.leakage_w * over_voltage * math.exp((temperature_c - power.leakage_temperature_c) / power.leakage_scale_k)
 
 

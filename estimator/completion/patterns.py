@@ -58,7 +58,7 @@ class AttentionBlock:
 
 
 class ConvSite(NamedTuple):
-    """A convolution with its neighbours as indices of operators (NOTHING at the ends); `count` such places.
+    """A convolution with its neighbours as indices of operators (NOTHING at the ends); `times` such places.
 
     `before`, `before_that` and `after` are whatever runs next to it; `previous` and `following` the nearest
     convolutions, `norm` the next normalisation where no convolution or product comes first.
@@ -71,7 +71,7 @@ class ConvSite(NamedTuple):
     previous: int
     following: int
     norm: int
-    count: int
+    times: int
 
 
 class Patterns:
@@ -165,11 +165,11 @@ def _step_over_elementwise(order: Sequence[int], families: list[str], position: 
     return None
 
 
-def _projections(listing: Listing, families: list[str], position: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _projections(listing: Listing, families: list[str], attention: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Linear layers with one common input that lead to a position, and the element-wise work after the first of them."""
     order, operators = listing.order, listing.operators
     linears: list[int] = []
-    start = position
+    position = start = attention
     inputs: tuple[float, ...] = ()
     while position > 0 and len(linears) < PROJECTIONS:
         position -= 1
@@ -182,11 +182,8 @@ def _projections(listing: Listing, families: list[str], position: int) -> tuple[
         inputs = (operator.shape[1], operator.shape[3])
         linears.append(number)
         start = position
-    stop = start + len(linears)
-    while stop < len(order) and families[order[stop]] in ("elementwise", "gemm") and operators[order[stop]].operator != "bmm":
-        stop += 1
-    between = tuple(number for number in order[start:stop] if families[number] == "elementwise") if linears else ()
-    return tuple(reversed(linears)), between
+    before = tuple(number for number in order[start:attention] if families[number] == "elementwise")
+    return tuple(reversed(linears)), before
 
 
 def _eager_block(
@@ -220,9 +217,7 @@ def _eager_block(
     )
 
 
-def _fused_block(
-    listing: Listing, projections: tuple[int, ...], before: tuple[int, ...], number: int, count: int
-) -> AttentionBlock:
+def _fused_block(listing: Listing, projections: tuple[int, ...], before: tuple[int, ...], number: int, count: int) -> AttentionBlock:
     operator = listing.operators[number]
     batch, queries, context, heads, kv_heads, head_dim, _, _ = (int(size) for size in operator.shape)
     return AttentionBlock(
@@ -269,14 +264,14 @@ def _conv_sites(listing: Listing) -> Iterator[ConvSite]:
     families = [operator.family for operator in listing.operators]
     order = (NOTHING, NOTHING, *listing.order, NOTHING)
     places = [position for position, number in enumerate(order) if number != NOTHING and families[number] == "conv"]
-    sites: Counter[tuple[int, ...]] = Counter()
+    sites: Counter[tuple[int, int, int, int, int, int, int]] = Counter()
     for i, position in enumerate(places):
         previous = order[places[i - 1]] if i else NOTHING
         following = order[places[i + 1]] if i + 1 < len(places) else NOTHING
         norm = _next_norm(order, families, position)
         sites[order[position], order[position - 1], order[position - 2], order[position + 1], previous, following, norm] += 1
     for site, count in sites.items():
-        yield ConvSite(*site, count)
+        yield ConvSite(*site, times=count)
 
 
 def _next_norm(order: Sequence[int], families: list[str], position: int) -> int:

@@ -7,18 +7,16 @@ tensors came in.  Convolutions are square, and depthwise ones are written as den
 Source: the artifact's workload files and its trace parser (arXiv 2604.20105).
 """
 
-import marshal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from estimator.errors import WorkloadError
+from estimator.formats.entries import LARGEST_DIMENSION, Entry, checked_entries, precision_of, short, whole
+from estimator.host_shares import INNER, LIGHT
 from estimator.listing import Listing
-from estimator.quantities import canonical_precision
+from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.workload import Operator, UnknownOperator, make_operator
-
-LARGEST_DIMENSION: Final = 1e15
-"""Above this a dimension is a mistake: 10^15 elements of one byte are a petabyte."""
 
 ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
     "pointwise_add": ("add", 2),
@@ -37,16 +35,9 @@ ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
 
 TYPECAST: Final = "typecast_to_"
 
-MARSHAL_VERSION: Final = 2
-"""The last version without references between objects: equal entries give equal bytes."""
-
-
-class Entry(NamedTuple):
-    """One distinct entry of a list, and the place of its first occurrence for messages."""
-
-    kind: str
-    query: dict[str, Any]
-    place: str
+FUSED_ATTENTION: Final = ("sdpa", "flashattention_v2")
+ENCODER: Final = "an encoder: every token sees every other"
+DECODER: Final = "a decoder: causal"
 
 
 class Product(NamedTuple):
@@ -58,22 +49,22 @@ class Product(NamedTuple):
     depth: int
 
 
-def read_energaizer(document: Sequence[Any], where: str, sequences_hint: int = 0) -> Listing:
-    """A Listing from the parsed JSON of an EnergAIzer list.
+def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str, sequences_hint: int = 0) -> Listing:
+    """A Listing from the distinct items of an EnergAIzer list and their order.
 
     `where` names the file in messages, which also say the entry, the field, its value and the remedy.
     Raises WorkloadError for anything that is not such a list, and where no entry is of a known kind.
     """
-    if not document:
+    if not order:
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
-    entries, order = _distinct_entries(document, where)
+    entries = checked_entries(values, order, where)
     known = [entry.kind in READERS for entry in entries]
     unknown = _unknown_operators(entries, order, known)
     kept = tuple(i for i in order if known[i]) if unknown else tuple(order)
     if not kept:
         names = ", ".join(sorted({entry.kind for entry in entries}))
         raise WorkloadError(f"{where}: no operator of a known kind, only {names}; known: {', '.join(READERS)}")
-    roles = _product_roles(entries, kept)
+    roles = _product_roles(entries, kept) | _attention_roles(entries, kept)
     operators = [_operator(entry, roles.get(i, "")) if known[i] else None for i, entry in enumerate(entries)]
     place = {index: position for position, index in enumerate(i for i, operator in enumerate(operators) if operator is not None)}
     return Listing(
@@ -81,68 +72,12 @@ def read_energaizer(document: Sequence[Any], where: str, sequences_hint: int = 0
         order=tuple(place[i] for i in kept) if unknown else kept,
         unknown=unknown,
         warnings=_assumptions(entries, order, known),
+        notes=_notes(roles),
         sequences_hint=sequences_hint,
     )
 
 
-def _distinct_entries(document: Sequence[Any], where: str) -> tuple[list[Entry], list[int]]:
-    """Distinct entries, and for each place of the list the number of its entry."""
-    numbers: dict[bytes, int] = {}
-    order: list[int] = []
-    entries: list[Entry] = []
-    for position, raw in enumerate(document):
-        key = marshal.dumps(raw, MARSHAL_VERSION)
-        number = numbers.get(key)
-        if number is None:
-            number = numbers[key] = len(entries)
-            entries.append(_checked_entry(raw, f"{where}: entry {position}"))
-        order.append(number)
-    return entries, order
-
-
-def _checked_entry(raw: Any, place: str) -> Entry:
-    if not isinstance(raw, list) or len(raw) != 2:
-        raise WorkloadError(f"{place} must be a pair [query, types], got {_short(raw)}")
-    query, types = raw
-    if not isinstance(query, dict):
-        raise WorkloadError(f"{place}: the query must be an object of named fields, got {_short(query)}")
-    if isinstance(types, list) and types:
-        types = types[0]
-    if not isinstance(types, str) or not types:
-        raise WorkloadError(f"{place}: the types must be a list of names such as ['softmax', 'bf16'], got {_short(raw[1])}")
-    kind = types.lower()
-    return Entry(kind=kind, query=query, place=f"{place} ({kind})")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    longest = 60
-    return text if len(text) <= longest else f"{text[:longest]}…"
-
-
-def _whole(entry: Entry, field: str, low: int = 1) -> int:
-    """A whole number from a query."""
-    if field not in entry.query:
-        raise WorkloadError(f"{entry.place}: field {field!r} is missing; it must be a whole number of at least {low}")
-    value = entry.query[field]
-    if isinstance(value, list) and value and all(item == value[0] for item in value):
-        value = value[0]  # stride and padding may be written per axis
-    good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value < LARGEST_DIMENSION and value == int(value)
-    if not good:
-        limits = f"a whole number from {low} to {LARGEST_DIMENSION:.0e}"
-        raise WorkloadError(f"{entry.place}: {field} = {_short(value)} must be {limits}; correct it or trace the model again")
-    return int(value)
-
-
-def _precision(entry: Entry, field: str) -> str:
-    value = entry.query.get(field)
-    precision = canonical_precision(value) if isinstance(value, str) else None
-    if precision is None:
-        raise WorkloadError(f"{entry.place}: {field} = {_short(value)} is not a known precision; write bf16, fp16, fp32, …")
-    return precision
-
-
-def _unknown_operators(entries: list[Entry], order: list[int], known: list[bool]) -> tuple[UnknownOperator, ...]:
+def _unknown_operators(entries: list[Entry], order: Sequence[int], known: list[bool]) -> tuple[UnknownOperator, ...]:
     if all(known):
         return ()
     counts = Counter(order)
@@ -161,7 +96,7 @@ def _stated_elements(entry: Entry) -> float:
     return float(numbers[0]) * numbers[1] if len(numbers) == 2 else 0.0
 
 
-def _assumptions(entries: list[Entry], order: list[int], known: list[bool]) -> tuple[str, ...]:
+def _assumptions(entries: list[Entry], order: Sequence[int], known: list[bool]) -> tuple[str, ...]:
     """What is modelled although the list leaves it open."""
     counts = Counter(order)
     lines = []
@@ -182,6 +117,11 @@ def _assumptions(entries: list[Entry], order: list[int], known: list[bool]) -> t
     return tuple(lines)
 
 
+def _notes(roles: dict[int, str]) -> tuple[str, ...]:
+    decided = {role for role in roles.values() if role in (ENCODER, DECODER)}
+    return tuple(f"fused attention is taken as that of {role}" for role in decided)
+
+
 # Which side of a product holds the tokens, and which products are batched ----------------------------------------
 
 
@@ -200,8 +140,17 @@ def _product_roles(entries: list[Entry], order: Sequence[int]) -> dict[int, str]
     return roles
 
 
+def _attention_roles(entries: list[Entry], order: Sequence[int]) -> dict[int, str]:
+    """The role of fused attention that does not state it: an encoder has image patches or ends with a pooler's tanh."""
+    open_questions = [
+        i for i, entry in enumerate(entries) if entry.kind in FUSED_ATTENTION and not {"causal", "is_causal"} & entry.query.keys()
+    ]
+    encoder = any(entry.kind == "conv2d" for entry in entries) or entries[order[-1]].query.get("op") == "tanh"
+    return dict.fromkeys(open_questions, ENCODER if encoder else DECODER)
+
+
 def _product(entry: Entry) -> Product:
-    return Product(*(_whole(entry, field) for field in ("batch", "dimM", "dimN", "dimK")))
+    return Product(*(whole(entry, field) for field in ("batch", "dimM", "dimN", "dimK")))
 
 
 def _attention_products(entries: list[Entry], order: Sequence[int], products: dict[int, Product]) -> set[int]:
@@ -219,7 +168,7 @@ def _attention_products(entries: list[Entry], order: Sequence[int], products: di
             continue
         seen.add((before, number, after))
         score, context = products[before], products[after]
-        rows, dim = _whole(entries[number], "batch"), _whole(entries[number], "dim")
+        rows, dim = whole(entries[number], "batch"), whole(entries[number], "dim")
         if score.batch * score.rows == rows and score.columns == dim == context.depth and score.rows == context.rows:
             found |= {before, after}
     return found
@@ -238,7 +187,7 @@ def _nearest_product(entries: list[Entry], order: Sequence[int], positions: Iter
 
 def _token_counts(entries: list[Entry], layers: dict[int, Product], order: Sequence[int]) -> set[int]:
     """Numbers of tokens: rows of layer norms, or else the dimension that most linear layers share."""
-    rows = {_whole(entry, "batch") for entry in entries if entry.kind.startswith("layernorm")}
+    rows = {whole(entry, "batch") for entry in entries if entry.kind.startswith("layernorm")}
     if rows or not layers:
         return rows
     shared: Counter[int] = Counter()
@@ -260,8 +209,8 @@ def _operator(entry: Entry, role: str) -> Operator:
 
 def _read_gemm(entry: Entry, role: str) -> Operator:
     product = _product(entry)
-    precision = _precision(entry, "precM")
-    out = _precision(entry, "precA") if "precA" in entry.query else precision
+    precision = precision_of(entry, "precM")
+    out = precision_of(entry, "precA") if "precA" in entry.query else precision
     m, n = (product.columns, product.rows) if role == "linear" else (product.rows, product.columns)
     return make_operator(
         "gemm",
@@ -280,16 +229,16 @@ def _read_gemm(entry: Entry, role: str) -> Operator:
 def _on_cuda_cores(entry: Entry) -> bool:
     tensor_cores = entry.query.get("useTensorCore", True)
     if not isinstance(tensor_cores, bool):
-        raise WorkloadError(f"{entry.place}: useTensorCore = {_short(tensor_cores)} must be true or false")
+        raise WorkloadError(f"{entry.place}: useTensorCore = {short(tensor_cores)} must be true or false")
     return not tensor_cores
 
 
 def _read_conv(entry: Entry, _role: str) -> Operator:
     """A convolution with the real image; a width or a group count that dimM and dimK imply is taken from there."""
-    batch, channels, height = (_whole(entry, field) for field in ("b", "c", "hw"))
-    filters, kernel, stride = (_whole(entry, field) for field in ("m", "rs", "stride"))
-    padding = _whole(entry, "padding", low=0)
-    outputs, depth = _whole(entry, "dimM"), _whole(entry, "dimK")
+    batch, channels, height = (whole(entry, field) for field in ("b", "c", "hw"))
+    filters, kernel, stride = (whole(entry, field) for field in ("m", "rs", "stride"))
+    padding = whole(entry, "padding", low=0)
+    outputs, depth = whole(entry, "dimM"), whole(entry, "dimK")
     rows = (height + 2 * padding - kernel) // stride + 1
     if rows < 1:
         raise WorkloadError(f"{entry.place}: rs = {kernel} is larger than the padded image, hw + 2·padding = {height + 2 * padding}")
@@ -297,18 +246,18 @@ def _read_conv(entry: Entry, _role: str) -> Operator:
         raise WorkloadError(f"{entry.place}: dimM = {outputs} is not b · {rows} output rows · columns, with b = {batch}; correct one")
     columns = outputs // (batch * rows)
     width = height if columns == rows else (columns - 1) * stride + kernel - 2 * padding
-    groups = _whole(entry, "groups") if "groups" in entry.query else 1
+    groups = whole(entry, "groups") if "groups" in entry.query else 1
     taps = channels * kernel * kernel
     if groups == 1 and depth != taps:
         if taps % depth:
             raise WorkloadError(f"{entry.place}: dimK = {depth} does not fit c · rs² = {taps}; correct one")
         groups = taps // depth
-    if _whole(entry, "dimN") != filters:
+    if whole(entry, "dimN") != filters:
         raise WorkloadError(f"{entry.place}: dimN = {entry.query['dimN']} and m = {filters} must agree")
     return make_operator(
         "conv",
         "depthwise" if groups > 1 and groups == channels else "conv2d",
-        _precision(entry, "precM"),
+        precision_of(entry, "precM"),
         where=entry.place,
         batch=batch,
         channels=channels,
@@ -327,11 +276,21 @@ def _read_conv(entry: Entry, _role: str) -> Operator:
 def _read_elementwise(entry: Entry, _role: str) -> Operator:
     name = entry.query.get("op")
     if not isinstance(name, str):
-        raise WorkloadError(f"{entry.place}: op = {_short(name)} must be a name such as 'pointwise_add'")
-    size = _whole(entry, "dim")
+        raise WorkloadError(f"{entry.place}: op = {short(name)} must be a name such as 'pointwise_add'")
+    size = whole(entry, "dim")
     operator, reads, out = _elementwise_meaning(name) or ("other", 1, "")
+    precision = precision_of(entry, "prec")
+    # The list holds only the two conversions around an fp32 softmax; the widening one runs inside the softmax call.
+    inside = out and BYTES_PER_ELEMENT[out] > BYTES_PER_ELEMENT[precision]
     return make_operator(
-        "elementwise", operator, _precision(entry, "prec"), where=entry.place, elements=size, reads=size * reads, precision_out=out
+        "elementwise",
+        operator,
+        precision,
+        where=entry.place,
+        elements=size,
+        reads=size * reads,
+        precision_out="" if out == precision else out,
+        host_share=INNER if inside else LIGHT,
     )
 
 
@@ -347,36 +306,36 @@ def _elementwise_meaning(name: str) -> tuple[str, int, str] | None:
 
 def _read_rows(family: str, operator: str) -> Callable[[Entry, str], Operator]:
     def read(entry: Entry, _role: str) -> Operator:
-        rows, dim = _whole(entry, "batch"), _whole(entry, "dim")
-        return make_operator(family, operator, _precision(entry, "prec"), where=entry.place, rows=rows, dim=dim)
+        rows, dim = whole(entry, "batch"), whole(entry, "dim")
+        return make_operator(family, operator, precision_of(entry, "prec"), where=entry.place, rows=rows, dim=dim)
 
     return read
 
 
-def _read_attention(entry: Entry, _role: str) -> Operator:
-    """Fused attention.  The format does not say whether it is causal; a field `causal` or `is_causal` does."""
+def _read_attention(entry: Entry, role: str) -> Operator:
+    """Fused attention.  A field `causal` or `is_causal`, which the artifact does not write, goes before the role."""
     query = entry.query
     sequence = "batch_size" if "batch_size" in query else "batch"
     heads_field = "num_heads" if "num_heads" in query else "n_head"
-    heads = _whole(entry, heads_field)
-    ratio = _whole(entry, "multi_query_ratio") if "multi_query_ratio" in query else 1
+    heads = whole(entry, heads_field)
+    ratio = whole(entry, "multi_query_ratio") if "multi_query_ratio" in query else 1
     if heads % ratio:
         raise WorkloadError(f"{entry.place}: multi_query_ratio = {ratio} must divide {heads_field} = {heads}")
-    causal = query.get("is_causal", query.get("causal", False))
+    causal = query.get("is_causal", query.get("causal", role == DECODER))
     if not isinstance(causal, bool):
-        raise WorkloadError(f"{entry.place}: causal = {_short(causal)} must be true or false")
-    length = _whole(entry, "seq_len")
+        raise WorkloadError(f"{entry.place}: causal = {short(causal)} must be true or false")
+    length = whole(entry, "seq_len")
     return make_operator(
         "attention",
         "prefill",
-        _precision(entry, "precM" if "precM" in query else "prec"),
+        precision_of(entry, "precM" if "precM" in query else "prec"),
         where=entry.place,
-        batch=_whole(entry, sequence),
+        batch=whole(entry, sequence),
         queries=length,
         context=length,
         heads=heads,
         kv_heads=heads // ratio,
-        head_dim=_whole(entry, "head_dim"),
+        head_dim=whole(entry, "head_dim"),
         window=0,
         causal=int(causal),
     )
@@ -390,7 +349,6 @@ READERS: Final[dict[str, Callable[[Entry, str], Operator]]] = {
     "softmax_fusion": _read_rows("softmax", "softmax"),
     "layernorm": _read_rows("norm", "layernorm"),
     "layernorm_fusion": _read_rows("norm", "layernorm"),
-    "sdpa": _read_attention,
-    "flashattention_v2": _read_attention,
+    **dict.fromkeys(FUSED_ATTENTION, _read_attention),
 }
 """Kinds of entries and how each is read."""

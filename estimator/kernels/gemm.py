@@ -7,7 +7,10 @@ Phases of one candidate tile (units as in `estimator.phases`):
     dram      weights / BW,  dram_activations  activations / BW
     loop      waves · kk/64 · LOOP_STEP_CLOCKS                 the serial reduction loop
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline
+    quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW,  reduce, reduce_launch              output and split-K reduction
+
+Without tensor cores a block has an SM to itself in the count of waves, and K is padded to 8.
 
 Sources: EnergAIzer (arXiv 2604.20105) for the three parts of a block's life; wave counting in filled SMs, the
 geometric mixture of waves and the split-K terms were found on published A100, H100 and H200 measurements
@@ -45,6 +48,15 @@ WARP_TILE: Final = 64.0
 QUANTISE_BYTES: Final = 3.0
 """fp8 operands: activations are read in 16 bit and written in 8 [byte/element]."""
 
+QUANTISE_LATENCY_S: Final = 2.0e-6
+"""Traffic of the quantising kernels that hides behind their own latency, which is part of epsilon [s]."""
+
+CUDA_REDUCTION_STEP: Final = 8.0
+"""Reduction length to which kernels without tensor cores pad a block's share of K [element]."""
+
+CUDA_PIPELINE_FILL: Final = 8.0
+"""Filling and draining a block's pipeline without tensor cores, in reduction steps of its tile."""
+
 IMPOSSIBLE_CLOCKS: Final = 1e15
 """Marks a candidate that a library would not offer [SM clock]."""
 
@@ -77,22 +89,35 @@ class MatrixColumns:
 
 
 def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
-    """Phases of every candidate tile of every product, shape (n, c, ·)."""
+    """Phases of every candidate tile of every product, shape (n, c, ·).
+
+    Candidates that a library would not offer (a split that leaves too short a reduction or too many blocks) get IMPOSSIBLE_CLOCKS.
+    """
     row = Candidates(tile_m=tiles.tile_m[None, :], tile_n=tiles.tile_n[None, :], split=tiles.split[None, :])
-    return matrix_phases(columns.lifted(), row, gpu)
+    lifted = columns.lifted()
+    phases = matrix_phases(lifted, row, gpu)
+    too_many = matrix_blocks(lifted, row) > tiles.split_waves * gpu.num_sms
+    impossible = (row.split > 1) & ((lifted.k / row.split < SHORTEST_SPLIT) | too_many)
+    phases.overlapped[..., OVERLAPPED.index("math")][impossible] = IMPOSSIBLE_CLOCKS
+    phases.even_math[impossible] = IMPOSSIBLE_CLOCKS
+    return phases
+
+
+def matrix_blocks(columns: MatrixColumns, tiles: Candidates) -> Array:
+    """Thread blocks of products with given tiles; all columns broadcast against each other."""
+    blocks: Array = columns.batch * np.ceil(columns.m / tiles.tile_m) * np.ceil(columns.n / tiles.tile_n) * tiles.split
+    return blocks
 
 
 def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
-    """Phases of products with given tiles; all columns broadcast against each other.
-
-    Candidates that a library would not offer (a split that leaves too short a reduction) get IMPOSSIBLE_CLOCKS.
-    """
+    """Phases of products with given tiles; all columns broadcast against each other."""
     dram = 1.0 / gpu.dram_bytes_per_s
     area = tiles.tile_m * tiles.tile_n
-    blocks = columns.batch * np.ceil(columns.m / tiles.tile_m) * np.ceil(columns.n / tiles.tile_n) * tiles.split
-    steps = np.ceil(columns.k / (REDUCTION_STEP * tiles.split))
-    reduction = REDUCTION_STEP * steps
-    sharing = np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM)
+    blocks = matrix_blocks(columns, tiles)
+    on_tensor = columns.tensor > 0.0
+    step = np.where(on_tensor, REDUCTION_STEP, CUDA_REDUCTION_STEP)
+    reduction = step * np.ceil(columns.k / (step * tiles.split))
+    sharing = np.where(on_tensor, np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM), 1.0)
     waves = sharing * np.ceil(blocks / (gpu.num_sms * sharing))
     block_clocks = 2.0 * area * reduction / columns.flop_per_clock
     tile_byte = blocks * (tiles.tile_m + tiles.tile_n) * reduction * columns.element_byte
@@ -100,21 +125,22 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     outputs = columns.batch * columns.m * columns.n
 
     phases = empty_phases(np.broadcast_shapes(blocks.shape, area.shape))
-    impossible = (tiles.split > 1) & (columns.k / tiles.split < SHORTEST_SPLIT)
     overlapped = phases.overlapped
-    overlapped[..., OVERLAPPED.index("math")] = np.where(impossible, IMPOSSIBLE_CLOCKS, waves * block_clocks)
+    overlapped[..., OVERLAPPED.index("math")] = waves * block_clocks
     overlapped[..., OVERLAPPED.index("l2")] = tile_byte / gpu.l2_bytes_per_clock
     overlapped[..., OVERLAPPED.index("dram")] = columns.weight_byte * dram
     overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram
-    overlapped[..., OVERLAPPED.index("loop")] = np.ceil(blocks / gpu.num_sms) * steps * LOOP_STEP_CLOCKS
+    overlapped[..., OVERLAPPED.index("loop")] = np.ceil(blocks / gpu.num_sms) * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS
     serial = phases.serial
-    serial[..., SERIAL.index("prologue")] = waves * PIPELINE_FILL * 2.0 * area / columns.flop_per_clock
+    fill = np.where(on_tensor, PIPELINE_FILL, CUDA_PIPELINE_FILL)
+    serial[..., SERIAL.index("prologue")] = waves * fill * 2.0 * area / columns.flop_per_clock
     serial[..., SERIAL.index("epilogue")] = columns.output_byte * dram
     is_split = tiles.split > 1
     serial[..., SERIAL.index("reduce")] = np.where(is_split, SPLIT_TRAFFIC_BYTES * tiles.split * outputs / gpu.l2_bytes_per_clock, 0.0)
     serial[..., SERIAL.index("reduce_launch")] = np.where(is_split, 1e-6, 0.0)
-    serial[..., SERIAL.index("quantise")] = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
-    phases.even_math[...] = np.where(impossible, IMPOSSIBLE_CLOCKS, np.maximum(blocks / gpu.num_sms, 1.0) * block_clocks)
+    converted_s = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
+    serial[..., SERIAL.index("quantise")] = np.hypot(converted_s, QUANTISE_LATENCY_S) - QUANTISE_LATENCY_S
+    phases.even_math[...] = np.maximum(blocks / gpu.num_sms, 1.0) * block_clocks
     phases.tile_area[...] = area
     phases.ideal_math[...] = useful_flop / (columns.flop_per_clock * gpu.num_sms)
     phases.ideal_math_s[...] = phases.ideal_math / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)

@@ -1,0 +1,73 @@
+"""A bench: one board with its sensors, its runner and its clock; `open_bench` is the only choice of backend."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
+from collector.errors import DeviceError
+from collector.simulated.board import SimulatedBoard
+from collector.simulated.profile import Faults, board_names, load_board
+from estimator.gpu import GpuSpec
+from estimator.specifications import load_gpu
+
+SIMULATED: Final = "sim:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a measurement needs: the board, its power sensors (its own first), a runner and the clock they share.
+
+    `gpu_spec` is the specification of the board; `simulated` is true where no hardware is behind it.
+    """
+
+    word: str
+    gpu: Gpu
+    sensors: tuple[PowerSensor, ...]
+    runner: KernelRunner
+    clock: Clock
+    gpu_spec: GpuSpec
+    simulated: bool
+
+
+def bench_words() -> tuple[str, ...]:
+    """Every word that `open_bench` takes here, sorted."""
+    return tuple(f"{SIMULATED}{name}" for name in board_names())
+
+
+@contextmanager
+def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults | None = None) -> Iterator[Bench]:
+    """Open the board that a `--gpu` word names, and leave it as it was found.
+
+    `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` decides all its
+    chance, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
+
+    Raises DeviceError for a word that names nothing here, BoardProfileError for a profile that cannot be used.
+    """
+    if not word.startswith(SIMULATED):
+        raise DeviceError(f"no GPU {word!r} here: this release drives simulated boards only (no NVML); known: {', '.join(bench_words())}")
+    with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
+        yield Bench(
+            word=word,
+            gpu=board.gpu,
+            sensors=(board.sensor, board.meter) if meter else (board.sensor,),
+            runner=board.runner,
+            clock=board.clock,
+            gpu_spec=board.world.gpu,
+            simulated=True,
+        )
+
+
+@contextmanager
+def open_simulated(profile: str, *, seed: int = 0, faults: Faults | None = None) -> Iterator[SimulatedBoard]:
+    """A simulated board with its planted truth in reach; its clock is given back at the end.
+
+    Raises BoardProfileError for a profile that cannot be used.
+    """
+    planted = load_board(profile)
+    board = SimulatedBoard(planted if faults is None else replace(planted, faults=faults), load_gpu(planted.gpu), seed)
+    try:
+        yield board
+    finally:
+        board.gpu.unlock_clock()

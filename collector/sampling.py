@@ -1,0 +1,91 @@
+"""Draining sensors and states into a trace."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.devices.protocols import EnergyReading, Gpu, PowerReadings, PowerSensor, StateReadings
+from collector.errors import SensorError
+from estimator.quantities import Array, IntArray
+
+FIELD_PREFERENCE: Final = ("instant", "average")
+"""A board's own power fields, best first: the instant one averages over the shortest time."""
+
+
+SECONDS_PER_NS: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What was polled between two drains.
+
+    `board` are the readings of the board's own sensor, `reference` those of an external meter on the same
+    board, the sum of its rails (None without one).
+    """
+
+    states: StateReadings
+    board: PowerReadings
+    reference: PowerReadings | None
+
+
+class Sampler:
+    """Collects what sensors and board have to say; `drain` hands it over once."""
+
+    def __init__(self, gpu: Gpu, sensors: Sequence[PowerSensor]) -> None:
+        self._gpu = gpu
+        self._board, self.field = _board_sensor(sensors)
+        self._references = tuple(sensor for sensor in sensors if sensor is not self._board)
+
+    @property
+    def sensor_name(self) -> str:
+        """Name of the board's own sensor."""
+        return self._board.name()
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether an external meter is there."""
+        return bool(self._references)
+
+    def drain(self) -> Trace:
+        """Everything polled since the last call."""
+        board = next(part for part in self._board.read() if part.field == self.field)
+        rails = [part for sensor in self._references for part in sensor.read()]
+        return Trace(states=self._gpu.read_states(), board=board, reference=_summed(rails) if rails else None)
+
+    def energy(self) -> EnergyReading | None:
+        """The board's energy counter now; None where it has none."""
+        return self._board.read_energy()
+
+
+def host_seconds(host_ns: IntArray) -> Array:
+    """Host stamps in seconds; exact to the nanosecond for a hundred days of uptime."""
+    return (host_ns * SECONDS_PER_NS).astype(np.float64)
+
+
+def joined_readings(parts: Sequence[PowerReadings]) -> PowerReadings:
+    """Readings of consecutive drains as one."""
+    return PowerReadings(
+        field=parts[0].field,
+        host_ns=np.concatenate([part.host_ns for part in parts]),
+        power_w=np.concatenate([part.power_w for part in parts]),
+    )
+
+
+def _board_sensor(sensors: Sequence[PowerSensor]) -> tuple[PowerSensor, str]:
+    """The sensor and the field that are the board's own.  Raises SensorError where there is none."""
+    for field in FIELD_PREFERENCE:
+        for sensor in sensors:
+            if field in sensor.fields():
+                return sensor, field
+    raise SensorError("this board reports no power; only latency could be measured, which `collect` does not do")
+
+
+def _summed(rails: Sequence[PowerReadings]) -> PowerReadings:
+    """The sum of rails that were read together; rails stamped otherwise are interpolated to the first one's stamps."""
+    first = rails[0]
+    total = first.power_w.copy()
+    for rail in rails[1:]:
+        total += rail.power_w if np.array_equal(rail.host_ns, first.host_ns) else np.interp(first.host_ns, rail.host_ns, rail.power_w)
+    return PowerReadings(field="reference", host_ns=first.host_ns, power_w=total)

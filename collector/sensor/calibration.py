@@ -1,0 +1,106 @@
+"""What is known of one power sensor, as a value and as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from collector.errors import SensorError
+from estimator.frozen import FrozenMapping
+
+AVERAGING_KINDS: Final = ("boxcar", "low-pass", "trailing-mean", "none", "undetermined")
+TRANSIENTS: Final = ("instant", "ramp", "lagged", "logarithmic")
+
+NO_METER: Final = "needs an external meter: without one, gain and offset cannot be told from the load's own power"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorCalibration:
+    """How one sensor of one board turns power into readings; None is "not known", with the reason under `notes`.
+
+    `gpu_uuid`, `driver`, `sensor` and `field` say which.  Updates come every `update_period_s`; each averages by
+    `averaging` over `window_s` (boxcar width, or 2τ with τ = `tau_s`) and ends `delay_s` before its host stamp;
+    `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a load's start to
+    90 % of its level, `settle_s` to within one per cent, creep aside; `transient` its class.  A reading is
+    `gain` · power + `offset_w`, with noise `reading_noise_w` in steps of `resolution_w`.  `_std` are standard
+    errors; `candidates` the parameters of the kernels that were compared, best first.
+    """
+
+    gpu_uuid: str
+    driver: str
+    sensor: str
+    field: str
+    averaging: str
+    n_updates: int
+    update_period_s: float | None = None
+    update_period_std_s: float | None = None
+    update_jitter_s: float | None = None
+    window_s: float | None = None
+    window_std_s: float | None = None
+    tau_s: float | None = None
+    delay_s: float | None = None
+    delay_std_s: float | None = None
+    rise_time_s: float | None = None
+    settle_s: float | None = None
+    transient: str | None = None
+    gain: float | None = None
+    gain_std: float | None = None
+    offset_w: float | None = None
+    offset_std_w: float | None = None
+    sampled_fraction: float | None = None
+    reading_noise_w: float | None = None
+    resolution_w: float | None = None
+    poll_period_s: float | None = None
+    candidates: tuple[FrozenMapping[Any], ...] = ()
+    notes: Mapping[str, str] = FrozenMapping({})
+
+    def document(self) -> dict[str, Any]:
+        """Plain data for JSON; `calibration_from_document` gives the value back."""
+        document = asdict(self)
+        document["candidates"] = [dict(candidate) for candidate in self.candidates]
+        document["notes"] = dict(self.notes)
+        return document
+
+
+def calibration_from_document(document: Mapping[str, Any], where: str = "sensor calibration") -> SensorCalibration:
+    """A calibration from JSON data.
+
+    Raises SensorError, naming `where` and the key, for an unknown or missing key and for a figure that cannot be.
+    """
+    known = {item.name: item for item in fields(SensorCalibration)}
+    for key in document:
+        if key not in known:
+            raise SensorError(f"{where}: unknown key {key!r}")
+    values: dict[str, Any] = dict(document)
+    for key in ("gpu_uuid", "driver", "sensor", "field", "averaging"):
+        if not isinstance(values.get(key), str):
+            raise SensorError(f"{where}: {key} must be a text, got {values.get(key)!r}")
+    if values["averaging"] not in AVERAGING_KINDS:
+        raise SensorError(f"{where}: averaging = {values['averaging']!r}; known: {', '.join(AVERAGING_KINDS)}")
+    if values.get("transient") not in (None, *TRANSIENTS):
+        raise SensorError(f"{where}: transient = {values['transient']!r}; known: {', '.join(TRANSIENTS)}")
+    for key, item in known.items():
+        number = values.get(key)
+        if item.type != (float | None) or number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < float("inf"):
+            raise SensorError(f"{where}: {key} = {number!r} must be a finite number or null")
+        values[key] = float(number)
+    for key in ("update_period_s", "gain"):
+        if values.get(key) is not None and values[key] <= 0:
+            raise SensorError(f"{where}: {key} = {values[key]!r} must be positive")
+    if isinstance(values.get("n_updates"), bool) or not isinstance(values.get("n_updates"), int):
+        raise SensorError(f"{where}: n_updates must be a whole number, got {values.get('n_updates')!r}")
+    notes, candidates = values.get("notes", {}), values.get("candidates", [])
+    if (
+        not isinstance(notes, Mapping)
+        or not isinstance(candidates, list | tuple)
+        or not all(isinstance(item, Mapping) for item in candidates)
+    ):
+        raise SensorError(f"{where}: notes must be a table of texts, candidates a list of tables")
+    values["notes"] = FrozenMapping({str(key): str(text) for key, text in notes.items()})
+    values["candidates"] = tuple(FrozenMapping(candidate) for candidate in candidates)
+    return SensorCalibration(**values)
+
+
+def _tables(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)

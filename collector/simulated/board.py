@@ -1,0 +1,239 @@
+"""A simulated board behind the protocols of real ones, and the planted truth beside it."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from collector.devices import GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
+from collector.errors import RunnerError
+from collector.simulated.library import plan_kernel
+from collector.simulated.plan import KernelPlan
+from collector.simulated.profile import BoardProfile
+from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
+from collector.simulated.silicon import planted_event_energy_j, rest_power_w, voltage_v
+from collector.simulated.world import LoadedKernel, World
+from estimator.errors import SpecificationError
+from estimator.gpu import GpuSpec
+from estimator.workload import Operator
+
+EPOCH_UNIX_S: Final = 1_704_067_200.0
+"""Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""
+
+STATE_POLL_S: Final = 0.02
+SETUP_S: Final = 0.004
+"""Allocating and filling the operands of a kernel."""
+
+SEGMENTS: Final = 10
+"""Parts of a run that are timed separately."""
+
+DISPLACING_L2_SIZES: Final = 2.0
+"""Cold operands rotate through this many times the L2."""
+
+USABLE_DRAM_SHARE: Final = 0.95
+L2_STATES: Final = ("warm", "cold")
+
+
+class SimulatedClock:
+    """The world's time; implements Clock."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ns(self) -> int:
+        """Monotonic host time [ns]."""
+        return self._world.now_ns
+
+    def wait(self, seconds: float) -> None:
+        """Moves the world, with nothing running."""
+        if not (math.isfinite(seconds) and seconds >= 0.0):
+            raise ValueError(f"cannot wait {seconds!r} s; give a finite duration of at least 0")
+        self._world.rest(seconds)
+
+    def unix_s(self) -> float:
+        """Wall time [s since 1970]: a fixed epoch and the world's time."""
+        return EPOCH_UNIX_S + self._world.now_s
+
+
+class SimulatedGpu:
+    """The board as its driver shows it; implements Gpu."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._polls = PollClock(world.sensor_seed.spawn(1)[0], world.now_s, STATE_POLL_S, 0.1 * STATE_POLL_S)
+
+    def identity(self) -> GpuIdentity:
+        """Which board it is; the UUID spells the profile's name."""
+        profile, gpu = self._world.profile, self._world.gpu
+        digits = profile.name.encode().hex().ljust(32, "0")[:32]
+        return GpuIdentity(
+            name=profile.identity.product_name,
+            canonical_name=gpu.name,
+            uuid=f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}",
+            pci_address=profile.identity.pci_address,
+            driver=profile.identity.driver,
+            vbios=profile.identity.vbios,
+            compute_capability=gpu.compute_capability,
+            simulated=True,
+        )
+
+    def state(self) -> GpuState:
+        """The board now."""
+        clock, temperature, volt, mask = self._world.states_at(np.array([self._world.now_s]))
+        at_rest = self._world.rest_clock_mhz()
+        return GpuState(
+            host_ns=self._world.now_ns,
+            sm_clock_mhz=at_rest if mask[0] & 1 else float(clock[0]),
+            memory_clock_mhz=self._world.gpu.memory_clock_mhz,
+            temperature_c=float(np.round(temperature[0])),
+            voltage_v=float(volt[0]) if self.voltage_readable() else math.nan,
+            power_limit_w=self._world.gpu.power_limit_w,
+            throttle_mask=int(mask[0]),
+        )
+
+    def read_states(self) -> StateReadings:
+        """Every state polled since the last call."""
+        due = self._polls.until(self._world.now_s)
+        clock, temperature, volt, mask = self._world.states_at(due)
+        return StateReadings(
+            host_ns=np.round(due * 1e9).astype(np.int64),
+            sm_clock_mhz=clock,
+            temperature_c=np.round(temperature),
+            voltage_v=volt if self.voltage_readable() else np.full(due.shape, np.nan),
+            throttle_mask=mask,
+        )
+
+    def supported_clocks_mhz(self) -> tuple[float, ...]:
+        """SM clocks that can be locked, ascending [MHz]."""
+        return self._world.supported_clocks_mhz()
+
+    def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
+        """Hold the SM clock.  Raises ClockError for one that the board does not support."""
+        self._world.lock(sm_clock_mhz)
+
+    def unlock_clock(self) -> None:
+        """Give the SM clock back."""
+        self._world.unlock()
+
+    def power_limit_w(self) -> float:
+        """The enforced power limit [W]."""
+        return self._world.gpu.power_limit_w
+
+    def voltage_readable(self) -> bool:
+        """Whether `state` carries the core voltage."""
+        return self._world.profile.identity.voltage_readable
+
+
+class SimulatedRunner:
+    """Plans kernels with the simulated library and runs them in the world; implements KernelRunner."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._loaded: dict[PreparedKernel, LoadedKernel] = {}
+
+    def supports(self, operator: Operator) -> bool:
+        """Whether `prepare` would accept the operator."""
+        try:
+            _buffer_sets(plan_kernel(operator, self._world.profile, self._world.gpu), self._world.gpu, "warm")
+        except RunnerError:
+            return False
+        return True
+
+    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        """Choose and set up the kernel for an operator.  Raises RunnerError where it cannot run here."""
+        if l2_state not in L2_STATES:
+            raise RunnerError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
+        plan = plan_kernel(operator, self._world.profile, self._world.gpu)
+        prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
+        if prepared not in self._loaded:
+            self._loaded[prepared] = self._world.load(plan, l2_state)
+        self._world.rest(SETUP_S)
+        return prepared
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        """Launch it back to back and wait for the end.  Raises RunnerError for a kernel prepared elsewhere."""
+        loaded = self._loaded.get(prepared)
+        if loaded is None:
+            raise RunnerError(f"kernel {prepared.kernel_name} was not prepared on this board; prepare it first")
+        if launches < 1:
+            raise RunnerError(f"{launches} launches cannot run; give at least 1")
+        outcome = self._world.run(loaded, launches, min(SEGMENTS, launches))
+        return LaunchRecord(start_ns=outcome.start_ns, end_ns=outcome.end_ns, launches=launches, segment_s=outcome.segment_s)
+
+    def loaded(self, prepared: PreparedKernel) -> LoadedKernel:
+        """The plan and the energies behind a prepared kernel: planted truth, for tests."""
+        return self._loaded[prepared]
+
+
+def _buffer_sets(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> int:
+    """Copies of the operands that a run rotates through.  Raises RunnerError where they do not fit into memory."""
+    sets = 1 if l2_state == "warm" else 1 + math.ceil(DISPLACING_L2_SIZES * gpu.l2_bytes / plan.working_set_bytes)
+    needed = sets * plan.working_set_bytes
+    if needed > USABLE_DRAM_SHARE * gpu.dram_bytes:
+        raise RunnerError(f"{plan.kernel_name} needs {needed / 1e9:.1f} GB; {gpu.name} has {gpu.dram_bytes / 1e9:.1f} GB")
+    return sets
+
+
+def _describe(operator: Operator, plan: KernelPlan, l2_state: str, buffer_sets: int) -> PreparedKernel:
+    return PreparedKernel(
+        operator=operator,
+        l2_state=l2_state,
+        library=plan.library,
+        kernel_name=plan.kernel_name,
+        grid=plan.grid,
+        block=(plan.threads, 1, 1),
+        registers_per_thread=plan.registers,
+        shared_bytes_per_block=plan.shared_bytes_per_block,
+        blocks_per_sm=plan.blocks_per_sm,
+        tile_m=plan.tile_m,
+        tile_n=plan.tile_n,
+        tile_k=plan.tile_k,
+        stages=plan.stages,
+        split_k=plan.split_k,
+        transpose=plan.transpose,
+        working_set_bytes=int(plan.working_set_bytes),
+        buffer_sets=buffer_sets,
+    )
+
+
+class SimulatedBoard:
+    """One world and all that looks at it.  `planted_…` is the truth that a measurement may be held against."""
+
+    def __init__(self, profile: BoardProfile, gpu: GpuSpec, seed: int) -> None:
+        if profile.library.generation == "volta" and gpu.architecture != "volta":
+            raise SpecificationError(f"board {profile.name}: kernels of volta on the {gpu.architecture} GPU {gpu.name}")
+        self.world = World(profile, gpu, seed)
+        self.clock = SimulatedClock(self.world)
+        self.gpu = SimulatedGpu(self.world)
+        self.sensor = SimulatedSensor(self.world)
+        self.meter = SimulatedMeter(self.world)
+        self.runner = SimulatedRunner(self.world)
+
+    def planted_event_energy_j(self) -> dict[str, float]:
+        """Energy of one event by module at the planted reference voltage [J]."""
+        return planted_event_energy_j(self.world.profile)
+
+    def planted_reference_voltage_v(self) -> float:
+        """Voltage at which the planted energies hold [V]."""
+        return self.world.profile.energy.reference_voltage_v
+
+    def planted_voltage_v(self, sm_clock_mhz: float) -> float:
+        """Supply at rest for a clock [V]."""
+        return voltage_v(self.world.profile, sm_clock_mhz)
+
+    def planted_rest_power_w(self, sm_clock_mhz: float, temperature_c: float) -> float:
+        """Power at rest for a clock and a die temperature [W]."""
+        return rest_power_w(self.world.profile, sm_clock_mhz, temperature_c)
+
+    def planted_latency_s(self, prepared: PreparedKernel, sm_clock_mhz: float) -> float:
+        """Time from one launch to the next at a clock, without a run's luck [s]."""
+        return self.world.operating_point(self.runner.loaded(prepared), sm_clock_mhz).period_s
+
+    def planted_added_power_w(self, prepared: PreparedKernel, sm_clock_mhz: float) -> dict[str, float]:
+        """Power beyond the board at rest, by where it goes [W]."""
+        return dict(self.world.operating_point(self.runner.loaded(prepared), sm_clock_mhz).parts_w)
+
+    def true_energy_j(self, start_ns: int, end_ns: int) -> float:
+        """Energy that the board drew between two host times [J]."""
+        energy = self.world.trace.energy_j(np.array([start_ns, end_ns]) * 1e-9)
+        return float(energy[1] - energy[0])

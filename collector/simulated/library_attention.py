@@ -1,0 +1,253 @@
+"""The simulated library's fused attention: prefill in query tiles, decode in shares of the cache."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.errors import RunnerError
+from collector.simulated.cache import replayed_blocks, replayed_traffic, streamed_traffic
+from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, resident_blocks, rounds_of_unequal
+from collector.simulated.profile import BoardProfile
+from estimator.gpu import GpuSpec
+from estimator.quantities import BYTES_PER_ELEMENT, Array
+from estimator.workload import Operator
+
+LOOP_EFFICIENCY: Final[dict[str, float]] = {"volta": 0.55, "ampere": 0.80, "hopper": 0.82}
+"""Share of the matrix rate that the attention loop's instruction mix leaves."""
+
+CUTLASS_TYPES: Final[dict[str, str]] = {"bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t", "fp8": "cutlass::float_e4m3_t"}
+SOFTMAX_OPS: Final = 7.0
+"""Lane instructions of one score: scale, mask, maximum, subtract, sum, convert."""
+
+TILE_STEP_CLOCKS: Final = 900.0
+"""Scores, maximum, exponentials and product of one key tile, one after the other, at their shortest."""
+
+DECODE_STEP_CLOCKS: Final = 540.0
+"""The same for a tile of cached keys."""
+
+WARPGROUPS: Final = 2.0
+"""Hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does."""
+
+FIXED_STEPS: Final = 0.6
+"""Loading the queries and writing the result, in key tiles."""
+
+DECODE_ROWS: Final = 64
+"""Rows to which the query heads of one key head are padded."""
+
+DECODE_KEYS: Final = 64
+DECODE_THREADS: Final = 128
+DECODE_REGISTERS: Final = 200
+COMBINE_CLOCKS: Final = 2500.0
+"""Starting the kernel that combines the shares of a split cache."""
+
+DECODE_PATH_SHARE: Final = 0.55
+LARGEST_HEAD: Final = 256
+
+
+def attention_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """The kernel for fused attention.  Raises RunnerError where the library has none."""
+    if operator.precision not in gpu.tensor_flop_per_clock or operator.precision not in CUTLASS_TYPES:
+        raise RunnerError(f"attention in {operator.precision}: no such kernel on {gpu.name}")
+    if operator["head_dim"] > LARGEST_HEAD:
+        raise RunnerError(f"attention with head_dim {operator['head_dim']:.0f}: the largest is {LARGEST_HEAD}")
+    return _prefill(operator, profile, gpu) if operator.operator == "prefill" else _decode(operator, profile, gpu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """The shape of an attention operator in whole numbers, and the bytes of its elements."""
+
+    batch: int
+    queries: int
+    context: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int
+    causal: int
+    width: float
+    kv_width: float
+
+    @property
+    def query_bytes(self) -> float:
+        """Queries, or results, of the whole operator."""
+        return self.batch * self.heads * self.queries * self.head_dim * self.width
+
+    def cache_bytes(self, tokens: float) -> float:
+        """Keys and values of `tokens` tokens for all heads."""
+        return 2.0 * self.batch * self.kv_heads * tokens * self.head_dim * self.kv_width
+
+
+def _shape(operator: Operator) -> AttentionShape:
+    numbers = {name: int(value) for name, value in operator.named_shape().items()}
+    width = BYTES_PER_ELEMENT[operator.precision]
+    kv_width = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
+    return AttentionShape(width=width, kv_width=kv_width, **numbers)
+
+
+def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """One block for each tile of queries of each head; it walks over the keys that they may see."""
+    shape, generation = _shape(operator), profile.library.generation
+    rows = 128 if shape.queries > 64 else 64
+    keys = 128 if shape.head_dim <= 64 else 64 if shape.head_dim <= 128 else 32
+    threads = 384 if generation == "hopper" else 128 if shape.head_dim <= 128 else 256
+    registers = 168 if generation == "hopper" else 255 if shape.head_dim <= 128 else 224
+    shared_size = int((rows + 2 * keys) * shape.head_dim * shape.width)
+    resident = max(1, resident_blocks(gpu, threads, registers, shared_size))
+    lengths = _key_tiles(shape, rows, keys)
+    blocks = shape.batch * shape.heads * len(lengths)
+    slots = resident * gpu.num_sms
+    tiles = float(lengths.mean())
+    cells = tiles * rows * keys
+    flop = 4.0 * cells * shape.head_dim
+    warps = threads // 32
+    key_bytes = 2.0 * tiles * keys * shape.head_dim * shape.kv_width
+    tile_bytes = rows * shape.head_dim * shape.width
+    shared = key_bytes * (1.0 + (WARPGROUPS if generation == "hopper" else warps)) + 2.0 * tile_bytes
+    relative = (lengths + FIXED_STEPS) / float((lengths + FIXED_STEPS).mean())
+    uneven = float(np.ptp(relative)) > 0.0
+    traits = f"Flash_fwd_kernel_traits<{shape.head_dim}, {rows}, {keys}, {warps}, false, false, {CUTLASS_TYPES[operator.precision]}>"
+    return KernelPlan(
+        kernel_name=_prefill_name(profile, traits, rows, keys, shape.causal),
+        library="flash-attention",
+        grid=(len(lengths), shape.batch, shape.heads),
+        threads=threads,
+        registers=registers,
+        shared_bytes_per_block=shared_size,
+        blocks_per_sm=resident,
+        blocks=blocks,
+        demand=BlockDemand(
+            tensor_clocks=flop / (gpu.tensor_flop_per_clock[operator.precision] * LOOP_EFFICIENCY[generation]),
+            lane_clocks=SOFTMAX_OPS * cells / gpu.fp32_lanes,
+            special_clocks=cells / gpu.sfu_op_per_clock,
+            shared_clocks=shared / gpu.shared_bytes_per_clock,
+            steps=tiles,
+            step_clocks=TILE_STEP_CLOCKS,
+            load_bytes=key_bytes + tile_bytes,
+            store_bytes=tile_bytes,
+            in_flight_bytes=2.0 * keys * shape.head_dim * shape.kv_width,
+            asynchronous=generation != "volta",
+            epilogue_clocks=600.0,
+        ),
+        events=LaunchEvents(
+            tensor_flop=flop * blocks,
+            cuda_ops=SOFTMAX_OPS * cells * blocks,
+            sfu_ops=cells * blocks,
+            shared_bytes=shared * blocks,
+            l2_bytes=(key_bytes + 2.0 * tile_bytes) * blocks,
+        ),
+        traffic=_prefill_traffic(shape, profile, gpu, len(lengths), blocks, slots, key_bytes + tile_bytes),
+        working_set_bytes=2.0 * shape.query_bytes + shape.cache_bytes(shape.context),
+        row_pitch_bytes=shape.heads * shape.head_dim * shape.width,
+        tile_m=rows,
+        tile_n=keys,
+        tile_k=shape.head_dim,
+        stages=2,
+        precision=operator.precision,
+        longest_block=float(relative.max()) if uneven else 0.0,
+        placed_rounds=rounds_of_unequal(relative, blocks, slots) if uneven else 0.0,
+    )
+
+
+def _prefill_traffic(
+    shape: AttentionShape, profile: BoardProfile, gpu: GpuSpec, tiles_of_head: int, blocks: int, slots: int, loaded_bytes: float
+) -> Traffic:
+    """DRAM bytes: the blocks of the heads that share a key head find its keys in the L2, or not."""
+    head = np.arange(replayed_blocks(blocks, slots)) // tiles_of_head
+    cache = shape.cache_bytes(shape.context)
+    return replayed_traffic(
+        profile.memory,
+        gpu,
+        panels=(head // (shape.heads // shape.kv_heads),),
+        panel_bytes=(cache / (shape.batch * shape.kv_heads),),
+        compulsory_bytes=shape.query_bytes + cache,
+        loaded_bytes=blocks * loaded_bytes,
+        write_bytes=shape.query_bytes,
+        blocks=blocks,
+        slots=slots,
+    )
+
+
+def _prefill_name(profile: BoardProfile, traits: str, rows: int, keys: int, causal: int) -> str:
+    """A name in the manner of the libraries that have such kernels for a generation."""
+    if profile.library.generation == "volta":
+        return f"fmha_cutlassF_f16_aligned_{rows}x{keys}_rf_sm70(PyTorchMemEffAttention::AttentionKernel<{causal}>::Params)"
+    return f"void flash_fwd_kernel<{traits}, {causal}>(Flash_fwd_params)"
+
+
+def _key_tiles(shape: AttentionShape, rows: int, keys: int) -> Array:
+    """Key tiles that each query tile of a head visits, in launch order (the last queries first), shape (tiles,)."""
+    first = np.arange(0, shape.queries, rows, dtype=np.float64) + (shape.context - shape.queries)
+    last = np.minimum(first + rows, shape.context)
+    end = np.ceil((last if shape.causal else np.full(first.shape, float(shape.context))) / keys)
+    begin = np.maximum(0.0, np.floor((first - shape.window) / keys)) if shape.window else np.zeros(first.shape)
+    return np.maximum(end - begin, 1.0)[::-1].copy()
+
+
+def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """Blocks for each key head and share of its cache; the query heads that use it are rows of one tile."""
+    shape, generation = _shape(operator), profile.library.generation
+    visible = min(shape.context, shape.window) if shape.window else shape.context
+    rows = shape.queries * (shape.heads // shape.kv_heads)
+    padded_rows = math.ceil(rows / DECODE_ROWS) * DECODE_ROWS
+    shared_size = int((DECODE_ROWS + 2 * DECODE_KEYS) * shape.head_dim * shape.width)
+    resident = max(1, resident_blocks(gpu, DECODE_THREADS, DECODE_REGISTERS, shared_size))
+    heads = shape.batch * shape.kv_heads
+    key_tiles = math.ceil(visible / DECODE_KEYS)
+    tiles = math.ceil(key_tiles / max(1, min(key_tiles, resident * gpu.num_sms // heads)))
+    splits = math.ceil(key_tiles / tiles)
+    blocks = heads * splits
+    cache, operands = shape.cache_bytes(visible), shape.query_bytes
+    cells = padded_rows * tiles * DECODE_KEYS
+    flop = 4.0 * cells * shape.head_dim
+    useful = 4.0 * heads * rows * visible * shape.head_dim
+    partial = blocks * rows * shape.head_dim * 4.0 if splits > 1 else 0.0
+    shared = 3.0 * cache + 2.0 * operands
+    traits = (
+        f"Flash_fwd_kernel_traits<{shape.head_dim}, {DECODE_ROWS}, {DECODE_KEYS}, 4, false, false, {CUTLASS_TYPES[operator.precision]}>"
+    )
+    return KernelPlan(
+        kernel_name=f"void flash_fwd_splitkv_kernel<{traits}>(Flash_fwd_params)",
+        library="flash-attention",
+        grid=(1, splits, heads),
+        threads=DECODE_THREADS,
+        registers=DECODE_REGISTERS,
+        shared_bytes_per_block=shared_size,
+        blocks_per_sm=resident,
+        blocks=blocks,
+        demand=BlockDemand(
+            tensor_clocks=flop / (gpu.tensor_flop_per_clock[operator.precision] * LOOP_EFFICIENCY[generation]),
+            lane_clocks=SOFTMAX_OPS * cells / gpu.fp32_lanes,
+            special_clocks=cells / gpu.sfu_op_per_clock,
+            shared_clocks=shared / blocks / gpu.shared_bytes_per_clock,
+            steps=tiles,
+            step_clocks=DECODE_STEP_CLOCKS,
+            load_bytes=(cache + operands * splits) / blocks,
+            store_bytes=(partial or operands) / blocks,
+            in_flight_bytes=2.0 * DECODE_KEYS * shape.head_dim * shape.kv_width,
+            path_share=DECODE_PATH_SHARE,
+            asynchronous=generation != "volta",
+            epilogue_clocks=500.0,
+        ),
+        events=LaunchEvents(
+            tensor_flop=useful,
+            padded_flop=max(0.0, flop * blocks - useful),
+            cuda_ops=SOFTMAX_OPS * heads * rows * visible,
+            sfu_ops=heads * rows * visible,
+            shared_bytes=shared,
+            l2_bytes=cache + operands * (splits + 1.0) + 2.0 * partial,
+        ),
+        traffic=streamed_traffic(profile.memory, gpu, cache + operands, operands),
+        working_set_bytes=cache + 2.0 * operands,
+        row_pitch_bytes=shape.kv_heads * shape.head_dim * shape.kv_width,
+        tile_m=DECODE_ROWS,
+        tile_n=DECODE_KEYS,
+        tile_k=shape.head_dim,
+        stages=2,
+        precision=operator.precision,
+        split_k=splits,
+        follow_up_clocks=COMBINE_CLOCKS if splits > 1 else 0.0,
+        follow_up_bytes=2.0 * partial,
+    )

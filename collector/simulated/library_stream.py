@@ -1,0 +1,333 @@
+"""The simulated library's memory kernels: element-wise work, copies, row reductions, depthwise convolution."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from collector.errors import RunnerError
+from collector.simulated.cache import resident_share, streamed_traffic
+from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, resident_blocks
+from collector.simulated.profile import BoardProfile
+from estimator.gpu import GpuSpec
+from estimator.quantities import BYTES_PER_ELEMENT
+from estimator.workload import Operator
+
+CPP_TYPES: Final[dict[str, str]] = {
+    "bf16": "c10::BFloat16",
+    "fp16": "c10::Half",
+    "fp32": "float",
+    "tf32": "float",
+    "fp64": "double",
+    "fp8": "c10::Float8_e4m3fn",
+    "int8": "signed char",
+}
+MOVE_OPS: Final = 6.0
+"""Lane instructions that bring one element in and out: addresses, loads, conversion, store."""
+
+ELEMENT_OPS: Final[dict[str, tuple[float, float]]] = {
+    "add": (1.5, 0.0),
+    "mul": (1.5, 0.0),
+    "scalar_add": (1.5, 0.0),
+    "scalar_mul": (1.5, 0.0),
+    "scalar_pow": (4.0, 0.0),
+    "scalar_div": (4.0, 0.0),
+    "div": (5.0, 1.0),
+    "pow": (13.0, 2.0),
+    "relu": (1.5, 0.0),
+    "gelu": (16.0, 1.0),
+    "silu": (10.0, 2.0),
+    "tanh": (11.0, 1.0),
+    "sigmoid": (9.0, 2.0),
+    "exp": (5.0, 1.0),
+    "where": (3.0, 0.0),
+    "typecast": (1.5, 0.0),
+    "pool": (12.0, 0.0),
+    "dropout": (12.0, 0.0),
+    "other": (2.5, 0.0),
+}
+"""Lane instructions and special functions of one element beyond moving it."""
+
+COPY_COST: Final[dict[str, tuple[float, float, float]]] = {
+    "contiguous": (0.85, 12.0, 1.0),
+    "transpose": (0.60, 14.0, 1.5),
+    "layout": (0.70, 10.0, 1.2),
+    "gather": (0.75, 11.0, 1.05),
+    "cat": (0.90, 9.0, 1.0),
+}
+"""Copies: share of the stream path that they reach, lane instructions of an element, bytes fetched per byte wanted."""
+
+VECTOR_THREADS: Final = 128
+VECTOR_ELEMENTS: Final = 4
+REDUCE_THREADS: Final = 512
+REDUCE_ELEMENTS: Final = 16
+WARP_ROW_LIMIT: Final = 1024
+"""Longest row that one warp keeps in its registers (PyTorch softmax)."""
+
+SHARED_ROW_LIMIT: Final = 48 * 1024
+"""Longest row that a block keeps in shared memory [byte]."""
+
+WARP_REDUCTION_CLOCKS: Final = 160.0
+"""Five shuffles and their dependent operations."""
+
+BLOCK_REDUCTION_CLOCKS: Final = 420.0
+"""A reduction over a block: two rounds of shuffles, shared memory and barriers."""
+
+LOOP_CLOCKS: Final = 90.0
+"""One pass of a row loop at its shortest."""
+
+
+SECTOR_BYTES: Final = 32.0
+"""Smallest piece that the memory path moves."""
+
+COPY_DRAM_FETCHED: Final = 1.2
+"""At most this much of a copy's over-fetch misses the L2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A memory kernel of equal blocks: what it moves and computes in all.
+
+    `fetched` bytes come from the L2 for each byte wanted, at most `dram_fetched` of them from DRAM; `path_factor`
+    is relative to the share of the SM's port that plain element-wise kernels reach.
+    """
+
+    name: str
+    precision: str
+    blocks: int
+    threads: int
+    registers: int
+    read_bytes: float
+    write_bytes: float
+    ops: float
+    special: float = 0.0
+    fetched: float = 1.0
+    dram_fetched: float = 1.0
+    path_factor: float = 1.0
+    shared_bytes_per_block: int = 0
+    shared_bytes: float = 0.0
+    steps: float = 1.0
+    step_clocks: float = 0.0
+    row_pitch_bytes: float = 0.0
+    library: str = "pytorch"
+
+
+def _element_width(operator: Operator) -> tuple[float, float]:
+    """Bytes of an input and of an output element.  Raises RunnerError where no kernel handles the type."""
+    if operator.precision not in CPP_TYPES:
+        raise RunnerError(f"{operator.family} in {operator.precision}: no such kernel; precisions: {', '.join(CPP_TYPES)}")
+    width = BYTES_PER_ELEMENT[operator.precision]
+    return width, BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else width
+
+
+def elementwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """The kernel for an element-wise operator or a copy."""
+    width, out_width = _element_width(operator)
+    elements, reads = operator["elements"], operator["reads"]
+    if operator.family == "copy":
+        share, ops, fetched = COPY_COST[operator.operator]
+        special, kernel = 0.0, "elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
+    else:
+        more, special = ELEMENT_OPS[operator.operator]
+        share, ops, fetched = 1.0, MOVE_OPS + more, 1.0
+        functor = f"at::native::{operator.operator}_functor<{CPP_TYPES[operator.precision]}>"
+        kernel = f"vectorized_elementwise_kernel<{VECTOR_ELEMENTS}, {functor}"
+    stream = Stream(
+        name=f"void at::native::{kernel}>(int, ...)",
+        precision=operator.precision,
+        blocks=max(1, math.ceil(elements / (VECTOR_THREADS * VECTOR_ELEMENTS))),
+        threads=VECTOR_THREADS,
+        registers=32 if operator.family != "copy" else 40,
+        read_bytes=reads * width,
+        write_bytes=elements * out_width,
+        ops=ops * elements,
+        special=special * elements,
+        fetched=fetched,
+        dram_fetched=COPY_DRAM_FETCHED,
+        path_factor=share,
+    )
+    return _lay_out(stream, profile, gpu)
+
+
+def _lay_out(stream: Stream, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """Equal blocks that each move a piece of the operands; reads and writes share the path."""
+    resident = resident_blocks(gpu, stream.threads, stream.registers, stream.shared_bytes_per_block)
+    if not resident:
+        raise RunnerError(f"{stream.name}: {stream.shared_bytes_per_block} byte of shared memory do not fit on an SM of {gpu.name}")
+    moved = stream.read_bytes * stream.fetched + stream.write_bytes
+    blocks = stream.blocks
+    return KernelPlan(
+        kernel_name=stream.name,
+        library=stream.library,
+        grid=(blocks, 1, 1),
+        threads=stream.threads,
+        registers=stream.registers,
+        shared_bytes_per_block=stream.shared_bytes_per_block,
+        blocks_per_sm=resident,
+        blocks=blocks,
+        demand=BlockDemand(
+            lane_clocks=stream.ops / blocks / gpu.fp32_lanes,
+            special_clocks=stream.special / blocks / gpu.sfu_op_per_clock,
+            shared_clocks=stream.shared_bytes / blocks / gpu.shared_bytes_per_clock,
+            steps=stream.steps,
+            step_clocks=stream.step_clocks,
+            load_bytes=moved / blocks,
+            in_flight_bytes=max(SECTOR_BYTES, stream.read_bytes * stream.fetched / blocks / stream.steps),
+            path_share=min(1.0, profile.library.stream_path_share * stream.path_factor),
+        ),
+        events=LaunchEvents(cuda_ops=stream.ops, sfu_ops=stream.special, shared_bytes=stream.shared_bytes, l2_bytes=moved),
+        traffic=streamed_traffic(profile.memory, gpu, stream.read_bytes * min(stream.fetched, stream.dram_fetched), stream.write_bytes),
+        working_set_bytes=stream.read_bytes + stream.write_bytes,
+        row_pitch_bytes=stream.row_pitch_bytes,
+        precision=stream.precision,
+    )
+
+
+def row_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """The kernel for a softmax, a norm or a reduction over rows."""
+    if operator.family == "softmax":
+        return _softmax(operator, profile, gpu)
+    if operator.family == "reduction":
+        return _reduction(operator, profile, gpu)
+    return _norm(operator, profile, gpu)
+
+
+def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """Rows in a warp's registers, in shared memory, or read three times."""
+    width, out_width = _element_width(operator)
+    rows, dim = int(operator["rows"]), int(operator["dim"])
+    row_bytes = dim * width
+    kind = CPP_TYPES[operator.precision]
+    log_elements = math.ceil(math.log2(max(dim, 2)))
+    rows_per_warp = 2 if dim <= 128 else 1
+    in_warp = Stream(
+        name=f"void (anonymous namespace)::softmax_warp_forward<{kind}, {kind}, float, {log_elements}, false, false>(...)",
+        precision=operator.precision,
+        blocks=math.ceil(rows / (4 * rows_per_warp)),
+        threads=128,
+        registers=min(128, 32 + rows_per_warp * 2**log_elements // 32),
+        read_bytes=rows * row_bytes,
+        write_bytes=rows * dim * out_width,
+        ops=(MOVE_OPS + 6.0) * rows * max(dim, 32),
+        special=1.02 * rows * dim,
+        step_clocks=2.0 * WARP_REDUCTION_CLOCKS * rows_per_warp,
+        row_pitch_bytes=row_bytes,
+    )
+    if dim <= WARP_ROW_LIMIT:
+        return _lay_out(in_warp, profile, gpu)
+    threads = min(1024, 2 ** math.ceil(math.log2(dim / 8)))
+    loops = math.ceil(dim / threads / 8)
+    in_shared = row_bytes <= SHARED_ROW_LIMIT
+    in_block = replace(
+        in_warp,
+        name=f"void at::native::(anonymous namespace)::cunn_SoftMaxForward{'Smem' if in_shared else ''}<8, {kind}, float, {kind}>(...)",
+        blocks=rows,
+        threads=threads,
+        registers=40,
+        fetched=1.0 if in_shared else 3.0,
+        ops=(MOVE_OPS + (8.0 if in_shared else 14.0)) * rows * dim,
+        shared_bytes_per_block=int(row_bytes) + 256 if in_shared else 256,
+        shared_bytes=rows * (256.0 + (3.0 * row_bytes if in_shared else 0.0)),
+        steps=3.0 * loops,
+        step_clocks=LOOP_CLOCKS + 2.0 * BLOCK_REDUCTION_CLOCKS / (3.0 * loops),
+    )
+    plan = _lay_out(in_block, profile, gpu)
+    return plan if in_shared else _with_second_passes(plan, profile, gpu, passes=2, row_bytes=row_bytes, read_bytes=rows * row_bytes)
+
+
+def _with_second_passes(
+    plan: KernelPlan, profile: BoardProfile, gpu: GpuSpec, *, passes: int, row_bytes: float, read_bytes: float
+) -> KernelPlan:
+    """The plan with passes that find their rows in the L2 or not, by how many rows are under way at once."""
+    under_way = min(plan.blocks, plan.blocks_per_sm * gpu.num_sms) * row_bytes
+    missed = passes * read_bytes * (1.0 - resident_share(profile.memory, gpu, under_way))
+    traffic = replace(plan.traffic, warm_read=plan.traffic.warm_read + missed, cold_read=plan.traffic.cold_read + missed)
+    return replace(plan, traffic=traffic)
+
+
+def _norm(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """One block a row, statistics first and a second look at the row; batch norm at inference is element-wise."""
+    width, out_width = _element_width(operator)
+    rows, dim = int(operator["rows"]), int(operator["dim"])
+    kind = CPP_TYPES[operator.precision]
+    flat = Stream(
+        name=f"void at::native::batch_norm_transform_input_channels_last_kernel<{kind}, float, {kind}, 4>(...)",
+        precision=operator.precision,
+        blocks=max(1, math.ceil(rows * dim / (VECTOR_THREADS * VECTOR_ELEMENTS))),
+        threads=VECTOR_THREADS,
+        registers=36,
+        read_bytes=rows * dim * width,
+        write_bytes=rows * dim * out_width,
+        ops=(MOVE_OPS + 5.0) * rows * dim,
+    )
+    if operator.operator == "batchnorm":
+        return _lay_out(flat, profile, gpu)
+    loops = max(1, math.ceil(dim / (VECTOR_THREADS * VECTOR_ELEMENTS)))
+    by_row = replace(
+        flat,
+        name=f"void at::native::(anonymous namespace)::vectorized_{operator.operator[:-4]}_norm_kernel<{kind}, float>(int, float, ...)",
+        blocks=rows,
+        registers=38,
+        fetched=2.0 if loops > 1 else 1.0,
+        path_factor=1.3,
+        ops=(MOVE_OPS + (10.0 if operator.operator == "layernorm" else 7.0)) * rows * max(dim, VECTOR_THREADS),
+        special=2.0 * rows,
+        shared_bytes_per_block=64,
+        shared_bytes=rows * 256.0,
+        steps=2.0 * loops,
+        step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / (2.0 * loops),
+        row_pitch_bytes=dim * width,
+    )
+    plan = _lay_out(by_row, profile, gpu)
+    return _with_second_passes(plan, profile, gpu, passes=1, row_bytes=dim * width, read_bytes=flat.read_bytes) if loops > 1 else plan
+
+
+def _reduction(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """Short rows share a block, long ones have several."""
+    width, out_width = _element_width(operator)
+    rows, dim = int(operator["rows"]), int(operator["dim"])
+    by_work = math.ceil(rows * dim / (REDUCE_THREADS * REDUCE_ELEMENTS))
+    blocks = max(by_work, min(rows, 2 * gpu.num_sms) if dim >= REDUCE_THREADS else 1)
+    stream = Stream(
+        name=f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{CPP_TYPES[operator.precision]}, ...>>(...)",
+        precision=operator.precision,
+        blocks=blocks,
+        threads=REDUCE_THREADS,
+        registers=32,
+        read_bytes=rows * dim * width,
+        write_bytes=rows * out_width,
+        ops=(MOVE_OPS - 1.0) * rows * dim,
+        path_factor=1.2,
+        shared_bytes_per_block=2048,
+        shared_bytes=blocks * 4096.0,
+        steps=4.0,
+        step_clocks=LOOP_CLOCKS + BLOCK_REDUCTION_CLOCKS / 4.0,
+        row_pitch_bytes=dim * width,
+    )
+    plan = _lay_out(stream, profile, gpu)
+    return replace(plan, follow_up_clocks=900.0, follow_up_bytes=blocks * 8.0) if blocks > rows else plan
+
+
+def depthwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """A depthwise convolution: one filter a channel, neighbours re-read through the caches."""
+    width, out_width = _element_width(operator)
+    batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, _ = operator.shape
+    out_h = (height + 2 * padding - kernel_h) // stride + 1
+    out_w = (width_px + 2 * padding - kernel_w) // stride + 1
+    if out_h < 1 or out_w < 1:
+        raise RunnerError(f"conv: a {kernel_h:.0f}x{kernel_w:.0f} kernel does not fit into {height:.0f}x{width_px:.0f} pixels")
+    outputs = batch * filters * out_h * out_w
+    taps = kernel_h * kernel_w
+    stream = Stream(
+        name=f"void at::native::conv_depthwise2d_forward_kernel<{kernel_h:.0f}, {CPP_TYPES[operator.precision]}>(...)",
+        precision=operator.precision,
+        library="cudnn",
+        blocks=max(1, math.ceil(outputs / 512)),
+        threads=256,
+        registers=48,
+        read_bytes=batch * channels * height * width_px * width + filters * taps * width,
+        write_bytes=outputs * out_width,
+        ops=(MOVE_OPS + 2.2 * taps + 6.0) * outputs,
+        fetched=1.0 + 0.08 * (taps - 1.0),
+        path_factor=1.3,
+    )
+    return _lay_out(stream, profile, gpu)

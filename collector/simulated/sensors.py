@@ -1,0 +1,197 @@
+"""The simulated board's power sensor: an update clock, an averaging window, a gain, and a host that polls.
+
+Every random number belongs to an update or a poll, never to a call: what is read does not depend on how often.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from collector.devices import EnergyReading, PowerReadings
+from collector.simulated.world import NS, World
+from estimator.quantities import Array, BoolArray
+
+CHUNK: Final = 256
+"""Updates and polls are drawn in blocks of this many."""
+
+FIRST_UPDATE_S: Final = 1.5
+"""Updates begin this long after the trace, so that every window lies within it."""
+
+CLOCK_ERROR: Final = 3e-4
+"""Largest relative error of a sensor's clock against the host's; `sensor.md` 6: ±300 ppm."""
+
+STALE_SLOTS_KEPT: Final = 64
+ENERGY_QUANTUM_J: Final = 1e-3
+STAMP_LEAD_S: Final = 5e-5
+"""The host stamps a poll this long before the driver answers."""
+
+
+class PollClock:
+    """Times at which a host polls: a period and now and then a hole."""
+
+    def __init__(self, seed: np.random.SeedSequence, start_s: float, period_s: float, spread_s: float) -> None:
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._period_s, self._spread_s = period_s, spread_s
+        self._times = np.array([start_s])
+
+    def until(self, now_s: float) -> Array:
+        """Polls since the last call up to now [s], shape (n,)."""
+        while self._times[-1] <= now_s:
+            steps = self._period_s + self._spread_s * self._random.standard_exponential(CHUNK)
+            self._times = np.concatenate([self._times, self._times[-1] + np.cumsum(steps)])
+        count = int(np.searchsorted(self._times, now_s, side="right"))
+        due, self._times = self._times[:count], self._times[count:]
+        return due
+
+
+class SimulatedSensor:
+    """The board's own power sensor; implements PowerSensor."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._profile = world.profile.sensor
+        timing, noise, skip, polls, setting = world.sensor_seed.spawn(5)
+        self._timing = np.random.Generator(np.random.PCG64(timing))
+        self._noise = np.random.Generator(np.random.PCG64(noise))
+        self._skip = np.random.Generator(np.random.PCG64(skip))
+        start = np.random.Generator(np.random.PCG64(setting)).random(3)
+        self._period_s = self._profile.update_period_s * (1.0 + CLOCK_ERROR * (2.0 * float(start[0]) - 1.0))
+        self._phase_s = FIRST_UPDATE_S + self._period_s * float(start[1])
+        self._wander_phase = 2.0 * np.pi * float(start[2])
+        self._drawn = 0
+        self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s)
+        self._pending_s, self._pending_noise, self._pending_skip = np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_)
+        self._update_s, self._instant_w, self._average_w = np.zeros(0), np.zeros(0), np.zeros(0)
+
+    def name(self) -> str:
+        """What the source is."""
+        return "nvml"
+
+    def fields(self) -> tuple[str, ...]:
+        """The fields that `read` hands over."""
+        return ("instant", "average") if self._profile.average_slots else ("instant",)
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        """Every poll since the last call, repeats included."""
+        self._update(self._world.now_s)
+        due = self._polls.until(self._world.now_s)
+        index = np.searchsorted(self._update_s, due, side="right") - 1
+        host_ns = np.round((due - STAMP_LEAD_S) / NS).astype(np.int64)
+        values = {"instant": self._instant_w, "average": self._average_w}
+        readings = tuple(PowerReadings(field=name, host_ns=host_ns, power_w=values[name][index]) for name in self.fields())
+        self._forget()
+        return readings
+
+    def read_energy(self) -> EnergyReading | None:
+        """The energy counter: what the sensor makes of the energy, renewed at its updates."""
+        if not self._profile.energy_counter:
+            return None
+        self._update(self._world.now_s)
+        last = self._update_s[-1]
+        energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
+        return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / ENERGY_QUANTUM_J) * ENERGY_QUANTUM_J)
+
+    def _draw(self) -> None:
+        """The next CHUNK updates: when, with which noise, and which of them do not come."""
+        profile = self._profile
+        jitter = self._timing.standard_normal(CHUNK) * profile.jitter_s
+        if profile.clock == "rigid":
+            nominal = self._phase_s + self._period_s * np.arange(self._drawn, self._drawn + CHUNK)
+            wander = profile.wander_s * np.sin(2.0 * np.pi * nominal / max(profile.wander_period_s, 1e-9) + self._wander_phase)
+            times = nominal + wander + np.clip(jitter, -0.2 * self._period_s, 0.2 * self._period_s)
+        else:
+            times = self._phase_s + np.cumsum(np.maximum(self._period_s + jitter, 0.25 * self._period_s))
+            self._phase_s = float(times[-1])
+        self._drawn += CHUNK
+        self._pending_s = np.concatenate([self._pending_s, times])
+        self._pending_noise = np.concatenate([self._pending_noise, self._noise.standard_normal(CHUNK) * profile.noise_w])
+        self._pending_skip = np.concatenate([self._pending_skip, self._skip.random(CHUNK) < profile.skip_share])
+
+    def _update(self, now_s: float) -> None:
+        """All updates up to now."""
+        while not len(self._pending_s) or self._pending_s[-1] <= now_s:
+            self._draw()
+        count = int(np.searchsorted(self._pending_s, now_s, side="right"))
+        if not count:
+            return
+        times, noise, skipped = self._pending_s[:count], self._pending_noise[:count], self._pending_skip[:count]
+        self._pending_s, self._pending_noise = self._pending_s[count:], self._pending_noise[count:]
+        self._pending_skip = self._pending_skip[count:]
+        profile = self._profile
+        end = times - profile.delay_s
+        if profile.kind == "boxcar":
+            energy = self._world.trace.energy_j(np.concatenate([end, end - profile.window_s]))
+            mean = (energy[:count] - energy[count:]) / profile.window_s
+        else:
+            mean = self._world.trace.filtered_w(end)
+        value = profile.gain * mean + profile.offset_w + noise
+        self._append(times, value, skipped | self._frozen(times))
+
+    def _frozen(self, times: Array) -> BoolArray:
+        """Updates that fall into a time for which a fault has stopped the sensor."""
+        frozen = np.zeros(times.shape, dtype=np.bool_)
+        for begin, end in self._world.frozen_s:
+            frozen |= (times >= begin) & (times < end)
+        return frozen
+
+    def _append(self, times: Array, value: Array, held: BoolArray) -> None:
+        """New updates behind the known ones; a held update repeats the value before it."""
+        quantum, slots = self._profile.quantum_w, self._profile.average_slots
+        known = len(self._instant_w)
+        instant = np.concatenate([self._instant_w, np.round(value / quantum) * quantum])
+        if known == 0:
+            held = held & (np.arange(len(held)) > 0)
+        keep = np.concatenate([np.ones(known, dtype=np.bool_), ~held])
+        instant = instant[np.maximum.accumulate(np.where(keep, np.arange(len(keep)), 0))]
+        if slots:
+            padded = np.concatenate([np.full(slots, instant[0]), instant])
+            sums = np.cumsum(padded)
+            recent = (sums[slots:] - sums[:-slots]) * self._profile.average_weight
+            trailing = recent + padded[: len(instant)] * (1.0 - slots * self._profile.average_weight)
+            average = np.concatenate([self._average_w, np.round(trailing[known:] / quantum) * quantum])
+            self._average_w = average
+        self._update_s, self._instant_w = np.concatenate([self._update_s, times]), instant
+
+    def _forget(self) -> None:
+        """Updates that no later reading can show."""
+        if len(self._update_s) > STALE_SLOTS_KEPT:
+            self._update_s = self._update_s[-STALE_SLOTS_KEPT:]
+            self._instant_w = self._instant_w[-STALE_SLOTS_KEPT:]
+            if self._profile.average_slots:
+                self._average_w = self._average_w[-STALE_SLOTS_KEPT:]
+
+
+METER_RATE_HZ: Final = 1000.0
+METER_NOISE_W: Final = 0.8
+"""Sample noise of the external meter: an ElmorLabs PMD's 1.5 to 3.7 W, averaged over five of its samples."""
+
+
+class SimulatedMeter:
+    """An external meter in the board's supply lines, true but noisy; implements PowerSensor."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        seed = world.sensor_seed.spawn(1)[0]
+        self._noise = np.random.Generator(np.random.PCG64(seed))
+        self._read_samples = int(world.now_s * METER_RATE_HZ)
+
+    def name(self) -> str:
+        """What the source is."""
+        return "meter"
+
+    def fields(self) -> tuple[str, ...]:
+        """The fields that `read` hands over."""
+        return ("total",)
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        """Every sample since the last call: mean power over the sampling interval that ends with it."""
+        last = int(self._world.now_s * METER_RATE_HZ)
+        edges = np.arange(self._read_samples, last + 1) / METER_RATE_HZ
+        energy = self._world.trace.energy_j(edges)
+        power = np.diff(energy) * METER_RATE_HZ + METER_NOISE_W * self._noise.standard_normal(len(edges) - 1)
+        self._read_samples = last
+        return (PowerReadings(field="total", host_ns=np.round(edges[1:] / NS).astype(np.int64), power_w=power),)
+
+    def read_energy(self) -> EnergyReading | None:
+        """The meter has no counter."""
+        return None

@@ -1,0 +1,109 @@
+"""True board power over time: exact exponentials between the moments at which the silicon changes its power.
+
+The silicon's power is constant within a segment.  The board follows it through first-order lags in parallel
+(regulators, boost, warming): p = Σ w_j x_j, x_j' = (P − x_j) / τ_j, Σ w_j = 1.  Energy and a low-pass sensor's
+state have closed forms, so nothing is stepped.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from collector.simulated.profile import TransientProfile
+from estimator.quantities import Array
+
+LAGS: Final = 3
+_START, _POWER, _ENERGY, _FILTERED = range(4)
+_LAG = slice(4, 4 + LAGS)
+_COLUMNS: Final = 4 + LAGS
+FIRST_CAPACITY: Final = 1024
+
+
+class PowerTrace:
+    """Board power since `start_s`, before which the board had been at rest for long.
+
+    `filter_time_s` is the time constant of the sensor's low-pass, whose state is carried along.
+    """
+
+    def __init__(self, transient: TransientProfile, filter_time_s: float, start_s: float, power_w: float) -> None:
+        self._weights = np.array([1.0 - transient.slow_share - transient.creep_share, transient.slow_share, transient.creep_share])
+        self._times = np.array([transient.fast_time_s, transient.slow_time_s, transient.creep_time_s])
+        self._filter_time_s = filter_time_s
+        self._response = self._weights / (1.0 - filter_time_s / self._times)
+        self._scalars = list(zip(self._weights.tolist(), self._times.tolist(), self._response.tolist(), strict=True))
+        self._rows = np.zeros((FIRST_CAPACITY, _COLUMNS))
+        self._rows[0] = (start_s, power_w, 0.0, power_w, *([power_w] * LAGS))
+        self._count = 1
+        self._end_s = start_s
+
+    @property
+    def end_s(self) -> float:
+        """The time up to which power is known [s]."""
+        return self._end_s
+
+    def extend(self, until_s: float, power_w: float) -> None:
+        """The silicon draws `power_w` from the present end of the trace until `until_s`."""
+        last = self._rows[self._count - 1].tolist()
+        elapsed = self._end_s - last[_START]
+        if elapsed > 0.0:
+            if last[_POWER] != power_w:
+                self._begin(last, elapsed, power_w)
+        else:
+            self._rows[self._count - 1, _POWER] = power_w
+        self._end_s = until_s
+
+    def _begin(self, last: list[float], elapsed: float, power_w: float) -> None:
+        """Closes the last segment and opens the next with what the lags and the filter have become."""
+        settled, energy = last[_POWER], last[_ENERGY] + last[_POWER] * elapsed
+        slow_filter = math.exp(-elapsed / self._filter_time_s)
+        filtered = settled + (last[_FILTERED] - settled) * slow_filter
+        lags = []
+        for state, (weight, time_s, response) in zip(last[_LAG], self._scalars, strict=True):
+            away = state - settled
+            decay = math.exp(-elapsed / time_s)
+            lags.append(settled + away * decay)
+            energy += weight * away * time_s * (1.0 - decay)
+            filtered += response * away * (decay - slow_filter)
+        if self._count == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._rows[self._count] = (self._end_s, power_w, energy, filtered, *lags)
+        self._count += 1
+
+    def _segments(self, time_s: Array) -> tuple[Array, Array, Array]:
+        """Segment rows (n, ·), time since their start (n, 1), and the lags' distance from the settled power (n, LAGS)."""
+        known = self._rows[: self._count]
+        index = np.maximum(np.searchsorted(known[:, _START], time_s, side="right") - 1, 0)
+        rows = known[index]
+        return rows, (time_s - rows[:, _START])[:, None], rows[:, _LAG] - rows[:, _POWER, None]
+
+    def power_w(self, time_s: Array) -> Array:
+        """Board power [W], shape (n,)."""
+        rows, since, away = self._segments(time_s)
+        result: Array = rows[:, _POWER] + (self._weights * away * np.exp(-since / self._times)).sum(axis=1)
+        return result
+
+    def energy_j(self, time_s: Array) -> Array:
+        """Energy since the start of the trace [J], shape (n,); before it, the board at rest."""
+        rows, since, away = self._segments(time_s)
+        lagged = (self._weights * self._times * away * (1.0 - np.exp(-since / self._times))).sum(axis=1)
+        result: Array = rows[:, _ENERGY] + rows[:, _POWER] * since[:, 0] + lagged
+        return result
+
+    def filtered_w(self, time_s: Array) -> Array:
+        """Board power behind the sensor's first-order low-pass [W], shape (n,)."""
+        rows, since, away = self._segments(time_s)
+        slow_filter = np.exp(-since / self._filter_time_s)
+        lagged = (self._response * away * (np.exp(-since / self._times) - slow_filter)).sum(axis=1)
+        result: Array = rows[:, _POWER] + (rows[:, _FILTERED] - rows[:, _POWER]) * slow_filter[:, 0] + lagged
+        return result
+
+    def stored_j(self) -> float:
+        """Energy that the silicon has drawn and the board has not shown yet, at the end of the trace [J].
+
+        ∫(P − x_j) dt = τ_j Δx_j, so its change is what the integrals of the two differ by.
+        """
+        last = self._rows[self._count - 1]
+        decay = np.exp(-(self._end_s - last[_START]) / self._times)
+        lags = last[_POWER] + (last[_LAG] - last[_POWER]) * decay
+        return float((self._weights * self._times * lags).sum())

@@ -1,0 +1,278 @@
+"""The simulated world: one board, its heat, its clock and its power over time."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from collector.devices import THROTTLE_BITS
+from collector.errors import ClockError
+from collector.simulated.plan import KernelPlan, sm_speeds
+from collector.simulated.profile import BoardProfile
+from collector.simulated.scheduler import kernel_timing
+from collector.simulated.silicon import (
+    LaunchEnergy,
+    clock_tree_w,
+    launch_energy,
+    leakage_w,
+    rest_power_w,
+    voltage_v,
+)
+from collector.simulated.trace import PowerTrace
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array, IntArray
+
+NS: Final = 1e-9
+PAST_S: Final = 5.0
+"""How long the board has been at rest and watched when a session begins."""
+
+FIRST_STEP_S: Final = 0.01
+LONGEST_STEP_S: Final = 0.5
+"""Heat and leakage are renewed after steps that double from the first to the longest."""
+
+CURRENT_ITERATIONS: Final = 2
+CLOCK_TOLERANCE_MHZ: Final = 0.51
+"""A clock within this of a supported one is that one: drivers report half steps rounded."""
+
+LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "hidden")
+"""Where energy goes; the ledger's entries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """A kernel at a clock: time of a launch, launches apart from each other, and power beyond the board at rest [W]."""
+
+    gpu_s: float
+    period_s: float
+    voltage_v: float
+    parts_w: dict[str, float]
+
+    @property
+    def added_w(self) -> float:
+        """All power beyond the board at rest [W]."""
+        return sum(self.parts_w.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedKernel:
+    """A planned kernel in one L2 state, with the operating points worked out so far."""
+
+    plan: KernelPlan
+    l2_state: str
+    energy: LaunchEnergy
+    points: dict[float, OperatingPoint] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """A run: host stamps and mean time of a launch in equal parts of it, shape (n,) [s]."""
+
+    start_ns: int
+    end_ns: int
+    segment_s: Array
+
+
+class World:
+    """A board at rest or at work; only `rest` and `run` let time pass."""
+
+    def __init__(self, profile: BoardProfile, gpu: GpuSpec, seed: int) -> None:
+        self.profile = profile
+        self.gpu = gpu
+        streams = np.random.SeedSequence([seed, gpu.num_sms]).spawn(4)
+        self.sensor_seed, self._noise_seed = streams[0], streams[1]
+        self._noise = np.random.Generator(np.random.PCG64(self._noise_seed))
+        self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
+        self._clocks = gpu.clocks_mhz()
+        self.locked_mhz: float | None = None
+        self.now_ns = int(PAST_S / NS)
+        self.ledger_j = dict.fromkeys(LEDGER, 0.0)
+        self.frozen_s: list[tuple[float, float]] = []
+        rest_w = self._settled_rest_w()
+        thermal = profile.thermal
+        self._die_k, self._sink_k = thermal.die_k_per_w * rest_w, thermal.sink_k_per_w * rest_w
+        self.trace = PowerTrace(profile.transient, 0.5 * profile.sensor.window_s, 0.0, rest_w)
+        self._log: list[tuple[float, float, float, float, int]] = []
+        self._extend(self.now_ns, rest_w, self.rest_clock_mhz(), voltage_v(profile, self.rest_clock_mhz()), THROTTLE_BITS["gpu_idle"])
+
+    @property
+    def now_s(self) -> float:
+        """Host time [s]."""
+        return self.now_ns * NS
+
+    @property
+    def temperature_c(self) -> float:
+        """Die temperature [degree Celsius]."""
+        return self.profile.thermal.ambient_c + self._die_k + self._sink_k
+
+    def supported_clocks_mhz(self) -> tuple[float, ...]:
+        """SM clocks that can be locked, ascending [MHz]."""
+        return tuple(self._clocks.tolist())
+
+    def lock(self, sm_clock_mhz: float) -> None:
+        """Hold the SM clock.  Raises ClockError for one that the board does not support."""
+        nearest = float(self._clocks[np.abs(self._clocks - sm_clock_mhz).argmin()])
+        if not abs(nearest - sm_clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+            low, high, step = self._clocks[0], self._clocks[-1], self.gpu.sm_clock_step_mhz
+            raise ClockError(f"SM clock {sm_clock_mhz:g} MHz is not supported; take {low:g} to {high:g} MHz in steps of {step:g}")
+        self.locked_mhz = nearest
+
+    def unlock(self) -> None:
+        """Give the SM clock back to the board."""
+        self.locked_mhz = None
+
+    def rest_clock_mhz(self) -> float:
+        """SM clock while nothing runs."""
+        return self.profile.clock.idle_mhz if self.locked_mhz is None else self.locked_mhz
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass with nothing running."""
+        left_ns = round(seconds / NS)
+        clock = self.rest_clock_mhz()
+        volt = voltage_v(self.profile, clock)
+        step_s = FIRST_STEP_S
+        mask = THROTTLE_BITS["gpu_idle"]
+        while left_ns > 0:
+            step_ns = min(left_ns, round(step_s / NS))
+            rest = self._rest_parts_w(clock, volt)
+            self._pass(step_ns, clock, volt, mask, rest)
+            left_ns -= step_ns
+            step_s = min(2.0 * step_s, LONGEST_STEP_S)
+
+    def load(self, plan: KernelPlan, l2_state: str) -> LoadedKernel:
+        """A plan made ready to run."""
+        return LoadedKernel(plan=plan, l2_state=l2_state, energy=launch_energy(self.profile, plan, l2_state))
+
+    def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
+        """Launch a kernel back to back and let the time that it takes pass."""
+        schedule, faults = self.profile.schedule, self.profile.faults
+        start_ns = self.now_ns
+        stale, throttle, slow_host = (self._noise.random(3) < (faults.stale_share, faults.throttle_share, faults.slow_host_share)).tolist()
+        speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
+        reported = np.exp(schedule.segment_spread * self._noise.standard_normal(segments))
+        self.rest(schedule.launch_lag_s)
+        begin_s = self.now_s
+        done, times, counts = 0.0, [0.0], [0.0]
+        step_s = max(self.profile.clock.governor_delay_s, 1e-3)
+        governed = False
+        while done < launches:
+            clock, mask = self._governed_clock(kernel, governed, faults.throttle_factor if throttle else 1.0)
+            point = self.operating_point(kernel, clock)
+            period = self._period_s(point, speed, faults.slow_host_factor if slow_host else 1.0)
+            part = min(launches - done, step_s / period)
+            step_ns = max(1, round(part * period / NS))
+            share = point.period_s / period
+            rest = self._rest_parts_w(clock, point.voltage_v)
+            self._pass(step_ns, clock, point.voltage_v, mask, rest | {name: watt * share for name, watt in point.parts_w.items()})
+            done = launches if launches - done - part < 1e-6 else done + part
+            times.append(times[-1] + step_ns * NS)
+            counts.append(done)
+            step_s = step_s if not governed else min(2.0 * step_s, LONGEST_STEP_S)
+            governed = True
+        if stale:
+            self.frozen_s.append((begin_s, self.now_s))
+        edges = np.interp(np.linspace(0.0, launches, segments + 1), counts, times)
+        return RunOutcome(start_ns=start_ns, end_ns=self.now_ns, segment_s=np.diff(edges) / (launches / segments) * reported)
+
+    def operating_point(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
+        """A kernel at a clock; worked out once."""
+        point = kernel.points.get(sm_clock_mhz)
+        if point is None:
+            point = self._work_out(kernel, sm_clock_mhz)
+            kernel.points[sm_clock_mhz] = point
+        return point
+
+    def _work_out(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
+        """Time and power of a launch, with the sag of voltage and clock that its own current causes."""
+        profile = self.profile
+        at_rest = volt = voltage_v(profile, sm_clock_mhz)
+        clock = sm_clock_mhz
+        for _ in range(CURRENT_ITERATIONS):
+            timing = kernel_timing(profile, self.gpu, kernel.plan, kernel.l2_state, clock, self._speeds)
+            period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
+            duty = timing.gpu_s / period
+            over = (volt / profile.energy.reference_voltage_v) ** 2
+            parts = {name: joule * over / period for name, joule in kernel.energy.core_j.items()}
+            parts["dram"] = kernel.energy.dram_j / period
+            parts["hidden"] = kernel.energy.hidden_j * over / period
+            parts["active"] = profile.power.active_w * duty
+            parts["busy_sms"] = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * timing.busy_share * duty
+            core_w = sum(parts.values()) - parts["dram"] - parts["active"]
+            volt = at_rest - profile.clock.load_line_ohm * core_w / at_rest
+            clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
+        return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, parts_w=parts)
+
+    def _period_s(self, point: OperatingPoint, speed: float, host_factor: float) -> float:
+        """Time from one launch to the next, with this run's luck [s]."""
+        schedule = self.profile.schedule
+        return max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s * host_factor)
+
+    def _governed_clock(self, kernel: LoadedKernel, governed: bool, factor: float) -> tuple[float, int]:
+        """The clock that heat and the power limit leave, and the reasons for it."""
+        clock = self.profile.clock
+        asked = clock.boost_mhz if self.locked_mhz is None else self.locked_mhz
+        mask, wanted = 0, asked * factor
+        hot = self.temperature_c - clock.slowdown_temperature_c
+        if hot > 0.0 or factor < 1.0:
+            wanted -= max(hot, 0.0) * clock.slowdown_mhz_per_k
+            mask |= THROTTLE_BITS["sw_thermal_slowdown"]
+        top = int(np.searchsorted(self._clocks, wanted + CLOCK_TOLERANCE_MHZ, side="right")) - 1
+        top = max(top, 0)
+        if governed and self._power_at(kernel, top) > self.gpu.power_limit_w:
+            mask |= THROTTLE_BITS["sw_power_cap"]
+            low = 0
+            while low < top:
+                middle = (low + top + 1) // 2
+                if self._power_at(kernel, middle) <= self.gpu.power_limit_w:
+                    low = middle
+                else:
+                    top = middle - 1
+            top = low
+        return float(self._clocks[top]), mask
+
+    def _power_at(self, kernel: LoadedKernel, index: int) -> float:
+        clock = float(self._clocks[index])
+        point = self.operating_point(kernel, clock)
+        return point.added_w + sum(self._rest_parts_w(clock, point.voltage_v).values())
+
+    def _rest_parts_w(self, clock: float, volt: float) -> dict[str, float]:
+        profile = self.profile
+        return {
+            "board": profile.power.board_w,
+            "clock_tree": clock_tree_w(profile, profile.power.idle_clock_w, volt, clock),
+            "leakage": leakage_w(profile, volt, self.temperature_c),
+        }
+
+    def _settled_rest_w(self) -> float:
+        """Power of the board after a long rest, warm by itself [W]."""
+        thermal, clock = self.profile.thermal, self.rest_clock_mhz()
+        power = self.profile.power.board_w
+        for _ in range(20):
+            temperature = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * power
+            power = rest_power_w(self.profile, clock, temperature)
+        return power
+
+    def _pass(self, step_ns: int, clock: float, volt: float, mask: int, parts_w: dict[str, float]) -> None:
+        """Time passes with the silicon at constant power."""
+        seconds = step_ns * NS
+        for name, watt in parts_w.items():
+            self.ledger_j[name] += watt * seconds
+        power = sum(parts_w.values())
+        self._extend(self.now_ns + step_ns, power, clock, volt, mask)
+        thermal = self.profile.thermal
+        self._die_k += (thermal.die_k_per_w * power - self._die_k) * -math.expm1(-seconds / thermal.die_time_s)
+        self._sink_k += (thermal.sink_k_per_w * power - self._sink_k) * -math.expm1(-seconds / thermal.sink_time_s)
+
+    def _extend(self, until_ns: int, power_w: float, clock: float, volt: float, mask: int) -> None:
+        self._log.append((self.trace.end_s, clock, self.temperature_c, volt, mask))
+        self.trace.extend(until_ns * NS, power_w)
+        self.now_ns = until_ns
+
+    def states_at(self, time_s: Array) -> tuple[Array, Array, Array, IntArray]:
+        """SM clock [MHz], temperature [degree Celsius], voltage [V] and throttle mask at past times, shape (n,) each."""
+        first = max(0, len(self._log) - 1)
+        while first > 0 and self._log[first][0] > (time_s[0] if len(time_s) else self.now_s):
+            first -= 1
+        log = np.array(self._log[first:])
+        rows = log[np.maximum(np.searchsorted(log[:, 0], time_s, side="right") - 1, 0)]
+        return rows[:, 1], rows[:, 2], rows[:, 3], rows[:, 4].astype(np.int64)

@@ -1,0 +1,57 @@
+"""How every command ends: exit status, one line for an error, silence for a closed pipe.
+
+0 done · 1 it could not be done · 2 wrong usage · 3 done, but a warning holds or data were rejected · 130 interrupted
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+DONE_WITH_WARNINGS: Final = 3
+INTERRUPTED: Final = 130
+
+
+def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
+    """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
+
+    `errors` are the exceptions whose message is meant for the user.  They, wrong usage and an interruption become
+    one line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?" for it
+    try:
+        status = command.main(args=None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
+        return status if isinstance(status, int) else DONE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else name
+        _complain(f"{path}: {_one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
+        return WRONG_USAGE
+    except click.ClickException as error:
+        _complain(f"{name}: {_one_line(error.format_message())}")
+        return FAILED
+    except (click.Abort, KeyboardInterrupt):
+        _complain(f"{name}: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; nobody is left to tell
+        return FAILED
+    except MemoryError:
+        _complain(f"{name}: not enough memory")
+        return FAILED
+    except errors as error:
+        _complain(f"{name}: {_one_line(str(error))}")
+        return FAILED
+
+
+def _complain(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

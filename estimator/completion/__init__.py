@@ -1,0 +1,92 @@
+"""Completion: what a model launches and a traced operator list leaves out.
+
+A rule set is a named, versioned tuple of rules; the name never changes its meaning, new findings make a new version.
+Each rule is a small function from `Patterns` to `Change`s and reads the list as it was traced, so that the order of
+rules does not matter.  What a rule adds carries the origin "completed:RULE", what it puts right "corrected:RULE".
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from estimator.completion.attention_rules import broadcast_mask, causal_where, context_copy, operand_copies, repeat_kv, rotary
+from estimator.completion.changes import Change
+from estimator.completion.language_rules import embeddings, rms_norm
+from estimator.completion.patterns import Patterns
+from estimator.completion.vision_rules import (
+    batch_norm,
+    concatenation,
+    depthwise,
+    layout_conversion,
+    patch_tokens,
+    pooling,
+    residual_add,
+)
+from estimator.errors import WorkloadError
+from estimator.listing import Listing
+from estimator.workload import Operator
+
+Rule = Callable[[Patterns], Iterator[Change]]
+
+RULE_SETS: Final[dict[str, dict[str, Rule]]] = {
+    "eager-pytorch-1": {
+        "operand_copies": operand_copies,
+        "context_copy": context_copy,
+        "causal_where": causal_where,
+        "broadcast_mask": broadcast_mask,
+        "repeat_kv": repeat_kv,
+        "rotary": rotary,
+        "embeddings": embeddings,
+        "rms_norm": rms_norm,
+        "depthwise": depthwise,
+        "batch_norm": batch_norm,
+        "layout_conversion": layout_conversion,
+        "pooling": pooling,
+        "residual_add": residual_add,
+        "concatenation": concatenation,
+        "patch_tokens": patch_tokens,
+    },
+}
+"""Rules by name of the rule set."""
+
+DEFAULT_RULE_SET: Final = "eager-pytorch-1"
+
+
+def parse_completion(completion: bool | str) -> tuple[str, dict[str, Rule]]:
+    """The name to record and the rules to apply for a completion setting.
+
+    True is the default rule set, False none.  A name may be followed by rules to leave out, each after a minus sign:
+    "eager-pytorch-1 -batch_norm -embeddings".  Raises WorkloadError for a name that is unknown.
+    """
+    if completion is True:
+        completion = DEFAULT_RULE_SET
+    if not completion:
+        return "", {}
+    name, *without = completion.split()
+    if name not in RULE_SETS:
+        raise WorkloadError(f"unknown completion rule set {name!r}; known: {', '.join(RULE_SETS)}")
+    rules = dict(RULE_SETS[name])
+    for item in without:
+        if not item.startswith("-") or rules.pop(item[1:], None) is None:
+            known = ", ".join(RULE_SETS[name])
+            raise WorkloadError(f"completion {completion!r}: {item!r} must be '-' and a rule of {name}, once: {known}")
+    return " ".join((name, *without)), rules
+
+
+def complete(listing: Listing, rules: dict[str, Rule]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+    """A listing merged into unique operators and their counts, with the changes of `rules` made.
+
+    Listed operators come first, in first-seen order, then what was added, rule by rule.
+    """
+    patterns = Patterns(listing)
+    counts = listing.counts()
+    totals: dict[Operator, float] = {}
+    changes = [change for rule in rules.values() for change in rule(patterns)]
+    for change in changes:
+        if change.replaces >= 0:
+            counts[change.replaces] -= change.times
+    for operator, count in zip(listing.operators, counts, strict=True):
+        if count > 0.0:
+            totals[operator] = totals.get(operator, 0.0) + count
+    for change in changes:
+        totals[change.operator] = totals.get(change.operator, 0.0) + change.times
+    return tuple(totals), tuple(totals.values())

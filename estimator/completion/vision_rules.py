@@ -1,0 +1,183 @@
+"""Completion rules for convolution networks and image transformers, as eager PyTorch runs them channels-first."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from estimator.completion.changes import ADDED, CORRECTED, Change, moved, rowwise
+from estimator.completion.patterns import NOTHING, Patterns
+from estimator.host_shares import INNER, INTERNAL, LIGHT
+from estimator.workload import Operator, conv_output_size
+
+CONVERTED: Final = frozenset({"bf16", "fp16"})
+"""Precisions whose tensor-core convolutions work channels-last inside cuDNN."""
+
+BOTTLENECK: Final = 3
+BASIC: Final = 2
+"""Convolutions of the two kinds of residual block."""
+
+
+class Image(NamedTuple):
+    """A tensor of images: channels, height, width, and elements over the batch."""
+
+    channels: float
+    height: float
+    width: float
+    elements: float
+
+
+def conv_input(operator: Operator) -> Image:
+    """What a convolution reads."""
+    batch, channels, height, width = operator.shape[:4]
+    return Image(channels, height, width, batch * channels * height * width)
+
+
+def conv_output(operator: Operator) -> Image:
+    """What a convolution writes."""
+    height, width = conv_output_size(operator)
+    return Image(operator["filters"], height, width, operator["batch"] * operator["filters"] * height * width)
+
+
+def is_patch_embedding(operator: Operator) -> bool:
+    """Whether a convolution cuts an image into patches that do not overlap."""
+    return operator["kernel_h"] == operator["stride"] > 1.0
+
+
+def depthwise(patterns: Patterns) -> Iterator[Change]:
+    """Depthwise convolutions are listed as dense ones, with up to 512 times their operations."""
+    for site in (site for site in patterns.conv_sites if site in patterns.depthwise):
+        dense = patterns.operators[site.conv]
+        *dimensions, _ = dense.shape
+        light = Operator(
+            family="conv",
+            operator="depthwise",
+            precision=dense.precision,
+            shape=(*dimensions, dense["channels"]),
+            precision_out=dense.precision_out,
+            origin=f"{CORRECTED}depthwise",
+        )
+        yield Change(light, site.times, site.conv)
+
+
+def batch_norm(patterns: Patterns) -> Iterator[Change]:
+    """A batch norm follows every convolution, but not a patch embedding nor one with a layer norm right behind it."""
+    for site in patterns.conv_sites:
+        operator = patterns.operators[site.conv]
+        if is_patch_embedding(operator) or site.after == site.norm != NOTHING:
+            continue
+        out = conv_output(operator)
+        rows = out.elements / out.channels
+        yield Change(rowwise("norm", "batchnorm", operator.precision, rows, out.channels, f"{ADDED}batch_norm", LIGHT), site.times)
+
+
+def layout_conversion(patterns: Patterns) -> Iterator[Change]:
+    """cuDNN turns the input and the output of a dense 16-bit convolution from channels-first to channels-last and back."""
+    origin = f"{ADDED}layout_conversion"
+    for site in patterns.conv_sites:
+        operator = patterns.operators[site.conv]
+        if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise:
+            continue
+        for image in (conv_input(operator), conv_output(operator)):
+            size = image.elements
+            yield Change(moved("copy", "layout", operator.precision, size, size, origin, INTERNAL), site.times)
+
+
+def pooling(patterns: Patterns) -> Iterator[Change]:
+    """A convolution's output reaches the next one smaller, with as many channels: a pooling lies between.
+
+    The average over the image before a classifier is found the same way.
+    """
+    for site in patterns.conv_sites:
+        operator = patterns.operators[site.conv]
+        out = conv_output(operator)
+        if site.following != NOTHING:
+            taken = conv_input(patterns.operators[site.following])
+            if taken.channels == out.channels and taken.height < out.height:
+                pool = moved("elementwise", "pool", operator.precision, taken.elements, out.elements, f"{ADDED}pooling", LIGHT)
+                yield Change(pool, site.times)
+    if patterns.conv_order:
+        yield from _global_pooling(patterns)
+
+
+def _global_pooling(patterns: Patterns) -> Iterator[Change]:
+    conv, last = patterns.operators[patterns.conv_order[-1]], patterns.operators[patterns.order[-1]]
+    out = conv_output(conv)
+    if last.operator == "linear" and (last["m"], last["k"]) == (conv["batch"], out.channels):
+        rows = conv["batch"] * out.channels
+        yield Change(rowwise("reduction", "mean", conv.precision, rows, out.height * out.width, f"{ADDED}pooling", LIGHT), 1.0)
+
+
+def residual_add(patterns: Patterns) -> Iterator[Change]:
+    """Residual networks add in place, which is not listed.
+
+    Such a network is known by a shortcut: two convolutions in a row with one output shape, the second of which does
+    not read the first.  Its blocks are 1×1, k×k, 1×1 or k×k, k×k.  Where additions of images are listed, none is
+    added.
+    """
+    if not patterns.conv_order or any(operator.operator in ("add", "other") for operator in patterns.operators):
+        return
+    convs = [patterns.operators[number] for number in patterns.conv_order]
+    shortcuts = _shortcuts(patterns)
+    if not shortcuts:
+        return
+    position = 1
+    while position < len(convs):
+        depth = _block_depth(convs, position)
+        end = position + depth
+        has_shortcut = patterns.conv_order[end - 1 : end + 1] in shortcuts
+        out = conv_output(convs[min(end, len(convs)) - 1])
+        if depth and end <= len(convs) and (has_shortcut or conv_input(convs[position]) == out):
+            origin = f"{ADDED}residual_add"
+            yield Change(moved("elementwise", "add", convs[position].precision, out.elements, 2.0 * out.elements, origin, LIGHT), 1.0)
+            position = end + has_shortcut
+        else:
+            position += 1
+
+
+def _shortcuts(patterns: Patterns) -> set[tuple[int, ...]]:
+    """Pairs of convolutions in a row, the second a shortcut beside the first."""
+    pairs: set[tuple[int, ...]] = set()
+    for site in patterns.conv_sites:
+        if site.after != NOTHING and site.after == site.following:
+            first, second = patterns.operators[site.conv], patterns.operators[site.after]
+            if conv_output(first) == conv_output(second) and conv_input(second) != conv_output(first):
+                pairs.add((site.conv, site.after))
+    return pairs
+
+
+def _block_depth(convs: list[Operator], position: int) -> int:
+    """Convolutions of the residual block that may start at a position, 0 where none does."""
+    kernels = [conv["kernel_h"] for conv in convs[position : position + BOTTLENECK]]
+    if len(kernels) == BOTTLENECK and kernels[0] == kernels[2] == 1.0 < kernels[1]:
+        return BOTTLENECK
+    return BASIC if len(kernels) >= BASIC and min(kernels[:BASIC]) > 1.0 else 0
+
+
+def concatenation(patterns: Patterns) -> Iterator[Change]:
+    """A convolution reads twice the channels that the one before it wrote: it reads a concatenation with a kept tensor."""
+    for site in patterns.conv_sites:
+        if site.previous == NOTHING:
+            continue
+        taken, written = conv_input(patterns.operators[site.conv]), conv_output(patterns.operators[site.previous])
+        if taken.channels == 2.0 * written.channels and taken.height == written.height and taken.width == written.width:
+            precision, size = patterns.operators[site.conv].precision, taken.elements
+            yield Change(moved("copy", "cat", precision, size, size, f"{ADDED}concatenation", LIGHT), site.times)
+
+
+def patch_tokens(patterns: Patterns) -> Iterator[Change]:
+    """An image transformer puts a class token before its patches, which copies them.
+
+    A convolution that leads to a layer norm over as many elements as it wrote (MobileViT) is unfolded into patches by
+    two copies, and folded back by two more before the next convolution.
+    """
+    for site in patterns.conv_sites:
+        norm = patterns.operator(site.norm)
+        if norm is None:
+            continue
+        operator = patterns.operators[site.conv]
+        tokens, written = norm.shape[0] * norm.shape[1], conv_output(operator).elements
+        if tokens > written and is_patch_embedding(operator):
+            origin = f"{ADDED}patch_tokens"
+            yield Change(moved("copy", "cat", operator.precision, tokens, written, origin, LIGHT), site.times)
+        elif tokens == written and site.following != NOTHING:
+            origin = f"{ADDED}patch_tokens"
+            yield Change(moved("copy", "transpose", operator.precision, tokens, tokens, origin, INNER), 4.0 * site.times)

@@ -1,0 +1,154 @@
+"""Estimates as text: tables for people, JSON and CSV for programs."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from estimator.prediction import Estimate, KernelEstimate
+
+TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+POWER_UNITS: Final = ((1.0, "W"),)
+ENERGY_UNITS: Final = ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
+
+SUMMARY_FIELDS: Final = (
+    "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
+)  # fmt: skip
+"""Fields of one result, besides kernels and warnings."""
+
+KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
+SIGNIFICANT_DIGITS: Final = 4
+UNKNOWN: Final = "–"
+NUMBER: Final = re.compile(r"\d[\d.,e+-]*")
+
+
+def result_document(result: "Estimate") -> dict[str, Any]:
+    """One result as JSON data; a number that is unknown is null."""
+    return {
+        **{name: _known(getattr(result, name)) for name in SUMMARY_FIELDS},
+        "kernels": [_kernel_document(kernel) for kernel in result.kernels],
+        "warnings": list(result.warnings),
+    }
+
+
+def _kernel_document(kernel: "KernelEstimate") -> dict[str, Any]:
+    values = {name: _known(getattr(kernel, name)) for name in KERNEL_FIELDS}
+    return {**values, "utilization": {module: _known(share) for module, share in kernel.utilization.items()}}
+
+
+def json_text(results: Sequence["Estimate"]) -> str:
+    """One JSON document: an object for one result, a list for several."""
+    import json
+
+    documents = [result_document(result) for result in results]
+    return json.dumps(documents[0] if len(documents) == 1 else documents, indent=1, allow_nan=False) + "\n"
+
+
+def csv_text(results: Sequence["Estimate"]) -> str:
+    """A line per result under a header; unknown numbers are empty, warnings are joined by "; "."""
+    import csv
+    import io
+
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*SUMMARY_FIELDS, "warnings"])
+    for result in results:
+        values = (_known(getattr(result, name)) for name in SUMMARY_FIELDS)
+        writer.writerow(["" if value is None else value for value in values] + ["; ".join(result.warnings)])
+    return stream.getvalue()
+
+
+def table_text(results: Sequence["Estimate"], kernels: int | None, simulated: bool) -> str:
+    """Tables for people: per workload a line for every clock and, where `kernels` is not 0, the kernels by time.
+
+    kernels: how many to show, None for all.  simulated: whether the bundle was fitted on a simulated board.
+    """
+    blocks = []
+    for workload in dict.fromkeys(result.workload for result in results):
+        own = [result for result in results if result.workload == workload]
+        origin = ", fitted on a simulated board" if simulated else ""
+        blocks.append(f"{workload} on {own[0].gpu} (bundle {own[0].bundle}{origin})\n" + _summary(own))
+        blocks.extend(_kernel_table(result, kernels) for result in own if kernels != 0)
+    return "\n".join(blocks)
+
+
+def _summary(results: Sequence["Estimate"]) -> str:
+    header = ["asked", "SM clock", "latency", "power", "energy", "GPU time"]
+    rows = [
+        [
+            f"{result.asked_clock_mhz:g}",
+            f"{result.sm_clock_mhz:g} MHz",
+            with_spread(result.latency_s, result.latency_s_std, TIME_UNITS),
+            with_spread(result.power_w, result.power_w_std, POWER_UNITS),
+            with_spread(result.energy_j, result.energy_j_std, ENERGY_UNITS),
+            with_spread(result.gpu_s, math.nan, TIME_UNITS),
+        ]
+        for result in results
+    ]
+    return aligned([header, *rows])
+
+
+def _kernel_table(result: "Estimate", most: int | None) -> str:
+    """Kernels of one result, the longest total time first."""
+    ranked = sorted(result.kernels, key=lambda kernel: -kernel.count * kernel.latency_s)
+    shown = ranked if most is None else ranked[:most]
+    total = sum(kernel.count * kernel.latency_s for kernel in ranked) or math.nan
+    modules = list(ranked[0].utilization) if ranked else []
+    rows = [["share", "count", "one launch", "power", "energy", *(f"{module} %" for module in modules), "kernel"]]
+    for kernel in shown:
+        rows.append(
+            [
+                f"{kernel.count * kernel.latency_s / total:.1%}",
+                f"{kernel.count:g}",
+                with_spread(kernel.latency_s, math.nan, TIME_UNITS),
+                with_spread(kernel.power_w, math.nan, POWER_UNITS),
+                with_spread(kernel.energy_j, math.nan, ENERGY_UNITS),
+                *(f"{100.0 * share:.0f}" for share in kernel.utilization.values()),
+                kernel.operator,
+            ]
+        )
+    rest = ranked[len(shown) :]
+    left = sum(kernel.count * kernel.latency_s for kernel in rest) / total
+    more = f"  … {len(rest)} more kernels with {left:.1%} of the time (--kernels all)\n" if rest else ""
+    return f"kernels at {result.sm_clock_mhz:g} MHz\n" + aligned(rows, left_columns={len(rows[0]) - 1}) + more
+
+
+def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Warnings of several results of named workloads; those of one workload that differ in numbers alone are one line."""
+    first: dict[tuple[str, str], str] = {}
+    more: dict[tuple[str, str], int] = {}
+    for name, texts in warnings:
+        for text in texts:
+            key = (name, NUMBER.sub("#", text))
+            more[key] = more.get(key, -1) + 1
+            first.setdefault(key, text)
+    return [f"{key[0]}: {text}" + (f" (and alike at {more[key]} more clocks)" if more[key] else "") for key, text in first.items()]
+
+
+def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
+    """Rows of text in columns, to the right but for `left_columns`, two blanks between them."""
+    left = set(left_columns)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        "  "
+        + "  ".join(cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def with_spread(value: float, std: float, units: Sequence[tuple[float, str]]) -> str:
+    """A quantity in the unit that suits its size, with its standard deviation where it is known."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1] if value else units[0])
+    scaled = value / scale
+    whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
+    decimals = max(0, SIGNIFICANT_DIGITS - whole_digits)
+    spread = f" ± {std / scale:.2g}" if math.isfinite(std) else ""
+    return f"{scaled:.{decimals}f}{spread} {unit}"
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,78 @@
+"""Kernels measured or asked for one by one, as a table: operators, each at its own clock → latency and power.
+
+Unlike an estimate of a workload this includes what a measuring host adds (the launch floor) and what repeated
+launches of one kernel save (operands that stay in L2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.coefficients import COLUMN, coefficient_rows, group_key
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import KnownTiles, lower
+from estimator.phases import EVENTS, Phases
+from estimator.power import POWER_TERMS, power_events, static_power_w, tensor_rate, term_scale
+from estimator.power import events_per_second as full_rates
+from estimator.prediction import board_tables, power_model
+from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.timeline import kernel_seconds
+from estimator.workload import Operator
+
+WARM_KNEE: Final = 0.8
+"""Working set, in L2 sizes, from which on repeated launches of one kernel go back to DRAM."""
+
+WARM_SHARPNESS: Final = 4.0
+"""Sharpness of that transition."""
+
+DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """Predictions for kernels, columns of shape (n,): one launch's latency, power while it runs (nan: none), group (None: none)."""
+
+    latency_s: Array
+    power_w: Array
+    groups: tuple[str | None, ...]
+
+
+def predict_kernels(
+    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: BoolArray, known: KnownTiles | None = None
+) -> KernelTable:
+    """Latency and power of kernels, each launched over and over by itself at its own clock.
+
+    sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
+    """
+    groups = {name: group.coefficients for name, group in bundle.groups.items()}
+    coefficients, served = coefficient_rows(groups, [group_key(o) for o in operators])
+    phases = lower(operators, gpu, coefficients, known).phases
+    seconds = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ)
+    latency_s: Array = np.maximum(seconds, coefficients[:, COLUMN["floor_s"]])
+    return KernelTable(latency_s=latency_s, power_w=_power_w(bundle, gpu, phases, latency_s, sm_clock_mhz, warm), groups=tuple(served))
+
+
+def kernel_events(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
+    """Events of POWER_TERMS of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM."""
+    events = power_events(phases, gpu, 0.0)
+    footprint = phases.events[:, EVENTS.index("dram")]
+    hit = 1.0 / (1.0 + (footprint / (WARM_KNEE * gpu.l2_bytes)) ** WARM_SHARPNESS)
+    events[:, DRAM_TERMS] = np.where(warm, footprint * (1.0 - hit), footprint)[:, None]
+    return events
+
+
+def _power_w(bundle: Bundle, gpu: GpuSpec, phases: Phases, latency_s: Array, sm_clock_mhz: Array, warm: BoolArray) -> Array:
+    model = power_model(bundle)
+    if model is None:
+        return np.full(len(latency_s), np.nan)
+    point = board_tables(bundle, gpu).at(sm_clock_mhz)
+    rate = kernel_events(phases, gpu, warm) / latency_s[:, None]
+    if model.concavity != 1.0:
+        full = full_rates(gpu, sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
+        rate = full * (rate / full) ** model.concavity
+    dynamic = (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
+    power_w: Array = np.minimum(static_power_w(model, point, np.ones_like(latency_s)) + dynamic, gpu.power_limit_w)
+    return power_w

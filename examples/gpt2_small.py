@@ -1,0 +1,81 @@
+"""Write examples/gpt2-small-b8-s512.json: the operators of one GPT-2 small prefill.
+
+    python examples/gpt2_small.py [BATCH LENGTH]
+
+Everything follows from the published configuration (12 layers, 768 wide, 12 heads, 3,072 inside the
+feed-forward; Radford et al. 2019) and from how eager PyTorch runs the Hugging Face model: attention as separate
+kernels, the tanh approximation of GELU as eight element-wise ones, bf16 throughout, no language-model head.
+It is a pattern for writing a workload of your own.
+"""
+
+import sys
+from pathlib import Path
+
+from estimator.formats import write_workload
+from estimator.host_shares import INNER, LAYER, LIGHT
+from estimator.workload import Operator, Workload, make_operator, merge_operators
+
+LAYERS, WIDTH, HEADS, INNER_WIDTH = 12, 768, 12, 3072
+PRECISION = "bf16"
+
+
+def linear(tokens: int, outputs: int, inputs: int) -> Operator:
+    """A linear layer."""
+    return make_operator("gemm", "linear", PRECISION, batch=1, m=tokens, n=outputs, k=inputs)
+
+
+def stream(name: str, elements: int, inputs: int = 1, host_share: float = LIGHT) -> Operator:
+    """An element-wise operator that reads `inputs` tensors of the size that it writes."""
+    return make_operator("elementwise", name, PRECISION, elements=elements, reads=elements * inputs, host_share=host_share)
+
+
+def copy(name: str, elements: int, host_share: float = INNER) -> Operator:
+    """A copy, changing the order of elements or not."""
+    return make_operator("copy", name, PRECISION, elements=elements, reads=elements, host_share=host_share)
+
+
+def norm(tokens: int) -> Operator:
+    """A layer norm."""
+    return make_operator("norm", "layernorm", PRECISION, rows=tokens, dim=WIDTH)
+
+
+def attention(batch: int, length: int) -> list[Operator]:
+    """Self-attention of one layer."""
+    tokens, products, head_dim = batch * length, batch * HEADS, WIDTH // HEADS
+    scores, hidden = products * length * length, tokens * WIDTH
+    operands = [copy("contiguous", hidden), copy("transpose", hidden), copy("contiguous", hidden)] if batch > 1 else []
+    return [
+        linear(tokens, 3 * WIDTH, WIDTH),
+        *operands,
+        make_operator("gemm", "bmm", PRECISION, batch=products, m=length, n=length, k=head_dim),
+        stream("scalar_div", scores),
+        stream("where", scores, host_share=LAYER),
+        make_operator("softmax", "softmax", PRECISION, rows=products * length, dim=length),
+        make_operator("gemm", "bmm", PRECISION, batch=products, m=length, n=head_dim, k=length),
+        copy("contiguous", hidden),
+        linear(tokens, WIDTH, WIDTH),
+    ]
+
+
+def feed_forward(tokens: int) -> list[Operator]:
+    """Feed-forward part of one layer: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), an operator for each step."""
+    inner = tokens * INNER_WIDTH
+    gelu = ["scalar_mul", "scalar_pow", "scalar_mul", "add", "scalar_mul", "tanh", "scalar_mul", "mul"]
+    steps = [stream(name, inner, inputs=2 if name in ("add", "mul") else 1) for name in gelu]
+    return [linear(tokens, INNER_WIDTH, WIDTH), *steps, linear(tokens, WIDTH, INNER_WIDTH)]
+
+
+def gpt2_small(batch: int, length: int) -> Workload:
+    """One prefill of `batch` sequences of `length` tokens."""
+    tokens = batch * length
+    residual = stream("add", tokens * WIDTH, inputs=2)
+    embedding = [*[copy("gather", tokens * WIDTH, LAYER)] * 2, residual]
+    layer = [norm(tokens), *attention(batch, length), residual, norm(tokens), *feed_forward(tokens), residual]
+    operators, counts = merge_operators([*embedding, *layer * LAYERS, norm(tokens)])
+    return Workload(name=f"gpt2-small-b{batch}-s{length}", operators=operators, counts=counts, model_family="gpt2")
+
+
+if __name__ == "__main__":
+    batch, length = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (8, 512)
+    workload = gpt2_small(batch, length)
+    write_workload(workload, Path(__file__).with_name(f"{workload.name}.json"))

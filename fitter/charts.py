@@ -1,0 +1,153 @@
+"""Charts as inline SVG: scatter and line plots that need no script, no network and follow the page's colours.
+
+Colours come from the page's CSS (`currentColor`, classes `p0`, `p1`, … for points, `l0`, … for lines), so that one
+drawing serves light and dark.  Every chart has a title and a description for screen readers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from math import ceil, floor, log10
+from typing import Final
+
+import numpy as np
+
+from estimator.quantities import Array
+
+WIDTH: Final = 460.0
+HEIGHT: Final = 340.0
+LEFT: Final = 62.0
+RIGHT: Final = 14.0
+TOP: Final = 14.0
+BOTTOM: Final = 48.0
+"""Size and margins of a chart [SVG unit, 1 px at full width]."""
+
+MOST_POINTS: Final = 1500
+"""More points than this are thinned evenly over the sorted values: the page stays small and the extremes stay."""
+
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points or a line of one name: x and y of shape (n,)."""
+
+    name: str
+    x: Array
+    y: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A linear or logarithmic axis from `low` to `high`, with a label that names the unit."""
+
+    label: str
+    low: float
+    high: float
+    logarithmic: bool
+
+    def place(self, values: Array) -> Array:
+        """Positions of values, 0 at `low`, 1 at `high`."""
+        if self.logarithmic:
+            return (np.log10(values) - log10(self.low)) / (log10(self.high) - log10(self.low))
+        return (values - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Round values along the axis."""
+        if self.logarithmic:
+            first, last = floor(log10(self.low)), ceil(log10(self.high))
+            step = max(1, ceil((last - first) / 7))
+            return [10.0**e for e in range(first, last + 1, step)]
+        raw = (self.high - self.low) / 5.0
+        unit = 10.0 ** floor(log10(raw))
+        step_size = next(unit * factor for factor in (1.0, 2.0, 5.0, 10.0) if unit * factor >= raw)
+        first_tick = ceil(self.low / step_size)
+        return [step_size * i for i in range(first_tick, floor(self.high / step_size + 1e-9) + 1)]
+
+
+def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool) -> Axis:
+    """An axis that holds all values; whole decades when logarithmic."""
+    joined = np.concatenate([v[np.isfinite(v)] for v in values]) if values else np.zeros(0)
+    joined = joined[joined > 0] if logarithmic else joined
+    low, high = (float(joined.min()), float(joined.max())) if joined.size else (1.0, 10.0)
+    if logarithmic:
+        return Axis(
+            label=label, low=10.0 ** floor(log10(low)), high=10.0 ** max(ceil(log10(high)), floor(log10(low)) + 1), logarithmic=True
+        )
+    margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+    return Axis(label=label, low=max(low - margin, 0.0) if low >= 0 else low - margin, high=high + margin, logarithmic=False)
+
+
+def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool) -> str:
+    """Points, at most MOST_POINTS a series; with the line y = x where both axes hold the same quantity."""
+    body = _diagonal(x, y) if diagonal else ""
+    for number, part in enumerate(series):
+        thinned = _thinned(part)
+        left, top = _pixels(thinned, x, y)
+        points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(left, top, strict=True))
+        body += f'<path class="p{number}" d="{points}"/>'
+    return _frame(title, description, body, x, y, [part.name for part in series], "p")
+
+
+def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
+    """Lines through points in ascending x."""
+    body = ""
+    for number, part in enumerate(series):
+        left, top = _pixels(part, x, y)
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(left, top, strict=True))
+        body += f'<polyline class="l{number}" points="{points}"/>'
+    return _frame(title, description, body, x, y, [part.name for part in series], "l")
+
+
+def _thinned(series: Series) -> Series:
+    known = np.isfinite(series.x) & np.isfinite(series.y)
+    x, y = series.x[known], series.y[known]
+    if len(x) > MOST_POINTS:
+        order = np.argsort(x / np.maximum(y, 1e-300), kind="stable")  # by error, so that the worst stay
+        keep = order[np.linspace(0, len(x) - 1, MOST_POINTS).round().astype(np.int64)]
+        x, y = x[keep], y[keep]
+    return Series(name=series.name, x=x, y=y)
+
+
+def _pixels(series: Series, x: Axis, y: Axis) -> tuple[Array, Array]:
+    left = LEFT + x.place(series.x) * (WIDTH - LEFT - RIGHT)
+    top = HEIGHT - BOTTOM - y.place(series.y) * (HEIGHT - TOP - BOTTOM)
+    return left, top
+
+
+def _diagonal(x: Axis, y: Axis) -> str:
+    ends = np.array([max(x.low, y.low), min(x.high, y.high)])
+    if ends[0] >= ends[1]:
+        return ""
+    left, top = _pixels(Series(name="", x=ends, y=ends), x, y)
+    return f'<line class="diagonal" x1="{left[0]:.1f}" y1="{top[0]:.1f}" x2="{left[1]:.1f}" y2="{top[1]:.1f}"/>'
+
+
+def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Sequence[str], kind: str) -> str:
+    """Axes, grid, labels and legend around a drawing."""
+    number = next(_numbers)
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    grid, texts = "", ""
+    for tick in x.ticks():
+        at = LEFT + float(x.place(np.array([tick]))[0]) * (right - LEFT)
+        grid += f'<line x1="{at:.1f}" y1="{TOP:g}" x2="{at:.1f}" y2="{bottom:g}"/>'
+        texts += f'<text x="{at:.1f}" y="{bottom + 16:g}" text-anchor="middle">{tick:g}</text>'
+    for tick in y.ticks():
+        at = bottom - float(y.place(np.array([tick]))[0]) * (bottom - TOP)
+        grid += f'<line x1="{LEFT:g}" y1="{at:.1f}" x2="{right:g}" y2="{at:.1f}"/>'
+        texts += f'<text x="{LEFT - 6:g}" y="{at + 4:.1f}" text-anchor="end">{tick:g}</text>'
+    texts += f'<text x="{(LEFT + right) / 2:g}" y="{HEIGHT - 10:g}" text-anchor="middle">{escape(x.label)}</text>'
+    middle = (TOP + bottom) / 2
+    texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
+    legend = ""
+    if len(names) > 1:
+        for i, name in enumerate(names):
+            at = TOP + 14 + 16 * i
+            legend += f'<path class="{kind}{i}" d="M{LEFT + 14:g} {at - 4:g}h{0 if kind == "p" else 14}"/>'
+            legend += f'<text x="{LEFT + 34:g}" y="{at:g}">{escape(name)}</text>'
+    return (
+        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-labelledby="c{number}t c{number}d">'
+        f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>'
+        f'<g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}{legend}</g></svg>'
+    )

@@ -1,0 +1,175 @@
+"""Selection: data sets in, accepted rows and the reasons for all others out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from collector.dataset import is_kernel_dataset
+from estimator.specifications import gpu_names
+from fitter.errors import InputError, SelectionError
+from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, join_rows
+from fitter.sources import kernel_table, workload_dataset
+from fitter.sources.kernel_dataset import read_collected
+from fitter.sources.kernel_table import is_kernel_table, read_kernel_table
+from fitter.sources.screening import known_gpu
+from fitter.sources.tables import PARQUET_MAGIC, file_digest, open_table, read_head, read_header
+from fitter.sources.workload_dataset import is_workload_dataset, read_workload_dataset
+
+LOG_SUFFIX: Final = ".log.arrows"
+"""The log of an unfinished campaign, which counts as a kernel dataset."""
+
+
+def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selection:
+    """All rows of data sets of any kind, screened.
+
+    gpu: keep the rows of this GPU only (the others are rejected as OTHER_GPU), and the GPU of tables that have no such
+    column.  Raises InputError for a file that cannot be used, SelectionError for an unknown `gpu` and where no row is
+    left, DatasetError for a damaged kernel dataset.
+    """
+    if not paths:
+        raise InputError("no data set given; name at least one file or folder")
+    name = _canonical(gpu)
+    parts: list[Selection] = []
+    seen: dict[str, str] = {}
+    for path in paths:
+        part = _of_gpu(_read_one(Path(path), name), name)
+        digest = part.datasets[0].sha256
+        if digest in seen:
+            raise InputError(f"{path}: the same data as {seen[digest]}; give every data set once")
+        seen[digest] = str(path)
+        parts.append(part)
+    selection = _joined(parts)
+    if selection.kernels is None and selection.workloads is None:
+        raise SelectionError(_nothing_left(selection, name))
+    return selection
+
+
+def require_one_gpu(selection: Selection) -> str:
+    """The GPU of all rows.  Raises SelectionError, listing them with their rows, where there are several."""
+    names = selection.gpus
+    if len(names) == 1:
+        return names[0]
+    counts = {name: _rows_of(selection, name) for name in names}
+    listed = ", ".join(f"{name} ({count} rows)" for name, count in counts.items())
+    raise SelectionError(f"rows of {len(names)} GPUs: {listed}; a bundle describes one, choose it with --gpu NAME")
+
+
+def _canonical(gpu: str | None) -> str | None:
+    if gpu is None:
+        return None
+    spec = known_gpu(gpu)
+    if spec is None:
+        raise SelectionError(f"unknown GPU {gpu!r}; known: {', '.join(gpu_names())}")
+    return spec.name
+
+
+def _read_one(path: Path, gpu: str | None) -> Selection:
+    """One data set of whatever kind its content shows."""
+    if not path.exists() and not path.with_name(path.name + LOG_SUFFIX).is_file():
+        raise InputError(f"{path}: no such file or folder")
+    if not path.is_file() or path.name.endswith(LOG_SUFFIX) or is_kernel_dataset(path):
+        return _collected(path)
+    header = read_header(path)
+    if is_workload_dataset(header):
+        table = open_table(path, workload_dataset.COLUMNS)
+        reading = read_workload_dataset(table, gpu)
+        return _selection(path, table.sha256, "workload dataset", len(table), None, reading.rows, reading.rejected, reading.startups)
+    if is_kernel_table(header):
+        table = open_table(path, kernel_table.COLUMNS)
+        rows, rejected = read_kernel_table(table, gpu)
+        return _selection(path, table.sha256, "kernel table", len(table), rows, None, rejected)
+    found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
+    kind = "Parquet file" if read_head(path).startswith(PARQUET_MAGIC) else "table"
+    raise InputError(
+        f"{path}: a {kind} with columns {found}: neither a kernel dataset of `collect`, nor a workload dataset "
+        f"({', '.join(workload_dataset.NEEDED)}, …), nor a kernel table ({', '.join(kernel_table.NEEDED)}, …)"
+    )
+
+
+def _collected(path: Path) -> Selection:
+    dataset, rows, rejected = read_collected(path)
+    selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, rejected)
+    return replace(selection, datasets=(replace(selection.datasets[0], metadata=dataset.metadata),))
+
+
+def _selection(
+    path: Path,
+    digest: str,
+    kind: str,
+    count: int,
+    kernels: KernelRows | None,
+    workloads: WorkloadRows | None,
+    rejected: list[RejectedRow],
+    startups: tuple[Startup, ...] = (),
+) -> Selection:
+    used = (0 if kernels is None else len(kernels)) + (0 if workloads is None else len(workloads))
+    record = Dataset(name=path.name, sha256=digest, kind=kind, rows=count, used=used, rejected=count_reasons(rejected), metadata={})
+    notes = _notes(kernels, workloads, path.name)
+    return Selection(kernels=kernels, workloads=workloads, rejected=tuple(rejected), startups=startups, datasets=(record,), notes=notes)
+
+
+def _notes(kernels: KernelRows | None, workloads: WorkloadRows | None, source: str) -> tuple[str, ...]:
+    """Remarks on a data set that concern no single row."""
+    notes = []
+    if kernels is not None and np.any(kernels.at_limit):
+        notes.append(f"{source}: {int(kernels.at_limit.sum())} rows at the power limit say only that the kernel would draw more")
+    if workloads is not None and np.any(workloads.perturbed):
+        notes.append(f"{source}: {int(workloads.perturbed.sum())} runs changed their pace; they count less in the fit")
+    if workloads is not None and not np.any(workloads.startup_s > 0):
+        notes.append(f"{source}: the runs aim at no common duration; start-up stays in them")
+    return tuple(notes)
+
+
+def _of_gpu(selection: Selection, name: str | None) -> Selection:
+    """The rows of one GPU; all where `name` is None."""
+    if name is None:
+        return selection
+    rejected = list(selection.rejected)
+    kept: list[KernelRows | WorkloadRows | None] = []
+    for rows in (selection.kernels, selection.workloads):
+        own = np.array([] if rows is None else [rows.gpus[i] == name for i in rows.gpu_index], dtype=np.bool_)
+        if rows is not None:
+            for i in np.flatnonzero(~own).tolist():
+                source, other = rows.sources[rows.source_index[i]], rows.gpus[rows.gpu_index[i]]
+                rejected.append(RejectedRow(source=source, row=int(rows.row[i]), reason="OTHER_GPU", detail=other))
+        kept.append(rows.select(own) if rows is not None and own.any() else None)
+    used = sum(len(rows) for rows in kept if rows is not None)
+    return replace(
+        selection,
+        kernels=kept[0] if isinstance(kept[0], KernelRows) else None,
+        workloads=kept[1] if isinstance(kept[1], WorkloadRows) else None,
+        rejected=tuple(rejected),
+        datasets=(replace(selection.datasets[0], used=used, rejected=count_reasons(rejected)),),
+    )
+
+
+def _joined(parts: list[Selection]) -> Selection:
+    return Selection(
+        kernels=join_rows([part.kernels for part in parts if part.kernels is not None]),
+        workloads=join_rows([part.workloads for part in parts if part.workloads is not None]),
+        rejected=tuple(row for part in parts for row in part.rejected),
+        startups=tuple(startup for part in parts for startup in part.startups),
+        datasets=tuple(dataset for part in parts for dataset in part.datasets),
+        notes=tuple(note for part in parts for note in part.notes),
+    )
+
+
+def _rows_of(selection: Selection, name: str) -> int:
+    count = 0
+    for rows in (selection.kernels, selection.workloads):
+        if rows is not None:
+            count += sum(1 for i in rows.gpu_index if rows.gpus[i] == name)
+    return count
+
+
+def _nothing_left(selection: Selection, name: str | None) -> str:
+    """Why no row is left, with the first of each of the most frequent reasons."""
+    counts = count_reasons(selection.rejected)
+    example = next((row for row in selection.rejected if row.reason == next(iter(counts), "")), None)
+    listed = ", ".join(f"{count} {reason}" for reason, count in list(counts.items())[:4])
+    wanted = f" for {name}" if name else ""
+    where = f"; first: {example.source} row {example.row}, {example.detail}" if example else ""
+    return f"no usable row{wanted} among {selection.row_count} ({listed}){where}"

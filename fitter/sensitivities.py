@@ -1,0 +1,125 @@
+"""How much each coefficient moves a kernel's predicted time: ∂ ln t / ∂ ln θ of the equations of `estimator.timeline`.
+
+Written out term by term, as a fit of thousands of rows evaluates it tens of times; a test holds it against
+differences of `kernel_seconds`.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from estimator.coefficients import COEFFICIENTS, COLUMN, column_index
+from estimator.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
+from estimator.quantities import Array
+from estimator.timeline import REFERENCE_TILE_AREA, dram_share, effective_math_clocks
+
+_OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
+_SERIAL_COLUMNS: Final = column_index(SERIAL)
+_TERM: Final = np.array(OVERLAPPED_TERM)
+_TERM_MATRIX: Final = (_TERM[:, None] == np.arange(_TERM.max() + 1)).astype(np.float64)
+_CLOCKED: Final = np.array(OVERLAPPED_CLOCKED)
+_SERIAL_CLOCKED: Final = np.array(SERIAL_CLOCKED)
+_MATH: Final = OVERLAPPED.index("math")
+_DRAM: Final = OVERLAPPED.index("dram")
+_DRAM_COLUMNS: Final = [OVERLAPPED.index("dram"), OVERLAPPED.index("dram_activations")]
+_TINY: Final = 1e-300
+
+
+def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array) -> tuple[Array, Array]:
+    """ln of what a host reads for kernels measured alone, shape (n,), and its derivatives by ln θ, shape (n, len(COEFFICIENTS)).
+
+    phases (n, ·); coefficients (len(COEFFICIENTS),) of the one group of all rows; sm_clock_hz, ratio (n,), as in
+    `kernel_seconds`.  A coefficient of 0 has no logarithm; its column is 0.
+    """
+    c = coefficients
+    clock = sm_clock_hz[:, None]
+    math_clocks = effective_math_clocks(phases, c)
+    share = dram_share(c, ratio)
+    weighted = c[_OVERLAPPED_COLUMNS] * phases.overlapped
+    weighted[:, _MATH] = c[_MATH] * math_clocks
+    weighted[:, _DRAM_COLUMNS] *= share[:, None]
+    seconds = np.where(_CLOCKED, weighted / clock, weighted)
+    terms = seconds @ _TERM_MATRIX
+    serial = np.where(_SERIAL_CLOCKED, phases.serial / clock, phases.serial) * c[_SERIAL_COLUMNS]
+
+    exponent = c[COLUMN["exponent"]]
+    top = np.maximum(terms.max(axis=1), _TINY)
+    relative = terms / top[:, None]
+    powers = relative**exponent
+    total = np.maximum(powers.sum(axis=1), _TINY)
+    joined = top * total ** (1.0 / exponent) * c[COLUMN["strided"]]
+    gpu_s = c[COLUMN["epsilon_s"]] + joined + serial.sum(axis=1)
+
+    slope = np.zeros((len(gpu_s), len(COEFFICIENTS)))
+    term_slope = joined[:, None] * powers / total[:, None]
+    column_slope = term_slope[:, _TERM] * seconds / np.maximum(terms, _TINY)[:, _TERM]
+    slope[:, _OVERLAPPED_COLUMNS] = column_slope
+    slope[:, _SERIAL_COLUMNS] = serial
+    slope[:, COLUMN["epsilon_s"]] = c[COLUMN["epsilon_s"]]
+    slope[:, COLUMN["strided"]] = joined
+    log_relative = np.log(np.maximum(relative, _TINY))
+    slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
+    _add_math_slopes(slope, column_slope[:, _MATH], phases, c, math_clocks)
+    _add_knee_slopes(slope, column_slope[:, _DRAM_COLUMNS].sum(axis=1), c, ratio, share)
+
+    measured = c[COLUMN["offset_s"]] + gpu_s
+    slope[:, COLUMN["offset_s"]] = c[COLUMN["offset_s"]]
+    slope /= measured[:, None]
+    hidden = measured < c[COLUMN["floor_s"]]
+    slope[hidden] = 0.0
+    slope[hidden, COLUMN["floor_s"]] = 1.0
+    return np.log(np.maximum(measured, c[COLUMN["floor_s"]])), slope
+
+
+def _add_math_slopes(slope: Array, math_slope: Array, phases: Phases, c: Array, math_clocks: Array) -> None:
+    """Coefficients that bend the math clocks: waves, small tiles, clock state."""
+    loss, feedback, settling = _clock_state(phases, c, math_clocks)
+    direct = math_slope * feedback
+    slope[:, COLUMN["math"]] = direct
+    even, quantised = phases.even_math, phases.overlapped[:, _MATH]
+    eta = c[COLUMN["wave_exponent"]]
+    if eta < 1.0:
+        mixed = (even > 0) & (quantised > 0)
+        slope[mixed, COLUMN["wave_exponent"]] = direct[mixed] * eta * np.log(quantised[mixed] / even[mixed])
+    area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
+    slope[:, COLUMN["small_tile_exponent"]] = -direct * c[COLUMN["small_tile_exponent"]] * np.log(area / REFERENCE_TILE_AREA)
+    slope[:, COLUMN["boost_drop"]] = math_slope * loss
+    slope[:, COLUMN["boost_time_s"]] = math_slope * loss * settling
+
+
+def _clock_state(phases: Phases, c: Array, math_clocks: Array) -> tuple[Array, Array, Array]:
+    """Of the clock lost under load: its share of ln(math) by ln(drop), the damping of changes of math, ∂ ln(settled) / ∂ ln(time)."""
+    drop = c[COLUMN["boost_drop"]]
+    none = np.zeros_like(math_clocks)
+    if not drop:
+        return none, np.ones_like(math_clocks), none
+    ideal_s = phases.ideal_math_s
+    stretched = ideal_s / c[COLUMN["boost_time_s"]]
+    settled = -np.expm1(-stretched)
+    # The loss itself depends on math through the utilisation: solve for the clocks before the loss.
+    undropped = _undropped(phases, c)
+    math_s = c[_MATH] * undropped * ideal_s / np.maximum(phases.ideal_math, _TINY)
+    paced = np.maximum(math_s, phases.overlapped[:, _DRAM])
+    busy = np.minimum(1.0, ideal_s / np.maximum(paced, _TINY))
+    extra = drop * busy**2 * settled
+    loss = extra / (1.0 + extra)
+    follows = (math_s >= phases.overlapped[:, _DRAM]) & (busy < 1.0)
+    settling = -stretched * np.exp(-stretched) / np.maximum(settled, _TINY)
+    return loss, np.where(follows, 1.0 - 2.0 * loss, 1.0), settling
+
+
+def _undropped(phases: Phases, c: Array) -> Array:
+    without = c.copy()
+    without[COLUMN["boost_drop"]] = 0.0
+    return effective_math_clocks(phases, without)
+
+
+def _add_knee_slopes(slope: Array, dram_slope: Array, c: Array, ratio: Array, share: Array) -> None:
+    """The knee of warm launches: share = 1 / (1 + (knee / ratio)^q)."""
+    knee, sharpness = c[COLUMN["l2_knee"]], c[COLUMN["l2_knee_exponent"]]
+    warm = np.isfinite(ratio) & (ratio > 0)
+    if not knee or not warm.any():
+        return
+    change = -(1.0 - share[warm]) * sharpness * dram_slope[warm]
+    slope[warm, COLUMN["l2_knee"]] = change
+    slope[warm, COLUMN["l2_knee_exponent"]] = change * np.log(knee / ratio[warm])

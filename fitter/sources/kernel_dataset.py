@@ -1,0 +1,133 @@
+"""Kernel datasets: what `collect` measured, with its quality flags and what the file says about board and sensor."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from collector.dataset import FLAGS, SHAPE_COLUMNS, KernelDataset, read_kernel_dataset
+from estimator.errors import WorkloadError
+from estimator.quantities import Array
+from estimator.workload import FAMILY_FIELDS, Operator, make_operator
+from fitter.rows import KernelRows, RejectedRow
+from fitter.sources.screening import RawKernels, screen
+
+REJECTS_ROW: Final = frozenset({"latency_absurd"})
+"""Flags with which a row says nothing."""
+
+REJECTS_POWER: Final = frozenset({"power_absurd", "sensor_stuck", "short_window"})
+"""Flags with which a row says nothing about power."""
+
+LOWERS_WEIGHT: Final = frozenset(
+    {
+        "few_samples", "unsettled", "drifting", "latency_unsteady", "range_mismatch", "clock_varied", "counter_disagrees",
+        "counter_absurd", "hot",
+    }
+)  # fmt: skip
+"""Flags with which a row counts less.  The others change nothing: a throttled row has its measured clock."""
+
+FLAGGED_WEIGHT: Final = 0.25
+"""Weight in the fit of a row with a doubt [1]."""
+
+
+def read_collected(path: Path) -> tuple[KernelDataset, KernelRows | None, list[RejectedRow]]:
+    """A kernel dataset, its accepted rows and the reasons for the others.
+
+    Raises DatasetError for a dataset that is missing, damaged or foreign, InputError for an implausible one.
+    """
+    dataset = read_kernel_dataset(path)
+    rows, rejected = screen(_raw(dataset.table, path.name))
+    return dataset, rows, rejected
+
+
+def _raw(table: pa.Table, source: str) -> RawKernels:
+    """The dataset's columns, ready for screening."""
+    count = table.num_rows
+    reasons: dict[int, tuple[str, str]] = {}
+    power_reasons: dict[int, tuple[str, str]] = {}
+    flags = [tuple(value or ()) for value in table.column("flags").to_pylist()]
+    for i, own in enumerate(flags):
+        for flag in own:
+            if flag in REJECTS_ROW:
+                reasons.setdefault(i, (flag.upper(), FLAGS[flag]))
+            elif flag in REJECTS_POWER:
+                power_reasons.setdefault(i, (flag.upper(), FLAGS[flag]))
+    power = _numbers(table, "power_w")
+    given = np.array(table.column("power_w").is_valid().to_pylist(), dtype=np.bool_)
+    return RawKernels(
+        source=source,
+        operators=_operators(table, reasons),
+        gpus=_texts(table, "gpu"),
+        latency_s=_numbers(table, "latency_s"),
+        latency_std_s=_numbers(table, "latency_std_s"),
+        power_w=power,
+        power_given=given,
+        power_std_w=_numbers(table, "power_std_w"),
+        power_limit_w=_numbers(table, "power_limit_w"),
+        idle_w=_numbers(table, "idle_before_w"),
+        temperature_c=_numbers(table, "temperature_c"),
+        sm_clock_mhz=_numbers(table, "sm_clock_measured_mhz"),
+        sm_clock_asked_mhz=_numbers(table, "sm_clock_mhz"),
+        l2_warm=np.array([state != "cold" for state in _texts(table, "l2_state")], dtype=np.bool_),
+        library=_texts(table, "library"),
+        kernel_name=_texts(table, "kernel_name"),
+        tile_m=_numbers(table, "tile_m"),
+        tile_n=_numbers(table, "tile_n"),
+        split_k=_numbers(table, "split_k"),
+        grid=np.stack([_numbers(table, f"grid_{axis}") for axis in "xyz"], axis=1),
+        block_threads=np.stack([_numbers(table, f"block_{axis}") for axis in "xyz"], axis=1).prod(axis=1),
+        trial=_numbers(table, "trial").astype(np.int64),
+        started_s=_numbers(table, "started_unix_s"),
+        weight=np.where([bool(LOWERS_WEIGHT.intersection(own)) for own in flags], FLAGGED_WEIGHT, 1.0),
+        flags=flags,
+        marks=[""] * count,
+        row=np.arange(1, count + 1, dtype=np.int64),
+        reasons=reasons,
+        power_reasons={i: why for i, why in power_reasons.items() if given[i]},
+    )
+
+
+def _operators(table: pa.Table, reasons: dict[int, tuple[str, str]]) -> list[Operator | None]:
+    """The operator of each row, None (with a reason) where it cannot be; rows of one kernel share one object."""
+    names = ("family", "operator", "precision", "precision_out", "precision_kv", "cuda_cores", *SHAPE_COLUMNS)
+    columns = [table.column(name).to_pylist() for name in names]
+    seen: dict[tuple[Any, ...], Operator | tuple[str, str]] = {}
+    result: list[Operator | None] = []
+    for i, values in enumerate(zip(*columns, strict=True)):
+        if values not in seen:
+            seen[values] = _operator(dict(zip(names, values, strict=True)))
+        found = seen[values]
+        if isinstance(found, tuple):
+            reasons.setdefault(i, found)
+        result.append(None if isinstance(found, tuple) else found)
+    return result
+
+
+def _operator(values: dict[str, Any]) -> Operator | tuple[str, str]:
+    family = values["family"]
+    if family not in FAMILY_FIELDS:
+        return ("UNKNOWN_OPERATOR", f"family {str(family)[:40]!r}")
+    shape = {name: values[name] for name in FAMILY_FIELDS[family] if values[name] is not None}
+    try:
+        return make_operator(
+            family,
+            values["operator"],
+            values["precision"],
+            precision_out=values["precision_out"] or "",
+            precision_kv=values["precision_kv"] or "",
+            cuda_cores=bool(values["cuda_cores"]),
+            **shape,
+        )
+    except WorkloadError as error:
+        return ("BAD_SHAPE", str(error)[:200])
+
+
+def _numbers(table: pa.Table, column: str) -> Array:
+    """A number column, nan for nulls."""
+    values: Array = table.column(column).to_pandas().to_numpy(dtype=np.float64, na_value=np.nan)
+    return values
+
+
+def _texts(table: pa.Table, column: str) -> list[str]:
+    return [value or "" for value in table.column(column).to_pylist()]

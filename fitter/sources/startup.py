@@ -1,0 +1,101 @@
+"""Start-up: time that a run spends inside its measured window before its first iteration.
+
+A benchmark times one iteration, runs as many as should fill a target duration, and divides the whole window by
+their number.  For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one
+constant of the host; the median over them is removed from every run of that host.
+Source: measured on the public runs of EnergAIzer (arXiv 2604.20105), see docs/model.md.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.quantities import Array, BoolArray, IntArray
+
+ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
+"""Durations that people choose for a run [s]."""
+
+CONSTANT_SPREAD: Final = 0.1
+"""Runs within this of the median duration aimed at one target [1]."""
+
+CONSTANT_SHARE: Final = 0.6
+"""Share of runs that must do so before a target is believed [1]."""
+
+MOST_STARTUP_SHARE: Final = 0.15
+"""A start-up above this share of the target says that the target was another one [1]."""
+
+TRUNCATED_SHARE: Final = 0.8
+"""Runs shorter than this share of the target failed or were cut off [1]."""
+
+PERTURBED_SHARE: Final = 1.0 / 15.0
+"""A duration this share of the target away from the expected one: the pace changed during the run (2 s of 30) [1]."""
+
+FEWEST_RUNS: Final = 5
+"""Fewer runs show no common target."""
+
+TRIM_SCALES: Final = 3.0
+"""Runs further than this many robust standard deviations from the median do not count as GPU-bound."""
+
+MAD_TO_STD: Final = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupEstimate:
+    """Target duration, start-up and its quartiles over the GPU-bound runs [s], and which rows these were, shape (n,)."""
+
+    target_s: float
+    startup_s: float
+    quartiles_s: tuple[float, float]
+    settled: BoolArray
+
+
+def target_duration_s(duration_s: Array) -> float:
+    """The duration that runs aimed at [s]; nan where they have none in common.
+
+    The largest duration that people choose below the median, if most runs lie close to that median.
+    """
+    valid = duration_s[np.isfinite(duration_s) & (duration_s > 0)]
+    if len(valid) < FEWEST_RUNS:
+        return float("nan")
+    middle = float(np.median(valid))
+    if float(np.mean(np.abs(valid / middle - 1.0) < CONSTANT_SPREAD)) < CONSTANT_SHARE:
+        return float("nan")
+    below = [target for target in ROUND_TARGETS_S if target <= middle]
+    if not below or middle / below[-1] - 1.0 > MOST_STARTUP_SHARE:
+        return float("nan")
+    return below[-1]
+
+
+def estimate_startup(duration_s: Array, latency_s: Array, gpu_bound: BoolArray, target_s: float) -> StartupEstimate:
+    """Start-up of one host's runs: the median of duration − target − latency / 2 over its GPU-bound runs.
+
+    gpu_bound: rows that the GPU, not the host's launches, paces; where fewer than FEWEST_RUNS are known, all whole
+    runs are taken.  Runs far from the others (their pace changed) are left out.
+    """
+    whole = duration_s >= TRUNCATED_SHARE * target_s
+    chosen: IntArray = np.flatnonzero(whole & gpu_bound)
+    if len(chosen) < FEWEST_RUNS:
+        chosen = np.flatnonzero(whole)
+    settled = np.zeros(len(duration_s), dtype=np.bool_)
+    if not len(chosen):
+        return StartupEstimate(target_s=target_s, startup_s=0.0, quartiles_s=(0.0, 0.0), settled=settled)
+    excess = duration_s[chosen] - target_s - latency_s[chosen] / 2.0
+    middle = float(np.median(excess))
+    spread = MAD_TO_STD * float(np.median(np.abs(excess - middle)))
+    kept = np.abs(excess - middle) <= max(TRIM_SCALES * spread, 1e-9)
+    settled[chosen[kept]] = True
+    low, middle, high = (float(value) for value in np.quantile(excess[kept], (0.25, 0.5, 0.75)))
+    return StartupEstimate(target_s=target_s, startup_s=max(middle, 0.0), quartiles_s=(low, high), settled=settled)
+
+
+def is_perturbed(duration_s: Array, latency_s: Array, target_s: Array | float, startup_s: Array | float) -> BoolArray:
+    """Runs whose pace changed, shape (n,): the duration differs from what the trial iteration promised.
+
+    The count of iterations came from one trial iteration; a run at the same pace lasts target + start-up + at most one
+    iteration.
+    """
+    tolerance = PERTURBED_SHARE * target_s + latency_s / 2.0
+    result: BoolArray = np.abs(duration_s - target_s - startup_s - latency_s / 2.0) > tolerance
+    return result

@@ -1,0 +1,135 @@
+"""Operator lists in the EnergAIzer artifact's format, built from published model configurations.
+
+For models whose recorded lists are not at hand: their order and their fields follow the artifact's trace parser.
+"""
+
+from typing import Any
+
+Entry = list[Any]
+
+
+def gemm(batch: int, m: int, n: int, k: int, *, precision: str = "bf16", tensor: bool = True) -> Entry:
+    query = {"batch": batch, "dimM": m, "dimN": n, "dimK": k, "precM": precision, "precA": precision, "useTensorCore": tensor}
+    return [query, ["gemm", "tc" if tensor else "cuda", f"{precision}_{precision}"]]
+
+
+def linear(tokens: int, outputs: int, inputs: int) -> Entry:
+    return gemm(1, outputs, tokens, inputs)
+
+
+def elementwise(name: str, size: int, precision: str = "bf16") -> Entry:
+    return [{"dim": size, "op": name, "prec": precision}, ["elementwise"]]
+
+
+def softmax(rows: int, dim: int, precision: str = "bf16") -> Entry:
+    return [{"batch": rows, "dim": dim, "prec": precision}, ["softmax", precision]]
+
+
+def layernorm(rows: int, dim: int) -> Entry:
+    return [{"batch": rows, "dim": dim, "prec": "bf16"}, ["layernorm", "bf16"]]
+
+
+def conv(batch: int, channels: int, size: int, filters: int, kernel: int, stride: int, padding: int) -> Entry:
+    out = (size + 2 * padding - kernel) // stride + 1
+    entry = gemm(1, batch * out * out, filters, channels * kernel * kernel)
+    entry[0] |= {"b": batch, "m": filters, "c": channels, "hw": size, "rs": kernel, "stride": stride, "padding": padding}
+    return [entry[0], ["conv2d", *entry[1][1:]]]
+
+
+def sdpa(batch: int, heads: int, length: int, head_dim: int, ratio: int = 1) -> Entry:
+    query = {
+        "batch_size": batch, "num_heads": heads, "seq_len": length, "head_dim": head_dim, "multi_query_ratio": ratio,
+        "precM": "bf16", "precA": "bf16", "useTensorCore": True, "fusion_approx_method": "flash_v2",
+    }  # fmt: skip
+    return [query, ["sdpa"]]
+
+
+def wide_softmax(rows: int, dim: int) -> list[Entry]:
+    """A softmax in fp32 of bf16 scores, with its two conversions, in the order in which the parser writes them."""
+    size = rows * dim
+    casts = [elementwise("typecast_to_fp32", size), elementwise("typecast_to_bf16", size, "fp32")]
+    return [*casts, softmax(rows, dim, "fp32")]
+
+
+def rms_norm(tokens: int, hidden: int) -> list[Entry]:
+    size = tokens * hidden
+    return [
+        elementwise("unspecified_scalar", size, "fp32"),
+        elementwise("scalar_add", tokens, "fp32"),
+        elementwise("unspecified_scalar", tokens, "fp32"),
+        elementwise("pointwise_mul", size, "fp32"),
+        elementwise("scalar_mul", size),
+    ]
+
+
+def rotary(size: int) -> list[Entry]:
+    return [elementwise("pointwise_mul", size), elementwise("pointwise_mul", size), elementwise("pointwise_add", size)]
+
+
+def qwen2(batch: int, length: int, *, layers: int = 28) -> list[Entry]:
+    """Qwen2-1.5B: 1,536 wide, 12 heads of 128 with 2 for keys and values, 8,960 inside."""
+    hidden, heads, kv_heads, head_dim, inner = 1536, 12, 2, 128, 8960
+    tokens, products = batch * length, batch * heads
+    scores = products * length * length
+    entries = [gemm(batch, head_dim // 2, length, 1, precision="fp32", tensor=False)]
+    entries += [elementwise("scalar_mul", tokens * head_dim, "fp32")] * 2
+    layer = [
+        *rms_norm(tokens, hidden),
+        linear(tokens, hidden, hidden),
+        linear(tokens, kv_heads * head_dim, hidden),
+        linear(tokens, kv_heads * head_dim, hidden),
+        *rotary(tokens * hidden),
+        *rotary(tokens * kv_heads * head_dim),
+        gemm(products, length, length, head_dim),
+        elementwise("scalar_mul", scores),
+        elementwise("pointwise_add", scores),
+        *wide_softmax(products * length, length),
+        gemm(products, length, head_dim, length),
+        linear(tokens, hidden, hidden),
+        elementwise("pointwise_add", tokens * hidden),
+        *rms_norm(tokens, hidden),
+        linear(tokens, inner, hidden),
+        elementwise("silu", tokens * inner),
+        linear(tokens, inner, hidden),
+        elementwise("pointwise_mul", tokens * inner),
+        linear(tokens, hidden, inner),
+        elementwise("pointwise_add", tokens * hidden),
+    ]
+    return [*entries, *layer * layers, *rms_norm(tokens, hidden)]
+
+
+def vit_large(batch: int, *, layers: int = 24) -> list[Entry]:
+    """ViT-large/16 at 224 pixels: a patch convolution, a class token, 24 layers of 1,024 with 16 heads, a pooler."""
+    hidden, heads, head_dim, inner, length = 1024, 16, 64, 4096, 197
+    tokens, products = batch * length, batch * heads
+    layer = [
+        layernorm(tokens, hidden),
+        *[linear(tokens, hidden, hidden)] * 3,
+        gemm(products, length, length, head_dim),
+        elementwise("scalar_mul", products * length * length),
+        *wide_softmax(products * length, length),
+        gemm(products, length, head_dim, length),
+        linear(tokens, hidden, hidden),
+        elementwise("pointwise_add", tokens * hidden),
+        layernorm(tokens, hidden),
+        linear(tokens, inner, hidden),
+        elementwise("gelu", tokens * inner),
+        linear(tokens, hidden, inner),
+        elementwise("pointwise_add", tokens * hidden),
+    ]
+    head = [layernorm(tokens, hidden), linear(batch, hidden, hidden), elementwise("tanh", batch * hidden)]
+    return [conv(batch, 3, 224, hidden, 16, 16, 0), elementwise("scalar_add", tokens * hidden), *layer * layers, *head]
+
+
+def fused_decoder(batch: int, length: int, *, layers: int = 12) -> list[Entry]:
+    """GPT-2 small with fused attention."""
+    hidden, heads = 768, 12
+    tokens = batch * length
+    layer = [
+        layernorm(tokens, hidden),
+        gemm(1, tokens, 3 * hidden, hidden),
+        sdpa(batch, heads, length, hidden // heads),
+        gemm(1, tokens, hidden, hidden),
+        elementwise("pointwise_add", tokens * hidden),
+    ]
+    return [elementwise("pointwise_add", tokens * hidden), *layer * layers, layernorm(tokens, hidden)]

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.dataset import DatasetError
+from fitter.errors import InputError, SelectionError
+from fitter.rows import join_rows
+from fitter.selection import read_selection, require_one_gpu
+
+
+def test_kinds_are_told_by_content(shared_data: Path) -> None:
+    selection = read_selection([shared_data / "energaizer" / "a100_900mhz.csv", shared_data / "neusight" / "linear_larger_shapes.csv"])
+    assert [dataset.kind for dataset in selection.datasets] == ["workload dataset", "kernel table"]
+    assert require_one_gpu(selection) == "a100-pcie-40gb"
+    assert selection.workloads is not None
+    assert selection.kernels is not None
+    assert (len(selection.workloads), len(selection.kernels)) == (57, 1040)
+
+
+def test_several_gpus_are_refused_and_one_can_be_chosen(shared_data: Path) -> None:
+    path = shared_data / "neusight" / "bmm_train.csv"
+    with pytest.raises(SelectionError, match=r"a100-pcie-40gb \(3332 rows\), v100-pcie-32gb \(3539 rows\).*--gpu"):
+        require_one_gpu(read_selection([path]))
+    selection = read_selection([path], gpu="v100-pcie-32gb")
+    assert require_one_gpu(selection) == "v100-pcie-32gb"
+    assert selection.datasets[0].rejected == {"OTHER_GPU": 3332}
+    assert selection.datasets[0].used == 3539
+
+
+def test_a_gpu_without_rows_or_without_a_name_is_refused(shared_data: Path) -> None:
+    path = shared_data / "neusight" / "linear_larger_shapes.csv"
+    with pytest.raises(SelectionError, match="no usable row for t4"):
+        read_selection([path], gpu="t4")
+    with pytest.raises(SelectionError, match="known: a10, "):
+        read_selection([path], gpu="a1o")
+
+
+def test_the_gpu_of_a_table_without_that_column_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("operator,precision,m,n,k,latency_s\nlinear,bf16,512,512,512,2e-5\n")
+    with pytest.raises(InputError, match="--gpu"):
+        read_selection([path])
+    assert read_selection([path], gpu="NVIDIA A10").gpus == ("a10",)
+
+
+def test_joined_rows_keep_their_operators_and_origins(shared_data: Path) -> None:
+    folder = shared_data / "neusight"
+    both = read_selection([folder / "linear_larger_shapes.csv", folder / "vector_train.csv"]).kernels
+    one = read_selection([folder / "vector_train.csv"]).kernels
+    assert both is not None
+    assert one is not None
+    tail = both.select(np.arange(len(both) - len(one), len(both)))
+    assert tail.row_operators() == one.row_operators()
+    assert [both.sources[i] for i in np.unique(both.source_index)] == ["linear_larger_shapes.csv", "vector_train.csv"]
+    assert join_rows([one]) is one
+
+
+def test_the_same_data_twice_is_refused(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "neusight" / "linear_larger_shapes.csv"
+    copy = tmp_path / "copy.csv"
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(InputError, match="same data"):
+        read_selection([path, copy])
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time,volts\n1,2\n")
+    with pytest.raises(InputError, match="columns time, volts: neither"):
+        read_selection([path])
+
+
+def test_nothing_usable_names_the_reasons(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("operator,precision,gpu,m,n,k,latency_s\nlinear,bf16,a10,512,512,512,nan\nlinear,bf16,a11,5,5,5,1\n")
+    with pytest.raises(SelectionError, match="no usable row among 2 .*BAD_LATENCY"):
+        read_selection([path])
+
+
+def test_no_data_set_and_missing_or_empty_ones_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one"):
+        read_selection([])
+    with pytest.raises(InputError, match="no such file"):
+        read_selection([tmp_path / "none.parquet"])
+    with pytest.raises(DatasetError, match="no Parquet file"):
+        read_selection([tmp_path])

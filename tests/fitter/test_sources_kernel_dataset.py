@@ -1,0 +1,144 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from collector.dataset import FLAGS, DatasetError, operator_columns, write_kernel_dataset
+from estimator.workload import make_operator
+from fitter.rows import KernelRows, RejectedRow
+from fitter.selection import read_selection
+from fitter.sources.kernel_dataset import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW, read_collected
+
+Write = Callable[..., Path]
+GEMM = make_operator("gemm", "linear", "bf16", batch=1, m=1024, n=1024, k=1024)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a kernel dataset; each row is given by the columns that differ from a good one."""
+
+    def writer(*changes: dict[str, Any], name: str = "dataset.parquet") -> Path:
+        rows = []
+        for i, change in enumerate(changes):
+            good = {
+                "row_id": f"{name}{i}",
+                **operator_columns(GEMM),
+                "gpu": "a100-pcie-40gb",
+                "gpu_uuid": "GPU-0",
+                "sm_clock_mhz": 900.0,
+                "sm_clock_measured_mhz": 900.0,
+                "throttle_reasons": 0,
+                "launches": 1000,
+                "latency_s": 2e-5,
+                "latency_std_s": 1e-8,
+                "power_w": 150.0,
+                "power_std_w": 0.5,
+                "samples": 50,
+                "flags": [],
+                "l2_state": "warm",
+                "tile_m": 128,
+                "tile_n": 256,
+                "split_k": 1,
+                "trial": i,
+                "seed": 0,
+            }
+            rows.append({**good, **change})
+        path = tmp_path / name
+        write_kernel_dataset(rows, {"simulated": True}, path)
+        return path
+
+    return writer
+
+
+def read(path: Path) -> tuple[KernelRows, list[RejectedRow]]:
+    _, rows, rejected = read_collected(path)
+    assert rows is not None
+    return rows, rejected
+
+
+def test_every_flag_has_a_policy_or_changes_nothing() -> None:
+    for group in (REJECTS_ROW, REJECTS_POWER, LOWERS_WEIGHT):
+        assert group <= FLAGS.keys()
+    assert not REJECTS_ROW & REJECTS_POWER
+    assert not (REJECTS_ROW | REJECTS_POWER) & LOWERS_WEIGHT
+
+
+def test_columns_arrive_as_measured(write: Write) -> None:
+    rows, rejected = read(write({}, {"sm_clock_mhz": None, "power_w": None, "power_std_w": None, "l2_state": "cold"}))
+    assert rejected == []
+    assert rows.operators == (GEMM,)
+    assert rows.tile_m.tolist() == [128, 128]
+    assert rows.l2_warm.tolist() == [True, False]
+    np.testing.assert_array_equal(rows.power_w, [150.0, np.nan])
+    np.testing.assert_array_equal(rows.sm_clock_asked_mhz, [900.0, np.nan])
+    assert rows.trial.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("flag", sorted(FLAGS))
+def test_flags_reject_lower_the_weight_or_pass(write: Write, flag: str) -> None:
+    rows, rejected = read(write({}, {"flags": [flag]}))
+    if flag in REJECTS_ROW:
+        assert (len(rows), [(r.reason, r.power_only) for r in rejected]) == (1, [(flag.upper(), False)])
+    elif flag in REJECTS_POWER:
+        assert (len(rows), [(r.reason, r.power_only) for r in rejected]) == (2, [(flag.upper(), True)])
+        assert np.isnan(rows.power_w[1])
+    else:
+        assert rejected == []
+        assert rows.weight[1] == (FLAGGED_WEIGHT if flag in LOWERS_WEIGHT else 1.0)
+        assert rows.flags[1] == (flag,)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "power_only"),
+    [
+        ({"latency_s": None}, "BAD_LATENCY", False),
+        ({"latency_s": float("inf")}, "BAD_LATENCY", False),
+        ({"latency_s": 1e-7}, "ABOVE_ROOF", False),
+        ({"power_w": float("nan")}, "BAD_POWER", True),
+        ({"power_w": 4000.0}, "ABOVE_LIMIT", True),
+        ({"m": -1}, "BAD_SHAPE", False),
+        ({"m": None}, "BAD_SHAPE", False),
+        ({"operator": "=1+1"}, "BAD_SHAPE", False),
+        ({"family": "magic"}, "UNKNOWN_OPERATOR", False),
+        ({"gpu": "NVIDIA Imaginary"}, "UNKNOWN_GPU", False),
+        ({"sm_clock_measured_mhz": 9e8}, "BAD_CLOCK", False),
+    ],
+)
+def test_a_bad_row_is_left_out_with_its_reason(write: Write, change: dict[str, Any], reason: str, power_only: bool) -> None:
+    rows, rejected = read(write({}, change))
+    assert [(r.row, r.reason, r.power_only) for r in rejected] == [(2, reason, power_only)]
+    assert len(rows) == (2 if power_only else 1)
+
+
+def test_the_driver_s_name_of_a_board_is_understood(write: Write) -> None:
+    rows, _ = read(write({"gpu": "NVIDIA A100-PCIE-40GB"}, {"gpu": "sim:a100-pcie-40gb"}))
+    assert rows.gpus == ("a100-pcie-40gb",)
+
+
+def test_a_folder_of_files_is_one_data_set(write: Write, tmp_path: Path) -> None:
+    write({}, name="one.parquet")
+    write({}, {}, name="two.parquet")
+    selection = read_selection([tmp_path])
+    assert selection.kernels is not None
+    assert len(selection.kernels) == 3
+    assert selection.datasets[0].metadata["simulated"] is True
+
+
+def test_a_damaged_or_cut_dataset_is_refused(write: Write) -> None:
+    path = write({}, {})
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(Exception, match=r"damaged or truncated|truncated, damaged"):
+        read_selection([path])
+
+
+def test_a_dataset_of_a_newer_schema_is_refused(write: Write) -> None:
+    path = write({})
+    table = pq.read_table(path)
+    metadata = {b"wattprint": table.schema.metadata[b"wattprint"].replace(b'"schema_version":"1.0"', b'"schema_version":"2.0"')}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    with pytest.raises(DatasetError, match=r"2\.0"):
+        read_selection([path])

@@ -1,0 +1,108 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fitter.errors import InputError
+from fitter.sources.tables import LONGEST_TEXT, Table, file_digest, open_table, read_header
+
+COLUMNS = frozenset({"a", "b", "name"})
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def csv_table(path: Path, content: str) -> Table:
+    return open_table(written(path, content), COLUMNS)
+
+
+def test_csv_and_parquet_of_the_same_values_read_alike(tmp_path: Path) -> None:
+    text = csv_table(tmp_path / "t.csv", "a,b,name\n1,2.5,x\n3,,y\n")
+    pq.write_table(pa.table({"a": [1, 3], "b": [2.5, None], "name": ["x", "y"]}), tmp_path / "t.parquet")
+    binary = open_table(tmp_path / "t.parquet", COLUMNS)
+    for column in ("a", "b"):
+        np.testing.assert_array_equal(text.numbers(column), binary.numbers(column))
+    assert text.texts("name") == binary.texts("name") == ["x", "y"]
+
+
+def test_a_blank_number_is_missing_and_a_word_is_garbled(tmp_path: Path) -> None:
+    table = csv_table(tmp_path / "t.csv", "a,b\n1, \n2,word\n3,nan\n4,inf\n5,1e400\n6,0x10\n7,1_000\n")
+    assert table.garbled("b").tolist() == [False, True, True, True, True, True, True]
+    assert not np.isfinite(table.numbers("b")).any()
+
+
+def test_a_missing_column_reads_as_unknown(tmp_path: Path) -> None:
+    table = csv_table(tmp_path / "t.csv", "a\n1\n")
+    assert math.isnan(table.numbers("b")[0])
+    assert table.texts("name") == [""]
+    assert "b" not in table
+
+
+def test_formulas_stay_text(tmp_path: Path) -> None:
+    table = csv_table(tmp_path / "t.csv", 'a,name\n=1+1,"=HYPERLINK(""http://x"")"\n')
+    assert math.isnan(table.numbers("a")[0])
+    assert table.texts("name") == ['=HYPERLINK("http://x")']
+
+
+def test_a_field_of_megabytes_is_found_and_not_a_number(tmp_path: Path) -> None:
+    table = csv_table(tmp_path / "t.csv", "a,name\n1,ok\n" + "9" * 10_000_000 + ",ok\n3," + "x" * (LONGEST_TEXT + 1) + "\n")
+    assert table.oversized().tolist() == [False, True, True]
+    assert math.isnan(table.numbers("a")[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "empty"),
+        (b"\n\n  \n", "empty"),
+        (b"a,b\n", "no rows"),
+        (b"\x00\x01\x02\x03" * 100, "binary"),
+        (b"\xff\xfe\xfd a,b\n1,2\n", "UTF-8"),
+        (b"a,b,a\n1,2,3\n", "twice"),
+        (b"a,b\n1,2\n3,4,5,6\n", "CSV"),
+        (b"PAR1" + b"\x00" * 64, "Parquet"),
+        (b"PAR1", "Parquet"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path: Path, content: bytes, says: str) -> None:
+    path = written(tmp_path / "bad", content)
+    with pytest.raises(InputError, match=says) as caught:
+        open_table(path, COLUMNS)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.parquet"
+    pq.write_table(pa.table({"a": list(range(1000))}), whole)
+    content = whole.read_bytes()
+    for keep in (len(content) - 1, len(content) // 2, 8):
+        cut = written(tmp_path / "cut.parquet", content[:keep])
+        with pytest.raises(InputError, match="damaged or truncated"):
+            open_table(cut, COLUMNS)
+        with pytest.raises(InputError, match="damaged or truncated"):
+            read_header(cut)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(InputError, match="cannot be read"):
+            open_table(path, COLUMNS)
+
+
+def test_nested_columns_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [{"x": 1}]}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="plain numbers"):
+        open_table(tmp_path / "t.parquet", COLUMNS)
+
+
+def test_a_folder_has_a_digest_that_changes_with_any_byte(tmp_path: Path) -> None:
+    written(tmp_path / "x", "1")
+    before = file_digest(tmp_path)
+    written(tmp_path / "x", "2")
+    assert file_digest(tmp_path) != before

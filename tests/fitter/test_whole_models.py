@@ -1,0 +1,96 @@
+"""Whole models on published runs: fit on some, predict the others.
+
+The limits are the project's targets; `benchmarks/whole_models.py` prints the figures themselves.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from whole_models import LANGUAGE, REFERENCE_CLOCK_MHZ, Case, halves, read_case, score
+
+from fitter.runs import fit_runs, predict_runs
+
+SPLITS = 20
+DETAILED_SPLITS = 6
+
+
+@pytest.fixture(scope="module")
+def cases(shared_data: Path) -> Iterator[dict[str, Case]]:
+    """Runs on the A100 at 900 MHz and at other clocks, and on the A10."""
+    folder = shared_data / "energaizer"
+    yield {name: read_case(folder / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz")}
+
+
+def half_to_half(case: Case) -> tuple[float, float]:
+    """Mean latency and power error of random halves of the workloads, in percent."""
+    unique = np.unique(case.rows.workload_index)
+    found = []
+    for seed in range(SPLITS):
+        chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
+        train = np.isin(case.rows.workload_index, chosen)
+        one = score(case.rows.select(train), case.rows.select(~train), case)
+        found.append((one.latency, one.power))
+    latency, power = np.mean(found, axis=0)
+    return float(latency), float(power)
+
+
+def test_half_of_the_a100_runs_predict_the_other_half(cases: dict[str, Case]) -> None:
+    latency, power = half_to_half(cases["a100_900mhz"])
+    assert latency <= 6.0
+    assert power <= 3.6
+
+
+def test_half_of_the_a10_runs_predict_the_other_half(cases: dict[str, Case]) -> None:
+    latency, power = half_to_half(cases["a10_900mhz"])
+    assert latency <= 5.0
+    assert power <= 3.6
+
+
+def test_a_language_family_can_be_left_out(cases: dict[str, Case]) -> None:
+    case = cases["a100_900mhz"]
+    names = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index])
+    scores = [score(case.rows.select(names != name), case.rows.select(names == name), case) for name in LANGUAGE]
+    assert np.mean([one.latency for one in scores]) <= 7.3
+    assert np.mean([one.power for one in scores]) <= 4.6
+
+
+def test_one_clock_predicts_the_others_with_the_power_limit_solved(cases: dict[str, Case]) -> None:
+    case, target = cases["a100_900mhz"], cases["a100_clocks"]
+    other = target.rows.select(np.abs(target.rows.asked_clock_mhz(target.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
+    one = score(case.rows, other, case, target=target)
+    assert one.latency <= 5.5
+    assert one.power <= 4.0
+
+
+def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened(cases: dict[str, Case]) -> None:
+    case, target = cases["a100_900mhz"], cases["a100_clocks"]
+    fit = fit_runs(case.rows, case.gpu, case.tables)
+    _, power, _ = predict_runs(fit.bundle, target.rows, target.gpu)
+    assert (power <= target.gpu.power_limit_w * 1.000001).all()
+    throttled = target.rows.asked_clock_mhz(target.gpu) - target.rows.clock_mhz(target.gpu) > 5.0
+    assert throttled.sum() >= 10
+    assert (power[throttled] > 0.97 * target.gpu.power_limit_w).mean() > 0.8
+
+
+def test_an_a100_bundle_forecasts_a10_latency_from_its_specification(cases: dict[str, Case]) -> None:
+    one = score(cases["a100_900mhz"].rows, cases["a10_900mhz"].rows, cases["a100_900mhz"], target=cases["a10_900mhz"])
+    assert one.latency <= 6.0
+
+
+def test_stated_intervals_cover_what_they_say(cases: dict[str, Case]) -> None:
+    one = halves(cases["a100_900mhz"], DETAILED_SPLITS)
+    assert 0.82 <= one.latency_coverage <= 0.98  # 90 % stated; six splits of 28 runs scatter by about 3 points
+    assert 0.82 <= one.power_coverage <= 0.98
+
+
+def test_lambdas_are_physical(cases: dict[str, Case]) -> None:
+    fit = fit_runs(cases["a100_900mhz"].rows, cases["a100_900mhz"].gpu, cases["a100_900mhz"].tables)
+    for group, names in {"gemm": ("math", "dram"), "elementwise": ("dram", "l2", "issue"), "conv": ("math",)}.items():
+        for name in names:
+            assert 0.7 <= fit.latency.groups[group][name] <= 2.0, (group, name)

@@ -1,0 +1,31 @@
+"""The example workloads are what they say they are."""
+
+from pathlib import Path
+
+import pytest
+
+from estimator import read_workload
+
+# Parameters in matrix products, the output layer included: those of the published models without embeddings, biases and norms.
+# GPT-2 small: 124.4 million in all, its output layer shares the embedding's (768 · 50257).
+# Llama 3.1 8B: 8.03 billion in all, the embedding (4096 · 128256) used once more is not a product.
+PUBLISHED_PARAMETERS = {"gpt2-prefill": 124.4e6, "llama-8b-decode": 8.03e9 - 4096 * 128256}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_PARAMETERS))
+def test_example_multiplies_by_every_weight_of_the_published_model(name: str, repository: Path) -> None:
+    workload = read_workload(repository / "examples" / f"{name}.json")
+    weights = sum(
+        count * operator["n"] * operator["k"]
+        for operator, count in zip(workload.operators, workload.counts, strict=True)
+        if (operator.family, operator.operator) == ("gemm", "linear")
+    )
+    assert weights == pytest.approx(PUBLISHED_PARAMETERS[name], rel=0.01)
+
+
+def test_every_example_is_read_without_a_warning(repository: Path) -> None:
+    files = sorted((repository / "examples").glob("*.json"))
+    assert {file.stem for file in files} == set(PUBLISHED_PARAMETERS)
+    for file in files:
+        workload = read_workload(file)
+        assert (workload.name, workload.unknown, workload.warnings) == (file.stem, (), ())
