@@ -68,7 +68,7 @@ def table_text(results: Sequence["Estimate"], kernels: int | None, simulated: bo
     for workload in dict.fromkeys(result.workload for result in results):
         own = [result for result in results if result.workload == workload]
         origin = ", fitted on a simulated board" if simulated else ""
-        blocks.append(f"{workload} on {own[0].gpu} (bundle {own[0].bundle}{origin})\n" + _summary(own))
+        blocks.append(f"{printable(workload)} on {own[0].gpu} (bundle {own[0].bundle}{origin})\n" + _summary(own))
         blocks.extend(_kernel_table(result, kernels) for result in own if kernels != 0)
     return "\n".join(blocks)
 
@@ -123,7 +123,9 @@ def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
             key = (name, NUMBER.sub("#", text))
             more[key] = more.get(key, -1) + 1
             first.setdefault(key, text)
-    return [f"{key[0]}: {text}" + (f" (and alike at {more[key]} more clocks)" if more[key] else "") for key, text in first.items()]
+    return [
+        printable(f"{key[0]}: {text}") + (f" (and alike at {more[key]} more clocks)" if more[key] else "") for key, text in first.items()
+    ]
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
@@ -136,6 +138,11 @@ def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> 
         for row in rows
     )
     return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def printable(text: str) -> str:
+    """A text from a file on one line of a terminal: control characters, which could move its cursor, become "?"."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def with_spread(value: float, std: float, units: Sequence[tuple[float, str]]) -> str:

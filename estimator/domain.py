@@ -30,10 +30,15 @@ def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Se
     if unmodelled:
         names = sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None})
         found.append(f"no coefficients for {', '.join(names)}: {unmodelled:g} of {total:g} operators are estimated without any fit")
+    guessed = sorted({group for group in groups if group is not None and bundle.groups[group].rows == 0})
+    if guessed:
+        found.append(f"coefficients of {', '.join(guessed)} are priors: the fit has seen no such kernel")
     if workload.unknown:
         names = sorted({unknown.name for unknown in workload.unknown})
         missing = sum(unknown.count for unknown in workload.unknown)
-        found.append(f"{missing:g} of {total:g} operators ({missing / total:.0%}) cannot be modelled and are left out: {', '.join(names[:5])}")
+        found.append(
+            f"{missing:g} of {total:g} operators ({missing / total:.0%}) cannot be modelled and are left out: {', '.join(names[:5])}"
+        )
     low, high = bundle.clocks_mhz
     outside = clocks_mhz[(clocks_mhz < low - TOLERATED_CLOCK_MHZ) | (clocks_mhz > high + TOLERATED_CLOCK_MHZ)]
     if outside.size and np.isfinite(low):

@@ -54,6 +54,15 @@ class Phases:
         row = np.arange(len(choice))
         return Phases(**{name: getattr(self, name)[row, choice] for name in self.__slots__})
 
+    def lifted(self) -> "Phases":
+        """The same kernels with one candidate each: phases of shape (n, 1, …)."""
+        return Phases(**{name: getattr(self, name)[:, None] for name in self.__slots__})
+
+    def put(self, index: IntArray, first: "Phases") -> None:
+        """Make `first`, of shape (len(index), ·), the first candidate of the rows `index` of phases (n, c, ·)."""
+        for name in self.__slots__:
+            getattr(self, name)[index, 0] = getattr(first, name)
+
     def select(self, index: IntArray) -> "Phases":
         """The rows `index`, repeats allowed."""
         return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})

@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.phases import EVENTS, Phases
-from estimator.quantities import HZ_PER_MHZ, MODULES, Array, IntArray
+from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 
 POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sfu")
 """Terms whose energy is counted per event; `dram` alone lies outside the core's voltage domain."""
@@ -159,16 +159,23 @@ def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) 
     return result
 
 
-def capped_index(power_w: Array, limit_w: float, asked: IntArray) -> IntArray:
-    """Index of the clock at which a board settles, shape of `asked`.
+def settled_clock_mhz(power_w: Array, grid_mhz: Array, limit_w: float, asked_mhz: Array) -> Array:
+    """SM clock at which a board settles under its power limit [MHz], shape of `asked_mhz`.
 
-    power_w (c,) over ascending clocks; asked: indices into them.  The board lowers its clock step by step until the
-    power fits its limit; where even the lowest does not, the lowest it is.
+    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one.  A board over its limit alternates between
+    the highest clock that fits and the next, so that on average it holds the limit: its mean clock lies between them.
+    Where even the lowest clock does not fit, it runs at that.
     """
     fits = power_w <= limit_w
-    highest = np.where(fits, np.arange(len(power_w)), 0)
-    result: IntArray = np.maximum.accumulate(highest)[asked]
-    return result
+    highest = np.maximum.accumulate(np.where(fits, np.arange(len(power_w)), 0))
+    index = np.searchsorted(grid_mhz, asked_mhz)
+    below = highest[index]
+    above = np.minimum(below + 1, len(power_w) - 1)
+    span = power_w[above] - power_w[below]
+    share = np.where(span > 0, (limit_w - power_w[below]) / np.where(span > 0, span, 1.0), 0.0)
+    between = grid_mhz[below] + np.clip(share, 0.0, 1.0) * (grid_mhz[above] - grid_mhz[below])
+    settled: Array = np.where(below == index, asked_mhz, np.where(fits[below], between, grid_mhz[0]))
+    return settled
 
 
 def tensor_rate(gpu: GpuSpec) -> float:

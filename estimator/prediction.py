@@ -17,16 +17,16 @@ from estimator.power import (
     POWER_TERMS,
     BoardTables,
     PowerModel,
-    capped_index,
     dynamic_power_w,
     events_per_second,
     module_activity,
     power_events,
+    settled_clock_mhz,
     static_power_w,
     tensor_rate,
     term_scale,
 )
-from estimator.quantities import HZ_PER_MHZ, MODULES, Array, IntArray
+from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
 from estimator.spread import latency_log_std, power_log_std
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
@@ -38,7 +38,7 @@ LAUNCH_BOUND_WARNING: Final = 0.3
 COMPLETED_WARNING: Final = 0.25
 """Share of GPU time in operators that the workload file did not list above which the user should know."""
 
-LIMIT_TOLERANCE: Final = 1.000001
+LIMIT_TOLERANCE: Final = 1.001
 """A power this close to the limit fits it."""
 
 
@@ -165,21 +165,26 @@ def estimate(
     prepared = prepare(workload, bundle, spec, efficiency or {})
     launch = bundle.host.launch_s if host_launch_s is None else non_negative(host_launch_s, "host launch time", "s")
     model, tables = power_model(bundle), board_tables(bundle, spec)
-    grid: Array = asked
-    settled: IntArray = np.arange(len(asked), dtype=np.int64)
-    columns = _evaluate(prepared, tables, model, grid, launch)
+    settled = asked
+    columns = _evaluate(prepared, tables, model, asked, launch)
     if model is not None and np.any(columns.power_w > limit):
         grid = np.union1d(spec.clocks_mhz(), asked)
-        columns = _evaluate(prepared, tables, model, grid, launch)
-        settled = capped_index(columns.power_w, limit, np.searchsorted(grid, asked).astype(np.int64))
+        over_grid = _evaluate(prepared, tables, model, grid, launch)
+        settled = settled_clock_mhz(over_grid.power_w, grid, limit, asked)
+        columns = _evaluate(prepared, tables, model, settled, launch)
     warnings = domain_warnings(workload, bundle, spec, prepared.groups, asked)
-    return [_estimate(prepared, bundle, columns, grid, int(i), float(f), limit, warnings) for i, f in zip(settled, asked, strict=True)]
+    return [
+        _estimate(prepared, bundle, columns, i, float(f), float(s), limit, warnings)
+        for i, (f, s) in enumerate(zip(asked, settled, strict=True))
+    ]
 
 
 def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mapping[str, float]) -> Prepared:
     """The clock-independent part of an estimate."""
     operators = workload.operators
-    coefficients, served = coefficient_rows({name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators])
+    coefficients, served = coefficient_rows(
+        {name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators]
+    )
     coefficients = with_efficiency(coefficients, efficiency)
     lowered = lower(operators, gpu, coefficients)
     counts = np.array(workload.counts)
@@ -220,7 +225,9 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
     latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, host_s))
     if model is None:
         nothing = np.full_like(gpu_s, np.nan)
-        return _Columns(seconds=seconds, kernel_w=np.full_like(seconds, np.nan), gpu_s=gpu_s, latency_s=latency_s, power_w=nothing, host_s=host_s)
+        return _Columns(
+            seconds=seconds, kernel_w=np.full_like(seconds, np.nan), gpu_s=gpu_s, latency_s=latency_s, power_w=nothing, host_s=host_s
+        )
     point = tables.at(grid_mhz)
     events = power_events(prepared.phases, prepared.gpu, model.l2_credit)
     full_rate = events_per_second(prepared.gpu, clock_hz, tensor_rate(prepared.gpu))
@@ -236,13 +243,20 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
 
 
 def _estimate(
-    prepared: Prepared, bundle: Bundle, columns: _Columns, grid: Array, settled: int, asked_mhz: float, limit_w: float, warnings: tuple[str, ...]
+    prepared: Prepared,
+    bundle: Bundle,
+    columns: _Columns,
+    i: int,
+    asked_mhz: float,
+    settled_mhz: float,
+    limit_w: float,
+    warnings: tuple[str, ...],
 ) -> Estimate:
-    """One row of the answer, at grid[settled]."""
-    latency, power = float(columns.latency_s[settled]), float(columns.power_w[settled])
-    gpu_s = float(columns.gpu_s[settled])
-    share = float(launch_bound_share(columns.gpu_s[settled : settled + 1], np.array([columns.host_s]))[0])
-    seconds = columns.seconds[:, settled]
+    """Row i of the answer."""
+    latency, power = float(columns.latency_s[i]), float(columns.power_w[i])
+    gpu_s = float(columns.gpu_s[i])
+    share = float(launch_bound_share(columns.gpu_s[i : i + 1], np.array([columns.host_s]))[0])
+    seconds = columns.seconds[:, i]
     weights = prepared.counts * seconds / max(gpu_s, 1e-300)
     completed = float(weights @ prepared.completed)
     latency_ln = latency_log_std(bundle, prepared.workload.model_family, share, prepared.groups, weights)
@@ -253,25 +267,25 @@ def _estimate(
         bundle=f"{bundle.name} {bundle.version}",
         gpu=prepared.gpu.name,
         asked_clock_mhz=asked_mhz,
-        sm_clock_mhz=float(grid[settled]),
+        sm_clock_mhz=settled_mhz,
         latency_s=latency,
         latency_s_std=latency * latency_ln,
-        power_w=min(power, limit_w) if over else power,
+        power_w=min(power, limit_w),
         power_w_std=power * power_ln,
-        energy_j=min(power, limit_w) * latency if over else power * latency,
+        energy_j=min(power, limit_w) * latency,
         energy_j_std=power * latency * float(np.hypot(latency_ln, power_ln)),
         gpu_s=gpu_s,
         host_s=columns.host_s,
         launch_bound_share=share,
         completed_share=completed,
-        warnings=warnings + _point_warnings(prepared, share, completed, over, asked_mhz, float(grid[settled]), limit_w),
+        warnings=warnings + _point_warnings(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w),
         _kernels=KernelColumns(
             operators=prepared.workload.operators,
             counts=prepared.workload.counts,
             groups=prepared.groups,
             latency_s=seconds,
-            power_w=columns.kernel_w[:, settled],
-            activity=module_activity(prepared.phases, prepared.gpu, seconds, float(grid[settled]) * HZ_PER_MHZ),
+            power_w=columns.kernel_w[:, i],
+            activity=module_activity(prepared.phases, prepared.gpu, seconds, settled_mhz * HZ_PER_MHZ),
         ),
     )
 
@@ -284,11 +298,13 @@ def _point_warnings(
     if share > LAUNCH_BOUND_WARNING:
         found.append(f"launch-bound: the host's launches set {share:.0%} of the latency; give --host-launch-us for another host")
     if completed > COMPLETED_WARNING:
-        found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out (completed by {prepared.workload.completion})")
+        found.append(
+            f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out (completed by {prepared.workload.completion})"
+        )
     if over:
         found.append(f"power stays above the limit of {limit_w:g} W even at the lowest clock")
     elif settled_mhz < asked_mhz:
-        found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:g} MHz")
+        found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:.0f} MHz")
     return tuple(found)
 
 

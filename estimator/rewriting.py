@@ -25,6 +25,9 @@ COPY_RULES: Final = frozenset(f"{ADDED}{rule}" for rule in ("operand_copies", "c
 WHERE: Final = f"{ADDED}causal_where"
 MASK: Final = f"{CORRECTED}broadcast_mask"
 
+COPIES_IN_A_BLOCK: Final = {"contiguous": 3.0, "transpose": 1.0}
+"""Most copies of Q, K, V and of the result that separate products need."""
+
 SCALINGS: Final = ("scalar_pow", "scalar_mul", "scalar_div", "div", "other")
 """Element-wise operators that scale scores; one of them runs in each block, or none."""
 
@@ -59,9 +62,7 @@ def with_attention(workload: Workload, form: str, causal: bool | None = None) ->
     fused = [operator for operator in workload.operators if operator.family == "attention"]
     blocks = _blocks(workload)
     if form == "flash" and not fused and not blocks:
-        raise WorkloadError(
-            f"{workload.name}: no attention to fuse: no softmax stands between two batched products of its shape"
-        )
+        raise WorkloadError(f"{workload.name}: no attention to fuse: no softmax stands between two batched products of its shape")
     if form == "flash":
         return _fused(workload, blocks, causal) if blocks else workload
     return _written_out(workload) if fused else workload
@@ -197,6 +198,17 @@ def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tu
         for number, operator in listed:
             if operator.operator == "typecast":
                 yield number, block.times
+    yield from _listed_copies(workload, block, counts)
+
+
+def _listed_copies(workload: Workload, block: Block, counts: list[float]) -> Iterator[tuple[int, float]]:
+    """Copies of the size of Q, K or V that a list states itself."""
+    batch, queries, context, head_dim = workload.operators[block.score].shape
+    sizes = (batch * queries * head_dim, batch * context * head_dim)
+    for number, operator in enumerate(workload.operators):
+        most = COPIES_IN_A_BLOCK.get(operator.operator, 0.0) if operator.family == "copy" else 0.0
+        if most and operator.origin not in COPY_RULES and operator.shape[0] in sizes:
+            yield number, min(counts[number], most * block.times)
 
 
 def _first(candidates: Iterable[tuple[int, Operator]], names: tuple[str, ...], times: float) -> Iterator[tuple[int, float]]:

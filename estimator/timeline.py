@@ -72,9 +72,7 @@ def dram_share(coefficients: Array, ratio: Array) -> Array:
     return result
 
 
-def norm_parts(
-    phases: Phases, coefficients: Array, math_clocks: Array, ratio: Array | None = None
-) -> tuple[Array, Array, Array, Array]:
+def norm_parts(phases: Phases, coefficients: Array, math_clocks: Array, ratio: Array | None = None) -> tuple[Array, Array, Array, Array]:
     """λ-weighted parts of the timeline, ready for any clock; `ratio` as from `warm_ratio`, None where all is cold.
 
     Returns (terms, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (...,), (...,), (...,);

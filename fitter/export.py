@@ -102,7 +102,8 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
         DatasetRecord(name=d.name, sha256=d.sha256, kind=d.kind, rows=d.rows, used=d.used, rejected=dict(d.rejected))
         for d in selection.datasets
     )
-    return Provenance(created_utc=_now_utc(), wattprint_version=estimator.__version__, commit=source_commit(), seed=seed, datasets=records)
+    version = estimator.__version__
+    return Provenance(created_utc=_now_utc(), wattprint_version=version, commit=source_commit(), seed=seed, datasets=records)
 
 
 def environment_of(selection: Selection) -> dict[str, str]:

@@ -224,7 +224,11 @@ def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
 
 
 def _solve(
-    rows: WorkloadRows, runs: RunKernels, start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], before: Solution | None
+    rows: WorkloadRows,
+    runs: RunKernels,
+    start: Mapping[str, Mapping[str, float]],
+    parameters: Sequence[TiedParameter],
+    before: Solution | None,
 ) -> Solution:
     base = group_table(start)
     names = list(start)

@@ -83,7 +83,12 @@ def solve(
     first = np.zeros(len(prior_width)) if start is None else start
     bounds = (-np.inf, np.inf) if limits is None else limits
     found = least_squares(
-        residuals, first, bounds=bounds, max_nfev=evaluations, diff_step=DIFFERENCE_STEP, jac="2-point" if log_jacobian is None else jacobian
+        residuals,
+        first,
+        bounds=bounds,
+        max_nfev=evaluations,
+        diff_step=DIFFERENCE_STEP,
+        jac="2-point" if log_jacobian is None else jacobian,
     )
     rows = len(log_target)
     error = log_prediction(found.x) - log_target

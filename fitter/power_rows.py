@@ -15,6 +15,7 @@ from fitter.latency import group_table, run_kernels, run_seconds
 from fitter.power import PowerRows
 from fitter.rows import KernelRows, WorkloadRows
 
+
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]], host_launch_s: float) -> PowerRows:
     """Runs with an energy, at their predicted latency, as prediction will meet them."""
     keep = rows.select(np.isfinite(rows.energy_j))
@@ -53,5 +54,3 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
 def join_power_rows(parts: list[PowerRows]) -> PowerRows:
     """Rows of both kinds as one problem."""
     return PowerRows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in PowerRows.__slots__})
-
-

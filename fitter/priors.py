@@ -4,9 +4,11 @@ Centres and widths come from fits of published measurements (docs/model.md): who
 matrix products on A100, H100 and H200.  A width is the standard deviation of the coefficient's natural logarithm.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from estimator.coefficients import Prior
+from estimator.coefficients import Prior, longest_prefix
+from estimator.gpu import GpuSpec
 
 MATRIX: Final[dict[str, Prior]] = {
     "math": Prior(centre=1.05, width=0.2),
@@ -18,7 +20,7 @@ MATRIX: Final[dict[str, Prior]] = {
     "epilogue": Prior(centre=1.06, width=0.7),
     "reduce": Prior(centre=1.0, width=1.0),
     "reduce_launch": Prior(centre=2.0, width=0.7),
-    "quantise": Prior(centre=1.0, width=0.7),
+    "quantise": Prior(centre=3.5, width=0.4),
     "exponent": Prior(centre=1.5, width=0.5),
     "wave_exponent": Prior(centre=1.0, width=0.7),
     "small_tile_exponent": Prior(centre=0.2, width=0.7),
@@ -77,3 +79,100 @@ GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
 
 HOST_LAUNCH: Final = Prior(centre=30e-6, width=0.5)
 """Host cost of one framework operator in eager PyTorch [s]."""
+
+PERSISTENT: Final[dict[str, Prior]] = {
+    "wave_exponent": Prior(centre=0.2, width=0.5),
+    "l2": Prior(centre=0.4, width=0.7),
+    "exponent": Prior(centre=3.5, width=0.3),
+    "reduce": Prior(centre=0.8, width=0.7),
+    "prologue": Prior(centre=0.2, width=0.7),
+}
+"""What differs in matrix products where persistent blocks walk over the tiles: Hopper and later."""
+
+PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
+
+LISTED_ALONE: Final[dict[str, Prior]] = {
+    "exponent": Prior(centre=2.6, width=0.3),
+    "wave_exponent": Prior(centre=0.95, width=0.3),
+    "dram": Prior(centre=1.15, width=0.15),
+    "l2": Prior(centre=0.8, width=0.7),
+}
+"""Matrix products that are launched by themselves: no neighbour's tail hides the ends of their phases, so phases overlap more."""
+
+CUDA_CORES: Final[dict[str, Prior]] = {
+    "math": Prior(centre=1.0, width=0.1),
+    "l2": Prior(centre=0.5, width=0.7),
+    "dram_activations": Prior(centre=1.0, width=0.5),
+    "loop": Prior(centre=0.5, width=0.7),
+    "epilogue": Prior(centre=0.5, width=0.7),
+    "reduce": Prior(centre=0.5, width=1.0),
+    "reduce_launch": Prior(centre=8.0, width=0.5),
+    "exponent": Prior(centre=1.5, width=0.5),
+    "small_tile_exponent": Prior(centre=0.05, width=1.0),
+}
+"""What differs in matrix products without tensor cores."""
+
+ROWS: Final[dict[str, Prior]] = {
+    "l2": Prior(centre=0.5, width=0.7),
+    "issue": Prior(centre=0.5, width=0.7),
+    "rows": Prior(centre=1.0, width=1.0),
+    "row_length": Prior(centre=1.0, width=1.0),
+}
+"""Normalisations over rows, with the latency of a row."""
+
+KNEE: Final[dict[str, Prior]] = {"l2_knee": Prior(centre=0.7, width=0.4), "l2_knee_exponent": Prior(centre=3.0, width=0.5)}
+"""Repeated launches that find their operands in L2."""
+
+FREE_CLOCK: Final[dict[str, Prior]] = {"boost_drop": Prior(centre=0.15, width=0.4), "boost_time_s": Prior(centre=1.0e-4, width=0.6)}
+"""Clocks that were neither locked nor recorded fall under load."""
+
+FLOOR_WIDTH: Final = 0.1
+"""A host's launch floor is seen directly [ln]."""
+
+LIMITS: Final[dict[str, tuple[float, float]]] = {
+    "exponent": (1.0, 10.0),
+    "wave_exponent": (0.01, 1.0),
+    "small_tile_exponent": (0.001, 1.0),
+    "l2_knee": (0.1, 3.0),
+    "l2_knee_exponent": (1.0, 12.0),
+    "boost_drop": (0.01, 0.5),
+    "boost_time_s": (1.0e-5, 1.0e-2),
+}
+"""Beyond these a coefficient would mean something else."""
+
+WIDEST_SHIFT: Final = 5.0
+"""Other coefficients stay within this many prior widths of their centre, which keeps a fit of few rows from running away."""
+
+
+def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_clock: bool) -> dict[str, Prior]:
+    """Priors of the group `key` for kernels that were measured alone.
+
+    cuda_cores: matrix products without tensor cores; warm: some rows found their operands in L2; free_clock: some rows
+    ran at a clock that was neither locked nor recorded.
+    """
+    priors = dict(GROUP_PRIORS[longest_prefix(key, GROUP_PRIORS) or "elementwise"])
+    matrix = "math" in priors and not key.startswith("attention")
+    if matrix:
+        persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
+        priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
+        if not key.endswith(QUANTISED):
+            priors.pop("quantise")
+    elif key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
+        priors |= ROWS
+    if warm:
+        priors |= KNEE
+    if free_clock and matrix and not cuda_cores:
+        priors |= FREE_CLOCK
+    return priors
+
+
+QUANTISED: Final = ("fp8", "int8", "nvfp4")
+"""Precisions whose linear layers convert their activations first."""
+
+
+def around(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
+    """The same priors centred on known values, with `narrowing` of their widths; a name without a value keeps its prior."""
+    return {
+        name: Prior(centre=values[name], width=prior.width * narrowing) if values.get(name, 0.0) > 0.0 else prior
+        for name, prior in priors.items()
+    }

@@ -52,6 +52,8 @@ def attention_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> K
         raise RunnerError(f"attention in {operator.precision}: no such kernel on {gpu.name}")
     if operator["head_dim"] > LARGEST_HEAD:
         raise RunnerError(f"attention with head_dim {operator['head_dim']:.0f}: the largest is {LARGEST_HEAD}")
+    if operator["heads"] % operator["kv_heads"]:
+        raise RunnerError(f"attention: {operator['heads']:.0f} heads cannot share {operator['kv_heads']:.0f} key heads evenly")
     return _prefill(operator, profile, gpu) if operator.operator == "prefill" else _decode(operator, profile, gpu)
 
 

@@ -106,8 +106,6 @@ def _convolution(operator: Operator) -> Product:
     batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, groups = (int(value) for value in operator.shape)
     out_h = (height + 2 * padding - kernel_h) // stride + 1
     out_w = (width_px + 2 * padding - kernel_w) // stride + 1
-    if out_h < 1 or out_w < 1:
-        raise RunnerError(f"conv: a {kernel_h}x{kernel_w} kernel does not fit into {height}x{width_px} pixels with padding {padding}")
     on_cuda_cores = operator.cuda_cores or operator.precision == "fp32"
     own_channels = max(1, channels // groups)
     granule = 1 if on_cuda_cores else CHANNEL_GRANULE

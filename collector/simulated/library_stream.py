@@ -313,8 +313,6 @@ def depthwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> K
     batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, _ = operator.shape
     out_h = (height + 2 * padding - kernel_h) // stride + 1
     out_w = (width_px + 2 * padding - kernel_w) // stride + 1
-    if out_h < 1 or out_w < 1:
-        raise RunnerError(f"conv: a {kernel_h:.0f}x{kernel_w:.0f} kernel does not fit into {height:.0f}x{width_px:.0f} pixels")
     outputs = batch * filters * out_h * out_w
     taps = kernel_h * kernel_w
     stream = Stream(

@@ -82,7 +82,6 @@ class MatrixColumns:
     tensor: Array
     quantised: Array
 
-
     def lifted(self) -> "MatrixColumns":
         """The same columns with shape (n, 1), to be broadcast against candidates."""
         return MatrixColumns(**{name: getattr(self, name)[:, None] for name in self.__slots__})

@@ -122,6 +122,33 @@ def _matrix(
     return matrix_phases(columns, final, gpu)
 
 
+def candidates_of(operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles | None = None) -> tuple[Phases, BoolArray]:
+    """Phases of every tile that kernels of one kind may have, shape (n, c, ·), and where the tile is known, shape (n,).
+
+    A known tile is its row's first candidate.  Kernels without tiles have one candidate.  The operators must be of
+    one phase kind, and matrix products all with or all without tensor cores.
+    """
+    count = len(operators)
+    settled = np.zeros(count, dtype=np.bool_)
+    kind = phase_kind(operators[0])
+    if kind != "matrix":
+        return STREAM_KINDS[kind](operators, gpu).lifted(), ~settled
+    columns = matrix_columns(operators, gpu)
+    if known is not None:
+        settled = np.isfinite(known.tile_m) & np.isfinite(known.tile_n)
+    rows = np.flatnonzero(settled)
+    given = None
+    if known is not None and len(rows):
+        split = np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0)
+        given = matrix_phases(_rows(columns, rows), Candidates(tile_m=known.tile_m[rows], tile_n=known.tile_n[rows], split=split), gpu)
+        if settled.all():
+            return given.lifted(), settled
+    phases = candidate_phases(columns, tile_candidates(gpu, bool(columns.tensor[0] == 0.0)), gpu)
+    if given is not None:
+        phases.put(rows, given)
+    return phases, settled
+
+
 def fastest_tiles(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> Candidates:
     """The candidate of least predicted time for every product, shape (n,)."""
     phases = candidate_phases(columns, tiles, gpu)

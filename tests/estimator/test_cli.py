@@ -144,6 +144,15 @@ def test_table_over_many_clocks_is_a_line_each(capsys, bundle, workload):
     assert "gemm.linear" not in out
 
 
+def test_control_characters_of_a_file_never_reach_the_terminal(capsys, tmp_path, bundle):
+    path = tmp_path / "w.json"
+    name = "a\x1b[31m\nb"
+    path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "name": name, "operators": OPERATORS}))
+    _, out, err = run(capsys, path, "--bundle", bundle, "--gpu-spec", "a10")
+    assert "\x1b" not in out + err
+    assert "a?[31m?b on a10" in out
+
+
 def test_unknown_power_is_null_and_never_nan(capsys, tmp_path, workload):
     path = tmp_path / "latency-only.json"
     save_bundle(bundle_from_document(bundle_document(power=None, uncertainty={})), path)

@@ -1,11 +1,11 @@
-"""Write examples/gpt2-small-b8-s512.json: the operators of one GPT-2 small prefill.
+"""Write gpt2-prefill.json: the operators of one GPT-2 small prefill, 8 prompts of 512 tokens.
 
-    python examples/gpt2_small.py [BATCH LENGTH]
+    python examples/gpt2_prefill.py [BATCH LENGTH]
 
-Everything follows from the published configuration (12 layers, 768 wide, 12 heads, 3,072 inside the
-feed-forward; Radford et al. 2019) and from how eager PyTorch runs the Hugging Face model: attention as separate
-kernels, the tanh approximation of GELU as eight element-wise ones, bf16 throughout, no language-model head.
-It is a pattern for writing a workload of your own.
+Everything follows from the published configuration (12 layers, 768 wide, 12 heads, 3,072 inside the feed-forward,
+50,257 words; Radford et al. 2019) and from how eager PyTorch runs the Hugging Face model: attention as separate
+kernels, the tanh approximation of GELU as eight element-wise ones, bf16 throughout.  Other sizes get the batch and
+the length in their name.  It is a pattern for writing down a model of your own.
 """
 
 import sys
@@ -15,8 +15,9 @@ from estimator.formats import write_workload
 from estimator.host_shares import INNER, LAYER, LIGHT
 from estimator.workload import Operator, Workload, make_operator, merge_operators
 
-LAYERS, WIDTH, HEADS, INNER_WIDTH = 12, 768, 12, 3072
+LAYERS, WIDTH, HEADS, INNER_WIDTH, VOCABULARY = 12, 768, 12, 3072, 50257
 PRECISION = "bf16"
+DEFAULT_SIZE = (8, 512)
 
 
 def linear(tokens: int, outputs: int, inputs: int) -> Operator:
@@ -65,17 +66,26 @@ def feed_forward(tokens: int) -> list[Operator]:
     return [linear(tokens, INNER_WIDTH, WIDTH), *steps, linear(tokens, WIDTH, INNER_WIDTH)]
 
 
-def gpt2_small(batch: int, length: int) -> Workload:
-    """One prefill of `batch` sequences of `length` tokens."""
+def embedding(batch: int, length: int) -> list[Operator]:
+    """Words of every token, positions once for all sequences, and their sum."""
+    words, positions = batch * length * WIDTH, length * WIDTH
+    total = make_operator("elementwise", "add", PRECISION, elements=words, reads=words + positions, host_share=LIGHT)
+    return [copy("gather", words, LAYER), copy("gather", positions, LAYER), total]
+
+
+def gpt2_prefill(batch: int, length: int) -> Workload:
+    """One prefill of `batch` prompts of `length` tokens, with the logits of every token."""
     tokens = batch * length
     residual = stream("add", tokens * WIDTH, inputs=2)
-    embedding = [*[copy("gather", tokens * WIDTH, LAYER)] * 2, residual]
     layer = [norm(tokens), *attention(batch, length), residual, norm(tokens), *feed_forward(tokens), residual]
-    operators, counts = merge_operators([*embedding, *layer * LAYERS, norm(tokens)])
-    return Workload(name=f"gpt2-small-b{batch}-s{length}", operators=operators, counts=counts, model_family="gpt2")
+    head = [norm(tokens), linear(tokens, VOCABULARY, WIDTH)]
+    operators, counts = merge_operators([*embedding(batch, length), *layer * LAYERS, *head])
+    name = "gpt2-prefill" if (batch, length) == DEFAULT_SIZE else f"gpt2-prefill-b{batch}-s{length}"
+    notes = (f"GPT-2 small, {batch} prompts of {length} tokens, bf16, eager attention; written by gpt2_prefill.py",)
+    return Workload(name=name, operators=operators, counts=counts, model_family="gpt2", notes=notes)
 
 
 if __name__ == "__main__":
-    batch, length = (int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else (8, 512)
-    workload = gpt2_small(batch, length)
+    size = tuple(int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else DEFAULT_SIZE
+    workload = gpt2_prefill(*size)
     write_workload(workload, Path(__file__).with_name(f"{workload.name}.json"))

@@ -1,0 +1,178 @@
+"""What the command `fit` says: tables and sentences for people, documents for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.frozen import thaw
+from fitter.releases import differences
+from fitter.rows import Selection, count_reasons, reason_meaning
+from fitter.validation import ErrorRow
+
+FIGURES: Final = ("mape", "median", "p95", "bias")
+
+
+def selection_lines(selection: Selection) -> list[str]:
+    """What was read and what was left out."""
+    used = sum(dataset.used for dataset in selection.datasets)
+    lines = [f"{used:,} of {selection.row_count:,} rows used"]
+    lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows" for d in selection.datasets]
+    lines += [
+        f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
+    ]
+    counts = count_reasons(selection.rejected)
+    if counts:
+        lines.append("rejected:")
+        power_only = {row.reason for row in selection.rejected if row.power_only}
+        for reason, count in counts.items():
+            kept = "; latency kept" if reason in power_only else ""
+            lines.append(f"  {count:6,}  {reason}: {reason_meaning(reason)}{kept}")
+    return lines
+
+
+def error_table(rows: Sequence[ErrorRow]) -> list[str]:
+    """Errors in percent, a line per kind of kernel."""
+    if not rows:
+        return []
+    names = [" ".join(part for part in (row.gpu, row.family, row.operator, row.precision) if part) for row in rows]
+    width = max(len(name) for name in names)
+    heads = "  ".join(f"{quantity:>8} {'median':>7} {'p95':>6} {'bias':>6}" for quantity in ("latency", "power"))
+    lines = [f"{'error in percent':{width}}  {'rows':>6}  {heads}  coverage"]
+    for name, row in zip(names, rows, strict=True):
+        parts = [f"{name:{width}}  {row.n:6,} "]
+        for errors in (row.latency, row.power):
+            if errors is None:
+                parts.append(f" {'–':>8} {'–':>7} {'–':>6} {'–':>6}")
+            else:
+                parts.append(f" {errors.mape:8.2f} {errors.median:7.2f} {errors.p95:6.1f} {errors.bias:+6.1f}")
+        parts.append("      –" if np.isnan(row.coverage) else f"  {row.coverage:7.0%}")
+        lines.append(" ".join(parts))
+    return lines
+
+
+def show_lines(bundle: Bundle) -> list[str]:
+    """A bundle for people: what it is, how good, its coefficients."""
+    origin = bundle.provenance
+    lines = [
+        f"{bundle.name} {bundle.version}  {bundle.digest}",
+        f"GPU {bundle.gpu.name} {bundle.gpu_uuid}".rstrip() + (" (simulated)" if bundle.simulated else ""),
+        f"made {origin.created_utc} by wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
+        f"SM clocks {bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz; host launch cost {bundle.host.launch_s * 1e6:.3g} µs",
+    ]
+    lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
+    lines += [f"note: {note}" for note in bundle.notes]
+    lines += ["", *_stored_errors(bundle), "", "coefficients (± standard deviation; * set by the prior, not by the data)"]
+    for key, group in bundle.groups.items():
+        lines.append(f"  {key}  ({group.rows:,} rows)")
+        for name, value in group.coefficients.items():
+            std = group.ln_std.get(name)
+            spread = f" ± {value * std:.2g}" if std is not None else ""
+            lines.append(f"    {name:20} {value:.4g}{spread}{' *' if group.identified.get(name) is False else ''}")
+    power = bundle.power
+    if power is not None:
+        point = f"{power.reference_clock_mhz:g} MHz, {power.reference_voltage_v:.4g} V"
+        lines.append(f"power at {point}, voltage exponent {power.voltage_exponent:.3g}")
+        for name, farad in power.capacitance_f.items():
+            lines.append(f"    C {name:18} {farad * 1e9:.4g} ± {power.capacitance_std_f.get(name, float('nan')) * 1e9:.2g} nF")
+        lines.append(f"    {'busy':20} {power.busy_w:.3g} ± {power.busy_std_w:.2g} W")
+        lines.append(f"    {'active':20} {power.active_w:.3g} ± {power.active_std_w:.2g} W")
+    return lines
+
+
+def _stored_errors(bundle: Bundle) -> list[str]:
+    if not bundle.errors:
+        return ["no held-out errors"]
+    lines = ["held-out errors [%]: mape / median / p95 / bias"]
+    for row in bundle.errors:
+        parts = [f"  {row['family']} {row['operator']} {row['precision']} (n {row['n']})"]
+        for quantity in ("latency", "power"):
+            if row[quantity]:
+                parts.append(f"{quantity} " + " / ".join(f"{row[quantity][name]:.2f}" for name in FIGURES))
+        lines.append("  ".join(parts))
+    return lines
+
+
+def show_document(bundle: Bundle) -> dict[str, Any]:
+    """What `fit show --json` says: the bundle's description without its bulk."""
+    return {
+        "name": bundle.name,
+        "version": bundle.version,
+        "digest": bundle.digest,
+        "gpu": bundle.gpu.name,
+        "gpu_uuid": bundle.gpu_uuid,
+        "simulated": bundle.simulated,
+        "clocks_mhz": list(bundle.clocks_mhz),
+        "host_launch_s": bundle.host.launch_s,
+        "provenance": {
+            "created_utc": bundle.provenance.created_utc,
+            "wattprint_version": bundle.provenance.wattprint_version,
+            "commit": bundle.provenance.commit,
+            "seed": bundle.provenance.seed,
+            "datasets": [
+                {"name": d.name, "sha256": d.sha256, "kind": d.kind, "rows": d.rows, "used": d.used, "rejected": dict(d.rejected)}
+                for d in bundle.provenance.datasets
+            ],
+        },
+        "groups": {
+            key: {name: _with_std(value, value * g.ln_std[name] if name in g.ln_std else None) for name, value in g.coefficients.items()}
+            for key, g in bundle.groups.items()
+        },
+        "capacitance_f": {}
+        if bundle.power is None
+        else {name: _with_std(value, bundle.power.capacitance_std_f.get(name)) for name, value in bundle.power.capacitance_f.items()},
+        "errors": thaw(bundle.errors),
+        "notes": list(bundle.notes),
+    }
+
+
+def _with_std(value: float, std: float | None) -> dict[str, float | None]:
+    return {"value": value, "std": std}
+
+
+def diff_lines(old: Bundle, new: Bundle) -> list[str]:
+    """What changed from one bundle to another."""
+    lines = [f"{old.name} {old.version} → {new.name} {new.version}"]
+    if old.gpu.name != new.gpu.name:
+        lines.append(f"another GPU: {old.gpu.name} → {new.gpu.name}")
+    elif old.gpu != new.gpu:
+        lines.append(f"the specification of {new.gpu.name} changed")
+    changes = differences(old, new)
+    if not changes:
+        return [*lines, "no coefficient changed"]
+    width = max(len(change.place) for change in changes)
+    lines.append(f"{'coefficient':{width}}  {'old':>10}  {'new':>10}  {'factor':>7}  std deviations")
+    for change in changes:
+        figures = (
+            _figure(change.old, "10.4g"),
+            _figure(change.new, "10.4g"),
+            _figure(change.factor, "7.3f"),
+            _figure(change.sigmas, "8.1f"),
+        )
+        lines.append(f"{change.place:{width}}  " + "  ".join(figures))
+    return lines
+
+
+def _figure(value: float, form: str) -> str:
+    width = int(form.split(".")[0])
+    return f"{'–':>{width}}" if np.isnan(value) else f"{value:{form}}"
+
+
+def startup_document(selection: Selection) -> list[dict[str, Any]]:
+    """Start-up by host, for programs."""
+    names = ("source", "gpu", "target_s", "startup_s", "runs")
+    return [{**{name: getattr(s, name) for name in names}, "quartiles_s": list(s.quartiles_s)} for s in selection.startups]
+
+
+def selection_document(selection: Selection) -> dict[str, Any]:
+    """Rows read, used and rejected, for programs."""
+    rejected: Mapping[str, int] = count_reasons(selection.rejected)
+    return {
+        "rows": selection.row_count,
+        "used": sum(dataset.used for dataset in selection.datasets),
+        "rejected": dict(rejected),
+        "rejected_power_only": count_reasons(row for row in selection.rejected if row.power_only),
+        "startup": startup_document(selection),
+        "notes": list(selection.notes),
+    }

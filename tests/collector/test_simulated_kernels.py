@@ -1,0 +1,228 @@
+"""Laws of the simulated library and scheduler: no kernel beats its roofline, more work takes longer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.errors import RunnerError
+from collector.simulated.cache import resident_share, usable_l2_bytes
+from collector.simulated.library import plan_kernel
+from collector.simulated.plan import KernelPlan, resident_blocks, sm_speeds
+from collector.simulated.profile import BoardProfile, board_names, load_board
+from collector.simulated.scheduler import kernel_timing
+from collector.simulated.silicon import launch_energy
+from estimator.gpu import GpuSpec
+from estimator.quantities import HZ_PER_MHZ
+from estimator.specifications import load_gpu
+from estimator.workload import FAMILY_OPERATORS, Operator, make_operator
+
+boards = pytest.mark.parametrize("name", board_names())
+MONOTONE_SLACK = 1.06
+"""Doubled work may seem this much faster where a larger tile or another split comes in."""
+
+
+def board_of(name: str) -> tuple[BoardProfile, GpuSpec]:
+    profile = load_board(name)
+    return profile, load_gpu(profile.gpu)
+
+
+def seconds(name: str, operator: Operator, l2_state: str = "cold", clock_mhz: float | None = None) -> float:
+    profile, gpu = board_of(name)
+    plan = plan_kernel(operator, profile, gpu)
+    clock = gpu.sm_clock_max_mhz if clock_mhz is None else clock_mhz
+    return kernel_timing(profile, gpu, plan, l2_state, clock, sm_speeds(profile.schedule, gpu.num_sms, 0)).gpu_s
+
+
+def examples(precision: str) -> list[Operator]:
+    """One operator of every kind."""
+    shapes = {
+        "gemm": {"batch": 2, "m": 512, "n": 768, "k": 1024},
+        "attention": {"batch": 2, "queries": 512, "context": 512, "heads": 16, "kv_heads": 4, "head_dim": 64, "window": 0, "causal": 1},
+        "softmax": {"rows": 4096, "dim": 512},
+        "norm": {"rows": 4096, "dim": 1024},
+        "reduction": {"rows": 1024, "dim": 2048},
+        "elementwise": {"elements": 1 << 20, "reads": 1 << 21},
+        "copy": {"elements": 1 << 20, "reads": 1 << 20},
+    }
+    dense = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 128, "kernel_h": 3, "kernel_w": 3, "stride": 1, "padding": 1}
+    result = []
+    for family, operators in FAMILY_OPERATORS.items():
+        for operator in operators:
+            shape = dense | {"groups": 64 if operator == "depthwise" else 1} if family == "conv" else dict(shapes[family])
+            if operator == "decode":
+                shape |= {"queries": 1, "context": 4096}
+            result.append(make_operator(family, operator, precision, **shape))
+    return result
+
+
+def plans(name: str, precision: str) -> list[tuple[Operator, KernelPlan]]:
+    profile, gpu = board_of(name)
+    return [(operator, plan_kernel(operator, profile, gpu)) for operator in examples(precision)]
+
+
+@boards
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_every_kind_of_operator_runs(name: str, precision: str) -> None:
+    profile, gpu = board_of(name)
+    for operator in examples(precision):
+        if operator.family == "attention" and precision == "fp32":
+            with pytest.raises(RunnerError, match="no such kernel"):
+                plan_kernel(operator, profile, gpu)
+            continue
+        plan = plan_kernel(operator, profile, gpu)
+        assert plan.kernel_name
+        assert 1 <= plan.blocks_per_sm <= gpu.blocks_per_sm
+        assert plan.blocks == np.prod(plan.grid)
+        assert plan.shared_bytes_per_block < gpu.shared_bytes_per_sm
+        assert seconds(name, operator) > 1e-6
+
+
+def test_what_a_generation_cannot_do_is_refused() -> None:
+    profile, gpu = board_of("v100-pcie-32gb")
+    with pytest.raises(RunnerError, match="bf16"):
+        plan_kernel(make_operator("gemm", "linear", "bf16", batch=1, m=64, n=64, k=64), profile, gpu)
+    profile, gpu = board_of("a100-pcie-40gb")
+    with pytest.raises(RunnerError, match="fp8"):
+        plan_kernel(make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64), profile, gpu)
+
+
+sizes = st.integers(min_value=1, max_value=6000)
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(board_names()),
+    m=sizes,
+    n=sizes,
+    k=sizes,
+    batch=st.sampled_from([1, 3, 32]),
+    state=st.sampled_from(["warm", "cold"]),
+)
+def test_no_product_beats_its_roofline(name: str, m: int, n: int, k: int, batch: int, state: str) -> None:
+    _, gpu = board_of(name)
+    operator = make_operator("gemm", "bmm", "fp16", batch=batch, m=m, n=n, k=k)
+    compute_s = 2.0 * batch * m * n * k / gpu.peak_flop_per_s("fp16")
+    dram_s = 2.0 * batch * (m * k + n * k + m * n) / gpu.dram_bytes_per_s if state == "cold" else 0.0
+    assert seconds(name, operator, state) > max(compute_s, dram_s)
+
+
+@settings(max_examples=40)
+@given(name=st.sampled_from(board_names()), elements=st.integers(1, 1 << 28), inputs=st.integers(1, 3))
+def test_no_stream_beats_the_memory(name: str, elements: int, inputs: int) -> None:
+    _, gpu = board_of(name)
+    operator = make_operator("elementwise", "other", "fp32", elements=elements, reads=inputs * elements)
+    assert seconds(name, operator) > 4.0 * (1 + inputs) * elements / gpu.dram_bytes_per_s
+
+
+@settings(max_examples=60)
+@given(name=st.sampled_from(board_names()), m=sizes, n=sizes, k=sizes, which=st.sampled_from(["batch", "m", "n", "k"]))
+def test_doubling_a_product_does_not_make_it_faster(name: str, m: int, n: int, k: int, which: str) -> None:
+    shape = {"batch": 2, "m": m, "n": n, "k": k}
+    single = seconds(name, make_operator("gemm", "bmm", "fp16", **shape))
+    double = seconds(name, make_operator("gemm", "bmm", "fp16", **(shape | {which: 2 * shape[which]})))
+    assert double * MONOTONE_SLACK > single
+
+
+@boards
+def test_more_work_costs_more_energy_and_time(name: str) -> None:
+    profile, gpu = board_of(name)
+    for double in (["elements", "reads"], ["rows"]):
+        for operator, plan in plans(name, "fp16"):
+            if double[0] not in operator.named_shape():
+                continue
+            shape = operator.named_shape()
+            larger = make_operator(operator.family, operator.operator, "fp16", **(shape | {key: 8.0 * shape[key] for key in double}))
+            other = plan_kernel(larger, profile, gpu)
+            assert seconds(name, larger) > seconds(name, operator)
+            assert launch_energy(profile, other, "cold").core_total_j > 5.0 * launch_energy(profile, plan, "cold").core_total_j
+
+
+@boards
+def test_a_higher_clock_is_never_slower(name: str) -> None:
+    clocks = load_gpu(load_board(name).gpu).clocks_mhz()[::12]
+    for operator in examples("fp16"):
+        times = np.array([seconds(name, operator, "cold", clock) for clock in clocks])
+        assert np.all(np.diff(times) < 0.0)
+
+
+@boards
+def test_data_in_the_l2_are_faster_than_data_in_memory(name: str) -> None:
+    profile, gpu = board_of(name)
+    elements = int(usable_l2_bytes(profile.memory, gpu) / 4 / 3)
+    operator = make_operator("elementwise", "add", "fp16", elements=elements / 2, reads=elements)
+    warm, cold = seconds(name, operator, "warm"), seconds(name, operator, "cold")
+    assert cold > 1.15 * warm
+    much = make_operator("elementwise", "add", "fp16", elements=100 * elements, reads=200 * elements)
+    assert seconds(name, much, "cold") == pytest.approx(seconds(name, much, "warm"), rel=1e-3)
+
+
+@boards
+def test_warm_traffic_never_exceeds_cold_traffic(name: str) -> None:
+    for _, plan in plans(name, "fp16"):
+        traffic = plan.traffic
+        assert 0.0 <= traffic.warm_read <= traffic.cold_read * (1.0 + 1e-9)
+        assert 0.0 <= traffic.warm_write <= traffic.cold_write * (1.0 + 1e-9)
+        assert traffic.cold_read <= 1.05 * plan.events.l2_bytes
+
+
+@boards
+def test_the_l2_forgets_gradually(name: str) -> None:
+    profile, gpu = board_of(name)
+    shares = [resident_share(profile.memory, gpu, size * usable_l2_bytes(profile.memory, gpu)) for size in (0.0, 0.3, 1.0, 2.0, 10.0)]
+    assert shares[0] == 1.0
+    assert shares[2] == pytest.approx(0.5)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 1e-4
+
+
+@boards
+def test_a_wave_more_costs_a_step(name: str) -> None:
+    profile, gpu = board_of(name)
+    if profile.library.generation == "hopper":
+        pytest.skip("persistent kernels share out their last wave")
+    operator = make_operator("gemm", "linear", "fp32", batch=1, m=128, n=128, k=4096)
+    plan = plan_kernel(operator, profile, gpu)
+    slots = gpu.num_sms * plan.blocks_per_sm
+    speeds = sm_speeds(profile.schedule, gpu.num_sms, 0)
+
+    def time_of(blocks: int) -> float:
+        return kernel_timing(profile, gpu, replace(plan, blocks=blocks), "warm", 900.0, speeds).gpu_s
+
+    within, beyond = time_of(4 * slots), time_of(4 * slots + 1)
+    assert beyond > 1.02 * within
+    assert time_of(4 * slots - 1) <= within * 1.02
+
+
+@boards
+def test_occupancy_is_what_registers_shared_memory_and_warps_allow(name: str) -> None:
+    _, gpu = board_of(name)
+    assert resident_blocks(gpu, 128, 32, 0) == min(gpu.warps_per_sm // 4, gpu.blocks_per_sm)
+    assert resident_blocks(gpu, 256, 255, 0) == 1
+    assert resident_blocks(gpu, 128, 32, int(gpu.shared_bytes_per_sm)) == 0
+
+
+@boards
+def test_latency_in_hertz_of_the_tail_is_bounded_by_dispatch(name: str) -> None:
+    profile, gpu = board_of(name)
+    operator = make_operator("elementwise", "relu", "fp16", elements=1 << 24, reads=1 << 24)
+    plan = plan_kernel(operator, profile, gpu)
+    assert seconds(name, operator) > plan.blocks * profile.schedule.dispatch_clocks / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
+
+
+def test_grouped_heads_move_less_cache() -> None:
+    profile, gpu = board_of("a100-pcie-40gb")
+    shape = {"batch": 8, "queries": 1, "context": 4096, "heads": 32, "head_dim": 128, "window": 0, "causal": 1}
+    many = plan_kernel(make_operator("attention", "decode", "bf16", kv_heads=32, **shape), profile, gpu)
+    few = plan_kernel(make_operator("attention", "decode", "bf16", kv_heads=4, **shape), profile, gpu)
+    assert few.traffic.cold_read < 0.2 * many.traffic.cold_read
+
+
+def test_a_causal_mask_saves_nearly_half_of_the_matrix_work() -> None:
+    profile, gpu = board_of("h200-sxm")
+    shape = {"batch": 2, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0}
+    full = plan_kernel(make_operator("attention", "prefill", "bf16", causal=0, **shape), profile, gpu)
+    causal = plan_kernel(make_operator("attention", "prefill", "bf16", causal=1, **shape), profile, gpu)
+    assert 0.5 < causal.events.tensor_flop / full.events.tensor_flop < 0.55

@@ -1,0 +1,190 @@
+"""Laws of the simulated power sensor: update clock, window, gain, and what a poll shows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collector.bench import open_simulated
+from collector.simulated.board import SimulatedBoard
+from collector.simulated.profile import BoardProfile, Faults, board_names, load_board
+from collector.simulated.sensors import SimulatedSensor
+from estimator.quantities import Array
+from estimator.specifications import load_gpu
+from estimator.workload import make_operator
+
+PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
+
+boards = pytest.mark.parametrize("name", board_names())
+
+
+def quiet_board(name: str, **changes: float | str | int) -> SimulatedBoard:
+    """A board whose sensor has no noise and whose power follows the silicon at once."""
+    profile = load_board(name)
+    still = {"jitter_s": 0.0, "wander_s": 0.0, "noise_w": 0.0, "skip_share": 0.0, "quantum_w": 1e-6, "clock": "rigid"}
+    sensor = replace(profile.sensor, **(still | changes))  # type: ignore[arg-type]
+    transient = replace(profile.transient, fast_time_s=1e-5, slow_share=0.0, creep_share=0.0)
+    return SimulatedBoard(replace(profile, sensor=sensor, transient=transient), load_gpu(profile.gpu), 0)
+
+
+def drive(board: SimulatedBoard, high_s: float, low_s: float, cycles: int) -> None:
+    """A square wave of load."""
+    board.gpu.lock_clock_mhz(board.gpu.supported_clocks_mhz()[20])
+    prepared = board.runner.prepare(PRODUCT)
+    launches = max(1, int(high_s / board.planted_latency_s(prepared, board.gpu.supported_clocks_mhz()[20])))
+    for _ in range(cycles):
+        board.runner.run(prepared, launches)
+        board.clock.wait(low_s)
+
+
+def changes_s(stamps: Array, values: Array) -> Array:
+    """Times of the polls at which the value was seen to change."""
+    return stamps[1:][np.diff(values) != 0.0] * 1e-9
+
+
+def true_power(board: SimulatedBoard, end_s: Array, profile: BoardProfile) -> Array:
+    """The window's mean of the true power, by direct summation over a fine grid."""
+    if profile.sensor.kind == "boxcar":
+        offsets = np.arange(0.0, profile.sensor.window_s, 1e-4) + 0.5e-4
+        weights = np.ones(len(offsets))
+    else:
+        tau = profile.sensor.window_s / 2.0
+        offsets = np.arange(0.0, 12.0 * tau, 1e-4) + 0.5e-4
+        weights = np.exp(-offsets / tau)
+    samples = board.world.trace.power_w((end_s[:, None] - offsets[None, :]).ravel()).reshape(len(end_s), -1)
+    result: Array = samples @ (weights / weights.sum())
+    return result
+
+
+@boards
+def test_a_value_is_gain_times_the_windowed_power_plus_offset(name: str) -> None:
+    board = quiet_board(name)
+    board.sensor.read()
+    drive(board, 0.137, 0.091, 12)
+    sensor = board.world.profile.sensor
+    reading = board.sensor.read()[0]
+    updates = board.sensor._update_s[-60:]
+    values = board.sensor._instant_w[-60:]
+    expected = sensor.gain * true_power(board, updates - sensor.delay_s, board.world.profile) + sensor.offset_w
+    assert np.ptp(values) > 20.0
+    assert values == pytest.approx(expected, abs=0.3)
+    assert set(reading.power_w.tolist()) <= set(board.sensor._instant_w.tolist()) | set(reading.power_w[:5].tolist())
+
+
+def step_edges(kind: str, window_s: float, delay_s: float) -> tuple[Array, Array]:
+    """Time of each update after a step of the load, and the share of the step that it shows."""
+    board = quiet_board("a100-pcie-40gb", kind=kind, window_s=window_s, delay_s=delay_s, update_period_s=0.0053)
+    board.gpu.lock_clock_mhz(900.0)
+    prepared = board.runner.prepare(PRODUCT)
+    board.clock.wait(0.5)
+    board.sensor.read()
+    low = board.sensor._instant_w[-1]
+    edge_s = board.world.now_s + board.world.profile.schedule.launch_lag_s
+    board.runner.run(prepared, int(0.3 / board.planted_latency_s(prepared, 900.0)))
+    board.sensor._update(board.world.now_s)
+    late = board.sensor._update_s > edge_s
+    values = board.sensor._instant_w[late]
+    return board.sensor._update_s[late] - edge_s, (values - low) / (values[-1] - low)
+
+
+@pytest.mark.parametrize(("window_s", "delay_s"), [(0.1, 0.0), (0.1, 0.02), (0.05, 0.004)])
+def test_a_boxcar_rises_in_a_straight_line_over_its_window(window_s: float, delay_s: float) -> None:
+    after, share = step_edges("boxcar", window_s, delay_s)
+    assert share == pytest.approx(np.clip((after - delay_s) / window_s, 0.0, 1.0), abs=0.02)
+
+
+@pytest.mark.parametrize(("window_s", "delay_s"), [(0.025, 0.0), (0.1, 0.01)])
+def test_a_low_pass_rises_with_half_its_window_as_time_constant(window_s: float, delay_s: float) -> None:
+    after, share = step_edges("low-pass", window_s, delay_s)
+    expected = np.where(after > delay_s, 1.0 - np.exp(-np.maximum(after - delay_s, 0.0) / (window_s / 2.0)), 0.0)
+    assert share == pytest.approx(expected, abs=0.02)
+
+
+@boards
+def test_values_change_once_an_update_period(name: str) -> None:
+    with open_simulated(name) as board:
+        board.sensor.read()
+        drive(board, 0.11, 0.07, 200)
+        reading = board.sensor.read()[0]
+        period = load_board(name).sensor.update_period_s
+        seen = changes_s(reading.host_ns, reading.power_w)
+        assert np.median(np.diff(seen)) == pytest.approx(period, rel=0.35)
+        assert len(seen) * period == pytest.approx(seen[-1] - seen[0], rel=0.05)
+
+
+@boards
+def test_values_lie_on_the_sensors_grid(name: str) -> None:
+    with open_simulated(name) as board:
+        drive(board, 0.2, 0.1, 5)
+        values = board.sensor.read()[0].power_w / load_board(name).sensor.quantum_w
+        assert np.abs(values - np.round(values)).max() < 1e-6
+
+
+@boards
+def test_readings_do_not_depend_on_how_often_they_are_fetched(name: str) -> None:
+    def readings(often: bool) -> list[bytes]:
+        with open_simulated(name, seed=5) as board:
+            parts: dict[str, list[Array]] = {}
+            for _ in range(8):
+                drive(board, 0.11, 0.07, 3)
+                if often:
+                    for reading in board.sensor.read():
+                        parts.setdefault(reading.field, []).append(reading.power_w)
+            for reading in board.sensor.read():
+                parts.setdefault(reading.field, []).append(reading.power_w)
+            return [np.concatenate(columns).tobytes() for columns in parts.values()]
+
+    assert readings(True) == readings(False)
+
+
+def test_the_average_field_trails_the_instant_one_by_half_a_second() -> None:
+    with open_simulated("rtx-3090") as board:
+        board.gpu.lock_clock_mhz(900.0)
+        prepared = board.runner.prepare(PRODUCT)
+        board.sensor.read()
+        edge_ns = board.clock.now_ns()
+        board.runner.run(prepared, int(4.0 / board.planted_latency_s(prepared, 900.0)))
+        instant, average = board.sensor.read()
+        top = average.power_w[-50:].mean()
+        half = 0.5 * (average.power_w[0] + top)
+        reached = (average.host_ns[np.argmax(average.power_w > half)] - edge_ns) * 1e-9
+        assert 0.4 < reached < 0.8
+        assert top == pytest.approx(instant.power_w[-50:].mean(), rel=0.01)
+        assert (instant.host_ns[np.argmax(instant.power_w > half)] - edge_ns) * 1e-9 < 0.25
+
+
+def test_a_volta_board_has_no_average_field() -> None:
+    with open_simulated("v100-pcie-32gb") as board:
+        assert board.sensor.fields() == ("instant",)
+
+
+@boards
+def test_the_meter_sees_the_energy_that_the_board_drew(name: str) -> None:
+    with open_simulated(name) as board:
+        board.meter.read()
+        begin = board.clock.now_ns()
+        drive(board, 0.3, 0.2, 6)
+        samples = board.meter.read()[0]
+        energy = board.true_energy_j(begin, board.clock.now_ns())
+        seconds = (board.clock.now_ns() - begin) * 1e-9
+        assert samples.power_w.mean() * seconds == pytest.approx(energy, rel=0.003)
+
+
+def test_a_stale_sensor_repeats_its_last_value_through_the_run() -> None:
+    with open_simulated("a100-pcie-40gb", faults=Faults(stale_share=1.0)) as board:
+        board.gpu.lock_clock_mhz(900.0)
+        prepared = board.runner.prepare(PRODUCT)
+        board.clock.wait(1.0)
+        board.sensor.read()
+        record = board.runner.run(prepared, 1000)
+        reading = board.sensor.read()[0]
+        inside = (reading.host_ns > record.start_ns + 10**8) & (reading.host_ns < record.end_ns)
+        assert len(set(reading.power_w[inside].tolist())) == 1
+
+
+def test_a_second_sensor_of_the_same_world_agrees_in_the_mean() -> None:
+    with open_simulated("a100-pcie-40gb") as board:
+        other = SimulatedSensor(board.world)
+        drive(board, 2.0, 0.0, 1)
+        first, second = (sensor.read()[0].power_w[-100:].mean() for sensor in (board.sensor, other))
+        assert first == pytest.approx(second, rel=0.02)

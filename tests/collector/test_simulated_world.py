@@ -1,0 +1,214 @@
+"""Laws of the simulated world: energy, heat, clocks, and repetition to the bit."""
+
+import numpy as np
+import pytest
+
+from collector.bench import open_simulated
+from collector.devices import PreparedKernel, limiting_reasons
+from collector.simulated.board import SimulatedBoard
+from collector.simulated.profile import Faults, board_names, load_board
+from collector.simulated.silicon import leakage_w, rest_power_w, voltage_v
+from estimator.specifications import load_gpu
+from estimator.workload import Operator, make_operator
+
+PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
+ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)
+
+boards = pytest.mark.parametrize("name", board_names())
+
+
+def run_for(board: SimulatedBoard, operator: Operator, seconds: float, clock_mhz: float) -> PreparedKernel:
+    """Runs an operator for about so long at a locked clock."""
+    board.gpu.lock_clock_mhz(clock_mhz)
+    prepared = board.runner.prepare(operator)
+    board.runner.run(prepared, max(1, int(seconds / board.planted_latency_s(prepared, clock_mhz))))
+    return prepared
+
+
+def transcript(name: str, seed: int) -> bytes:
+    """Everything that a small session can see, as bytes."""
+    parts: list[bytes] = []
+    with open_simulated(name, seed=seed) as board:
+        for clock in board.gpu.supported_clocks_mhz()[::30]:
+            for operator in (PRODUCT, ADDITION):
+                prepared = run_for(board, operator, 0.3, clock)
+                record = board.runner.run(prepared, 50)
+                board.clock.wait(0.1)
+                states = board.gpu.read_states()
+                columns = (record.segment_s, states.sm_clock_mhz, states.temperature_c, states.host_ns)
+                parts += [column.tobytes() for column in columns] + [repr(prepared).encode(), str(record.end_ns).encode()]
+                parts += [column.tobytes() for reading in board.sensor.read() for column in (reading.host_ns, reading.power_w)]
+                parts += [board.meter.read()[0].power_w.tobytes()]
+    return b"".join(parts)
+
+
+@boards
+def test_a_seed_repeats_to_the_bit_and_another_does_not(name: str) -> None:
+    first = transcript(name, 7)
+    assert first == transcript(name, 7)
+    assert first != transcript(name, 8)
+
+
+@boards
+def test_board_energy_is_the_sum_of_where_it_went(name: str) -> None:
+    with open_simulated(name) as board:
+        world, begin_ns = board.world, board.clock.now_ns()
+        before, stored = sum(world.ledger_j.values()), world.trace.stored_j()
+        for clock in board.gpu.supported_clocks_mhz()[::25]:
+            run_for(board, PRODUCT, 0.4, clock)
+            board.clock.wait(0.2)
+        spent = sum(world.ledger_j.values()) - before
+        shown = board.true_energy_j(begin_ns, board.clock.now_ns())
+        assert shown + world.trace.stored_j() - stored == pytest.approx(spent, rel=1e-9)
+
+
+def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
+    with open_simulated("a100-pcie-40gb") as board:
+        operator = make_operator("elementwise", "add", "fp32", elements=1 << 26, reads=1 << 27)
+        prepared = board.runner.prepare(operator, "cold")
+        board.gpu.lock_clock_mhz(900.0)
+        before = dict(board.world.ledger_j)
+        board.runner.run(prepared, 1000)
+        moved = 1000 * 4 * 3 * (1 << 26)
+        dram = board.world.ledger_j["dram"] - before["dram"]
+        assert dram == pytest.approx(moved * board.planted_event_energy_j()["dram"], rel=1e-6)
+        volt = board.world.operating_point(board.runner.loaded(prepared), 900.0).voltage_v
+        over = (volt / board.planted_reference_voltage_v()) ** 2
+        l2 = board.world.ledger_j["l2"] - before["l2"]
+        assert l2 == pytest.approx(moved * board.planted_event_energy_j()["l2"] * over, rel=1e-6)
+        assert board.world.ledger_j["tensor"] == before["tensor"]
+
+
+def test_energy_is_additive_over_adjacent_times() -> None:
+    with open_simulated("rtx-3090") as board:
+        begin = board.clock.now_ns()
+        run_for(board, PRODUCT, 0.5, 1395.0)
+        board.clock.wait(0.5)
+        end = board.clock.now_ns()
+        middle = begin + (end - begin) // 3
+        whole = board.true_energy_j(begin, end)
+        assert board.true_energy_j(begin, middle) + board.true_energy_j(middle, end) == pytest.approx(whole, rel=1e-12)
+
+
+@boards
+def test_the_power_limit_lowers_the_clock_and_is_kept(name: str) -> None:
+    with open_simulated(name) as board:
+        top = board.gpu.supported_clocks_mhz()[-1]
+        prepared = run_for(board, PRODUCT, 1.0, top)
+        board.gpu.read_states()
+        begin = board.clock.now_ns()
+        launches = int(4.0 / board.planted_latency_s(prepared, top))
+        record = board.runner.run(prepared, launches)
+        states = board.gpu.read_states()
+        late_ns = record.end_ns - 1_000_000_000
+        mean_w = board.true_energy_j(late_ns, record.end_ns)
+        assert mean_w <= 1.002 * board.gpu.power_limit_w()
+        late = states.host_ns > begin + 200_000_000
+        assert np.all(states.sm_clock_mhz[late] < top)
+        assert limiting_reasons(int(states.throttle_mask[late][-1])) == ("sw_power_cap",)
+        assert record.segment_s[-1] > 1.02 * board.planted_latency_s(prepared, top)
+
+
+@boards
+def test_below_the_limit_the_locked_clock_is_held(name: str) -> None:
+    with open_simulated(name) as board:
+        clock = board.gpu.supported_clocks_mhz()[20]
+        board.gpu.lock_clock_mhz(clock)
+        board.gpu.read_states()
+        run_for(board, PRODUCT, 2.0, clock)
+        states = board.gpu.read_states()
+        assert set(states.sm_clock_mhz.tolist()) == {clock}
+        assert all(limiting_reasons(int(mask)) == () for mask in states.throttle_mask)
+
+
+@boards
+def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None:
+    profile = load_board(name)
+    volts = np.array([voltage_v(profile, clock) for clock in load_gpu(profile.gpu).clocks_mhz()])
+    steps = volts / profile.clock.voltage_step_v
+    assert np.all(np.diff(volts) >= 0.0)
+    assert np.abs(steps - np.round(steps)).max() < 1e-4
+    assert volts[-1] > volts[0]
+
+
+@boards
+def test_leakage_grows_with_temperature_and_voltage(name: str) -> None:
+    profile = load_board(name)
+    assert leakage_w(profile, 0.8, 70.0) > leakage_w(profile, 0.8, 40.0) > 0.0
+    assert leakage_w(profile, 0.9, 40.0) > leakage_w(profile, 0.8, 40.0)
+
+
+def test_power_at_rest_follows_the_published_table_of_the_a100() -> None:
+    profile, table = load_board("a100-pcie-40gb"), load_gpu("a100-pcie-40gb").idle_w
+    assert table is not None
+    for clock in (210.0, 510.0, 900.0, 1200.0, 1410.0):
+        assert rest_power_w(profile, clock, 33.0) == pytest.approx(float(table.at(np.array(clock))), rel=0.12)
+
+
+@boards
+def test_a_board_warms_under_load_and_cools_at_rest(name: str) -> None:
+    with open_simulated(name) as board:
+        clock = board.gpu.supported_clocks_mhz()[30]
+        cool = board.world.temperature_c
+        run_for(board, PRODUCT, 30.0, clock)
+        warm = board.world.temperature_c
+        board.clock.wait(300.0)
+        assert warm > cool + 3.0
+        rest_w = sum(board.world._rest_parts_w(clock, board.planted_voltage_v(clock)).values())
+        thermal = board.world.profile.thermal
+        settled = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * rest_w
+        assert board.world.temperature_c == pytest.approx(settled, abs=0.3)
+
+
+def test_a_hot_board_slows_down_and_says_so() -> None:
+    with open_simulated("a100-pcie-40gb") as board:
+        board.world._sink_k = 62.0
+        board.gpu.read_states()
+        run_for(board, PRODUCT, 0.5, 1005.0)
+        states = board.gpu.read_states()
+        assert states.sm_clock_mhz[-1] < 1005.0
+        assert "sw_thermal_slowdown" in limiting_reasons(int(states.throttle_mask[-1]))
+
+
+def test_more_launches_take_more_time_and_energy() -> None:
+    with open_simulated("v100-pcie-32gb") as board:
+        prepared = run_for(board, ADDITION, 0.2, 900.0)
+        spent = []
+        for launches in (100, 200, 400, 800):
+            begin = board.clock.now_ns()
+            board.runner.run(prepared, launches)
+            board.clock.wait(1.0)
+            spent.append((board.clock.now_ns() - begin, board.true_energy_j(begin, board.clock.now_ns())))
+        assert spent == sorted(spent)
+
+
+def test_an_idle_hour_costs_no_time_and_no_step() -> None:
+    with open_simulated("a100-pcie-40gb") as board:
+        begin = board.clock.now_ns()
+        board.clock.wait(3600.0)
+        assert board.clock.now_ns() - begin == 3600 * 10**9
+        assert len(board.sensor.read()[0].power_w) > 100_000
+
+
+def test_faults_are_off_unless_asked_for_and_then_show() -> None:
+    def latency_and_power(faults: Faults | None) -> tuple[float, float]:
+        with open_simulated("a100-pcie-40gb", faults=faults) as board:
+            board.gpu.lock_clock_mhz(900.0)
+            prepared = board.runner.prepare(make_operator("gemm", "linear", "bf16", batch=1, m=2048, n=2048, k=2048))
+            point = board.world.operating_point(board.runner.loaded(prepared), 900.0)
+            return point.gpu_s, point.added_w
+
+    plain_s, plain_w = latency_and_power(None)
+    hidden_s, hidden_w = latency_and_power(Faults(hidden_pj_per_byte=30.0, hidden_slowdown=0.2))
+    assert latency_and_power(Faults()) == (plain_s, plain_w)
+    assert hidden_s == pytest.approx(1.2 * plain_s, rel=1e-3)
+    assert hidden_w > plain_w + 3.0
+
+
+def test_a_throttled_run_is_slower_and_flagged() -> None:
+    with open_simulated("a100-pcie-40gb", faults=Faults(throttle_share=1.0)) as board:
+        board.gpu.read_states()
+        run_for(board, PRODUCT, 0.5, 900.0)
+        states = board.gpu.read_states()
+        assert states.sm_clock_mhz[-1] == 720.0
+        assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)

@@ -1,0 +1,180 @@
+"""What every bench keeps to, whatever is behind it; written against the protocols alone."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from collector.bench import Bench, bench_words, open_bench
+from collector.devices import THROTTLE_BITS
+from collector.errors import ClockError, RunnerError
+from estimator.workload import Operator, make_operator
+
+PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
+ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)
+SMALL = make_operator("softmax", "softmax", "fp32", rows=256, dim=512)
+
+
+@pytest.fixture(params=bench_words())
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with open_bench(request.param) as opened:
+        yield opened
+
+
+def launches_for(bench: Bench, operator: Operator, seconds: float) -> tuple[object, int]:
+    prepared = bench.runner.prepare(operator)
+    record = bench.runner.run(prepared, 20)
+    return prepared, max(1, int(seconds / record.segment_s.mean()))
+
+
+def test_time_moves_only_forward(bench: Bench) -> None:
+    before, wall = bench.clock.now_ns(), bench.clock.unix_s()
+    bench.clock.wait(0.25)
+    passed_s = (bench.clock.now_ns() - before) * 1e-9
+    assert passed_s + 1e-9 >= 0.25
+    assert bench.clock.unix_s() - wall == pytest.approx(passed_s, abs=0.01)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_waiting_for_no_duration_is_refused(bench: Bench, seconds: float) -> None:
+    with pytest.raises(ValueError, match="wait"):
+        bench.clock.wait(seconds)
+
+
+def test_a_board_says_who_it_is_and_says_it_again(bench: Bench) -> None:
+    identity = bench.gpu.identity()
+    assert identity == bench.gpu.identity()
+    assert identity.uuid.startswith("GPU-")
+    assert identity.simulated == bench.simulated
+    assert identity.canonical_name == bench.gpu_spec.name
+    assert all((identity.name, identity.pci_address, identity.driver, identity.vbios, identity.compute_capability))
+
+
+def test_a_locked_clock_is_held_and_given_back(bench: Bench) -> None:
+    clocks = bench.gpu.supported_clocks_mhz()
+    assert list(clocks) == sorted(set(clocks))
+    wanted = clocks[len(clocks) // 3]
+    bench.gpu.lock_clock_mhz(wanted)
+    prepared, launches = launches_for(bench, SMALL, 0.3)
+    bench.gpu.read_states()
+    bench.runner.run(prepared, launches)
+    measured = bench.gpu.read_states().sm_clock_mhz
+    assert np.abs(measured - wanted).max() <= 0.51
+    bench.gpu.unlock_clock()
+    bench.gpu.unlock_clock()
+
+
+def test_a_clock_between_the_supported_ones_is_refused(bench: Bench) -> None:
+    clocks = bench.gpu.supported_clocks_mhz()
+    for wrong in (clocks[0] - 100.0, 0.5 * (clocks[0] + clocks[1]), clocks[-1] + 100.0, float("nan")):
+        with pytest.raises(ClockError, match="not supported"):
+            bench.gpu.lock_clock_mhz(wrong)
+
+
+def test_a_state_lies_within_what_the_board_can_be(bench: Bench) -> None:
+    state = bench.gpu.state()
+    assert state.host_ns == bench.clock.now_ns()
+    assert 0.0 < state.sm_clock_mhz <= bench.gpu_spec.sm_clock_limit_mhz
+    assert state.memory_clock_mhz > 0.0
+    assert 10.0 < state.temperature_c < 100.0
+    assert state.power_limit_w == bench.gpu.power_limit_w() > 0.0
+    assert state.throttle_mask & ~sum(THROTTLE_BITS.values()) == 0
+    assert np.isfinite(state.voltage_v) == bench.gpu.voltage_readable()
+
+
+def test_states_and_readings_are_handed_over_once_and_in_order(bench: Bench) -> None:
+    last_state_ns, last_reading_ns = 0, 0
+    bench.gpu.read_states()
+    for sensor in bench.sensors:
+        sensor.read()
+    opened_ns = bench.clock.now_ns()
+    for seconds in (0.5, 0.0, 0.003, 0.7):
+        bench.clock.wait(seconds)
+        states = bench.gpu.read_states()
+        columns = {len(column) for column in (states.sm_clock_mhz, states.temperature_c, states.voltage_v, states.throttle_mask)}
+        assert columns == {len(states.host_ns)}
+        for sensor in bench.sensors:
+            readings = sensor.read()
+            assert tuple(reading.field for reading in readings) == sensor.fields()
+            for reading in readings:
+                assert reading.host_ns.dtype == np.int64
+                assert len(reading.host_ns) == len(reading.power_w)
+                assert np.all(np.isfinite(reading.power_w))
+        stamps = bench.sensors[0].read()[0].host_ns
+        assert len(stamps) == 0
+        stamps = readings[0].host_ns
+        for times, last in ((states.host_ns, last_state_ns), (stamps, last_reading_ns)):
+            assert np.all(np.diff(times) > 0)
+            assert np.all(times > last)
+            assert np.all(times <= bench.clock.now_ns())
+        last_state_ns = int(states.host_ns[-1]) if len(states.host_ns) else last_state_ns
+        last_reading_ns = int(stamps[-1]) if len(stamps) else last_reading_ns
+    assert min(last_state_ns, last_reading_ns) > opened_ns
+
+
+def test_an_energy_counter_counts_what_the_power_readings_say(bench: Bench) -> None:
+    sensor = bench.sensors[0]
+    first = sensor.read_energy()
+    if first is None:
+        pytest.skip(f"{bench.word} has no energy counter")
+    prepared, launches = launches_for(bench, PRODUCT, 5.0)
+    sensor.read()
+    before = sensor.read_energy()
+    bench.runner.run(prepared, launches)
+    after = sensor.read_energy()
+    reading = sensor.read()[0]
+    assert before is not None
+    assert after is not None
+    assert first.energy_j <= before.energy_j <= after.energy_j
+    seconds = (after.host_ns - before.host_ns) * 1e-9
+    assert (after.energy_j - before.energy_j) / seconds == pytest.approx(reading.power_w.mean(), rel=0.06)
+
+
+def test_preparing_twice_prepares_the_same_kernel(bench: Bench) -> None:
+    prepared = bench.runner.prepare(PRODUCT, "cold")
+    assert prepared == bench.runner.prepare(PRODUCT, "cold")
+    assert prepared != bench.runner.prepare(PRODUCT, "warm")
+    assert prepared.operator == PRODUCT
+    assert prepared.kernel_name
+    assert prepared.blocks_per_sm >= 1
+    assert prepared.tile_m > 0
+    assert prepared.tile_n > 0
+    assert prepared.split_k >= 1
+    assert min(prepared.grid) >= 1
+    assert min(prepared.block) >= 1
+    assert prepared.working_set_bytes >= 3 * 2 * 2048 * 2048
+    assert prepared.buffer_sets * prepared.working_set_bytes > bench.gpu_spec.l2_bytes
+
+
+def test_a_run_takes_the_time_that_its_launches_take(bench: Bench) -> None:
+    prepared, launches = launches_for(bench, ADDITION, 0.5)
+    record = bench.runner.run(prepared, launches)
+    assert record.launches == launches
+    assert record.end_ns == bench.clock.now_ns()
+    host_s = (record.end_ns - record.start_ns) * 1e-9
+    assert record.segment_s.mean() * launches == pytest.approx(host_s, rel=0.02)
+    assert np.all(record.segment_s > 0.0)
+
+
+def test_what_cannot_run_is_refused_before_and_in_prepare(bench: Bench) -> None:
+    impossible = make_operator("elementwise", "add", "fp32", elements=1e15, reads=2e15)
+    assert bench.runner.supports(PRODUCT)
+    assert not bench.runner.supports(impossible)
+    with pytest.raises(RunnerError):
+        bench.runner.prepare(impossible)
+    with pytest.raises(RunnerError, match="lukewarm"):
+        bench.runner.prepare(PRODUCT, "lukewarm")
+    with pytest.raises(RunnerError, match="0 launches"):
+        bench.runner.run(bench.runner.prepare(PRODUCT), 0)
+
+
+def test_work_draws_more_power_than_rest(bench: Bench) -> None:
+    bench.clock.wait(1.0)
+    sensor = bench.sensors[0]
+    sensor.read()
+    bench.clock.wait(1.0)
+    at_rest = sensor.read()[0].power_w[-20:].mean()
+    prepared, launches = launches_for(bench, PRODUCT, 1.0)
+    bench.runner.run(prepared, launches)
+    at_work = sensor.read()[0].power_w[-20:].mean()
+    assert at_work > at_rest + 30.0
