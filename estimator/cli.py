@@ -48,7 +48,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command."""
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is used."),
-        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units."),
     ):
         command = option(command)
@@ -210,4 +210,6 @@ def _report(results: Sequence["Estimate"], bundle: "Bundle", options: Mapping[st
     if not options["quiet"]:
         for line in warning_lines([(result.workload, result.warnings) for result in results]):
             click.echo(f"warning: {line}", err=True)
+        for line in warning_lines([(result.workload, result.notes) for result in results]):
+            click.echo(f"note: {line}", err=True)
     return DONE_WITH_WARNINGS if any(result.warnings for result in results) else DONE

@@ -29,6 +29,7 @@ def result_document(result: "Estimate") -> dict[str, Any]:
         **{name: _known(getattr(result, name)) for name in SUMMARY_FIELDS},
         "kernels": [_kernel_document(kernel) for kernel in result.kernels],
         "warnings": list(result.warnings),
+        "notes": list(result.notes),
     }
 
 

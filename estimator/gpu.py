@@ -67,7 +67,7 @@ class GpuSpec:
 
     def clocks_mhz(self) -> Array:
         """Every SM clock that can be locked, ascending [MHz], shape (n,)."""
-        count = int(round((self.sm_clock_limit_mhz - self.sm_clock_min_mhz) / self.sm_clock_step_mhz)) + 1
+        count = round((self.sm_clock_limit_mhz - self.sm_clock_min_mhz) / self.sm_clock_step_mhz) + 1
         return self.sm_clock_min_mhz + self.sm_clock_step_mhz * np.arange(count, dtype=np.float64)
 
     def matrix_flop_per_clock(self, precision: str, cuda_cores: bool) -> float:

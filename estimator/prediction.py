@@ -32,10 +32,10 @@ from estimator.spread import latency_log_std, power_log_std
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
 from estimator.workload import Operator, Workload
 
-LAUNCH_BOUND_WARNING: Final = 0.3
-"""Share of host launches in the latency above which the host, not the GPU, decides: warn."""
+LAUNCH_BOUND_NOTE: Final = 0.3
+"""Share of host launches in the latency above which the host, not the GPU, decides: say so."""
 
-COMPLETED_WARNING: Final = 0.25
+COMPLETED_NOTE: Final = 0.25
 """Share of GPU time in operators that the workload file did not list above which the user should know."""
 
 LIMIT_TOLERANCE: Final = 1.001
@@ -62,7 +62,8 @@ class Estimate:
     """Prediction for one workload at one clock.
 
     latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell).
-    `sm_clock_mhz` is the clock that runs: below `asked_clock_mhz` where the power limit lowers it.
+    `sm_clock_mhz` is the clock that runs: below `asked_clock_mhz` where the power limit lowers it.  `warnings` say how the
+    request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.
     """
 
     workload: str
@@ -81,6 +82,7 @@ class Estimate:
     launch_bound_share: float
     completed_share: float
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
     _kernels: "KernelColumns" = field(repr=False, compare=False)
 
     @cached_property
@@ -278,7 +280,8 @@ def _estimate(
         host_s=columns.host_s,
         launch_bound_share=share,
         completed_share=completed,
-        warnings=warnings + _point_warnings(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w),
+        warnings=(*warnings, STAYS_ABOVE.format(limit_w)) if over else warnings,
+        notes=_notes(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w),
         _kernels=KernelColumns(
             operators=prepared.workload.operators,
             counts=prepared.workload.counts,
@@ -290,20 +293,22 @@ def _estimate(
     )
 
 
-def _point_warnings(
+STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
+
+
+def _notes(
     prepared: Prepared, share: float, completed: float, over: bool, asked_mhz: float, settled_mhz: float, limit_w: float
 ) -> tuple[str, ...]:
     """Remarks that depend on the operating point."""
-    found = []
-    if share > LAUNCH_BOUND_WARNING:
+    found = list(prepared.workload.notes)
+    if share > LAUNCH_BOUND_NOTE:
         found.append(f"launch-bound: the host's launches set {share:.0%} of the latency; give --host-launch-us for another host")
-    if completed > COMPLETED_WARNING:
+    if completed > COMPLETED_NOTE:
         found.append(
-            f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out (completed by {prepared.workload.completion})"
+            f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out "
+            f"(completed by {prepared.workload.completion})"
         )
-    if over:
-        found.append(f"power stays above the limit of {limit_w:g} W even at the lowest clock")
-    elif settled_mhz < asked_mhz:
+    if settled_mhz < asked_mhz and not over:
         found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:.0f} MHz")
     return tuple(found)
 

@@ -1,9 +1,8 @@
 """What the command `fit` says: tables and sentences for people, documents for programs."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from typing import Any, Final
-
-import numpy as np
 
 from estimator.bundle_content import Bundle
 from estimator.frozen import thaw
@@ -47,7 +46,7 @@ def error_table(rows: Sequence[ErrorRow]) -> list[str]:
                 parts.append(f" {'–':>8} {'–':>7} {'–':>6} {'–':>6}")
             else:
                 parts.append(f" {errors.mape:8.2f} {errors.median:7.2f} {errors.p95:6.1f} {errors.bias:+6.1f}")
-        parts.append("      –" if np.isnan(row.coverage) else f"  {row.coverage:7.0%}")
+        parts.append("      –" if isnan(row.coverage) else f"  {row.coverage:7.0%}")
         lines.append(" ".join(parts))
     return lines
 
@@ -75,7 +74,7 @@ def show_lines(bundle: Bundle) -> list[str]:
         point = f"{power.reference_clock_mhz:g} MHz, {power.reference_voltage_v:.4g} V"
         lines.append(f"power at {point}, voltage exponent {power.voltage_exponent:.3g}")
         for name, farad in power.capacitance_f.items():
-            lines.append(f"    C {name:18} {farad * 1e9:.4g} ± {power.capacitance_std_f.get(name, float('nan')) * 1e9:.2g} nF")
+            lines.append(f"    C {name:18} {farad * 1e9:.4g} ± {power.capacitance_std_f.get(name, nan) * 1e9:.2g} nF")
         lines.append(f"    {'busy':20} {power.busy_w:.3g} ± {power.busy_std_w:.2g} W")
         lines.append(f"    {'active':20} {power.active_w:.3g} ± {power.active_std_w:.2g} W")
     return lines
@@ -116,19 +115,19 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
             ],
         },
         "groups": {
-            key: {name: _with_std(value, value * g.ln_std[name] if name in g.ln_std else None) for name, value in g.coefficients.items()}
-            for key, g in bundle.groups.items()
+            key: {name: _with_std(value, value * group.ln_std.get(name, nan)) for name, value in group.coefficients.items()}
+            for key, group in bundle.groups.items()
         },
         "capacitance_f": {}
         if bundle.power is None
-        else {name: _with_std(value, bundle.power.capacitance_std_f.get(name)) for name, value in bundle.power.capacitance_f.items()},
+        else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
         "errors": thaw(bundle.errors),
         "notes": list(bundle.notes),
     }
 
 
-def _with_std(value: float, std: float | None) -> dict[str, float | None]:
-    return {"value": value, "std": std}
+def _with_std(value: float, std: float) -> dict[str, float | None]:
+    return {"value": value, "std": None if isnan(std) else std}
 
 
 def diff_lines(old: Bundle, new: Bundle) -> list[str]:
@@ -156,7 +155,7 @@ def diff_lines(old: Bundle, new: Bundle) -> list[str]:
 
 def _figure(value: float, form: str) -> str:
     width = int(form.split(".")[0])
-    return f"{'–':>{width}}" if np.isnan(value) else f"{value:{form}}"
+    return f"{'–':>{width}}" if isnan(value) else f"{value:{form}}"
 
 
 def startup_document(selection: Selection) -> list[dict[str, Any]]:

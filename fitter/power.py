@@ -157,7 +157,7 @@ def _solve(rows: PowerRows, point: OperatingPoint, exponent: float, reference_cl
 
 
 def _prior_rows(count: int) -> tuple[Array, Array]:
-    """Rows that pull each coefficient to its centre, weighed so that their influence does not depend on the number of rows up to PRIOR_ROWS."""
+    """Rows that pull each coefficient to its centre; they keep their share of influence up to MOST_PRIOR_ROWS rows of data."""
     strength = PRIOR_WEIGHT * np.sqrt(min(count, MOST_PRIOR_ROWS) / PRIOR_ROWS)
     centres = np.array([PRIOR[term][0] for term in TERMS])
     widths = np.array([PRIOR[term][1] for term in TERMS])

@@ -35,7 +35,10 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     parts: list[Selection] = []
     seen: dict[str, str] = {}
     for path in paths:
-        part = _of_gpu(_read_one(Path(path), name), name)
+        try:
+            part = _of_gpu(_read_one(Path(path), name), name)
+        except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be entered
+            raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
         digest = part.datasets[0].sha256
         if digest in seen:
             raise InputError(f"{path}: the same data as {seen[digest]}; give every data set once")

@@ -147,7 +147,7 @@ def error_rows(prediction: Prediction) -> list[ErrorRow]:
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
     """Kernels at their own clocks, each on its own GPU; tiles from kernel names are used where known.
 
-    Power of rows at the power limit is left out: there the measurement is a lower bound.
+    Kernels of which the bundle knows nothing get nan.  Power of rows at the power limit is left out: there the measurement is a lower bound.
     """
     count = len(rows)
     columns = {name: np.full(count, np.nan) for name in ("latency", "power", "latency_ln", "power_ln")}
@@ -158,7 +158,9 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
         part, gpu = rows.select(own), gpu_of(bundle, name)
         known = KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k)
         table = predict_kernels(part.row_operators(), bundle, gpu, sm_clock_mhz=part.clock_mhz(gpu), warm=part.l2_warm, known=known)
-        columns["latency"][own], columns["power"][own] = table.latency_s, table.power_w
+        served = np.array([group is not None for group in table.groups])
+        columns["latency"][own] = np.where(served, table.latency_s, np.nan)
+        columns["power"][own] = np.where(served, table.power_w, np.nan)
         columns["latency_ln"][own] = _stated_std(bundle.uncertainty.get("latency", {}), table.groups)
         columns["power_ln"][own] = _stated_std(bundle.uncertainty.get("power", {}), table.groups)
     operators = rows.row_operators()

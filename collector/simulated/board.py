@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices import GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
+from collector.devices import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
 from collector.errors import RunnerError
 from collector.simulated.library import plan_kernel
 from collector.simulated.plan import KernelPlan
@@ -79,16 +79,15 @@ class SimulatedGpu:
 
     def state(self) -> GpuState:
         """The board now."""
-        clock, temperature, volt, mask = self._world.states_at(np.array([self._world.now_s]))
-        at_rest = self._world.rest_clock_mhz()
+        clock = self._world.rest_clock_mhz()  # nothing runs between two calls
         return GpuState(
             host_ns=self._world.now_ns,
-            sm_clock_mhz=at_rest if mask[0] & 1 else float(clock[0]),
+            sm_clock_mhz=clock,
             memory_clock_mhz=self._world.gpu.memory_clock_mhz,
-            temperature_c=float(np.round(temperature[0])),
-            voltage_v=float(volt[0]) if self.voltage_readable() else math.nan,
+            temperature_c=float(np.round(self._world.temperature_c)),
+            voltage_v=voltage_v(self._world.profile, clock) if self.voltage_readable() else math.nan,
             power_limit_w=self._world.gpu.power_limit_w,
-            throttle_mask=int(mask[0]),
+            throttle_mask=THROTTLE_BITS["gpu_idle"],
         )
 
     def read_states(self) -> StateReadings:

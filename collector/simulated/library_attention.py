@@ -18,7 +18,7 @@ LOOP_EFFICIENCY: Final[dict[str, float]] = {"volta": 0.55, "ampere": 0.80, "hopp
 """Share of the matrix rate that the attention loop's instruction mix leaves."""
 
 CUTLASS_TYPES: Final[dict[str, str]] = {"bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t", "fp8": "cutlass::float_e4m3_t"}
-SOFTMAX_OPS: Final = 7.0
+SOFTMAX_OPS: Final = 6.0
 """Lane instructions of one score: scale, mask, maximum, subtract, sum, convert."""
 
 TILE_STEP_CLOCKS: Final = 900.0

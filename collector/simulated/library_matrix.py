@@ -35,7 +35,7 @@ CONVOLUTION_LOSS: Final = 0.92
 """Matrix throughput that index arithmetic of an implicit GEMM leaves."""
 
 LANE_OVERHEAD: Final = 0.10
-"""Instructions beside the multiply-adds of a CUDA-core product."""
+"""Instructions beside the multiply-adds of a CUDA-core product; they take issue slots and next to no energy."""
 
 OUTPUT_OPS: Final = 3.0
 """Lane instructions of one output element: scale, convert, store."""
@@ -293,7 +293,7 @@ def _events(product: Product, tile: Tile, layout: Layout) -> LaunchEvents:
     moved = (layout.load_bytes + layout.store_bytes) * layout.blocks + layout.reduced_bytes
     shared = layout.shared_bytes * layout.blocks
     if product.on_cuda_cores:
-        return LaunchEvents(cuda_ops=ops + product.useful_flop / 2.0 * (1.0 + LANE_OVERHEAD), shared_bytes=shared, l2_bytes=moved)
+        return LaunchEvents(cuda_ops=ops + product.useful_flop / 2.0, shared_bytes=shared, l2_bytes=moved)
     issued = 2.0 * layout.blocks * tile.tile_m * tile.tile_n * layout.length
     padded = max(0.0, issued - product.useful_flop)
     return LaunchEvents(tensor_flop=product.useful_flop, padded_flop=padded, cuda_ops=ops, shared_bytes=shared, l2_bytes=moved)

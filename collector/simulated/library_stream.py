@@ -48,11 +48,11 @@ ELEMENT_OPS: Final[dict[str, tuple[float, float]]] = {
 """Lane instructions and special functions of one element beyond moving it."""
 
 COPY_COST: Final[dict[str, tuple[float, float, float]]] = {
-    "contiguous": (0.85, 12.0, 1.0),
-    "transpose": (0.60, 14.0, 1.5),
-    "layout": (0.70, 10.0, 1.2),
-    "gather": (0.75, 11.0, 1.05),
-    "cat": (0.90, 9.0, 1.0),
+    "contiguous": (0.85, 9.0, 1.0),
+    "transpose": (0.60, 9.5, 1.25),
+    "layout": (0.70, 9.0, 1.15),
+    "gather": (0.75, 9.0, 1.05),
+    "cat": (0.90, 8.5, 1.0),
 }
 """Copies: share of the stream path that they reach, lane instructions of an element, bytes fetched per byte wanted."""
 
@@ -65,6 +65,10 @@ WARP_ROW_LIMIT: Final = 1024
 
 SHARED_ROW_LIMIT: Final = 48 * 1024
 """Longest row that a block keeps in shared memory [byte]."""
+
+L1_SHARE: Final = 0.75
+L1_EDGE: Final = 3
+"""Share of an SM's shared memory that serves as its cache here, and how sharply rows fall out of it."""
 
 WARP_REDUCTION_CLOCKS: Final = 160.0
 """Five shuffles and their dependent operations."""
@@ -79,7 +83,7 @@ LOOP_CLOCKS: Final = 90.0
 SECTOR_BYTES: Final = 32.0
 """Smallest piece that the memory path moves."""
 
-COPY_DRAM_FETCHED: Final = 1.2
+COPY_DRAM_FETCHED: Final = 1.08
 """At most this much of a copy's over-fetch misses the L2."""
 
 
@@ -207,7 +211,7 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
         registers=min(128, 32 + rows_per_warp * 2**log_elements // 32),
         read_bytes=rows * row_bytes,
         write_bytes=rows * dim * out_width,
-        ops=(MOVE_OPS + 6.0) * rows * max(dim, 32),
+        ops=(MOVE_OPS + 8.5) * rows * max(dim, 32),
         special=1.02 * rows * dim,
         step_clocks=2.0 * WARP_REDUCTION_CLOCKS * rows_per_warp,
         row_pitch_bytes=row_bytes,
@@ -224,7 +228,7 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
         threads=threads,
         registers=40,
         fetched=1.0 if in_shared else 3.0,
-        ops=(MOVE_OPS + (8.0 if in_shared else 14.0)) * rows * dim,
+        ops=(MOVE_OPS + (9.0 if in_shared else 15.0)) * rows * dim,
         shared_bytes_per_block=int(row_bytes) + 256 if in_shared else 256,
         shared_bytes=rows * (256.0 + (3.0 * row_bytes if in_shared else 0.0)),
         steps=3.0 * loops,
@@ -234,8 +238,14 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
     return plan if in_shared else _with_second_passes(plan, profile, gpu, passes=2, row_bytes=row_bytes, read_bytes=rows * row_bytes)
 
 
+def _missed_in_l1(gpu: GpuSpec, under_way_bytes: float) -> float:
+    """Share of a second pass that an SM's own cache no longer holds, by the bytes that its blocks work on."""
+    held = (under_way_bytes / (L1_SHARE * gpu.shared_bytes_per_sm)) ** L1_EDGE
+    return held / (1.0 + held)
+
+
 def _with_second_passes(
-    plan: KernelPlan, profile: BoardProfile, gpu: GpuSpec, *, passes: int, row_bytes: float, read_bytes: float
+    plan: KernelPlan, profile: BoardProfile, gpu: GpuSpec, *, passes: float, row_bytes: float, read_bytes: float
 ) -> KernelPlan:
     """The plan with passes that find their rows in the L2 or not, by how many rows are under way at once."""
     under_way = min(plan.blocks, plan.blocks_per_sm * gpu.num_sms) * row_bytes
@@ -267,7 +277,7 @@ def _norm(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan
         name=f"void at::native::(anonymous namespace)::vectorized_{operator.operator[:-4]}_norm_kernel<{kind}, float>(int, float, ...)",
         blocks=rows,
         registers=38,
-        fetched=2.0 if loops > 1 else 1.0,
+        fetched=1.0 + _missed_in_l1(gpu, gpu.warps_per_sm // 4 * dim * width) if loops > 1 else 1.0,
         path_factor=1.3,
         ops=(MOVE_OPS + (10.0 if operator.operator == "layernorm" else 7.0)) * rows * max(dim, VECTOR_THREADS),
         special=2.0 * rows,
@@ -278,7 +288,7 @@ def _norm(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan
         row_pitch_bytes=dim * width,
     )
     plan = _lay_out(by_row, profile, gpu)
-    return _with_second_passes(plan, profile, gpu, passes=1, row_bytes=dim * width, read_bytes=flat.read_bytes) if loops > 1 else plan
+    return _with_second_passes(plan, profile, gpu, passes=by_row.fetched - 1.0, row_bytes=dim * width, read_bytes=flat.read_bytes)
 
 
 def _reduction(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:

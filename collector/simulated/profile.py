@@ -57,7 +57,8 @@ class PowerProfile:
     At rest: `board_w` (memory, fans, converters), the clock tree `idle_clock_w` at the reference voltage and
     `reference_clock_mhz` (∝ V² f), leakage `leakage_w` at the reference voltage and `leakage_temperature_c`,
     ∝ V^`leakage_voltage_exponent` · exp(ΔT / `leakage_scale_k`).  While a kernel runs: `active_w`, and
-    `sm_clock_w` for all SMs busy at the reference voltage and clock (∝ V² f · busy SMs).
+    `sm_clock_w` with all SMs busy at the reference voltage and clock (∝ V² f), of which `ungated_share` is there
+    however few SMs are busy.
     """
 
     reference_clock_mhz: float
@@ -69,6 +70,7 @@ class PowerProfile:
     leakage_voltage_exponent: float
     active_w: float
     sm_clock_w: float
+    ungated_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,9 +182,11 @@ def _place_equal(
     last = order[max(0, math.ceil(plan.blocks / plan.blocks_per_sm) - before - 1)]
     begun = (starts <= last).sum(axis=1) + int(count[0])
     final = begun == begun.max()
-    ends = own * (begun - 1) + np.where(final & (left > 0), tail_s * speeds, own)
-    spread = tail_s * profile.schedule.block_spread * _largest_of(left or slots)
-    makespan = float(ends.max()) + spread
+    in_tail = final & (left > 0)
+    luck = profile.schedule.block_spread
+    full_end = own * begun + full_s * luck * _largest_of(slots)
+    tail_end = own * (begun - 1) + tail_s * (speeds + luck * _largest_of(left))
+    makespan = float(np.where(in_tail, np.maximum(tail_end, full_end - own), full_end).max())
     worked = plan.blocks / slots * full_s * float(speeds.mean())
     return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, gpu.num_sms) / gpu.num_sms * tail_s) / makespan)
 

@@ -31,7 +31,7 @@ FIRST_STEP_S: Final = 0.01
 LONGEST_STEP_S: Final = 0.5
 """Heat and leakage are renewed after steps that double from the first to the longest."""
 
-CURRENT_ITERATIONS: Final = 2
+CURRENT_ITERATIONS: Final = 3
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """A clock within this of a supported one is that one: drivers report half steps rounded."""
 
@@ -156,7 +156,7 @@ class World:
         step_s = max(self.profile.clock.governor_delay_s, 1e-3)
         governed = False
         while done < launches:
-            clock, mask = self._governed_clock(kernel, governed, faults.throttle_factor if throttle else 1.0)
+            clock, mask = self._governed_clock(kernel, governed, speed, faults.throttle_factor if throttle else 1.0)
             point = self.operating_point(kernel, clock)
             period = self._period_s(point, speed, faults.slow_host_factor if slow_host else 1.0)
             part = min(launches - done, step_s / period)
@@ -185,9 +185,10 @@ class World:
     def _work_out(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
         """Time and power of a launch, with the sag of voltage and clock that its own current causes."""
         profile = self.profile
-        at_rest = volt = voltage_v(profile, sm_clock_mhz)
-        clock = sm_clock_mhz
+        at_rest = next_volt = voltage_v(profile, sm_clock_mhz)
+        next_clock = sm_clock_mhz
         for _ in range(CURRENT_ITERATIONS):
+            volt, clock = next_volt, next_clock
             timing = kernel_timing(profile, self.gpu, kernel.plan, kernel.l2_state, clock, self._speeds)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
@@ -196,10 +197,11 @@ class World:
             parts["dram"] = kernel.energy.dram_j / period
             parts["hidden"] = kernel.energy.hidden_j * over / period
             parts["active"] = profile.power.active_w * duty
-            parts["busy_sms"] = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * timing.busy_share * duty
+            running = profile.power.ungated_share + (1.0 - profile.power.ungated_share) * timing.busy_share
+            parts["busy_sms"] = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * running * duty
             core_w = sum(parts.values()) - parts["dram"] - parts["active"]
-            volt = at_rest - profile.clock.load_line_ohm * core_w / at_rest
-            clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
+            next_volt = at_rest - profile.clock.load_line_ohm * core_w / at_rest
+            next_clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
         return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, parts_w=parts)
 
     def _period_s(self, point: OperatingPoint, speed: float, host_factor: float) -> float:
@@ -207,8 +209,8 @@ class World:
         schedule = self.profile.schedule
         return max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s * host_factor)
 
-    def _governed_clock(self, kernel: LoadedKernel, governed: bool, factor: float) -> tuple[float, int]:
-        """The clock that heat and the power limit leave, and the reasons for it."""
+    def _governed_clock(self, kernel: LoadedKernel, governed: bool, speed: float, factor: float) -> tuple[float, int]:
+        """The clock that heat and the power limit leave, and the reasons for it; a slow run (`speed` > 1) draws less."""
         clock = self.profile.clock
         asked = clock.boost_mhz if self.locked_mhz is None else self.locked_mhz
         mask, wanted = 0, asked * factor
@@ -218,22 +220,22 @@ class World:
             mask |= THROTTLE_BITS["sw_thermal_slowdown"]
         top = int(np.searchsorted(self._clocks, wanted + CLOCK_TOLERANCE_MHZ, side="right")) - 1
         top = max(top, 0)
-        if governed and self._power_at(kernel, top) > self.gpu.power_limit_w:
+        if governed and self._power_at(kernel, top, speed) > self.gpu.power_limit_w:
             mask |= THROTTLE_BITS["sw_power_cap"]
             low = 0
             while low < top:
                 middle = (low + top + 1) // 2
-                if self._power_at(kernel, middle) <= self.gpu.power_limit_w:
+                if self._power_at(kernel, middle, speed) <= self.gpu.power_limit_w:
                     low = middle
                 else:
                     top = middle - 1
             top = low
         return float(self._clocks[top]), mask
 
-    def _power_at(self, kernel: LoadedKernel, index: int) -> float:
+    def _power_at(self, kernel: LoadedKernel, index: int, speed: float) -> float:
         clock = float(self._clocks[index])
         point = self.operating_point(kernel, clock)
-        return point.added_w + sum(self._rest_parts_w(clock, point.voltage_v).values())
+        return point.added_w / speed + sum(self._rest_parts_w(clock, point.voltage_v).values())
 
     def _rest_parts_w(self, clock: float, volt: float) -> dict[str, float]:
         profile = self.profile

@@ -42,7 +42,7 @@ def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) 
         ("dram_pj_per_byte = 46.0", "dram_pj_per_byte = -46.0", "energy.dram_pj_per_byte"),
         ("dram_pj_per_byte = 46.0", "dram_pj_per_byte = nan", "energy.dram_pj_per_byte"),
         ("dram_pj_per_byte = 46.0", 'dram_pj_per_byte = "46"', "energy.dram_pj_per_byte"),
-        ("padding_share = 0.4", "padding_share = 1.4", "energy.padding_share"),
+        ("padding_share = 0.15", "padding_share = 1.15", "energy.padding_share"),
         ('kind = "low-pass"', 'kind = "high-pass"', "sensor.kind"),
         ("average_slots = 11", "average_slots = 11.5", "sensor.average_slots"),
         ("sm_clock_mhz = [210, 1020", "sm_clock_mhz = [1020, 210", "clock.sm_clock_mhz"),

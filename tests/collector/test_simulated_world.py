@@ -142,7 +142,7 @@ def test_power_at_rest_follows_the_published_table_of_the_a100() -> None:
     profile, table = load_board("a100-pcie-40gb"), load_gpu("a100-pcie-40gb").idle_w
     assert table is not None
     for clock in (210.0, 510.0, 900.0, 1200.0, 1410.0):
-        assert rest_power_w(profile, clock, 33.0) == pytest.approx(float(table.at(np.array(clock))), rel=0.12)
+        assert rest_power_w(profile, clock, 33.0) == pytest.approx(float(table.at(np.array(clock))), rel=0.05)
 
 
 @boards

@@ -91,7 +91,7 @@ def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, work
     status, out, err = run(capsys, workload, "--bundle", bundle, "--freq", 900, "--json")
     result = json.loads(out)
     assert (status, err) == (0, "")
-    assert list(result) == [*SUMMARY_FIELDS, "kernels", "warnings"]
+    assert list(result) == [*SUMMARY_FIELDS, "kernels", "warnings", "notes"]
     assert (result["workload"], result["bundle"], result["sm_clock_mhz"]) == ("layers", "test 0.1.0", 900.0)
     assert result["energy_j"] == pytest.approx(result["power_w"] * result["latency_s"])
     assert result["latency_s_std"] == pytest.approx(0.05 * result["latency_s"], rel=0.1)
@@ -180,9 +180,9 @@ def test_same_warning_at_many_clocks_is_said_once(capsys, bundle, workload):
     assert err.count("forecast") == 1
 
 
-def test_warnings_that_differ_in_numbers_alone_are_one_line(capsys, bundle, workload):
+def test_notes_that_differ_in_numbers_alone_are_one_line(capsys, bundle, workload):
     _, out, err = run(capsys, workload, "--bundle", bundle, "--freqs", "1200:1410:15", "--power-cap", 120, "--json")
-    assert len({warning for result in json.loads(out) for warning in result["warnings"]}) > 5
+    assert len({note for result in json.loads(out) for note in result["notes"]}) > 5
     assert err.count("lowers the SM clock") == 1
     assert "more clocks)" in err
 

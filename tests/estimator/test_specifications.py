@@ -57,8 +57,8 @@ RATE_TOLERANCE = 0.02  # published rates are rounded, and L40S is printed 1.2 % 
 
 
 def test_every_name_of_the_contract_has_a_specification():
-    assert set(gpu_names()) == CONTRACT_NAMES
-    assert all(load_gpu(name).name == name for name in CONTRACT_NAMES)
+    assert set(gpu_names()) >= CONTRACT_NAMES
+    assert all(load_gpu(name).name == name for name in gpu_names())
 
 
 @pytest.mark.parametrize(("gpu", "precision", "cuda_cores", "tflop_per_s", "clock_mhz"), PUBLISHED_RATES)
@@ -70,10 +70,10 @@ def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s,
 
 
 def test_every_gpu_has_a_published_rate_to_compare_with():
-    assert {row[0] for row in PUBLISHED_RATES} == CONTRACT_NAMES
+    assert {row[0] for row in PUBLISHED_RATES} >= CONTRACT_NAMES
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+@pytest.mark.parametrize("name", gpu_names())
 def test_every_figure_has_a_source(name):
     spec = load_gpu(name)
     assert set(spec.sources) == {*FIELD_LIMITS, *RATE_TABLES}
@@ -81,7 +81,7 @@ def test_every_figure_has_a_source(name):
         assert getattr(spec, table) is None or getattr(spec, table).source
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+@pytest.mark.parametrize("name", gpu_names())
 def test_lockable_clocks_are_a_whole_grid_up_to_the_limit(name):
     spec = load_gpu(name)
     clocks = spec.clocks_mhz()
@@ -90,7 +90,7 @@ def test_lockable_clocks_are_a_whole_grid_up_to_the_limit(name):
     assert spec.sm_clock_min_mhz <= spec.sm_clock_max_mhz <= spec.sm_clock_limit_mhz
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+@pytest.mark.parametrize("name", gpu_names())
 def test_memory_bandwidth_is_a_whole_bus_times_the_memory_clock(name):
     spec = load_gpu(name)
     transfers = 2.0  # a clock, on HBM and on GDDR5/6(X) by the clock that NVML reports
@@ -121,7 +121,7 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
                 assert value == pytest.approx(recorded[clock], abs=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(CONTRACT_NAMES))
+@pytest.mark.parametrize("name", gpu_names())
 def test_specification_survives_its_plain_form_and_pickling(name):
     spec = load_gpu(name)
     assert gpu_from_document(document_of_gpu(spec), "test") == spec
@@ -251,7 +251,7 @@ def test_override_never_fails_but_with_its_own_error(key, value):
 @given(st.text(max_size=40))
 def test_any_name_is_known_or_refused(name):
     with suppress(SpecificationError):
-        assert load_gpu(name).name in CONTRACT_NAMES
+        assert load_gpu(name).name in gpu_names()
 
 
 def test_shipped_files_hold_no_key_beside_those_of_the_specification():

@@ -1,0 +1,81 @@
+"""Locking the SM clock and giving it back, whatever happens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from collector.devices.protocols import Gpu
+from collector.errors import ClockError
+from estimator.clock_list import parse_clocks
+from estimator.errors import OperatingPointError
+from estimator.gpu import GpuSpec
+
+CURRENT = "current"
+"""The word for "leave the clocks alone"."""
+
+CLOCK_MATCH_MHZ = 0.51
+"""A clock within this of a supported one is that one: drivers report half steps rounded."""
+
+
+class ClockHold:
+    """The SM clock of a board while a campaign has it; made by `held_clock`."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._held: float | None = None
+
+    def set(self, sm_clock_mhz: float | None) -> bool:
+        """Hold a clock, or leave it alone (None).  True where that changed something.  Raises ClockError."""
+        if sm_clock_mhz == self._held:
+            return False
+        if sm_clock_mhz is None:
+            self._gpu.unlock_clock()
+        else:
+            self._gpu.lock_clock_mhz(sm_clock_mhz)
+        self._held = sm_clock_mhz
+        return True
+
+
+@contextmanager
+def held_clock(gpu: Gpu) -> Iterator[ClockHold]:
+    """The right to set the SM clock within a block; at its end, however it ends, the clock is given back.
+
+    A block that never sets a clock never touches it.
+    """
+    hold = ClockHold(gpu)
+    try:
+        yield hold
+    finally:
+        hold.set(None)
+
+
+def clocks_from_text(text: str, gpu: Gpu, spec: GpuSpec) -> tuple[float | None, ...]:
+    """SM clocks [MHz] from "510,900,1410", "510:1410:90", "all" or "current" (None: leave the clock alone), ascending.
+
+    Raises ClockError for an empty list, text that is no clock, a clock that the board does not support, and for a
+    board whose clock cannot be locked.
+    """
+    word = text.strip().lower()
+    if word == CURRENT:
+        return (None,)
+    supported = gpu.supported_clocks_mhz()
+    if not supported:
+        raise ClockError("this board's SM clock cannot be locked; use --freqs current")
+    if word == "all":
+        return supported
+    if not word.strip(","):
+        raise ClockError("--freqs names no clock; give 510,900,1410 or LO:HI:STEP in MHz, all or current")
+    try:
+        asked = parse_clocks(text, spec)
+    except OperatingPointError as error:
+        raise ClockError(f"--freqs: {error}") from error
+    return tuple(dict.fromkeys(_supported(clock, supported) for clock in asked))
+
+
+def _supported(clock: float, supported: tuple[float, ...]) -> float:
+    """The supported clock that is meant.  Raises ClockError where none is near."""
+    nearest = min(supported, key=lambda other: abs(other - clock))
+    if abs(nearest - clock) > CLOCK_MATCH_MHZ:
+        raise ClockError(
+            f"SM clock {clock:g} MHz is not supported; this board takes {supported[0]:g} to {supported[-1]:g} MHz, nearest {nearest:g} MHz"
+        )
+    return nearest

@@ -1,0 +1,60 @@
+"""Energy of one launch, from power and time, and from the board's counter."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from collector.devices.protocols import EnergyReading
+from collector.sampling import SECONDS_PER_NS
+
+COUNTER_TOLERANCE: Final = 0.06
+"""Share by which counter and readings may differ: rise of the board and the counter's own updates."""
+COUNTER_POWER_FACTOR: Final = 2.0
+"""A counter that runs faster than this multiple of the power limit is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterEnergy:
+    """Energy of one launch by the counter [J], nan where it has none; whether it is possible, and agrees with the readings."""
+
+    energy_j: float
+    absurd: bool
+    disagrees: bool
+
+
+def launch_energy(power_w: float, power_std_w: float, latency_s: float, latency_std_s: float) -> tuple[float, float]:
+    """Energy of a launch and its standard error [J]: power times latency, gaps between launches included in both.
+
+    Power and latency come from different instruments: their errors are independent.
+    """
+    energy = power_w * latency_s
+    if not power_w > 0 or not latency_s > 0:
+        return energy, math.nan
+    return energy, abs(energy) * math.hypot(power_std_w / power_w, latency_std_s / latency_s)
+
+
+def counter_energy(
+    before: EnergyReading | None,
+    after: EnergyReading | None,
+    launches: int,
+    duration_s: float,
+    raw_power_w: float,
+    rest_power_w: float,
+    update_period_s: float,
+    power_limit_w: float,
+) -> CounterEnergy:
+    """Energy of a launch by the counter, read just before and after a run.
+
+    The counter moves in steps of about `update_period_s`, so that each end may miss or add one step of the
+    difference between `raw_power_w` and `rest_power_w`.
+    """
+    if before is None or after is None:
+        return CounterEnergy(energy_j=math.nan, absurd=False, disagrees=False)
+    energy = after.energy_j - before.energy_j
+    elapsed = (after.host_ns - before.host_ns) * SECONDS_PER_NS
+    if not 0.0 <= energy <= COUNTER_POWER_FACTOR * power_limit_w * (elapsed + 2.0 * update_period_s):
+        return CounterEnergy(energy_j=math.nan, absurd=True, disagrees=False)
+    expected = raw_power_w * duration_s
+    ends = 2.0 * update_period_s * abs(raw_power_w - rest_power_w if math.isfinite(rest_power_w) else raw_power_w)
+    disagrees = math.isfinite(expected) and abs(energy - expected) > COUNTER_TOLERANCE * expected + ends
+    return CounterEnergy(energy_j=energy / launches, absurd=False, disagrees=disagrees)

@@ -1,0 +1,59 @@
+"""`fit check`: a bundle against data that it has not seen."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from fitter.display import selection_document
+from fitter.rows import Selection
+from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings."""
+
+    rows: tuple[ErrorRow, ...]
+    families: tuple[ErrorRow, ...]
+    raw: tuple[ErrorRow, ...]
+    warnings: tuple[str, ...]
+
+    def document(self, bundle: Bundle, selection: Selection) -> dict[str, Any]:
+        """What `fit check --json` says."""
+        return {
+            "bundle": {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name},
+            **selection_document(selection),
+            "errors": [row.document() for row in self.rows],
+            "workload_families": [row.document() for row in self.families],
+            "workload_raw_errors": [row.document() for row in self.raw],
+            "warnings": list(self.warnings),
+        }
+
+
+def check_bundle(bundle: Bundle, selection: Selection) -> Check:
+    """Errors of a bundle on a selection's rows, whatever their GPU."""
+    rows: list[ErrorRow] = []
+    families: list[ErrorRow] = []
+    raw: list[ErrorRow] = []
+    warnings = [
+        f"forecast: rows of {name} are predicted from its specification, the bundle was fitted on {bundle.gpu.name}"
+        for name in selection.gpus
+        if name != bundle.gpu.name
+    ]
+    if selection.kernels is not None:
+        kernels = predict_kernel_rows(bundle, selection.kernels)
+        rows += error_rows(kernels)
+        unserved = int(np.isnan(kernels.predicted_s).sum())
+        if unserved:
+            warnings.append(f"no coefficients for {unserved} of {len(kernels)} kernel rows; they are not compared")
+    if selection.workloads is not None:
+        runs = predict_workload_rows(bundle, selection.workloads)
+        rows += error_rows(runs)
+        families += error_rows(by_model_family(runs, selection.workloads))
+        raw += error_rows(predict_workload_rows(bundle, selection.workloads, raw=True))
+    seen = {record.sha256 for record in bundle.provenance.datasets}
+    known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
+    warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
+    return Check(rows=tuple(rows), families=tuple(families), raw=tuple(raw), warnings=tuple(warnings))

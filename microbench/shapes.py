@@ -1,0 +1,149 @@
+"""Kernels to run: seeded, stratified draws from ranges of shapes.
+
+Every field of a group is stratified by itself (a Latin hypercube in the logarithm), so that a group of n kernels
+has one value in each n-th part of every range.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.errors import WorkloadError
+from estimator.quantities import Array
+from estimator.workload import FAMILY_FIELDS, Operator, make_operator
+from microbench.sizing import operator_bytes, operator_flop
+
+MAX_REDRAWS: Final = 200
+"""Draws after which a group whose limits leave nothing over is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRange:
+    """From `low` to `high`, uniform in the logarithm, rounded to `multiple` but for a share `ragged` of the draws."""
+
+    low: float
+    high: float
+    multiple: int = 1
+    ragged: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of several values, equally often."""
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """Another field's value times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
+
+    of: str
+    times: tuple[float, ...] = (1.0,)
+    divide: tuple[float, ...] = (1.0,)
+    least: float = 0.0
+
+
+ShapeRule = LogRange | Choice | Derived
+"""How a shape field is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelGroup:
+    """Kernels of one operator and precision: how many, in which L2 state, with which shapes.
+
+    `precision` may list alternatives joined by "|": the first that the board runs.  `max_bytes` and `max_flop`
+    bound a kernel, `min_bytes` keeps out what is all launch.
+    """
+
+    family: str
+    operator: str
+    precision: str
+    count: int
+    shape: Mapping[str, ShapeRule]
+    l2_state: str = "warm"
+    cuda_cores: bool = False
+    precision_out: str = ""
+    precision_kv: str = ""
+    min_bytes: float = 0.0
+    max_bytes: float = 4e9
+    max_flop: float = 4e12
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The alternatives, first choice first."""
+        return tuple(self.precision.split("|"))
+
+
+def draw_operators(group: KernelGroup, precision: str, random: np.random.Generator) -> list[Operator]:
+    """`count` different operators of a group, in random order.
+
+    Raises WorkloadError for a group whose rules make no operator, or whose limits leave fewer than `count`.
+    """
+    fields = FAMILY_FIELDS[group.family]
+    places = _latin_hypercube(group.count, 2 * len(fields), random)
+    drawn: dict[Operator, None] = {}
+    redraws = 0
+    for place in places:
+        operator = _operator(group, precision, place)
+        while operator is None or operator in drawn:
+            redraws += 1
+            if redraws > MAX_REDRAWS + 20 * group.count:
+                where = f"{group.family}.{group.operator}.{precision}"
+                raise WorkloadError(f"{where}: only {len(drawn)} of {group.count} kernels lie within its ranges and limits; widen them")
+            operator = _operator(group, precision, random.random(2 * len(fields)))
+        drawn[operator] = None
+    return list(drawn)
+
+
+def _latin_hypercube(count: int, dimensions: int, random: np.random.Generator) -> Array:
+    """Points in the unit cube, one in each of `count` slices along every axis; shape (count, dimensions)."""
+    slices = np.stack([random.permutation(count) for _ in range(dimensions)], axis=1)
+    return (slices + random.random((count, dimensions))) / max(count, 1)
+
+
+def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | None:
+    """The operator at a place of the unit cube; None where the limits leave it out."""
+    fields = FAMILY_FIELDS[group.family]
+    values: dict[str, float] = {}
+    pending = [(name, group.shape[name], place[2 * i], place[2 * i + 1]) for i, name in enumerate(fields)]
+    while pending:
+        ready = [item for item in pending if not isinstance(item[1], Derived) or item[1].of in values]
+        if not ready:
+            stuck = ", ".join(item[0] for item in pending)
+            raise WorkloadError(f"{group.family}.{group.operator}: shape fields {stuck} derive from each other")
+        for item in ready:
+            values[item[0]] = _value(item[1], float(item[2]), float(item[3]), values)
+        pending = [item for item in pending if item[0] not in values]
+    details: dict[str, float | str | bool] = {
+        **values,
+        "precision_out": group.precision_out,
+        "precision_kv": group.precision_kv,
+        "cuda_cores": group.cuda_cores,
+    }
+    try:
+        operator = make_operator(group.family, group.operator, precision, where="", **details)
+    except WorkloadError:
+        return None
+    size = operator_bytes(operator)
+    flop = operator_flop(operator)
+    return operator if group.min_bytes <= size <= group.max_bytes and 0.0 < flop <= group.max_flop else None
+
+
+def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, float]) -> float:
+    """A field's value; `place` stratifies it, `fine` decides what is left to chance."""
+    match rule:
+        case LogRange():
+            raw = rule.low * (rule.high / rule.low) ** place
+            multiple = 1 if fine < rule.ragged else rule.multiple
+            rounded = multiple * max(1, round(raw / multiple))
+            return float(min(max(rounded, math.ceil(rule.low)), math.floor(rule.high)))
+        case Choice():
+            return float(rule.values[min(int(place * len(rule.values)), len(rule.values) - 1)])
+        case Derived():
+            times = rule.times[min(int(place * len(rule.times)), len(rule.times) - 1)]
+            divide = rule.divide[min(int(fine * len(rule.divide)), len(rule.divide) - 1)]
+            return float(max(rule.least, math.floor(values[rule.of] * times / divide)))

@@ -1,0 +1,65 @@
+"""Small workloads and a bundle with known coefficients, for laws that need no measurement."""
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.gpu import GpuSpec
+from estimator.power import BoardTables
+from estimator.workload import Operator, Workload, make_operator, merge_operators
+from fitter.latency import TIED, LatencyFit, prior_groups
+from fitter.power import PRIOR, TERMS, PowerFit
+from fitter.sections import draft_bundle
+
+REFERENCE_CLOCK_MHZ = 900.0
+HOST_LAUNCH_S = 30e-6
+
+
+def transformer(tokens: int, width: int, layers: int, name: str = "transformer", family: str = "synthetic") -> Workload:
+    """Linear layers, attention products and memory kernels of a decoder, eager."""
+    heads = width // 64
+    layer: list[Operator] = [
+        make_operator("norm", "layernorm", "bf16", rows=tokens, dim=width),
+        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=3 * width, k=width),
+        make_operator("gemm", "bmm", "bf16", batch=heads, m=tokens, n=tokens, k=64),
+        make_operator("softmax", "softmax", "bf16", rows=heads * tokens, dim=tokens),
+        make_operator("gemm", "bmm", "bf16", batch=heads, m=tokens, n=64, k=tokens),
+        make_operator("copy", "contiguous", "bf16", elements=tokens * width, reads=tokens * width, host_share=0.3),
+        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=width, k=width),
+        make_operator("elementwise", "add", "bf16", elements=tokens * width, reads=2 * tokens * width),
+        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=4 * width, k=width),
+        make_operator("elementwise", "gelu", "bf16", elements=4 * tokens * width, reads=4 * tokens * width),
+        make_operator("gemm", "linear", "bf16", batch=1, m=tokens, n=width, k=4 * width),
+    ]
+    operators, counts = merge_operators(layer * layers)
+    return Workload(name=name, operators=operators, counts=counts, model_family=family)
+
+
+def known_bundle(gpu: GpuSpec, groups: dict[str, dict[str, float]] | None = None, energies: np.ndarray | None = None) -> Bundle:
+    """A bundle at the centre of the priors, or with given coefficients."""
+    tables = BoardTables(
+        voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ, power_limit_w=gpu.power_limit_w
+    )
+    count = len(TIED)
+    latency = LatencyFit(
+        groups=groups or prior_groups(),
+        host_launch_s=HOST_LAUNCH_S,
+        names=tuple(parameter.name for parameter in TIED),
+        parameters=TIED,
+        log_shift=np.zeros(count),
+        covariance=np.eye(count) * 0.01,
+        identified={parameter.name: True for parameter in TIED},
+        launch_bound=np.zeros(1),
+        latency_s=np.ones(1),
+    )
+    power = PowerFit(
+        values=np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies,
+        covariance=np.eye(len(TERMS)),
+        identified={term: True for term in TERMS},
+        voltage_exponent=3.0,
+        exponent_fitted=False,
+        reference_clock_mhz=REFERENCE_CLOCK_MHZ,
+        tables=tables,
+        relative_residuals=np.zeros(1),
+        rows=1,
+    )
+    return draft_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)

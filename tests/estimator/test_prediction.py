@@ -1,0 +1,122 @@
+"""Laws of estimates: energy, limits, settings, other GPUs."""
+
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from estimator.bundle_content import Bundle
+from estimator.errors import OperatingPointError
+from estimator.power import settled_clock_mhz
+from estimator.prediction import estimate
+from estimator.specifications import load_gpu
+from estimator.workload import UnknownOperator
+from tests.estimator.synthetic import known_bundle, transformer
+
+BIG = transformer(4096, 2048, 4)
+SMALL = transformer(128, 256, 4)
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return known_bundle(load_gpu("a100-pcie-40gb"))
+
+
+def test_energy_is_power_times_latency(bundle: Bundle) -> None:
+    for answer in estimate(BIG, bundle, sm_clock_mhz=[510, 900, 1410]):
+        assert_allclose(answer.energy_j, answer.power_w * answer.latency_s)
+
+
+def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle: Bundle) -> None:
+    answer = estimate(BIG, bundle, sm_clock_mhz=900, host_launch_s=0.0)[0]
+    assert_allclose(sum(k.count * k.latency_s for k in answer.kernels), answer.latency_s, rtol=1e-9)
+    assert_allclose(sum(k.count * k.energy_j for k in answer.kernels), answer.energy_j, rtol=1e-9)
+
+
+def test_twice_the_layers_cost_twice_the_energy(bundle: Bundle) -> None:
+    once = estimate(BIG, bundle, sm_clock_mhz=900, host_launch_s=0.0)[0]
+    twice = estimate(replace(BIG, counts=tuple(2 * c for c in BIG.counts)), bundle, sm_clock_mhz=900, host_launch_s=0.0)[0]
+    assert_allclose(twice.energy_j, 2 * once.energy_j)
+    assert_allclose(twice.power_w, once.power_w)
+
+
+def test_a_small_workload_waits_for_the_host(bundle: Bundle) -> None:
+    answer = estimate(SMALL, bundle, sm_clock_mhz=1410)[0]
+    launches = sum(o.host_share * c for o, c in zip(SMALL.operators, SMALL.counts, strict=True))
+    assert_allclose(answer.latency_s, 30e-6 * launches, rtol=0.02)
+    assert any("launch-bound" in line for line in answer.notes)
+    assert estimate(SMALL, bundle, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
+
+
+def test_the_power_limit_holds_and_lowers_the_clock(bundle: Bundle) -> None:
+    free = estimate(BIG, bundle, sm_clock_mhz=1410, power_cap_w=1000)[0]
+    previous = math.inf
+    for cap in (240.0, 200.0, 160.0):
+        answer = estimate(BIG, bundle, sm_clock_mhz=1410, power_cap_w=cap)[0]
+        assert answer.power_w <= cap * (1 + 1e-9)
+        assert answer.power_w > 0.97 * cap
+        assert answer.sm_clock_mhz < min(previous, free.sm_clock_mhz)
+        assert answer.latency_s > free.latency_s
+        assert any("power limit" in line for line in answer.notes)
+        previous = answer.sm_clock_mhz
+
+
+def test_a_limit_below_the_lowest_clock_is_said(bundle: Bundle) -> None:
+    answer = estimate(BIG, bundle, sm_clock_mhz=900, power_cap_w=20)[0]
+    assert answer.sm_clock_mhz == 210
+    assert any("even at the lowest clock" in line for line in answer.warnings)
+
+
+def test_settling_keeps_a_clock_that_fits() -> None:
+    grid = np.array([500.0, 600.0, 700.0, 800.0])
+    power = np.array([100.0, 120.0, 150.0, 200.0])
+    assert_allclose(settled_clock_mhz(power, grid, 170.0, np.array([600.0, 700.0, 800.0])), [600.0, 700.0, 740.0])
+    assert_allclose(settled_clock_mhz(power, grid, 50.0, np.array([800.0])), [500.0])
+
+
+def test_utilisation_is_a_share(bundle: Bundle) -> None:
+    for kernel in estimate(BIG, bundle, sm_clock_mhz=1410)[0].kernels:
+        assert set(kernel.utilization) == {"dram", "l2", "shared", "tensor", "cuda", "sfu"}
+        assert all(0.0 <= share <= 1.0 for share in kernel.utilization.values())
+
+
+def test_a_clock_outside_the_table_is_refused(bundle: Bundle) -> None:
+    for clock in (1500.0, 100.0, math.nan, -5.0):
+        with pytest.raises(OperatingPointError, match="210 to 1410"):
+            estimate(BIG, bundle, sm_clock_mhz=clock)
+    with pytest.raises(OperatingPointError, match="no SM clock"):
+        estimate(BIG, bundle, sm_clock_mhz=[])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"power_cap_w": 0.0}, {"power_cap_w": math.nan}, {"host_launch_s": -1.0}, {"efficiency": {"warp": 0.5}}, {"efficiency": {"dram": 0.0}}],
+)
+def test_settings_that_cannot_be_are_refused(bundle: Bundle, setting: dict[str, object]) -> None:
+    with pytest.raises(OperatingPointError):
+        estimate(BIG, bundle, sm_clock_mhz=900, **setting)  # type: ignore[arg-type]
+
+
+def test_less_bandwidth_takes_longer(bundle: Bundle) -> None:
+    base = estimate(BIG, bundle, sm_clock_mhz=1410)[0]
+    assert estimate(BIG, bundle, sm_clock_mhz=1410, efficiency={"dram": 0.4})[0].latency_s > base.latency_s
+
+
+def test_another_gpu_is_a_forecast(bundle: Bundle) -> None:
+    answer = estimate(BIG, bundle, gpu=load_gpu("a10"))[0]
+    assert answer.gpu == "a10"
+    assert answer.latency_s > estimate(BIG, bundle)[0].latency_s
+    assert any("forecast" in line for line in answer.warnings)
+
+
+def test_unknown_operators_are_never_silent(bundle: Bundle) -> None:
+    answer = estimate(replace(BIG, unknown=(UnknownOperator(name="fft", count=7),)), bundle, sm_clock_mhz=900)[0]
+    assert any("fft" in line and "7 of" in line for line in answer.warnings)
+
+
+def test_estimates_can_be_pickled(bundle: Bundle) -> None:
+    answer = estimate(SMALL, bundle, sm_clock_mhz=900)[0]
+    assert pickle.loads(pickle.dumps(answer)).kernels == answer.kernels

@@ -1,0 +1,148 @@
+"""Laws of the latency equations."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from estimator.coefficients import COLUMN, coefficient_rows, coefficient_vector, group_key, longest_prefix
+from estimator.gpu import GpuSpec
+from estimator.kernels.gemm import candidate_phases
+from estimator.kernels.registry import KnownTiles, lower, matrix_columns
+from estimator.phases import EVENTS, OVERLAPPED
+from estimator.quantities import HZ_PER_MHZ
+from estimator.specifications import load_gpu
+from estimator.tiling import tile_candidates
+from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_seconds, workload_seconds
+from estimator.workload import make_operator
+from fitter.latency import prior_groups
+from tests.estimator.synthetic import transformer
+
+positive = st.floats(1e-9, 1e3)
+
+
+@pytest.fixture(scope="module")
+def a100() -> GpuSpec:
+    return load_gpu("a100-pcie-40gb")
+
+
+@given(st.lists(positive, min_size=2, max_size=6), st.floats(1.0, 20.0))
+def test_a_p_norm_lies_between_the_longest_part_and_the_sum(parts: list[float], p: float) -> None:
+    total = p_norm(np.array([parts]), np.array([p]))[0]
+    assert max(parts) * (1 - 1e-9) <= total <= sum(parts) * (1 + 1e-9)
+
+
+@given(positive, positive)
+def test_a_workload_takes_at_least_the_longer_of_gpu_and_host(gpu_s: float, host_s: float) -> None:
+    total = float(workload_seconds(np.array([gpu_s]), np.array([host_s]))[0])
+    assert max(gpu_s, host_s) * (1 - 1e-12) <= total <= max(gpu_s, host_s) * 2 ** (1 / 8) * (1 + 1e-12)
+    share = float(launch_bound_share(np.array([gpu_s]), np.array([host_s]))[0])
+    assert (share > 0.5) == (host_s > gpu_s) or abs(host_s - gpu_s) < 1e-9 * gpu_s
+
+
+def test_a_sweep_gives_what_single_clocks_give(a100: GpuSpec) -> None:
+    operators = transformer(512, 768, 2).operators
+    coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
+    phases = lower(operators, a100, coefficients).phases
+    clocks = a100.clocks_mhz() * HZ_PER_MHZ
+    sweep = sweep_seconds(phases, coefficients, clocks)
+    for i in (0, 40, 80):
+        assert_allclose(sweep[:, i], kernel_seconds(phases, coefficients, float(clocks[i])), rtol=1e-12)
+
+
+def test_no_kernel_slows_down_when_the_clock_rises(a100: GpuSpec) -> None:
+    operators = transformer(300, 1024, 1).operators
+    coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
+    sweep = sweep_seconds(lower(operators, a100, coefficients).phases, coefficients, a100.clocks_mhz() * HZ_PER_MHZ)
+    assert (np.diff(sweep, axis=1) <= 0).all()
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096))
+def test_a_product_with_lambda_one_never_beats_the_roofline(m: int, n: int, k: int) -> None:
+    gpu = load_gpu("a100-pcie-40gb")
+    operator = make_operator("gemm", "linear", "bf16", batch=1, m=m, n=n, k=k)
+    ideal = {"math": 1.0, "l2": 1.0, "dram": 1.0, "dram_activations": 1.0, "loop": 1.0, "epilogue": 1.0, "exponent": 2.0}
+    coefficients, _ = coefficient_rows({"gemm": ideal}, [group_key(operator)])
+    seconds = float(kernel_seconds(lower([operator], gpu, coefficients).phases, coefficients, 1410e6)[0])
+    assert seconds >= 2.0 * m * n * k / gpu.peak_flop_per_s("bf16")
+    assert seconds >= 2.0 * (m * k + n * k + m * n) / gpu.dram_bytes_per_s * (1 - 1e-12)
+
+
+def test_the_chosen_tile_is_the_fastest_candidate(a100: GpuSpec) -> None:
+    operator = make_operator("gemm", "linear", "bf16", batch=1, m=384, n=1000, k=5000)
+    coefficients, _ = coefficient_rows(prior_groups(), ["gemm.linear.bf16"])
+    lowered = lower([operator], a100, coefficients)
+    every = kernel_seconds(candidate_phases(matrix_columns([operator], a100), tile_candidates(a100, False), a100), coefficients[:, None, :], 1410e6)
+    assert_allclose(kernel_seconds(lowered.phases, coefficients, 1410e6)[0], every.min())
+
+
+def test_a_known_tile_is_used_as_it_is(a100: GpuSpec) -> None:
+    operators = [make_operator("gemm", "linear", "bf16", batch=1, m=384, n=1000, k=5000)] * 2
+    coefficients, _ = coefficient_rows(prior_groups(), ["gemm", "gemm"])
+    known = KnownTiles(tile_m=np.array([64.0, np.nan]), tile_n=np.array([32.0, np.nan]), split=np.array([3.0, np.nan]))
+    lowered = lower(operators, a100, coefficients, known)
+    assert (lowered.tile_m[0], lowered.tile_n[0], lowered.split[0]) == (64.0, 32.0, 3.0)
+    assert lowered.phases.tile_area[0] == 64 * 32
+    assert lowered.tile_m[1] >= 64
+
+
+def test_whole_waves_cost_whole_waves(a100: GpuSpec) -> None:
+    math = OVERLAPPED.index("math")
+    times = []
+    for m in (128 * 108, 128 * 108 + 1):
+        operator = make_operator("gemm", "linear", "bf16", batch=1, m=m, n=256, k=1024)
+        coefficients, _ = coefficient_rows(prior_groups(), ["gemm"])
+        known = KnownTiles(tile_m=np.array([128.0]), tile_n=np.array([256.0]), split=np.array([1.0]))
+        times.append(lower([operator], a100, coefficients, known).phases.overlapped[0, math])
+    assert_allclose(times[1], 2 * times[0])
+
+
+def test_a_convolution_moves_its_image_not_its_im2col(a100: GpuSpec) -> None:
+    operator = make_operator(
+        "conv", "conv2d", "bf16", batch=8, channels=64, height=56, width=56, filters=64, kernel_h=3, kernel_w=3, stride=1, padding=1, groups=1
+    )
+    coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
+    events = lower([operator], a100, coefficients).phases.events[0]
+    image, weights = 8 * 64 * 56 * 56 * 2, 64 * 64 * 9 * 2
+    assert_allclose(events[EVENTS.index("dram")], 2 * image + weights)
+    assert_allclose(events[EVENTS.index("tensor")], 2 * 8 * 56 * 56 * 64 * 64 * 9)
+
+
+@pytest.mark.parametrize("queries", [1, 7, 64, 300, 4096])
+def test_flash_attention_is_finite_and_grows_with_the_sequence(a100: GpuSpec, queries: int) -> None:
+    seconds = []
+    for factor in (1, 2):
+        operator = make_operator(
+            "attention", "prefill", "bf16", batch=2, queries=queries * factor, context=queries * factor, heads=16, kv_heads=4, head_dim=64, window=0, causal=1
+        )
+        coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
+        seconds.append(float(kernel_seconds(lower([operator], a100, coefficients).phases, coefficients, 1410e6)[0]))
+    assert np.isfinite(seconds).all()
+    assert 0 < seconds[0] <= seconds[1]
+
+
+def test_a_window_makes_long_attention_linear(a100: GpuSpec) -> None:
+    tensor = EVENTS.index("tensor")
+    work = []
+    for length in (8192, 16384):
+        operator = make_operator(
+            "attention", "prefill", "bf16", batch=1, queries=length, context=length, heads=8, kv_heads=8, head_dim=128, window=512, causal=1
+        )
+        coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
+        work.append(lower([operator], a100, coefficients).phases.events[0, tensor])
+    assert_allclose(work[1] / work[0], 2.0, rtol=0.05)
+
+
+def test_groups_fall_back_to_their_longest_known_prefix() -> None:
+    assert longest_prefix("gemm.linear.bf16", {"gemm", "gemm.linear", "gemm.linear.fp32"}) == "gemm.linear"
+    assert longest_prefix("gemm.linear.bf16", {"gem"}) is None
+    table, served = coefficient_rows({"gemm": {"math": 1.5}}, ["gemm.bmm.fp16", "softmax.softmax.fp32"])
+    assert served == ["gemm", None]
+    assert table[0, COLUMN["math"]] == 1.5
+    assert_allclose(table[1], coefficient_vector({}))
+
+
+def test_an_empty_list_of_operators_lowers_to_nothing(a100: GpuSpec) -> None:
+    lowered = lower([], a100, np.zeros((0, len(COLUMN))))
+    assert lowered.phases.overlapped.shape[0] == 0

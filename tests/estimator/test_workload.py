@@ -1,0 +1,100 @@
+"""Operators and workloads: what is checked when they are made, how they merge, what they move and compute."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.errors import WorkloadError
+from estimator.reckoning import operator_work, work_by_family
+from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, Workload, conv_output_size, make_operator, merge_operators
+
+IMAGE = {
+    "batch": 2, "channels": 6, "height": 9, "width": 7, "filters": 4, "kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1, "groups": 2,
+}  # fmt: skip
+HEADS = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 1}
+
+
+def make_matrix(**sizes: float) -> Operator:
+    return make_operator("gemm", "linear", "bf16", **({"batch": 1, "m": 4, "n": 5, "k": 6} | sizes))
+
+
+def test_every_operator_of_every_family_can_be_made():
+    for family, fields in FAMILY_FIELDS.items():
+        for name in FAMILY_OPERATORS[family]:
+            operator = make_operator(family, name, "fp16", **dict.fromkeys(fields, 1))
+            assert operator.named_shape() == dict.fromkeys(fields, 1.0)
+            assert operator[fields[-1]] == 1.0
+
+
+@pytest.mark.parametrize("value", [-1, 0, float("nan"), float("inf"), 1e30, "4", True, None, [4]])
+def test_a_dimension_that_is_no_size_is_refused(value):
+    with pytest.raises(WorkloadError, match=r"^here: gemm .*'?m'?"):
+        make_operator("gemm", "linear", "bf16", where="here", batch=1, m=value, n=1, k=1)
+
+
+def test_names_that_do_not_exist_are_refused_with_those_that_do():
+    with pytest.raises(WorkloadError, match="unknown kernel family 'gemn'; known: gemm"):
+        make_operator("gemn", "linear", "bf16")
+    with pytest.raises(WorkloadError, match="unknown gemm operator 'conv'; known: linear, bmm"):
+        make_operator("gemm", "conv", "bf16")
+    with pytest.raises(WorkloadError, match="unknown precision 'fp17'; known: fp64"):
+        make_operator("gemm", "linear", "fp17")
+    with pytest.raises(WorkloadError, match="gemm has no field 'depth'; fields: batch, m, n, k"):
+        make_matrix(depth=3)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "shape", "message"),
+    [
+        ("conv", "conv2d", IMAGE | {"kernel_h": 12}, "kernel 12x3 is larger than the padded image"),
+        ("conv", "conv2d", IMAGE | {"groups": 4}, "groups = 4 must divide channels = 6"),
+        ("attention", "prefill", HEADS | {"kv_heads": 3}, "kv_heads = 3 must divide heads = 8"),
+        ("attention", "prefill", HEADS | {"causal": 2}, "causal = 2.0 must be 0 or 1"),
+    ],
+)
+def test_a_geometry_that_cannot_be_is_refused(family, name, shape, message):
+    with pytest.raises(WorkloadError, match=message):
+        make_operator(family, name, "bf16", **shape)
+
+
+@given(st.lists(st.integers(0, 3), max_size=30))
+def test_merging_keeps_every_occurrence_once_in_first_seen_order(picks):
+    choices = [make_matrix(m=m) for m in (1, 2, 3, 4)]
+    operators, counts = merge_operators(choices[i] for i in picks)
+    assert sum(counts) == len(picks)
+    assert [choices.index(operator) for operator in operators] == list(dict.fromkeys(picks))
+
+
+def test_the_output_of_a_convolution_has_the_size_that_sliding_windows_give():
+    operator = make_operator("conv", "conv2d", "bf16", **IMAGE)
+    rows = len(range(0, 9 + 2 - 3 + 1, 2))
+    columns = len(range(0, 7 + 2 - 3 + 1, 2))
+    assert conv_output_size(operator) == (rows, columns)
+
+
+def test_work_of_a_grouped_convolution_counts_only_its_own_channels():
+    dense = make_operator("conv", "conv2d", "bf16", **IMAGE | {"groups": 1})
+    grouped = make_operator("conv", "conv2d", "bf16", **IMAGE)
+    assert operator_work(dense).flop == 2 * 2 * 4 * 5 * 4 * 6 * 9
+    assert operator_work(grouped).flop == operator_work(dense).flop / 2
+
+
+@pytest.mark.parametrize(("queries", "context"), [(5, 5), (3, 8), (1, 7)])
+def test_causal_attention_computes_the_pairs_that_a_triangle_leaves(queries, context):
+    shape = HEADS | {"queries": queries, "context": context}
+    full = operator_work(make_operator("attention", "prefill", "bf16", **shape | {"causal": 0}))
+    causal = operator_work(make_operator("attention", "prefill", "bf16", **shape))
+    pairs = sum(context - queries + i + 1 for i in range(queries))
+    assert full.flop == 4 * 2 * 8 * 32 * queries * context
+    assert causal.flop == 4 * 2 * 8 * 32 * pairs
+    assert causal.read_byte == full.read_byte == 2 * (2 * queries * 8 * 32 + 2 * 2 * context * 2 * 32)
+
+
+def test_work_adds_up_over_families_and_counts():
+    cast = make_operator("elementwise", "typecast", "bf16", elements=10, reads=10, precision_out="fp32")
+    softmax = make_operator("softmax", "softmax", "fp32", rows=3, dim=4)
+    workload = Workload(name="w", operators=(make_matrix(), cast, softmax), counts=(2.0, 3.0, 1.0))
+    work = work_by_family(workload)
+    assert work["gemm"] == (2 * 2 * 4 * 5 * 6, 2 * 2 * (24 + 30), 2 * 2 * 20)
+    assert work["elementwise"] == (0, 3 * 20, 3 * 40)
+    assert work["softmax"] == (0, 48, 48)
