@@ -26,6 +26,7 @@ SHAPE_COEFFICIENTS: Final = (
     "boost_drop",
     "boost_time_s",
     "strided",
+    "widest_split",
     "l2_knee",
     "l2_knee_exponent",
 )
@@ -59,6 +60,7 @@ MEANING: Final[dict[str, str]] = {
     "boost_drop": "largest loss of clock under sustained full load where clocks are not locked [1]",
     "boost_time_s": "work after which that loss is reached [s]",
     "strided": "slowdown of copies that change the order of elements [1]",
+    "widest_split": "largest split-K factor that the library offers; 0: the usual ones of the architecture [1]",
     "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",
     "l2_knee_exponent": "sharpness of that transition [1]",
 }
@@ -75,6 +77,7 @@ DEFAULTS: Final[dict[str, float]] = {
     "boost_drop": 0.0,
     "boost_time_s": 2.0e-4,
     "strided": 1.0,
+    "widest_split": 0.0,
     "l2_knee": 0.0,
     "l2_knee_exponent": 4.0,
 }

@@ -41,6 +41,9 @@ SPLITS: Final[dict[str, tuple[int, ...]]] = {
 MOST_SPLIT_WAVES: Final[dict[str, float]] = {"ampere": 2.0, "hopper": math.inf, "blackwell": math.inf, "cuda": math.inf}
 """Libraries split a reduction to fill idle SMs: no more blocks than this many times the SMs."""
 
+WIDE_SPLITS: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Split-K factors of libraries that split freely, as far as a group's `widest_split` goes."""
+
 REDUCTION_STEP: Final = 64
 """Reduction length to which libraries pad a block's share of K [element]."""
 
@@ -61,9 +64,11 @@ class Candidates:
     split_waves: float = math.inf
 
 
-def tile_candidates(gpu: GpuSpec, cuda_cores: bool) -> Candidates:
-    """All (tile, split) that a library may choose on this GPU."""
+def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -> Candidates:
+    """All (tile, split) that a library may choose on this GPU; `widest_split` is that coefficient of the group."""
     kind = "cuda" if cuda_cores else ARCHITECTURE_TILES.get(gpu.architecture, "ampere")
     tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[kind]
-    rows = np.array([(m, n, s) for m, n in tiles for s in SPLITS[kind]], dtype=np.float64)
-    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=MOST_SPLIT_WAVES[kind])
+    splits = tuple(s for s in WIDE_SPLITS if s <= widest_split) or SPLITS[kind]
+    rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
+    waves = math.inf if widest_split else MOST_SPLIT_WAVES[kind]
+    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=waves)

@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `fit` and return its exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        from collector.dataset import DatasetError
+        from collector.errors import DatasetError
 
         expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
         if given and given[0] in COMMANDS:

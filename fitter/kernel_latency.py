@@ -24,7 +24,7 @@ from fitter.sensitivities import log_measured
 ERROR_SCALE: Final = 0.05
 """Ordinary relative error of a kernel; errors well beyond it count linearly."""
 
-DURATION_WEIGHT: Final = 0.3
+DURATION_WEIGHT: Final = 0.2
 """Rows count as (their time)^this: long kernels make up the time of a workload, and short ones outnumber them."""
 
 INFORMATIVE_ROWS: Final = 600.0
@@ -119,9 +119,10 @@ def kernel_problem(
     latency_s: Array | None = None,
     weight: Array | None = None,
     known: KnownTiles | None = None,
+    widest_split: float = 0.0,
 ) -> KernelProblem:
-    """Kernels of one family with all tiles that each may have.  Without latencies: for prediction only."""
-    candidates, settled = candidates_of(operators, gpu, known)
+    """Kernels of one group with all tiles that each may have.  Without latencies: for prediction only."""
+    candidates, settled = candidates_of(operators, gpu, known, widest_split)
     count = len(operators)
     first = candidates.take(np.zeros(count, dtype=np.int64))
     return KernelProblem(

@@ -147,7 +147,8 @@ def error_rows(prediction: Prediction) -> list[ErrorRow]:
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
     """Kernels at their own clocks, each on its own GPU; tiles from kernel names are used where known.
 
-    Kernels of which the bundle knows nothing get nan.  Power of rows at the power limit is left out: there the measurement is a lower bound.
+    Kernels of which the bundle knows nothing get nan.  Power of rows at the power limit is left out: there the
+    measurement is a lower bound.
     """
     count = len(rows)
     columns = {name: np.full(count, np.nan) for name in ("latency", "power", "latency_ln", "power_ln")}

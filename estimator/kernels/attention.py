@@ -34,6 +34,16 @@ ROW_UNIT_CLOCKS: Final = 10.0
 """Ideal cost of a query row's bookkeeping on an SM [SM clock]."""
 
 
+DEFAULT_SHARED_PASSES: Final = 5.0
+"""Shared-memory passes over a block's keys and values: one write, and one read by each of four warps."""
+
+SHARED_PASSES: Final[dict[str, float]] = {"hopper": 3.0, "blackwell": 3.0}
+"""The same where matrix units read shared memory themselves: one write, and one read by each of two warp groups."""
+
+CUDA_PER_EXPONENTIAL: Final = 6.0
+"""Lane instructions for each score: scale, running maximum, subtraction, sum, rescaling, conversion."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); bytes per element of operands and of cached keys and values."""
@@ -80,6 +90,7 @@ def prefill_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     phases.serial[..., SERIAL.index("rows")] = heads * c.queries / gpu.num_sms * ROW_UNIT_CLOCKS
     useful = heads * seen * tile_flop
     _count(phases, byte=query_byte + cache_byte, reload=reload_byte, flop=useful, exponentials=exponentials)
+    phases.events[..., EVENTS.index("shared")] = reload_byte * SHARED_PASSES.get(gpu.architecture, DEFAULT_SHARED_PASSES)
     return phases
 
 
@@ -100,7 +111,9 @@ def decode_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     _fill(phases, gpu, math=even, even=even, sfu=exponentials, byte=cache_byte + query_byte, waves=waves)
     phases.serial[..., SERIAL.index("rows")] = c.batch * c.heads * c.queries * ROW_UNIT_CLOCKS / gpu.num_sms
     phases.serial[..., SERIAL.index("row_length")] = np.minimum(visible, LONGEST_SERIAL_CONTEXT)
-    _count(phases, byte=cache_byte + query_byte, reload=cache_byte, flop=flop, exponentials=exponentials)
+    useful = 4.0 * c.batch * c.heads * c.queries * visible * c.head_dim
+    _count(phases, byte=cache_byte + query_byte, reload=0.0 * cache_byte, flop=useful, exponentials=exponentials)
+    phases.events[..., EVENTS.index("shared")] = 2.0 * cache_byte
     return phases
 
 
@@ -121,7 +134,6 @@ def _fill(phases: Phases, gpu: GpuSpec, *, math: Array, even: Array, sfu: Array,
 def _count(phases: Phases, *, byte: Array, reload: Array, flop: Array, exponentials: Array) -> None:
     phases.events[..., EVENTS.index("dram")] = byte
     phases.events[..., EVENTS.index("l2")] = reload + byte
-    phases.events[..., EVENTS.index("shared")] = 2.0 * reload
     phases.events[..., EVENTS.index("tensor")] = flop
-    phases.events[..., EVENTS.index("cuda")] = 5.0 * exponentials
+    phases.events[..., EVENTS.index("cuda")] = CUDA_PER_EXPONENTIAL * exponentials
     phases.events[..., EVENTS.index("sfu")] = exponentials

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from estimator.coefficients import COLUMN
 from estimator.gpu import GpuSpec
 from estimator.kernels.attention import AttentionColumns, decode_phases, prefill_phases
 from estimator.kernels.gemm import MatrixColumns, candidate_phases, matrix_phases
@@ -108,12 +109,11 @@ def _matrix(
 ) -> Phases:
     """Phases of matrix products with their tiles; writes the tiles into `tiles` at `index`."""
     columns = matrix_columns(operators, gpu)
-    on_cuda = columns.tensor == 0.0
-    for cuda_cores in (False, True):
-        rows = np.flatnonzero(on_cuda == cuda_cores)
-        if len(rows):
-            chosen = fastest_tiles(_rows(columns, rows), tile_candidates(gpu, cuda_cores), gpu, coefficients[index[rows]])
-            tiles.tile_m[index[rows]], tiles.tile_n[index[rows]], tiles.split[index[rows]] = chosen.tile_m, chosen.tile_n, chosen.split
+    kinds = np.stack([columns.tensor == 0.0, coefficients[index, COLUMN["widest_split"]]], axis=1)
+    for cuda_cores, widest in {(bool(cuda), float(split)) for cuda, split in kinds}:
+        rows = np.flatnonzero((kinds[:, 0] == cuda_cores) & (kinds[:, 1] == widest))
+        chosen = fastest_tiles(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
+        tiles.tile_m[index[rows]], tiles.tile_n[index[rows]], tiles.split[index[rows]] = chosen.tile_m, chosen.tile_n, chosen.split
     if known is not None:
         for name in ("tile_m", "tile_n", "split"):
             given = getattr(known, name)[index]
@@ -122,7 +122,9 @@ def _matrix(
     return matrix_phases(columns, final, gpu)
 
 
-def candidates_of(operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles | None = None) -> tuple[Phases, BoolArray]:
+def candidates_of(
+    operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles | None = None, widest_split: float = 0.0
+) -> tuple[Phases, BoolArray]:
     """Phases of every tile that kernels of one kind may have, shape (n, c, ·), and where the tile is known, shape (n,).
 
     A known tile is its row's first candidate.  Kernels without tiles have one candidate.  The operators must be of
@@ -143,7 +145,7 @@ def candidates_of(operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles
         given = matrix_phases(_rows(columns, rows), Candidates(tile_m=known.tile_m[rows], tile_n=known.tile_n[rows], split=split), gpu)
         if settled.all():
             return given.lifted(), settled
-    phases = candidate_phases(columns, tile_candidates(gpu, bool(columns.tensor[0] == 0.0)), gpu)
+    phases = candidate_phases(columns, tile_candidates(gpu, bool(columns.tensor[0] == 0.0), widest_split), gpu)
     if given is not None:
         phases.put(rows, given)
     return phases, settled

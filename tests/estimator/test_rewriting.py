@@ -1,0 +1,217 @@
+"""Attention fused and written out, precision changed: what goes, what stays, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from estimator.errors import WorkloadError
+from estimator.formats import read_workload
+from estimator.reckoning import completed_byte_share, work_by_family
+from estimator.rewriting import with_attention, with_precision
+from estimator.workload import Operator, Workload, make_operator, merge_operators
+from tests.estimator import artifact_lists as artifact
+
+MODELS = {
+    "bertmodel_large_pbf16_b8_s256_modeprefill": (24, {"batch": 8, "heads": 16, "queries": 256, "head_dim": 64, "causal": 0}),
+    "gpt2model_gpt2_pbf16_b1_s512_modeprefill": (12, {"batch": 1, "heads": 12, "queries": 512, "head_dim": 64, "causal": 1}),
+    "gpt2model_gpt2_pbf16_b16_s128_modeprefill": (12, {"batch": 16, "heads": 12, "queries": 128, "head_dim": 64, "causal": 1}),
+    "optmodel_opt-1p3b_pbf16_b2_s1024_modeprefill": (24, {"batch": 2, "heads": 32, "queries": 1024, "head_dim": 64, "causal": 1}),
+}
+
+
+def recorded(folder: Path, name: str, completion: bool | str = True) -> Workload:
+    return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
+
+
+def built(folder: Path, entries: list[artifact.Entry], completion: bool | str = True) -> Workload:
+    (folder / "built.json").write_text(json.dumps(entries))
+    return read_workload(folder / "built.json", completion=completion)
+
+
+def pairs(workload: Workload, family: str) -> list[tuple[Operator, float]]:
+    return [(o, n) for o, n in zip(workload.operators, workload.counts, strict=True) if o.family == family]
+
+
+def tally(workload: Workload) -> dict[Operator, float]:
+    return dict(zip(workload.operators, workload.counts, strict=True))
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("completion", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_fusing_leaves_one_kernel_for_every_attention_block(shared_data, name, completion):
+    layers, shape = MODELS[name]
+    workload = recorded(shared_data, name, completion)
+    fused = with_attention(workload, "flash")
+    ((operator, count),) = pairs(fused, "attention")
+    assert count == layers
+    assert shape.items() <= operator.named_shape().items()
+    assert not pairs(fused, "softmax")
+    assert not any(operator.operator == "bmm" for operator in fused.operators)
+    scores = shape["batch"] * shape["heads"] * shape["queries"] ** 2
+    assert not any(operator.shape[0] == scores for operator, _ in pairs(fused, "elementwise") if operator.operator not in ("gelu", "relu"))
+    assert not any(operator.operator in ("contiguous", "transpose") for operator, _ in pairs(fused, "copy"))
+    assert work_by_family(with_attention(workload, "flash", causal=False))["attention"].flop == pytest.approx(
+        work_by_family(workload)["gemm"].flop - work_by_family(fused)["gemm"].flop
+    )
+
+
+def test_what_does_not_belong_to_attention_stays(shared_data):
+    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
+    before, after = tally(workload), tally(with_attention(workload, "flash"))
+    kept = {operator for operator in before if operator.operator in ("linear", "layernorm", "gelu", "tanh", "gather")}
+    assert all(after[operator] == before[operator] for operator in kept)
+    residual = next(o for o in before if o.operator == "add" and o.origin == "listed" and o.shape[0] == 8 * 256 * 1024)
+    assert after[residual] == before[residual]
+
+
+def test_operators_of_the_scores_size_that_belong_to_other_layers_stay(tmp_path):
+    """At 64 tokens a head of 64 makes score matrices as large as the layer's activations."""
+    tokens, hidden = 64, 256
+    layer = [
+        artifact.layernorm(tokens, hidden),
+        *[artifact.linear(tokens, hidden, hidden)] * 3,
+        artifact.gemm(4, tokens, tokens, 64),
+        artifact.elementwise("unspecified_scalar", 4 * tokens * tokens),
+        artifact.elementwise("pointwise_add", 4 * tokens * tokens),
+        artifact.softmax(4 * tokens, tokens),
+        artifact.gemm(4, tokens, 64, tokens),
+        artifact.linear(tokens, hidden, hidden),
+        artifact.elementwise("pointwise_add", tokens * hidden),
+    ]
+    assert 4 * tokens * tokens == tokens * hidden
+    for completion in (True, False):
+        fused = with_attention(built(tmp_path, layer * 3, completion), "flash")
+        assert sum(count for operator, count in pairs(fused, "elementwise") if operator.operator == "add") == 3
+
+
+def test_fused_attention_keeps_few_key_value_heads(tmp_path):
+    fused = with_attention(built(tmp_path, artifact.qwen2(2, 128)), "flash")
+    ((operator, count),) = pairs(fused, "attention")
+    assert (count, operator["heads"], operator["kv_heads"], operator["batch"], operator["causal"]) == (28, 12, 2, 2, 1)
+    assert any("completed:rotary" == operator.origin for operator in fused.operators)
+
+
+def test_vision_attention_is_not_causal(shared_data, tmp_path):
+    mobile = with_attention(recorded(shared_data, "mobilevitmodel_small_pbf16_b8_freq900"), "flash")
+    assert [(o["heads"], o["causal"], n) for o, n in pairs(mobile, "attention")] == [(4, 0, 2), (4, 0, 4), (4, 0, 3)]
+    image = with_attention(built(tmp_path, artifact.vit_large(4)), "flash")
+    assert [(o["heads"], o["batch"], o["causal"], n) for o, n in pairs(image, "attention")] == [(16, 4, 0, 24)]
+
+
+def test_the_mask_can_be_stated_and_its_guess_is_noted(shared_data):
+    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
+    assert with_attention(workload, "flash").notes == ("attention fused, its mask taken as padding",)
+    stated = with_attention(workload, "flash", causal=True)
+    assert stated.notes == ()
+    assert pairs(stated, "attention")[0][0]["causal"] == 1
+
+
+def test_writing_out_and_fusing_again_gives_the_same_attention(tmp_path):
+    for entries in (artifact.fused_decoder(4, 128), artifact.fused_decoder(1, 256)):
+        workload = built(tmp_path, entries)
+        eager = with_attention(workload, "eager")
+        assert not pairs(eager, "attention")
+        (((before, count),), ((after, count_after),)) = pairs(workload, "attention"), pairs(with_attention(eager, "flash"), "attention")
+        assert (before.shape, count) == (after.shape, count_after)
+
+
+def test_written_out_attention_does_the_work_of_the_fused_kernel_and_its_copies():
+    shape = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 0}
+    operators, counts = merge_operators([make_operator("attention", "prefill", "bf16", **shape)])
+    workload = Workload(name="one", operators=operators, counts=counts)
+    eager = with_attention(workload, "eager")
+    assert work_by_family(eager)["gemm"].flop == work_by_family(workload)["attention"].flop
+    kinds = {(o.operator, o.shape): n for o, n in zip(eager.operators, eager.counts, strict=True)}
+    queries, scores = 2 * 8 * 64 * 32, 2 * 8 * 64 * 64
+    assert kinds == {
+        ("contiguous", (queries, queries / 4)): 2,
+        ("contiguous", (queries, queries)): 2,
+        ("bmm", (16, 64, 64, 32)): 1,
+        ("scalar_mul", (scores, scores)): 1,
+        ("softmax", (16 * 64, 64)): 1,
+        ("bmm", (16, 64, 32, 64)): 1,
+    }
+
+
+def test_a_form_that_is_there_already_changes_nothing(shared_data, tmp_path):
+    workload = recorded(shared_data, "gpt2model_gpt2_pbf16_b1_s512_modeprefill")
+    assert with_attention(workload, "eager") is workload
+    fused = built(tmp_path, artifact.fused_decoder(1, 64))
+    assert with_attention(fused, "flash") is fused
+
+
+def test_fusing_without_attention_is_refused(shared_data):
+    workload = recorded(shared_data, "resnet101__pbf16_b8_freq900")
+    with pytest.raises(WorkloadError, match="resnet101__pbf16_b8_freq900: no attention to fuse"):
+        with_attention(workload, "flash")
+    assert with_attention(workload, "eager") is workload
+    with pytest.raises(WorkloadError, match="unknown form of attention 'paged'; known: eager, flash"):
+        with_attention(workload, "paged")
+
+
+def test_the_reader_takes_the_form_as_an_argument(shared_data):
+    path = shared_data / "energaizer" / "workloads" / "gpt2model_gpt2_pbf16_b1_s512_modeprefill.json"
+    assert read_workload(path, attention="flash") == with_attention(read_workload(path), "flash")
+
+
+# Precision ------------------------------------------------------------------------------------------------------------
+
+
+def test_half_the_width_moves_half_the_bytes(shared_data):
+    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
+    wide = with_precision(workload, "fp32")
+    for family, work in work_by_family(workload).items():
+        assert work_by_family(wide)[family] == (work.flop, 2 * work.read_byte, 2 * work.write_byte)
+    assert wide.notes == ("computed in fp32 instead of bf16",)
+    assert with_precision(workload, "bfloat16") is workload
+
+
+def test_there_and_back_is_the_same_workload(shared_data):
+    workload = recorded(shared_data, "gpt2model_gpt2_pbf16_b1_s512_modeprefill")
+    for precision in ("fp16", "fp32", "tf32"):
+        assert tally(with_precision(with_precision(workload, precision), "bf16")).keys() == tally(workload).keys() or precision == "tf32"
+
+
+def test_conversions_that_change_nothing_fall_out(shared_data):
+    workload = recorded(shared_data, "optmodel_opt-1p3b_pbf16_b2_s1024_modeprefill")
+    assert sum(n for o, n in pairs(workload, "elementwise") if o.operator == "typecast") == 48
+    wide, half = with_precision(workload, "fp32"), with_precision(workload, "fp16")
+    assert not any(o.operator == "typecast" for o in wide.operators)
+    assert {(o.precision, o.precision_out) for o in half.operators if o.operator == "typecast"} == {("fp16", "fp32"), ("fp32", "fp16")}
+    assert {o.precision for o, _ in pairs(half, "softmax")} == {"fp32"}
+
+
+def test_wide_products_leave_the_tensor_cores_unless_tf32_is_asked_for(shared_data):
+    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
+    assert {(o.precision, o.cuda_cores) for o, _ in pairs(with_precision(workload, "fp32"), "gemm")} == {("fp32", True)}
+    tf32 = with_precision(workload, "tf32")
+    assert {(o.precision, o.cuda_cores) for o, _ in pairs(tf32, "gemm")} == {("tf32", False)}
+    assert {o.precision for o, _ in pairs(tf32, "norm")} == {"fp32"}
+
+
+def test_narrow_precisions_are_for_layers_alone(shared_data):
+    workload = with_precision(recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill"), "fp8")
+    kinds = {(o.operator, o.precision, o.precision_out) for o, _ in pairs(workload, "gemm")}
+    assert kinds == {("linear", "fp8", "bf16"), ("bmm", "bf16", "")}
+    assert {o.precision for o, _ in pairs(workload, "elementwise")} == {"bf16"}
+
+
+def test_layout_conversions_go_with_16_bit_convolutions(shared_data):
+    workload = recorded(shared_data, "resnet101__pbf16_b8_freq900")
+    assert any(o.operator == "layout" for o in with_precision(workload, "fp16").operators)
+    assert not any(o.operator == "layout" for o in with_precision(workload, "fp32").operators)
+    assert completed_byte_share(with_precision(workload, "fp32")) < completed_byte_share(workload)
+
+
+def test_work_on_the_cuda_cores_by_choice_stays_there(tmp_path):
+    half = with_precision(built(tmp_path, artifact.qwen2(2, 64, layers=1)), "fp16")
+    assert [(o.precision, o.cuda_cores) for o, _ in pairs(half, "gemm") if o["k"] == 1] == [("fp32", True)]
+
+
+def test_an_unknown_precision_is_refused(shared_data):
+    with pytest.raises(WorkloadError, match="unknown precision 'fp17'; known: fp64, fp32"):
+        with_precision(recorded(shared_data, "resnet101__pbf16_b8_freq900"), "fp17")

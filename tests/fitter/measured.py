@@ -1,0 +1,151 @@
+"""Rows that a known bundle would give, for laws of the fitter that need no measurement."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from estimator.bundle_content import Bundle, DatasetRecord, Provenance
+from estimator.gpu import GpuSpec
+from estimator.kernel_prediction import predict_kernels
+from estimator.prediction import estimate
+from estimator.specifications import load_gpu
+from estimator.workload import Operator, Workload, make_operator
+from fitter.rows import Dataset, KernelRows, Selection, WorkloadRows
+from tests.estimator.synthetic import known_bundle, transformer
+
+GPU_NAME = "a100-pcie-40gb"
+
+
+def planted_bundle() -> Bundle:
+    """A bundle with known coefficients that can be saved."""
+    origin = Provenance(
+        created_utc="2026-01-01T00:00:00Z",
+        wattprint_version="0.1.0",
+        commit="",
+        seed=0,
+        datasets=(DatasetRecord(name="planted.csv", sha256="0" * 64, kind="kernel table", rows=3, used=2, rejected={"BAD_LATENCY": 1}),),
+    )
+    return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin)
+
+
+def various_operators(count: int, seed: int = 0) -> list[Operator]:
+    """Matrix products, softmax and element-wise kernels of random size."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(count):
+        m, n, k = (int(v) for v in 64 * rng.integers(4, 64, 3))
+        if i % 3 == 0:
+            found.append(make_operator("gemm", "linear", "bf16", batch=1, m=m, n=n, k=k))
+        elif i % 3 == 1:
+            found.append(make_operator("softmax", "softmax", "bf16", rows=16 * m, dim=n))
+        else:
+            found.append(make_operator("elementwise", "add", "bf16", elements=m * n, reads=2 * m * n))
+    return found
+
+
+def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.0, seed: int = 0) -> KernelRows:
+    """Rows that the bundle predicts for operators at 900 MHz, with relative noise."""
+    count, rng = len(operators), np.random.default_rng(seed)
+    clock = np.full(count, 900.0)
+    unique = list(dict.fromkeys(operators))
+    table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=clock, warm=np.ones(count, dtype=bool))
+    unknown = np.full(count, np.nan)
+    return KernelRows(
+        operators=tuple(unique),
+        operator_index=np.array([unique.index(o) for o in operators], dtype=np.int64),
+        gpus=(bundle.gpu.name,),
+        gpu_index=np.zeros(count, dtype=np.int64),
+        sm_clock_mhz=clock,
+        sm_clock_asked_mhz=clock,
+        latency_s=table.latency_s * np.exp(noise * rng.standard_normal(count)),
+        latency_std_s=unknown,
+        power_w=table.power_w * np.exp(noise * rng.standard_normal(count)),
+        power_std_w=unknown,
+        power_limit_w=unknown,
+        idle_w=unknown,
+        temperature_c=unknown,
+        at_limit=np.zeros(count, dtype=bool),
+        l2_warm=np.ones(count, dtype=bool),
+        library=("",) * count,
+        kernel_name=("",) * count,
+        tile_m=unknown,
+        tile_n=unknown,
+        split_k=unknown,
+        grid_blocks=unknown,
+        block_threads=unknown,
+        trial=np.zeros(count, dtype=np.int64),
+        started_s=unknown,
+        weight=np.ones(count),
+        flags=((),) * count,
+        sources=("planted.csv",),
+        source_index=np.zeros(count, dtype=np.int64),
+        row=np.arange(1, count + 1, dtype=np.int64),
+    )
+
+
+def various_workloads() -> list[Workload]:
+    """Decoders of several sizes and two families."""
+    return [
+        transformer(tokens, width, 12, name=f"{family}-{tokens}-{width}", family=family)
+        for family, width in (("small", 512), ("large", 1024))
+        for tokens in (128, 256, 512, 1024, 2048)
+    ]
+
+
+def workload_rows(bundle: Bundle, workloads: Sequence[Workload], noise: float = 0.0, seed: int = 0) -> WorkloadRows:
+    """Rows that the bundle predicts for workloads at 900 MHz, with relative noise."""
+    count, rng = len(workloads), np.random.default_rng(seed)
+    answers = [estimate(workload, bundle, sm_clock_mhz=900.0)[0] for workload in workloads]
+    latency = np.array([a.latency_s for a in answers]) * np.exp(noise * rng.standard_normal(count))
+    energy = latency * np.array([a.power_w for a in answers]) * np.exp(noise * rng.standard_normal(count))
+    clock = np.full(count, 900.0)
+    return WorkloadRows(
+        workloads=tuple(workloads),
+        workload_index=np.arange(count, dtype=np.int64),
+        gpus=(bundle.gpu.name,),
+        gpu_index=np.zeros(count, dtype=np.int64),
+        attention=("",) * count,
+        sm_clock_asked_mhz=clock,
+        sm_clock_measured_mhz=clock,
+        latency_s=latency,
+        energy_j=energy,
+        raw_latency_s=latency,
+        raw_energy_j=energy,
+        iterations=np.full(count, 1000.0),
+        temperature_c=np.full(count, 60.0),
+        startup_s=np.zeros(count),
+        planned_latency_s=np.full(count, np.nan),
+        gpu_bound=np.ones(count, dtype=bool),
+        perturbed=np.zeros(count, dtype=bool),
+        weight=np.ones(count),
+        flags=((),) * count,
+        sources=("runs.csv",),
+        source_index=np.zeros(count, dtype=np.int64),
+        row=np.arange(1, count + 1, dtype=np.int64),
+    )
+
+
+def selection_of(kernels: KernelRows | None = None, workloads: WorkloadRows | None = None) -> Selection:
+    """A selection of given rows without rejections."""
+    records = [
+        Dataset(name=rows.sources[0], sha256=digit * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={}, metadata={})
+        for rows, digit in ((kernels, "1"), (workloads, "2"))
+        if rows is not None
+    ]
+    return Selection(kernels=kernels, workloads=workloads, rejected=(), startups=(), datasets=tuple(records), notes=())
+
+
+def spec() -> GpuSpec:
+    """The GPU of the planted bundle."""
+    return load_gpu(GPU_NAME)
+
+
+def saved(bundle: Bundle, folder: Path) -> Path:
+    """A file that holds the bundle."""
+    from estimator.bundle import save_bundle
+
+    path = folder / "planted.json"
+    save_bundle(bundle, path)
+    return path

@@ -1,0 +1,125 @@
+"""Planted coefficients come back from runs of whole workloads, within what the fit says of itself."""
+
+import numpy as np
+import pytest
+
+from estimator.gpu import GpuSpec
+from estimator.power import BoardTables
+from estimator.prediction import estimate
+from estimator.quantities import Array
+from estimator.specifications import load_gpu
+from fitter.latency import TIED, fit_latency, prior_groups, shifted
+from fitter.power import PRIOR, TERMS, fit_power
+from fitter.power_rows import workload_power_rows
+from fitter.rows import WorkloadRows
+from fitter.runs import fit_runs, stated_uncertainty
+from tests.estimator.synthetic import known_bundle, transformer
+
+SHAPES = [(tokens, width, layers) for tokens in (128, 512, 2048, 4096) for width in (512, 1024, 2048) for layers in (2, 12)]
+PLANTED_SHIFT = np.array([0.3, -0.15, 0.2, 0.0, 0.08, -0.1, 0.2, 0.25, -0.3])
+PLANTED_FACTOR = np.array([1.05, 0.8, 1.3, 1.0, 1.4, 0.7, 1.0, 0.9, 1.2])
+NOISE = 0.01
+CLOCKS_MHZ = (510.0, 900.0, 1200.0, 1410.0)
+
+
+@pytest.fixture(scope="module")
+def a100() -> GpuSpec:
+    return load_gpu("a100-pcie-40gb")
+
+
+def planted_energies() -> Array:
+    return np.array([PRIOR[term][0] for term in TERMS]) * PLANTED_FACTOR
+
+
+def runs(gpu: GpuSpec, seed: int = 0, noise: float = NOISE) -> WorkloadRows:
+    """Runs that obey the equations with planted coefficients, with noise of 1 %."""
+    groups, host = shifted(prior_groups(), TIED, PLANTED_SHIFT)
+    bundle = known_bundle(gpu, groups, planted_energies())
+    workloads = tuple(transformer(*shape, name=f"w{i}", family=f"f{i % 3}") for i, shape in enumerate(SHAPES))
+    rng = np.random.default_rng(seed)
+    index, clocks, seconds, joules = [], [], [], []
+    for i, workload in enumerate(workloads):
+        for clock in CLOCKS_MHZ:
+            answer = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=1e4, host_launch_s=host)[0]
+            index.append(i)
+            clocks.append(clock)
+            seconds.append(answer.latency_s * np.exp(noise * rng.standard_normal()))
+            joules.append(answer.power_w * seconds[-1] * np.exp(noise * rng.standard_normal()))
+    count = len(index)
+    nothing, ones = np.full(count, np.nan), np.ones(count)
+    return WorkloadRows(
+        workloads=workloads,
+        workload_index=np.array(index),
+        gpus=(gpu.name,),
+        gpu_index=np.zeros(count, dtype=np.int64),
+        attention=("eager",) * count,
+        sm_clock_asked_mhz=np.array(clocks),
+        sm_clock_measured_mhz=np.array(clocks),
+        latency_s=np.array(seconds),
+        energy_j=np.array(joules),
+        raw_latency_s=np.array(seconds),
+        raw_energy_j=np.array(joules),
+        iterations=ones * 1000,
+        temperature_c=nothing,
+        startup_s=np.zeros(count),
+        planned_latency_s=nothing,
+        gpu_bound=np.ones(count, dtype=np.bool_),
+        perturbed=np.zeros(count, dtype=np.bool_),
+        weight=ones,
+        flags=((),) * count,
+        sources=("planted",),
+        source_index=np.zeros(count, dtype=np.int64),
+        row=np.arange(1, count + 1),
+    )
+
+
+def tables(gpu: GpuSpec) -> BoardTables:
+    return BoardTables(voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=900.0, power_limit_w=gpu.power_limit_w)
+
+
+def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100: GpuSpec) -> None:
+    fit = fit_latency(runs(a100), a100)
+    spread = np.sqrt(np.diag(fit.covariance))
+    for name, found, planted, std in zip(fit.names, fit.log_shift, PLANTED_SHIFT, spread, strict=True):
+        assert abs(found - planted) < 3.5 * std + 0.03, (name, found, planted, std)
+    for name in ("host_launch", "math.gemm", "dram"):
+        assert fit.identified[name], name
+    assert not fit.identified["math.conv"]  # no run holds a convolution
+
+
+def test_planted_energies_come_back_within_their_stated_uncertainty(a100: GpuSpec) -> None:
+    rows = runs(a100)
+    latency = fit_latency(rows, a100)
+    fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.host_launch_s), tables(a100), 900.0)
+    spread = np.sqrt(np.diag(fit.covariance))
+    for term, found, planted, std in zip(TERMS, fit.values, planted_energies(), spread, strict=True):
+        assert abs(found - planted) < 3.0 * std + 0.05 * planted, (term, found, planted, std)
+    assert fit.voltage_exponent == 3.0
+    assert np.mean(np.abs(fit.relative_residuals)) < 2.0 * NOISE
+
+
+def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100: GpuSpec) -> None:
+    fit = fit_runs(runs(a100), a100, tables(a100))
+    fresh = runs(a100, seed=1, noise=0.0)
+    for i in range(0, len(fresh), 5):
+        answer = estimate(fresh.row_workloads()[i], fit.bundle, sm_clock_mhz=float(fresh.sm_clock_asked_mhz[i]), power_cap_w=1e4)[0]
+        assert answer.latency_s == pytest.approx(fresh.latency_s[i], rel=0.03)
+        assert answer.power_w == pytest.approx(fresh.power_w[i], rel=0.03)
+
+
+def test_a_failed_run_cannot_bend_the_fit(a100: GpuSpec) -> None:
+    rows = runs(a100)
+    clean = fit_latency(rows, a100)
+    rows.latency_s[7] *= 10.0
+    bent = fit_latency(rows, a100)
+    assert np.abs(bent.log_shift - clean.log_shift).max() < 0.05
+
+
+def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100: GpuSpec) -> None:
+    rows = runs(a100)
+    rows = rows.select(rows.sm_clock_asked_mhz <= 900.0)  # planted runs know no power limit
+    honest = stated_uncertainty(rows, a100, tables(a100), seed=0)
+    extra = np.array([0.35 if i % 4 == 0 else 0.0 for i in rows.workload_index])  # a module that works in every fourth model
+    rows.energy_j[:] *= 1.0 + extra
+    surprised = stated_uncertainty(rows, a100, tables(a100), seed=0)
+    assert float(str(surprised["power"]["gpu"])) > 2.0 * float(str(honest["power"]["gpu"]))
