@@ -62,7 +62,7 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 bench: $(STAMP)
-	@for file in benchmarks/bench_*.py; do echo; echo "$$ python $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/*.py; do echo; echo "$$ python $$file"; $(BIN)/python $$file || exit 1; done
 
 wheel: $(STAMP)
 	@$(BIN)/python -m pip wheel -qq --no-deps --wheel-dir dist . && ls dist

@@ -26,6 +26,7 @@ LIMITS: Final[dict[str, tuple[float, float, str]]] = {
     "updates": (4, 10_000, "sensor updates"),
     "window_s": (0.01, 600.0, "s"),
     "settle_s": (0.0, 60.0, "s"),
+    "gap_s": (0.0, 600.0, "s"),
     "idle_s": (0.0, 600.0, "s"),
     "ranging_s": (0.001, 10.0, "s"),
     "max_temperature_c": (20.0, 120.0, "degree Celsius"),

@@ -49,13 +49,15 @@ class MeasurementSettings:
     """How a kernel is measured.
 
     At least `updates` whole sensor updates and `window_s` seconds, after at least `settle_s` of the same load;
-    before, `idle_s` at rest and a ranging run of `ranging_s`.  `max_temperature_c` is the hottest that is normal.
+    before, `gap_s` at rest (`idle_s` where the point asks for its idle power) and a ranging run of `ranging_s`.
+    `max_temperature_c` is the hottest that is normal.
     """
 
     updates: int = 20
     window_s: float = 1.5
     settle_s: float = 1.0
-    idle_s: float = 0.6
+    gap_s: float = 0.2
+    idle_s: float = 3.0
     ranging_s: float = 0.02
     max_temperature_c: float = 85.0
 
@@ -68,13 +70,16 @@ class MeasurementSettings:
         return settle_time_s(calibration, self.settle_s) + self.planned_window_s(calibration)
 
     def planned_total_s(self, calibration: SensorCalibration) -> float:
-        """Rest, ranging and run together [s]."""
-        return self.idle_s + 2.0 * self.ranging_s + self.planned_run_s(calibration)
+        """Rest, ranging and run of a point without idle power together [s]."""
+        return self.gap_s + 2.0 * self.ranging_s + self.planned_run_s(calibration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result."""
+    """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result.
+
+    With `idle_before` the board rests before it long enough to tell its power at rest.
+    """
 
     row_id: str
     operator: Operator
@@ -82,6 +87,7 @@ class Point:
     sm_clock_mhz: float | None
     trial: int
     seed: int
+    idle_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +116,7 @@ def measure_kernel(
     start_s, end_s = run.record.start_ns * SECONDS_PER_NS, run.record.end_ns * SECONDS_PER_NS
     settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
     power = steady_power(run.trace.board, settled_s, end_s, calibration, run.state.power_limit_w)
-    idle_w = _idle_before(run.rest, calibration, run.state.power_limit_w)
+    idle_w, idle_c = _idle_before(run.rest, calibration, run.state.power_limit_w) if point.idle_before else (math.nan, math.nan)
     latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
     counter = run.counter(power.raw_w, idle_w)
     states = _within(run.trace.states, settled_s, end_s)
@@ -148,6 +154,7 @@ def measure_kernel(
         "energy_std_j": energy_std_j,
         "energy_counter_j": counter.energy_j,
         "idle_before_w": idle_w,
+        "temperature_before_c": idle_c,
         "samples": power.samples,
         "window_s": power.window_s,
         "flags": flags,
@@ -162,7 +169,7 @@ def _run(bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSett
     """Rest, range, run."""
     prepared = bench.runner.prepare(point.operator, point.l2_state)
     sampler.drain()
-    bench.clock.wait(settings.idle_s)
+    bench.clock.wait(settings.idle_s if point.idle_before else settings.gap_s)
     rest = sampler.drain()
     started_unix_s = bench.clock.unix_s()
     launch_s = ranged_launch_s(bench, prepared, settings.ranging_s)
@@ -216,15 +223,17 @@ def _latency(record: LaunchRecord, settle_s: float) -> tuple[float, float, float
     return mean, spread / math.sqrt(len(settled)), spread / mean if mean > 0 else math.nan
 
 
-def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: float) -> float:
-    """Power at rest just before the run; nan where it was still falling or nothing was read [W]."""
+def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: float) -> tuple[float, float]:
+    """Power at rest just before the run [W] and the temperature then; nan where it was still falling or nothing was read."""
     host_s = host_seconds(rest.board.host_ns)
     if not len(host_s):
-        return math.nan
-    start = host_s[-1] - IDLE_SHARE * (host_s[-1] - host_s[0])
-    idle = steady_power(rest.board, float(start), float(host_s[-1]), calibration, power_limit_w)
+        return math.nan, math.nan
+    start, end = float(host_s[-1] - IDLE_SHARE * (host_s[-1] - host_s[0])), float(host_s[-1])
+    idle = steady_power(rest.board, start, end, calibration, power_limit_w)
     falling = abs(idle.change_w) > IDLE_CHANGE_W and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
-    return math.nan if falling or idle.absurd or idle.stuck else idle.power_w
+    if falling or idle.absurd or idle.stuck:
+        return math.nan, math.nan
+    return idle.power_w, _mean(_within(rest.states, start, end).temperature_c)
 
 
 def _within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:

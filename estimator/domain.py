@@ -8,6 +8,7 @@ import numpy as np
 from estimator.bundle_content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array
+from estimator.reckoning import workload_warnings
 from estimator.workload import FAMILY_FIELDS, Operator, Workload
 
 TOLERATED_FACTOR: Final = 2.0
@@ -22,7 +23,7 @@ UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "w
 
 def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Sequence[str | None], clocks_mhz: Array) -> tuple[str, ...]:
     """One line for each way in which a request leaves what the bundle was fitted on."""
-    found = list(workload.warnings)
+    found = list(workload_warnings(workload))
     if gpu.name != bundle.gpu.name:
         found.append(f"forecast: the bundle was fitted on {bundle.gpu.name}, not on {gpu.name}")
     unmodelled = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
@@ -33,12 +34,6 @@ def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Se
     guessed = sorted({group for group in groups if group is not None and bundle.groups[group].rows == 0})
     if guessed:
         found.append(f"coefficients of {', '.join(guessed)} are priors: the fit has seen no such kernel")
-    if workload.unknown:
-        names = sorted({unknown.name for unknown in workload.unknown})
-        missing = sum(unknown.count for unknown in workload.unknown)
-        found.append(
-            f"{missing:g} of {total:g} operators ({missing / total:.0%}) cannot be modelled and are left out: {', '.join(names[:5])}"
-        )
     low, high = bundle.clocks_mhz
     outside = clocks_mhz[(clocks_mhz < low - TOLERATED_CLOCK_MHZ) | (clocks_mhz > high + TOLERATED_CLOCK_MHZ)]
     if outside.size and np.isfinite(low):

@@ -7,10 +7,7 @@ passes and what a cache gives back.
 from typing import NamedTuple
 
 from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import Operator, Workload, conv_output_size
-
-COMPLETED: str = "completed:"
-"""Prefix of `Operator.origin` for operators that a completion rule added."""
+from estimator.workload import COMPLETED, Operator, Workload, conv_output_size
 
 
 class Work(NamedTuple):

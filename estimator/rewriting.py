@@ -8,21 +8,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from estimator.completion.changes import ADDED, CORRECTED
 from estimator.errors import WorkloadError
 from estimator.host_shares import INNER, LIGHT
 from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
-from estimator.workload import Operator, Workload, make_operator, merge_counts
+from estimator.workload import COMPLETED, CORRECTED, Operator, Workload, make_operator, merge_counts
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 
 REWRITTEN: Final = "rewritten:attention"
 """`Operator.origin` of what takes the place of attention in its other form."""
 
-COPY_RULES: Final = frozenset(f"{ADDED}{rule}" for rule in ("operand_copies", "context_copy", "repeat_kv"))
+COPY_RULES: Final = frozenset(f"{COMPLETED}{rule}" for rule in ("operand_copies", "context_copy", "repeat_kv"))
 """Copies that separate products need and a fused kernel does not."""
 
-WHERE: Final = f"{ADDED}causal_where"
+WHERE: Final = f"{COMPLETED}causal_where"
 MASK: Final = f"{CORRECTED}broadcast_mask"
 
 COPIES_IN_A_BLOCK: Final = {"contiguous": 3.0, "transpose": 1.0}
@@ -91,7 +90,10 @@ def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Work
     counts = list(workload.counts)
     added: list[tuple[Operator, float]] = []
     notes: list[str] = []
-    for block in blocks:
+    for found in blocks:
+        block = found._replace(times=_complete_blocks(found, counts))
+        if block.times <= 0.0:
+            continue
         mask = _mask_kind(workload, block)
         is_causal = mask == "causal" if causal is None else causal
         if causal is None and mask:
@@ -104,6 +106,12 @@ def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Work
             counts[number] = 0.0
     operators, totals = merge_counts((*workload.operators, *(operator for operator, _ in added)), (*counts, *(times for _, times in added)))
     return replace(workload, operators=operators, counts=totals, notes=(*workload.notes, *dict.fromkeys(notes)))
+
+
+def _complete_blocks(block: Block, counts: list[float]) -> float:
+    """Blocks for which all three operators are there."""
+    products = counts[block.score] / 2.0 if block.score == block.product else min(counts[block.score], counts[block.product])
+    return min(products, counts[block.softmax])
 
 
 def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
@@ -146,7 +154,7 @@ def _kv_heads(workload: Workload, score: Operator, heads: float) -> float:
     batch, _, context, head_dim = score.shape
     keys = batch * context * head_dim
     for operator in workload.operators:
-        if operator.origin == f"{ADDED}repeat_kv" and operator.shape[0] == keys:
+        if operator.origin == f"{COMPLETED}repeat_kv" and operator.shape[0] == keys:
             return heads * operator.shape[1] / keys
     return heads
 

@@ -42,6 +42,10 @@ FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Operators of each family; the family's equations weigh them differently."""
 
+COMPLETED: Final = "completed:"
+CORRECTED: Final = "corrected:"
+"""How `Operator.origin` starts for operators that a completion rule added, or put in a listed one's place."""
+
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
 

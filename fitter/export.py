@@ -21,8 +21,8 @@ from fitter.rows import Selection
 REFERENCE_CLOCK_MHZ: Final = 900.0
 """Clock at which coefficients of power are stated where the data do not suggest another [MHz]."""
 
-ENVIRONMENT_KEYS: Final = ("driver", "cuda", "library", "host", "vbios", "campaign_name")
-"""What a kernel dataset says about its surroundings that belongs in a bundle."""
+LONGEST_TEXT: Final = 200
+"""Texts about the surroundings are cut here [character]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,31 +107,34 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
 
 
 def environment_of(selection: Selection) -> dict[str, str]:
-    """What the data sets say about driver, libraries and host, and whether a board was simulated."""
+    """What the data sets say about driver, board and programs, and whether a board was simulated."""
     found: dict[str, str] = {}
     for dataset in selection.datasets:
-        for key in ENVIRONMENT_KEYS:
-            value = dataset.metadata.get(key)
-            if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value):
-                found[key] = str(value)[:200]
-        if dataset.metadata.get("simulated") is True:
+        metadata = dataset.metadata
+        board, campaign, versions = (_object(metadata.get(key)) for key in ("gpu", "campaign", "versions"))
+        facts = {"driver": metadata.get("driver"), "vbios": board.get("vbios"), "campaign": campaign.get("name")}
+        facts |= {f"version of {name}": version for name, version in versions.items()}
+        found |= {key: str(value)[:LONGEST_TEXT] for key, value in facts.items() if isinstance(value, str | int | float) and value != ""}
+        if metadata.get("simulated") is True:
             found["simulated"] = "true"
     return found
 
 
 def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
     """The power sensor's characterisation, of the first data set that has one."""
-    for dataset in selection.datasets:
-        sensor = dataset.metadata.get("sensor")
-        if isinstance(sensor, Mapping):
-            return dict(sensor)
-    return None
+    return next((sensor for dataset in selection.datasets if (sensor := _object(dataset.metadata.get("sensor")))), None)
 
 
 def board_uuid(selection: Selection) -> str:
     """The identity of the board where all data sets name the same one, else ""."""
-    found = {str(d.metadata["gpu_uuid"]) for d in selection.datasets if isinstance(d.metadata.get("gpu_uuid"), str)}
-    return found.pop() if len(found) == 1 else ""
+    found = {_object(dataset.metadata.get("gpu")).get("uuid") for dataset in selection.datasets} - {None}
+    only = found.pop() if len(found) == 1 else ""
+    return only[:LONGEST_TEXT] if isinstance(only, str) else ""
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """A JSON object, an empty one in place of anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def completion_of(selection: Selection) -> str:

@@ -53,8 +53,11 @@ FLOOR_SHARE: Final = 0.02
 ABOVE_FLOOR: Final = 1.3
 """From this many floors on a time says something about the kernel."""
 
-HOST_MARGIN: Final = 1.2
-"""A floor this far above the fixed cost of a kernel belongs to the host, and so does most of that fixed cost."""
+HOST_FLOOR_S: Final = 20e-6
+"""A floor this long is a host's way to and from a launch; no kernel's own fixed cost is [s]."""
+
+HOST_SHARE: Final = 0.6
+"""Share of a host's floor that usually passes before the kernel starts [1]."""
 
 SHORTEST_EPSILON: Final = 0.3
 LARGEST_EPSILON: Final = 0.8
@@ -254,28 +257,32 @@ def _log_limits(names: Sequence[str], priors: Mapping[str, Prior]) -> tuple[Arra
 
 def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Prior]:
     """Priors of the fixed cost and, where many kernels take the same shortest time, of the host's floor."""
+    if "offset_s" in priors:  # known from the whole of which these rows are a part
+        return priors
     shortest = float(np.quantile(problem.latency_s, FLOOR_QUANTILE))
     near = int((problem.latency_s < FLOOR_BAND * shortest).sum())
-    epsilon = priors["epsilon_s"]
-    without = coefficient_vector({name: prior.centre for name, prior in priors.items()} | {"epsilon_s": 0.0})
-    rest = problem.latency_s - kernel_seconds(chosen_phases(problem, without), without, problem.sm_clock_hz, problem.ratio)
-    low, high = SHORTEST_EPSILON * epsilon.centre, max(LARGEST_EPSILON * shortest, SHORTEST_EPSILON * epsilon.centre)
-    start = float(np.clip(np.quantile(rest, 2.0 * FLOOR_QUANTILE), low, high))
     if near >= max(FLOOR_ROWS, FLOOR_SHARE * len(problem)):
         priors["floor_s"] = Prior(centre=shortest, width=FLOOR_WIDTH)
+    epsilon = priors["epsilon_s"]
+    if "floor_s" in priors and shortest > HOST_FLOOR_S:
+        start = HOST_SHARE * shortest
+    else:
+        without = coefficient_vector({name: prior.centre for name, prior in priors.items()} | {"epsilon_s": 0.0, "floor_s": 0.0})
+        rest = problem.latency_s - kernel_seconds(chosen_phases(problem, without), without, problem.sm_clock_hz, problem.ratio)
+        low, high = SHORTEST_EPSILON * epsilon.centre, max(LARGEST_EPSILON * shortest, SHORTEST_EPSILON * epsilon.centre)
+        start = float(np.clip(np.quantile(rest, 2.0 * FLOOR_QUANTILE), low, high))
     priors["epsilon_s"] = Prior(centre=start, width=max(epsilon.width, EPSILON_WIDTH))
     return priors
 
 
 def _split_host(problem: KernelProblem, coefficients: dict[str, float]) -> dict[str, float]:
-    """A floor that no kernel meets is dropped; below one that many meet, most of the fixed cost is the host's."""
+    """A floor that no kernel meets is dropped; below a host's floor most of the fixed cost is the host's."""
     floor, epsilon = coefficients.get("floor_s", 0.0), coefficients["epsilon_s"]
-    if not floor:
+    if not floor or "offset_s" in coefficients:
         return coefficients
-    met = predicted_seconds(problem, coefficients) <= floor
-    if met.mean() < FLOOR_SHARE:
+    if (predicted_seconds(problem, coefficients) <= floor).mean() < FLOOR_SHARE:
         return {name: value for name, value in coefficients.items() if name != "floor_s"}
-    if floor > HOST_MARGIN * epsilon and epsilon > KERNEL_EPSILON_S:
+    if floor > HOST_FLOOR_S and epsilon > KERNEL_EPSILON_S:
         return coefficients | {"epsilon_s": KERNEL_EPSILON_S, "offset_s": epsilon - KERNEL_EPSILON_S}
     return coefficients
 

@@ -37,7 +37,7 @@ STREAM: Final[dict[str, Prior]] = {
 }
 """Kernels that stream through memory."""
 
-STRIDED: Final[dict[str, Prior]] = {**STREAM, "strided": Prior(centre=1.3, width=0.3)}
+STRIDED: Final[dict[str, Prior]] = {**STREAM, "strided": Prior(centre=1.2, width=0.3)}
 """Copies that change the order of elements."""
 
 ATTENTION_PREFILL: Final[dict[str, Prior]] = {
@@ -77,7 +77,7 @@ GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
 }
 """Priors by group; a kernel takes those of its longest prefix."""
 
-HOST_LAUNCH: Final = Prior(centre=30e-6, width=0.5)
+HOST_LAUNCH: Final = Prior(centre=36e-6, width=0.5)
 """Host cost of one framework operator in eager PyTorch [s]."""
 
 PERSISTENT: Final[dict[str, Prior]] = {
@@ -123,7 +123,7 @@ ROWS: Final[dict[str, Prior]] = {
 KNEE: Final[dict[str, Prior]] = {"l2_knee": Prior(centre=0.7, width=0.4), "l2_knee_exponent": Prior(centre=3.0, width=0.5)}
 """Repeated launches that find their operands in L2."""
 
-FREE_CLOCK: Final[dict[str, Prior]] = {"boost_drop": Prior(centre=0.15, width=0.4), "boost_time_s": Prior(centre=1.0e-4, width=0.6)}
+FREE_CLOCK: Final[dict[str, Prior]] = {"boost_drop": Prior(centre=0.15, width=0.2), "boost_time_s": Prior(centre=6.0e-5, width=0.3)}
 """Clocks that were neither locked nor recorded fall under load."""
 
 FLOOR_WIDTH: Final = 0.1

@@ -42,6 +42,7 @@ REASONS: Final[dict[str, str]] = {
     "UNSET_OPERANDS": "operands that were never initialised, on which power and sustained clock depend",
     "HOST_BOUND": "the host's launches were timed, not the kernel",
     "LATENCY_ABSURD": "the time of a launch was not finite or not positive",
+    "POWER_MISSING": "no reading fell into the window",
     "POWER_ABSURD": "readings that no board gives",
     "SENSOR_STUCK": "readings that did not change although the load did",
 }

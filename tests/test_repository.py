@@ -111,19 +111,21 @@ def test_packages_declare_their_types(package: str, repository: Path) -> None:
     ("module", "extra", "arguments"),
     [
         ("collector.cli", "collect", ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--out", "unwritten.parquet"]),
-        ("fitter.cli", "fit", ["nothing.parquet", "-o", "unwritten.json"]),
+        ("fitter.cli", "fit", ["rows.csv", "-o", "unwritten.json"]),
     ],
 )
 def test_command_without_its_extra_says_which_to_install(
     module: str, extra: str, arguments: list[str], repository: Path, tmp_path: Path
 ) -> None:
-    arguments = [str(tmp_path / word) if word.endswith((".parquet", ".json")) else word for word in arguments]
+    rows = tmp_path / "rows.csv"
+    rows.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,128,128,1e-5\n", encoding="utf-8")
+    arguments = [str(tmp_path / word) if word.endswith((".csv", ".parquet", ".json")) else word for word in arguments]
     code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\nsys.exit(cli.main())\n"
     done = python(code, repository, *arguments)
     assert done.returncode == 1, done.stderr
     assert f"wattprint[{extra}]" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [rows]
 
 
 @pytest.mark.parametrize("module", ["collector.cli", "fitter.cli", "estimator.cli"])

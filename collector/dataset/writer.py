@@ -34,6 +34,10 @@ class KernelWriter:
         """Rows on disk."""
         return sum(batch.num_rows for batch in self._batches)
 
+    def table(self) -> pa.Table:
+        """All rows so far, in the order in which they came."""
+        return pa.Table.from_batches(self._batches, schema=self._schema)
+
     def append(self, row: Row) -> None:
         """Put one row on disk; it is there, synced, when this returns.
 
@@ -47,9 +51,8 @@ class KernelWriter:
         try:
             self._stream.append(batch)
         except (OSError, pa.ArrowException) as error:
-            raise DatasetError(
-                f"{self._log}: cannot be written ({_reason(error)}); {self.rows} rows are safe, make room and use --resume"
-            ) from error
+            safe = f"{self.rows} rows are safe, make room and use --resume"
+            raise DatasetError(f"{self._log}: cannot be written ({_reason(error)}); {safe}") from error
         self._batches.append(batch)
 
     def finish(self, metadata: Mapping[str, Any], order: Sequence[str] = ()) -> None:
@@ -58,9 +61,7 @@ class KernelWriter:
         `metadata` replace those given at the start; `order` names row ids in the order in which they shall
         stand (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
         """
-        table = pa.Table.from_batches(self._batches, schema=self._schema)
-        if order:
-            table = _ordered(table, order)
+        table = _ordered(self.table(), order) if order else self.table()
         write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(metadata)}), self._output)
         self._stream.close()
         self._log.unlink(missing_ok=True)

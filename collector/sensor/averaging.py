@@ -23,6 +23,9 @@ TRAILING_MEAN_S: Final = 0.5
 
 DELAY_LIMIT_S: Final = 0.014
 """Delays searched, either sign: a reader stamps up to some milliseconds early."""
+STEADY_SHARE: Final = 0.01
+MIN_STEADY: Final = 15
+"""Updates count as steady where the expectation moves by less than this share; so many are needed."""
 STEP_SPAN_S: Final = 4.0
 """Span over which the response to a step is worked out; longer than any averaging seen."""
 DELAY_STEP: Final = np.array([5e-4])
@@ -61,7 +64,8 @@ class KernelFit:
     """The best fit of one kernel: `width_s` is a boxcar's W or a low-pass's 2τ, 0 for none.
 
     `amplitude_w` are offset, fast, slow and creeping power; `score` the penalised log-likelihood, `terms` its
-    parts by update, `residual_w` readings minus expectation.
+    parts by update, `noise_w` the scatter of readings while the load
+    was steady.
     """
 
     kernel: str
@@ -72,7 +76,7 @@ class KernelFit:
     amplitude_w: Array
     score: float
     terms: Array
-    residual_w: Array
+    noise_w: float
     r2: float
 
 
@@ -154,9 +158,18 @@ def _fit_kernel(kernel: str, shapes: LoadShapes, time_s: Array, value: Array, pe
         amplitude_w=found.amplitude[0],
         score=float(found.total[0]) - (0.0 if kernel == "none" else 0.5 * np.log(len(value))),
         terms=found.terms[0],
-        residual_w=value - predicted,
+        noise_w=_steady_noise(value - predicted, predicted),
         r2=float(1.0 - np.sum((value - predicted) ** 2) / max(np.sum((value - value.mean()) ** 2), 1e-12)),
     )
+
+
+def _steady_noise(residual: Array, predicted: Array) -> float:
+    """Scatter of readings where neither this update nor the next one sees the load change [W]."""
+    steady = np.abs(np.diff(predicted)) < STEADY_SHARE * np.ptp(predicted)
+    differences = np.diff(residual)[steady]
+    if len(differences) < MIN_STEADY:
+        differences = np.diff(residual)
+    return float(1.4826 * np.median(np.abs(differences)) / np.sqrt(2.0))
 
 
 def _start_widths(kernel: str, period_s: float) -> Array:

@@ -65,7 +65,7 @@ def characterise_sensor(bench: Bench, sampler: Sampler, progress: Callable[[str,
     calibration with nulls and notes.  Raises DeviceError where the board fails.
     """
     report = progress or (lambda _name, _share: None)
-    prepared = bench.runner.prepare(_load_operator(bench))
+    prepared = bench.runner.prepare(load_operator(bench))
     launch_s = _launch_time(bench, prepared)
     bench.clock.wait(REST_S)
     sampler.drain()
@@ -91,7 +91,7 @@ def characterise_sensor(bench: Bench, sampler: Sampler, progress: Callable[[str,
     return Characterisation(calibration=calibration, updates=updates, load=load, averaging=averaging)
 
 
-def _load_operator(bench: Bench) -> Operator:
+def load_operator(bench: Bench) -> Operator:
     """A matrix product that the board can run."""
     for precision, size in LOADS:
         operator = make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size, cuda_cores=precision == "fp32")
@@ -196,7 +196,7 @@ def _calibration(
         offset_w=gain.offset_w if gain else None,
         offset_std_w=gain.offset_std_w if gain else None,
         sampled_fraction=min(1.0, best.width_s / clock.period_s) if claimed else None,
-        reading_noise_w=float(1.4826 * np.median(np.abs(best.residual_w))),
+        reading_noise_w=best.noise_w,
         resolution_w=_resolution(updates.value),
         poll_period_s=clock.poll_s,
         candidates=tuple(_candidate(fit) for fit in averaging.fits),

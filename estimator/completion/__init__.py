@@ -23,7 +23,7 @@ from estimator.completion.vision_rules import (
 )
 from estimator.errors import WorkloadError
 from estimator.listing import Listing
-from estimator.workload import Operator
+from estimator.workload import Operator, merge_counts
 
 Rule = Callable[[Patterns], Iterator[Change]]
 
@@ -79,14 +79,11 @@ def complete(listing: Listing, rules: dict[str, Rule]) -> tuple[tuple[Operator, 
     """
     patterns = Patterns(listing)
     counts = listing.counts()
-    totals: dict[Operator, float] = {}
-    changes = [change for rule in rules.values() for change in rule(patterns)]
-    for change in changes:
-        if change.replaces >= 0:
-            counts[change.replaces] -= change.times
-    for operator, count in zip(listing.operators, counts, strict=True):
-        if count > 0.0:
-            totals[operator] = totals.get(operator, 0.0) + count
-    for change in changes:
-        totals[change.operator] = totals.get(change.operator, 0.0) + change.times
-    return tuple(totals), tuple(totals.values())
+    additions: dict[Operator, float] = {}
+    for rule in rules.values():
+        for operator, times, replaced in rule(patterns):
+            if replaced >= 0:  # in a list without sense two patterns may claim one operator; it is replaced once
+                times = min(times, counts[replaced])
+                counts[replaced] -= times
+            additions[operator] = additions.get(operator, 0.0) + times
+    return merge_counts((*listing.operators, *additions), (*counts, *additions.values()))

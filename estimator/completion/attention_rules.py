@@ -7,9 +7,10 @@ measurements of BERT, GPT-2 and OPT on A100 and A10 (docs/workload-format.md).
 
 from collections.abc import Iterator
 
-from estimator.completion.changes import ADDED, Change, moved, with_reads
+from estimator.completion.changes import Change, moved, with_reads
 from estimator.completion.patterns import NOTHING, AttentionBlock, Patterns
 from estimator.host_shares import INNER, LAYER
+from estimator.workload import COMPLETED
 
 
 def operand_copies(patterns: Patterns) -> Iterator[Change]:
@@ -17,7 +18,7 @@ def operand_copies(patterns: Patterns) -> Iterator[Change]:
 
     Keys and values that `repeat_kv` has just written are contiguous already.
     """
-    origin = f"{ADDED}operand_copies"
+    origin = f"{COMPLETED}operand_copies"
     for block in _eager_blocks(patterns):
         if block.sequences < 2:
             continue
@@ -30,7 +31,7 @@ def operand_copies(patterns: Patterns) -> Iterator[Change]:
 
 def context_copy(patterns: Patterns) -> Iterator[Change]:
     """The result of scores·V is brought from [head, token] back to [token, head] order."""
-    origin = f"{ADDED}context_copy"
+    origin = f"{COMPLETED}context_copy"
     for block in _eager_blocks(patterns):
         size = block.query_elements
         yield Change(moved("copy", "contiguous", block.precision, size, size, origin, INNER), block.count)
@@ -45,7 +46,7 @@ def causal_where(patterns: Patterns) -> Iterator[Change]:
             continue
         divisor = patterns.operators[divisors[0]]
         yield Change(with_reads(divisor, size, "causal_where", "scalar_div"), block.count, divisors[0])
-        origin = f"{ADDED}causal_where"
+        origin = f"{COMPLETED}causal_where"
         yield Change(moved("elementwise", "where", divisor.precision, size, size, origin, LAYER), block.count)
 
 
@@ -60,7 +61,7 @@ def broadcast_mask(patterns: Patterns) -> Iterator[Change]:
 
 def repeat_kv(patterns: Patterns) -> Iterator[Change]:
     """Fewer heads of keys and values than of queries: both are written out at the full number of heads."""
-    origin = f"{ADDED}repeat_kv"
+    origin = f"{COMPLETED}repeat_kv"
     for block in patterns.attention:
         if block.kv_heads == block.heads:
             continue
@@ -73,7 +74,7 @@ def rotary(patterns: Patterns) -> Iterator[Change]:
 
     Each also negates half of its tensor and concatenates the halves; the factors (cosine, sine) are shared by all heads.
     """
-    origin = f"{ADDED}rotary"
+    origin = f"{COMPLETED}rotary"
     for block in patterns.attention:
         tokens = block.sequences * block.queries
         for first, second, third in zip(block.before, block.before[1:], block.before[2:], strict=False):

@@ -4,10 +4,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from estimator.host_shares import LIGHT
-from estimator.workload import Operator
-
-ADDED: Final = "completed:"
-CORRECTED: Final = "corrected:"
+from estimator.workload import CORRECTED, Operator
 
 CACHED_OPERATORS: Final = 4096
 

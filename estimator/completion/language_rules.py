@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.changes import ADDED, Change, moved, rowwise, with_reads
+from estimator.completion.changes import Change, moved, rowwise, with_reads
 from estimator.completion.patterns import Patterns
 from estimator.host_shares import INNER, LAYER, LIGHT
+from estimator.workload import COMPLETED
 
 WIDE: Final = "fp32"
 """Precision in which an RMS norm computes."""
@@ -46,7 +47,7 @@ def embeddings(patterns: Patterns) -> Iterator[Change]:
         additions += operator.operator == "add" and operator.shape[0] == size and operator.precision == patterns.precision
     encoder = patterns.operators[patterns.order[-1]].operator == "tanh"
     tables = ENCODER_TABLES if encoder else min(1 + additions, ENCODER_TABLES)
-    origin, precision = f"{ADDED}embeddings", patterns.precision
+    origin, precision = f"{COMPLETED}embeddings", patterns.precision
     yield Change(moved("copy", "gather", precision, size, size, origin, LAYER), tables)
     if tables - 1 > additions:
         yield Change(moved("elementwise", "add", precision, size, 2.0 * size, origin, LIGHT), tables - 1 - additions)
@@ -58,7 +59,7 @@ def rms_norm(patterns: Patterns) -> Iterator[Change]:
     The mean of the squares is not listed, nor are the conversions to fp32 and back; the multiplication by the
     reciprocal root reads one large tensor and one number a row.
     """
-    origin, precision = f"{ADDED}rms_norm", patterns.precision
+    origin, precision = f"{COMPLETED}rms_norm", patterns.precision
     for norm, count in _rms_norms(patterns).items():
         size = norm.rows * norm.dim
         yield Change(rowwise("reduction", "mean", WIDE, norm.rows, norm.dim, origin, INNER), count)

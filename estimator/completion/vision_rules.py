@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.changes import ADDED, CORRECTED, Change, moved, rowwise
+from estimator.completion.changes import Change, moved, rowwise
 from estimator.completion.patterns import NOTHING, Patterns
 from estimator.host_shares import INNER, INTERNAL, LIGHT
-from estimator.workload import Operator, conv_output_size
+from estimator.workload import COMPLETED, CORRECTED, Operator, conv_output_size
 
 CONVERTED: Final = frozenset({"bf16", "fp16"})
 """Precisions whose tensor-core convolutions work channels-last inside cuDNN."""
@@ -66,12 +66,12 @@ def batch_norm(patterns: Patterns) -> Iterator[Change]:
             continue
         out = conv_output(operator)
         rows = out.elements / out.channels
-        yield Change(rowwise("norm", "batchnorm", operator.precision, rows, out.channels, f"{ADDED}batch_norm", LIGHT), site.times)
+        yield Change(rowwise("norm", "batchnorm", operator.precision, rows, out.channels, f"{COMPLETED}batch_norm", LIGHT), site.times)
 
 
 def layout_conversion(patterns: Patterns) -> Iterator[Change]:
     """cuDNN turns the input and the output of a dense 16-bit convolution from channels-first to channels-last and back."""
-    origin = f"{ADDED}layout_conversion"
+    origin = f"{COMPLETED}layout_conversion"
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
         if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise:
@@ -92,7 +92,7 @@ def pooling(patterns: Patterns) -> Iterator[Change]:
         if site.following != NOTHING:
             taken = conv_input(patterns.operators[site.following])
             if taken.channels == out.channels and taken.height < out.height:
-                pool = moved("elementwise", "pool", operator.precision, taken.elements, out.elements, f"{ADDED}pooling", LIGHT)
+                pool = moved("elementwise", "pool", operator.precision, taken.elements, out.elements, f"{COMPLETED}pooling", LIGHT)
                 yield Change(pool, site.times)
     if patterns.conv_order:
         yield from _global_pooling(patterns)
@@ -103,7 +103,7 @@ def _global_pooling(patterns: Patterns) -> Iterator[Change]:
     out = conv_output(conv)
     if last.operator == "linear" and (last["m"], last["k"]) == (conv["batch"], out.channels):
         rows = conv["batch"] * out.channels
-        yield Change(rowwise("reduction", "mean", conv.precision, rows, out.height * out.width, f"{ADDED}pooling", LIGHT), 1.0)
+        yield Change(rowwise("reduction", "mean", conv.precision, rows, out.height * out.width, f"{COMPLETED}pooling", LIGHT), 1.0)
 
 
 def residual_add(patterns: Patterns) -> Iterator[Change]:
@@ -126,7 +126,7 @@ def residual_add(patterns: Patterns) -> Iterator[Change]:
         has_shortcut = patterns.conv_order[end - 1 : end + 1] in shortcuts
         out = conv_output(convs[min(end, len(convs)) - 1])
         if depth and end <= len(convs) and (has_shortcut or conv_input(convs[position]) == out):
-            origin = f"{ADDED}residual_add"
+            origin = f"{COMPLETED}residual_add"
             yield Change(moved("elementwise", "add", convs[position].precision, out.elements, 2.0 * out.elements, origin, LIGHT), 1.0)
             position = end + has_shortcut
         else:
@@ -160,7 +160,7 @@ def concatenation(patterns: Patterns) -> Iterator[Change]:
         taken, written = conv_input(patterns.operators[site.conv]), conv_output(patterns.operators[site.previous])
         if taken.channels == 2.0 * written.channels and taken.height == written.height and taken.width == written.width:
             precision, size = patterns.operators[site.conv].precision, taken.elements
-            yield Change(moved("copy", "cat", precision, size, size, f"{ADDED}concatenation", LIGHT), site.times)
+            yield Change(moved("copy", "cat", precision, size, size, f"{COMPLETED}concatenation", LIGHT), site.times)
 
 
 def patch_tokens(patterns: Patterns) -> Iterator[Change]:
@@ -176,8 +176,8 @@ def patch_tokens(patterns: Patterns) -> Iterator[Change]:
         operator = patterns.operators[site.conv]
         tokens, written = norm.shape[0] * norm.shape[1], conv_output(operator).elements
         if tokens > written and is_patch_embedding(operator):
-            origin = f"{ADDED}patch_tokens"
+            origin = f"{COMPLETED}patch_tokens"
             yield Change(moved("copy", "cat", operator.precision, tokens, written, origin, LIGHT), site.times)
         elif tokens == written and site.following != NOTHING:
-            origin = f"{ADDED}patch_tokens"
+            origin = f"{COMPLETED}patch_tokens"
             yield Change(moved("copy", "transpose", operator.precision, tokens, tokens, origin, INNER), 4.0 * site.times)

@@ -112,7 +112,7 @@ def decode_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     phases.serial[..., SERIAL.index("rows")] = c.batch * c.heads * c.queries * ROW_UNIT_CLOCKS / gpu.num_sms
     phases.serial[..., SERIAL.index("row_length")] = np.minimum(visible, LONGEST_SERIAL_CONTEXT)
     useful = 4.0 * c.batch * c.heads * c.queries * visible * c.head_dim
-    _count(phases, byte=cache_byte + query_byte, reload=0.0 * cache_byte, flop=useful, exponentials=exponentials)
+    _count(phases, byte=cache_byte + query_byte, reload=np.zeros_like(cache_byte), flop=useful, exponentials=exponentials)
     phases.events[..., EVENTS.index("shared")] = 2.0 * cache_byte
     return phases
 

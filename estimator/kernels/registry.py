@@ -109,9 +109,10 @@ def _matrix(
 ) -> Phases:
     """Phases of matrix products with their tiles; writes the tiles into `tiles` at `index`."""
     columns = matrix_columns(operators, gpu)
-    kinds = np.stack([columns.tensor == 0.0, coefficients[index, COLUMN["widest_split"]]], axis=1)
-    for cuda_cores, widest in {(bool(cuda), float(split)) for cuda, split in kinds}:
-        rows = np.flatnonzero((kinds[:, 0] == cuda_cores) & (kinds[:, 1] == widest))
+    on_cuda = columns.tensor == 0.0
+    widest_split = coefficients[index, COLUMN["widest_split"]]
+    for cuda_cores, widest in set(zip(on_cuda.tolist(), widest_split.tolist(), strict=True)):
+        rows = np.flatnonzero((on_cuda == cuda_cores) & (widest_split == widest))
         chosen = fastest_tiles(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
         tiles.tile_m[index[rows]], tiles.tile_n[index[rows]], tiles.split[index[rows]] = chosen.tile_m, chosen.tile_n, chosen.split
     if known is not None:

@@ -16,7 +16,7 @@ from fitter.sources.screening import RawKernels, screen
 REJECTS_ROW: Final = frozenset({"latency_absurd"})
 """Flags with which a row says nothing."""
 
-REJECTS_POWER: Final = frozenset({"power_absurd", "sensor_stuck", "short_window"})
+REJECTS_POWER: Final = frozenset({"power_missing", "power_absurd", "sensor_stuck", "short_window"})
 """Flags with which a row says nothing about power."""
 
 LOWERS_WEIGHT: Final = frozenset(
@@ -84,7 +84,7 @@ def _raw(table: pa.Table, source: str) -> RawKernels:
         marks=[""] * count,
         row=np.arange(1, count + 1, dtype=np.int64),
         reasons=reasons,
-        power_reasons={i: why for i, why in power_reasons.items() if given[i]},
+        power_reasons=power_reasons,
     )
 
 

@@ -248,11 +248,7 @@ def test_a_rule_left_out_leaves_no_trace_and_changes_no_other(shared_data):
         whole = by_rule(completed(entries))
         for rule in whole:
             rest = by_rule(completed(entries, f"{DEFAULT_RULE_SET} -{rule}"))
-            alone = {name: tally for name, tally in whole.items() if name != rule}
-            if rule == "depthwise":  # what is not depthwise converts its layout; the rule itself reads the list only
-                assert rule not in rest
-            else:
-                assert rest == alone
+            assert rest == {name: tally for name, tally in whole.items() if name != rule}
 
 
 def test_every_rule_is_used_by_some_model(shared_data):
@@ -303,12 +299,8 @@ def test_the_example_is_what_the_completed_list_of_the_same_model_holds(reposito
     def tally(workload: Workload) -> Counter[tuple[object, ...]]:
         counts: Counter[tuple[object, ...]] = Counter()
         for operator, count in zip(workload.operators, workload.counts, strict=True):
-            at_the_ends = (
-                operator.operator == "gather" or operator["n" if operator.family == "gemm" else "elements"] == 50257
-                if (operator.family in ("gemm", "copy"))
-                else False
-            )
-            if not at_the_ends:
+            head = operator.family == "gemm" and operator["n"] == 50257
+            if operator.operator != "gather" and not head:
                 counts[operator.family, operator.operator, operator.shape, operator.host_share] += count
         return counts
 
@@ -317,6 +309,7 @@ def test_the_example_is_what_the_completed_list_of_the_same_model_holds(reposito
         written = tally(example.gpt2_prefill(batch, length))
         residual = batch * length * 768
         position = ("elementwise", "add", (residual, residual + length * 768), 0.6)  # read once for all sequences
-        written["elementwise", "add", (residual, 2 * residual), 0.6] += written.pop(position, 0)
+        if position in written and batch > 1:
+            written["elementwise", "add", (residual, 2 * residual), 0.6] += written.pop(position)
         assert written == traced
     assert read_workload(repository / "examples" / "gpt2-prefill.json") == example.gpt2_prefill(8, 512)

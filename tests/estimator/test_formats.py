@@ -1,5 +1,6 @@
 """Workload files: what is read is what was written, and what is wrong is named in one line."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -413,3 +414,35 @@ def test_a_list_of_960_operators_is_read_in_milliseconds(tmp_path, completion):
         read_workload(path, completion=completion)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < SLOWEST_READ_S
+
+
+# Anything at all ------------------------------------------------------------------------------------------------------
+
+STRANGE = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 2), max_size=2),
+    st.sampled_from([10**40, 1e30, 512, "bf16", "gemm", {}, [[]]]),
+)  # fmt: skip
+
+
+@given(st.data())
+def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
+    whole: list[object] = [
+        own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
+        [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
+    ]
+    document = data.draw(st.sampled_from(whole))
+    document = json.loads(json.dumps(document))
+    spot = document
+    while isinstance(spot, dict | list) and spot:
+        keys = sorted(spot) if isinstance(spot, dict) else list(range(len(spot)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(spot[key], dict | list) or data.draw(st.integers(0, 3)) == 0:
+            spot[key] = data.draw(STRANGE)
+            break
+        spot = spot[key]
+    path = save(tmp_path_factory.getbasetemp(), document, "damaged_b2.json")
+    with contextlib.suppress(WorkloadError):
+        workload = read_workload(path)
+        assert workload.operators
+        assert min(workload.counts) > 0
+        assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)

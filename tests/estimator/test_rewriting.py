@@ -92,7 +92,7 @@ def test_fused_attention_keeps_few_key_value_heads(tmp_path):
     fused = with_attention(built(tmp_path, artifact.qwen2(2, 128)), "flash")
     ((operator, count),) = pairs(fused, "attention")
     assert (count, operator["heads"], operator["kv_heads"], operator["batch"], operator["causal"]) == (28, 12, 2, 2, 1)
-    assert any("completed:rotary" == operator.origin for operator in fused.operators)
+    assert any(operator.origin == "completed:rotary" for operator in fused.operators)
 
 
 def test_vision_attention_is_not_causal(shared_data, tmp_path):
@@ -172,8 +172,8 @@ def test_half_the_width_moves_half_the_bytes(shared_data):
 
 def test_there_and_back_is_the_same_workload(shared_data):
     workload = recorded(shared_data, "gpt2model_gpt2_pbf16_b1_s512_modeprefill")
-    for precision in ("fp16", "fp32", "tf32"):
-        assert tally(with_precision(with_precision(workload, precision), "bf16")).keys() == tally(workload).keys() or precision == "tf32"
+    for precision in ("fp16", "fp32"):
+        assert tally(with_precision(with_precision(workload, precision), "bf16")) == tally(workload)
 
 
 def test_conversions_that_change_nothing_fall_out(shared_data):

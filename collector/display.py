@@ -1,0 +1,138 @@
+"""What `collect` prints: plans, rows, outcomes and sensors as lines or plain data."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from collector.bench import Bench
+from collector.campaign import CampaignOutcome
+from collector.config import CampaignSpec
+from collector.dataset import FLAGS
+from collector.plan import CampaignPlan
+from collector.sensor.calibration import SensorCalibration
+
+MANY_CLOCKS: Final = 12
+SECONDS_PER_MINUTE: Final = 60.0
+
+
+def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, Any]:
+    """A plan as plain data."""
+    return {
+        "gpu": bench.gpu.identity().name,
+        "gpu_uuid": bench.gpu.identity().uuid,
+        "simulated": bench.simulated,
+        "campaign": spec.name,
+        "campaign_digest": spec.digest,
+        "sm_clocks_mhz": list(plan.clocks_mhz),
+        "kernels": plan.kernels,
+        "rows": len(plan.points),
+        "anchor_rows": plan.anchors,
+        "skipped": plan.skipped,
+        "estimated_s": plan.estimated_s,
+    }
+
+
+def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str]:
+    """A plan for people."""
+    families = ", ".join(f"{family} {count}" for family, count in plan.kernels.items())
+    lines = [
+        f"board      {_board(bench)}",
+        f"campaign   {spec.name}: {sum(plan.kernels.values())} kernels ({families})",
+        f"SM clocks  {_clocks(plan.clocks_mhz)}",
+        f"rows       {len(plan.points)}, {plan.anchors} of them repetitions that show drift",
+        f"time       about {duration_text(plan.estimated_s)} of the board's time",
+    ]
+    return [*lines, *(f"skipped    {count} kernels: {reason}" for reason, count in plan.skipped.items())]
+
+
+def row_line(row: Mapping[str, Any]) -> str:
+    """A measured row in one line."""
+    latency, power = row.get("latency_s"), row.get("power_w")
+    clock = row.get("sm_clock_mhz")
+    parts = [
+        f"{row['family']}.{row['operator']}.{row['precision']}",
+        "current clock" if clock is None else f"{clock:g} MHz",
+        "no time" if latency is None else f"{latency * 1e6:.4g} µs",
+        "no power" if power is None else f"{power:.1f} W",
+        *row["flags"],
+    ]
+    return " ".join(parts)
+
+
+def outcome_document(outcome: CampaignOutcome) -> dict[str, Any]:
+    """An outcome as plain data."""
+    return {
+        "dataset": str(outcome.output),
+        "rows": outcome.rows,
+        "rows_kept": outcome.kept,
+        "rows_planned": outcome.planned,
+        "flags": outcome.flags,
+        "rejected": outcome.rejected,
+        "unusable_rows": outcome.unusable,
+        "drift": outcome.drift,
+        "board_time_s": outcome.elapsed_s,
+    }
+
+
+def outcome_lines(outcome: CampaignOutcome, simulated: bool) -> list[str]:
+    """An outcome for people, with the next command."""
+    kept = f", {outcome.kept} of them from before" if outcome.kept else ""
+    board = "simulated " if simulated else ""
+    lines = [f"{outcome.output}: {outcome.rows} of {outcome.planned} rows{kept}, {duration_text(outcome.elapsed_s)} of {board}board time"]
+    lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
+    lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]
+    if outcome.drift:
+        spread = ", ".join(f"{name} {value:.1%}" for name, value in outcome.drift.items())
+        lines.append(f"  repeated kernels agree within {spread}")
+    if outcome.rows < outcome.planned - sum(outcome.rejected.values()):
+        lines.append("  the plan is not finished: the same command with --resume goes on")
+    return [*lines, f"next: fit {outcome.output}"]
+
+
+def sensor_lines(calibration: SensorCalibration) -> list[str]:
+    """A calibration for people."""
+    document = calibration.document()
+    lines = [f"sensor {calibration.sensor}, field {calibration.field}, board {calibration.gpu_uuid}, driver {calibration.driver}"]
+    rows = (
+        ("update period", "update_period_s", "update_period_std_s", 1e3, "ms"),
+        ("window", "window_s", "window_std_s", 1e3, "ms"),
+        ("delay", "delay_s", "delay_std_s", 1e3, "ms"),
+        ("rise time", "rise_time_s", None, 1e3, "ms"),
+        ("gain", "gain", "gain_std", 1.0, ""),
+        ("offset", "offset_w", "offset_std_w", 1.0, "W"),
+        ("noise", "reading_noise_w", None, 1.0, "W"),
+        ("sampled", "sampled_fraction", None, 100.0, "%"),
+    )
+    lines.append(f"  {'averaging':<14}{calibration.averaging}")
+    lines.append(f"  {'transient':<14}{calibration.transient or 'unknown'}")
+    for name, key, std_key, scale, unit in rows:
+        value = document[key]
+        std = document[std_key] if std_key else None
+        if value is None:
+            text = f"unknown: {calibration.notes.get(key, 'not told by this run')}"
+        else:
+            text = f"{value * scale:.4g}{f' ± {std * scale:.2g}' if std is not None else ''} {unit}".rstrip()
+        lines.append(f"  {name:<14}{text}")
+    return lines
+
+
+def duration_text(seconds: float) -> str:
+    """A time in the units that people use."""
+    minutes = seconds / SECONDS_PER_MINUTE
+    if minutes < 2.0:
+        return f"{seconds:.0f} s"
+    if minutes < 2.0 * SECONDS_PER_MINUTE:
+        return f"{minutes:.0f} min"
+    return f"{minutes / SECONDS_PER_MINUTE:.1f} h"
+
+
+def _board(bench: Bench) -> str:
+    identity = bench.gpu.identity()
+    return f"{identity.name} ({identity.uuid}{', simulated' if bench.simulated else ''})"
+
+
+def _clocks(clocks_mhz: tuple[float | None, ...]) -> str:
+    if clocks_mhz == (None,):
+        return "left alone"
+    if len(clocks_mhz) > MANY_CLOCKS:
+        return f"{len(clocks_mhz)} from {clocks_mhz[0]:g} to {clocks_mhz[-1]:g} MHz"
+    return ", ".join(f"{clock:g}" for clock in clocks_mhz) + " MHz"

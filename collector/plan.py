@@ -1,0 +1,156 @@
+"""What a campaign will measure: which kernels at which clocks, in which order."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from collector.config import CampaignSpec
+from collector.correction import DEFAULT_PERIOD_S
+from collector.devices.protocols import KernelRunner
+from collector.errors import CampaignError
+from collector.measurement import Point
+from estimator.errors import WorkloadError
+from estimator.specifications import near_match
+from estimator.workload import Operator
+from microbench.shapes import KernelGroup, draw_operators
+
+ROW_ID_DIGITS: Final = 16
+SUPPORT_PROBES: Final = 5
+"""Kernels of a group tried before its precision counts as unsupported; a single one may fail for its size."""
+CHARACTERISATION_S: Final = 30.0
+"""About how long the characterisation of the sensor takes."""
+
+Kernel = tuple[Operator, str]
+"""An operator and its L2 state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignPlan:
+    """All points in the order in which they are measured.
+
+    `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
+    which groups this board cannot run, and why.  `estimated_s` is the board's time from start to end.
+    """
+
+    points: tuple[Point, ...]
+    clocks_mhz: tuple[float | None, ...]
+    kernels: dict[str, int]
+    anchors: int
+    skipped: dict[str, int]
+    estimated_s: float
+
+
+def plan_campaign(
+    spec: CampaignSpec, clocks_mhz: tuple[float | None, ...], families: Sequence[str], seed: int, gpu_uuid: str, runner: KernelRunner
+) -> CampaignPlan:
+    """The plan of a campaign; the same arguments give the same plan.
+
+    `families` limits it to some kernel families (empty: all).  Raises CampaignError for a family that the campaign
+    does not have, for ranges that make no kernels and where nothing is left.
+    """
+    known = tuple(dict.fromkeys(group.family for group in spec.kernels))
+    for family in families:
+        if family not in known:
+            raise CampaignError(f"campaign {spec.name} has no family {family!r}{near_match(family, known)}; it has: {', '.join(known)}")
+    kernels: dict[Kernel, None] = {}
+    skipped: dict[str, int] = {}
+    for index, group in enumerate(spec.kernels):
+        if families and group.family not in families:
+            continue
+        operators = _drawn(group, np.random.SeedSequence([seed, index]), runner)
+        if not operators:
+            skipped[f"{group.family}.{group.operator}.{group.precision}: not on this board"] = group.count
+        kernels.update(dict.fromkeys((operator, group.l2_state) for operator in operators))
+    if not kernels:
+        raise CampaignError(f"campaign {spec.name} has no kernel that this board runs; choose other families or another campaign")
+    anchors = tuple(operator for operator in spec.anchors if runner.supports(operator))
+    points = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
+    counts: dict[str, int] = {}
+    for operator, _ in kernels:
+        counts[operator.family] = counts.get(operator.family, 0) + 1
+    return CampaignPlan(
+        points=points,
+        clocks_mhz=clocks_mhz,
+        kernels=counts,
+        anchors=len(points) - len(kernels) * len(clocks_mhz),
+        skipped=skipped,
+        estimated_s=_estimate_s(spec, points, len(clocks_mhz)),
+    )
+
+
+def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> list[Operator]:
+    """The kernels of a group in the first of its precisions that the board runs; none where it runs none."""
+    for precision in group.precisions:
+        try:
+            operators = draw_operators(group, precision, np.random.default_rng(seed))
+        except WorkloadError as error:
+            raise CampaignError(str(error)) from error
+        if any(runner.supports(operator) for operator in operators[:SUPPORT_PROBES]):
+            return operators
+    return []
+
+
+def _ordered(
+    spec: CampaignSpec,
+    kernels: list[Kernel],
+    anchors: Sequence[Operator],
+    clocks_mhz: tuple[float | None, ...],
+    seed: int,
+    gpu_uuid: str,
+) -> tuple[Point, ...]:
+    """Points in random order: blocks of kernels, within a block the clocks, within a clock the block's kernels.
+
+    Neither the clock nor the family then follows the hour: drift cannot pass for an effect of either.
+    """
+    random = np.random.default_rng(np.random.SeedSequence([seed, len(spec.kernels), 0]))
+    order = random.permutation(len(kernels))
+    points: list[Point] = []
+    trials: dict[tuple[Operator, float | None], int] = {}
+    since_anchor = spec.anchor_every
+    for start in range(0, len(kernels), spec.kernels_per_block):
+        block = order[start : start + spec.kernels_per_block]
+        for clock_index in random.permutation(len(clocks_mhz)):
+            clock = clocks_mhz[clock_index]
+            if spec.anchor_every and since_anchor >= spec.anchor_every:
+                for anchor in anchors:
+                    trial = trials.get((anchor, clock), 0)
+                    trials[anchor, clock] = trial + 1
+                    points.append(_point(spec, (anchor, "warm"), clock, trial, seed, gpu_uuid, anchor=True))
+                since_anchor = 0
+            for place, index in enumerate(random.permutation(block)):
+                point = _point(spec, kernels[index], clock, 0, seed, gpu_uuid, anchor=False)
+                points.append(replace(point, idle_before=place == 0))
+                since_anchor += 1
+    return tuple({point.row_id: point for point in points}.values())
+
+
+def _point(spec: CampaignSpec, kernel: Kernel, clock: float | None, trial: int, seed: int, gpu_uuid: str, *, anchor: bool) -> Point:
+    """A point with its row id: the digest of everything that tells it from others."""
+    operator, l2_state = kernel
+    described = [
+        gpu_uuid, spec.digest, seed, anchor, operator.family, operator.operator, operator.precision, operator.precision_out,
+        operator.precision_kv, operator.cuda_cores, operator.shape, l2_state, clock, trial,
+    ]  # fmt: skip
+    digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).hexdigest()
+    return Point(
+        row_id=digest[:ROW_ID_DIGITS],
+        operator=operator,
+        l2_state=l2_state,
+        sm_clock_mhz=clock,
+        trial=trial,
+        seed=seed,
+        idle_before=anchor,
+    )
+
+
+def _estimate_s(spec: CampaignSpec, points: Sequence[Point], clocks: int) -> float:
+    """The board's time for a plan, with a slow sensor [s]."""
+    settings = spec.measurement
+    window = max(settings.window_s, (settings.updates + 1) * DEFAULT_PERIOD_S)
+    point_s = settings.gap_s + 2.0 * settings.ranging_s + settings.settle_s + window
+    rests_s = settings.idle_s * sum(point.idle_before for point in points)
+    return CHARACTERISATION_S + spec.warmup_s + clocks * (spec.idle_settle_s + spec.idle_window_s) + len(points) * point_s + rests_s
