@@ -22,7 +22,7 @@ POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sf
 _EVENT_OF_TERM: Final = np.array([EVENTS.index("dram" if term == "dram_path" else term) for term in POWER_TERMS])
 _CORE_TERM: Final = np.array([term != "dram" for term in POWER_TERMS])
 
-L2_CREDIT: Final = 0.3
+L2_CREDIT: Final = 0.35
 """Share of L2 in which one kernel's result waits for the next: traffic = B²/(B + credit·L2)."""
 
 

@@ -23,13 +23,13 @@ TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
 PRIOR: Final[dict[str, tuple[float, float]]] = {
     "dram": (45.0, 0.15),
     "dram_path": (50.0, 0.5),
-    "l2": (6.0, 0.6),
+    "l2": (5.0, 0.6),
     "shared": (2.0, 1.0),
     "tensor": (0.7, 0.5),
-    "cuda": (6.0, 0.5),
+    "cuda": (5.0, 0.5),
     "sfu": (20.0, 0.5),
     "busy": (25.0, 0.6),
-    "active": (5.0, 1.0),
+    "active": (4.0, 0.5),
 }
 """Centre [pJ per event, W for static terms] and relative width of every coefficient, on A100 and A10 at about 0.7 V.
 

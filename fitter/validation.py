@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle_content import Bundle
+from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels
 from estimator.kernels.registry import KnownTiles
@@ -50,6 +51,27 @@ class Prediction:
         keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
         columns = {name: getattr(self, name)[keep] for name in Prediction.__slots__ if name not in ("labels", "origins")}
         return Prediction(labels=tuple(self.labels[i] for i in keep), origins=tuple(self.origins[i] for i in keep), **columns)
+
+    def known(self) -> "Prediction":
+        """Rows with a prediction."""
+        return self.select(np.isfinite(self.predicted_s))
+
+
+def filled_prediction(parts: Sequence[tuple[BoolArray, Prediction]]) -> Prediction:
+    """Predictions of folds as one, in the order of the rows; rows in no fold have nan.
+
+    parts: for each fold which rows it holds, shape (n,), and their predictions.
+    """
+    count = len(parts[0][0])
+    labels, origins = [("", "", "", "")] * count, [""] * count
+    columns = {name: np.full(count, np.nan) for name in Prediction.__slots__ if name not in ("labels", "origins")}
+    for fold, part in parts:
+        index = np.flatnonzero(fold)
+        for name, column in columns.items():
+            column[index] = getattr(part, name)
+        for position, i in enumerate(index.tolist()):
+            labels[i], origins[i] = part.labels[position], part.origins[position]
+    return Prediction(labels=tuple(labels), origins=tuple(origins), **columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +253,12 @@ def workload_precision(workload: Workload) -> str:
     return max(chosen, key=lambda precision: chosen[precision]) if chosen else ""
 
 
+def served_groups(bundle: Bundle, rows: KernelRows) -> list[str | None]:
+    """The coefficient group that serves each row, None where none does."""
+    names = [longest_prefix(group_key(operator), bundle.groups) for operator in rows.operators]
+    return [names[i] for i in rows.operator_index]
+
+
 def _stated_std(stated: Mapping[str, Any], groups: Sequence[str | None]) -> Array:
     """Stated standard deviations of ln for kernels of these groups, nan where none is stated."""
     known: Mapping[str, float] = stated.get("groups", {})
@@ -251,6 +279,16 @@ def grouped_split(labels: IntArray, share: float, seed: int) -> BoolArray:
     chosen = np.random.default_rng(seed).permutation(unique)[:held]
     result: BoolArray = np.isin(labels, chosen)
     return result
+
+
+def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
+    """All rows in random folds of about this share of the labels: rows of one label stay together.  None where `share` is 0."""
+    unique = np.unique(labels)
+    if len(unique) < 2 or share <= 0:
+        return []
+    count = int(np.clip(round(1.0 / share), 2, len(unique)))
+    shuffled = np.random.default_rng(seed).permutation(unique)
+    return [np.isin(labels, part) for part in np.array_split(shuffled, count)]
 
 
 def folds_of(labels: IntArray) -> list[BoolArray]:

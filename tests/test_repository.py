@@ -17,7 +17,7 @@ EXTRAS = {"fit", "collect", "cuda12", "cuda13", "torch", "cluster", "all"}
 
 # Import names of everything optional, by the extra that brings it.
 OPTIONAL_MODULES = {
-    "collect": ("pynvml", "pyarrow", "serial", "tqdm"),
+    "collect": ("pynvml", "pyarrow", "serial"),
     "fit": ("pandas", "pyarrow", "scipy", "sklearn", "joblib"),
     "cuda": ("cupy", "cupti", "cuda"),
     "torch": ("torch", "transformers"),
@@ -28,17 +28,20 @@ ALL_OPTIONAL = sorted({name for names in OPTIONAL_MODULES.values() for name in n
 HIDE = """
 import sys
 
-class Hide:
-    def __init__(self, names):
+class Hiding:
+    def __init__(self, finders, names):
+        self.finders = finders
         self.names = frozenset(names)
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return None
+            return None
+        found = (finder.find_spec(name, path, target) for finder in self.finders)
+        return next((spec for spec in found if spec is not None), None)
 
-sys.meta_path.insert(0, Hide(%r))
+sys.meta_path[:] = [Hiding(list(sys.meta_path), %r)]
 """
+"""Code that makes packages look as if they were not installed."""
 
 
 def python(code: str, repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

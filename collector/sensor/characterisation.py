@@ -36,6 +36,8 @@ STEP_S: Final = 3.0
 PERIOD_SPREAD: Final = 0.015
 """Cycles differ by up to this share, so that phases fill in."""
 GOLDEN: Final = 0.6180339887498949
+FREE_CLOCK_POLLS: Final = 0.4
+"""Error of widths and delays on a clock without a grid, in polls; of six simulated ones the largest was 0.37."""
 RESOLUTION_DECIMALS: Final = 4
 """NVML reports milliwatts."""
 RANGING_S: Final = 0.05
@@ -44,8 +46,8 @@ SETTLED_SHARE: Final = 0.01
 LAGGED_SHARE: Final = 0.2
 """A board of which more than this share of the power follows late has a rise of its own."""
 
-LOADS: Final = (("bf16", 4096), ("fp16", 4096), ("fp32", 2048))
-"""Square matrix products that draw much power, the first that the board can run."""
+LOAD_ELEMENTS: Final = 2**25
+"""The load adds two tensors of this many numbers: a large step in power that no power limit clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +94,11 @@ def characterise_sensor(bench: Bench, sampler: Sampler, progress: Callable[[str,
 
 
 def load_operator(bench: Bench) -> Operator:
-    """A matrix product that the board can run."""
-    for precision, size in LOADS:
-        operator = make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size, cuda_cores=precision == "fp32")
-        if bench.runner.supports(operator):
-            return operator
-    raise SensorError(f"this board runs no matrix product of {', '.join(name for name, _ in LOADS)}; there is no load to characterise with")
+    """A kernel that draws much power, but stays below any limit, on every board.  Raises SensorError where it cannot run."""
+    operator = make_operator("elementwise", "add", "fp32", elements=LOAD_ELEMENTS, reads=2 * LOAD_ELEMENTS)
+    if not bench.runner.supports(operator):
+        raise SensorError(f"this board cannot add {LOAD_ELEMENTS} numbers; there is no load to characterise its sensor with")
+    return operator
 
 
 def _launch_time(bench: Bench, prepared: PreparedKernel) -> float:
@@ -167,7 +168,7 @@ def _calibration(
     claimed = averaging.kind != "undetermined"
     notes = {"delay_s": "includes how early or late this host stamps a reading"}
     if not clock.rigid:
-        notes["update_period_s"] = "updates do not keep to a grid; the period is their mean distance"
+        notes["update_period_s"] = "updates do not keep to a grid; the period is their mean distance, times within a poll are a guess"
     if not claimed:
         notes["averaging"] = notes["window_s"] = averaging.reason
     if gain is None:
@@ -184,10 +185,10 @@ def _calibration(
         update_period_std_s=clock.period_std_s,
         update_jitter_s=clock.jitter_s,
         window_s=best.width_s if claimed else None,
-        window_std_s=best.width_std_s if claimed else None,
+        window_std_s=_with_polls(best.width_std_s, clock) if claimed else None,
         tau_s=0.5 * best.width_s if averaging.kind == "low-pass" else None,
         delay_s=best.delay_s if claimed else None,
-        delay_std_s=best.delay_std_s if claimed else None,
+        delay_std_s=_with_polls(best.delay_std_s, clock) if claimed else None,
         rise_time_s=rise_s,
         settle_s=settle_s + clock.jitter_s + clock.poll_s,
         transient=_transient(averaging.kind, best, clock.period_s),
@@ -202,6 +203,11 @@ def _calibration(
         candidates=tuple(_candidate(fit) for fit in averaging.fits),
         notes=FrozenMapping(notes),
     )
+
+
+def _with_polls(std_s: float, clock: UpdateClock) -> float:
+    """A standard error enlarged for a clock without a grid: an update's time is known to a share of a poll only [s]."""
+    return std_s if clock.rigid else float(np.hypot(std_s, FREE_CLOCK_POLLS * clock.poll_s))
 
 
 def _resolution(value: Array) -> float | None:

@@ -14,6 +14,9 @@ from collector.sensor.update_clock import Updates
 from estimator.quantities import Array
 
 MIN_UPDATES: Final = 20
+STEADY_SHARE: Final = 0.02
+STEADY_STEP_S: Final = 2e-3
+"""Updates count where the averaged power moves by less than this share within this time: there a delay does no harm."""
 HUBER: Final = 1.5
 """Residuals beyond this many standard deviations count less."""
 BLOCKS: Final = 12
@@ -41,7 +44,10 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerReadings) -> Gain:
     time_s, value = updates.time_s[inside] - fit.delay_s, updates.value[inside]
     if len(value) < MIN_UPDATES:
         raise SensorError(f"only {len(value)} sensor updates while the meter ran; at least {MIN_UPDATES} tell a gain")
-    power = _averaged(meter_s, meter.power_w, fit, time_s)
+    power, change = _averaged(meter_s, meter.power_w, fit, time_s)
+    steady = np.abs(change) < STEADY_SHARE * np.ptp(power)
+    if steady.sum() >= MIN_UPDATES:
+        power, value = power[steady], value[steady]
     if np.ptp(power) < MIN_SPAN_W:
         raise SensorError(f"the meter's power changed by {np.ptp(power):.1f} W only; at least {MIN_SPAN_W:g} W tell a gain")
     design = np.stack([power, np.ones_like(power)], axis=1)
@@ -59,15 +65,18 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerReadings) -> Gain:
     return Gain(gain=float(solution[0]), gain_std=float(std[0]), offset_w=float(solution[1]), offset_std_w=float(std[1]))
 
 
-def _averaged(meter_s: Array, power_w: Array, fit: KernelFit, time_s: Array) -> Array:
-    """The meter's power as the sensor averages it, at times shape (n,) [W]."""
+def _averaged(meter_s: Array, power_w: Array, fit: KernelFit, time_s: Array) -> tuple[Array, Array]:
+    """The meter's power as the sensor averages it, at times shape (n,), and its change around them [W]."""
     grid = np.arange(meter_s[0], meter_s[-1], BIN_S)
     power = np.interp(grid, meter_s, power_w)
     if fit.kernel == "low-pass":
         count = int(2 ** np.ceil(np.log2(len(grid) + 1.0 / BIN_S)))
         filtered = np.fft.irfft(np.fft.rfft(power - power[0], n=count) * pole(count, 0.5 * fit.width_s), n=count)
-        return np.interp(time_s, grid, filtered[: len(grid)]) + float(power[0])
-    width = max(fit.width_s, BIN_S)
-    sums = np.concatenate([[0.0], np.cumsum(power)]) * BIN_S
-    edges = np.append(grid, grid[-1] + BIN_S)
-    return (np.interp(time_s, edges, sums) - np.interp(time_s - width, edges, sums)) / width
+        averaged = filtered[: len(grid)] + power[0]
+    else:
+        width = max(fit.width_s, BIN_S)
+        sums = np.concatenate([[0.0], np.cumsum(power)]) * BIN_S
+        edges = np.append(grid, grid[-1] + BIN_S)
+        averaged = (np.interp(grid, edges, sums) - np.interp(grid - width, edges, sums)) / width
+    change = np.interp(time_s + STEADY_STEP_S, grid, averaged) - np.interp(time_s - STEADY_STEP_S, grid, averaged)
+    return np.interp(time_s, grid, averaged), change

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import GpuSpec
+from estimator.kernel_names import tile_from_name
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.specifications import canonical_gpu_name, gpu_names, load_gpu
 from estimator.workload import Operator
 from fitter.errors import InputError
 from fitter.rows import KernelRows, RejectedRow
-from fitter.sources.kernel_names import tile_from_name
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
 
 AT_LIMIT_SHARE: Final = 0.96

@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimator.kernel_names import tile_from_name
 from estimator.specifications import load_gpu
 from fitter.errors import InputError
 from fitter.rows import KernelRows, RejectedRow, count_reasons
-from fitter.sources.kernel_names import tile_from_name
 from fitter.sources.kernel_table import COLUMNS, read_kernel_table
 from fitter.sources.power_windows import window_reasons
 from fitter.sources.roofline import minimal_work, roof_seconds

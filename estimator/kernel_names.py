@@ -1,0 +1,120 @@
+"""What the name and the grid of a matrix kernel say about it: output tile, reduction step, stages, split-K.
+
+Libraries write the tile as FIRSTxSECOND.  cuBLAS computes the column-major product, so its first number runs along
+the outputs (n) and the second along the tokens (m): `ampere_sgemm_128x64_tn`,
+`ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn`, `nvjet_tst_128x64_64x6_2x1_v_bz_TNT`.  XMMA and CUTLASS
+kernels name them the other way round: `…_tilesize128x64x8_stage3_…`, `cutlass_80_tensorop_…_256x128_32x3_tn_align8`.
+Numbers that are no tile stand there as well: instruction shapes (16x8x16), warps (1x2x1), slices (sliced1x4), clusters.
+Where the grid is known it must cover the product, and it decides between the two orders.
+"""
+
+import re
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Final
+
+NO_TILE_WORDS: Final = re.compile(r"(?:tensor|warpsize|warpgroupsize|sliced|cluster|instruction)_?\d+x\d+(?:x\d+)?")
+"""Parts of a name that look like a tile."""
+
+TILE: Final = re.compile(r"(?<![0-9x])(?:tilesize)?(\d{1,3})x(\d{1,3})(?:x(\d{1,3}))?(?![0-9x])")
+"""A tile such as 128x64 or 128x128x8."""
+
+STAGES_AFTER_TILE: Final = re.compile(r"_(?:stages_)?(\d{1,3})x(\d{1,2})(?:_|$)")
+"""Reduction step and stages after the tile: `_stages_64x3_`, `_32x3_`."""
+
+STAGES: Final = re.compile(r"stages?_?(\d{1,2})(?![0-9x])")
+"""The number of stages by itself: `_stage3_`."""
+
+FIRST_ALONG_M: Final = ("xmma", "cutlass")
+"""Makers whose first number runs along the rows of C[m, n]."""
+
+SMALLEST_TILE: Final = 8
+LARGEST_TILE: Final = 512
+"""Edges that an output tile can have [element]."""
+
+MOST_STAGES: Final = 16
+
+MOST_SPLITS: Final = 1024
+"""A larger ratio of grid to tiles is not a split of the reduction."""
+
+LARGEST_SWIZZLE: Final = 2.0
+"""A swizzled grid is rounded up, to at most this many times the tiles."""
+
+UNKNOWN: Final = float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTile:
+    """What a name alone says: the two numbers of the tile in its order, whether the first runs along m; 0 where not named."""
+
+    first: int
+    second: int
+    first_along_m: bool
+    tile_k: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTile:
+    """Output tile along m (tokens) and n (outputs) and the number of blocks that share one, nan where unknown.
+
+    tile_k (reduction step) and stages are 0 where the name does not say.
+    """
+
+    tile_m: float
+    tile_n: float
+    split_k: float
+    tile_k: int = 0
+    stages: int = 0
+
+
+NO_TILE: Final = KernelTile(tile_m=UNKNOWN, tile_n=UNKNOWN, split_k=UNKNOWN)
+
+
+def named_tile(kernel_name: str) -> NamedTile | None:
+    """The tile in a kernel's name, None where there is none."""
+    cleaned = NO_TILE_WORDS.sub("", kernel_name)
+    for match in TILE.finditer(cleaned):
+        first, second = int(match.group(1)), int(match.group(2))
+        if not (SMALLEST_TILE <= first <= LARGEST_TILE and SMALLEST_TILE <= second <= LARGEST_TILE):
+            continue
+        rest = cleaned[match.end() :]
+        step, stages = int(match.group(3) or 0), 0
+        after = STAGES_AFTER_TILE.search(rest)
+        alone = STAGES.search(rest)
+        if after is not None and int(after.group(2)) <= MOST_STAGES and int(after.group(1)) >= SMALLEST_TILE:
+            step, stages = step or int(after.group(1)), int(after.group(2))
+        elif alone is not None:
+            stages = int(alone.group(1))
+        along_m = any(maker in kernel_name for maker in FIRST_ALONG_M)
+        return NamedTile(first=first, second=second, first_along_m=along_m, tile_k=step, stages=stages)
+    return None
+
+
+def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tuple[float, float, float]) -> KernelTile:
+    """The tile and split of one launch of a matrix kernel that computes `batch` products C[m, n].
+
+    grid: blocks along x, y and z, nan where not recorded; then the split is unknown.  A tile whose grid cannot cover
+    the product is no tile of this product: all nan.
+    """
+    named = named_tile(kernel_name)
+    if named is None:
+        return NO_TILE
+    as_named = (float(named.first), float(named.second))
+    choices = (as_named, as_named[::-1]) if named.first_along_m else (as_named[::-1], as_named)
+    detail = {"tile_k": named.tile_k, "stages": named.stages}
+    plane = grid[0] * grid[1]
+    if not (isfinite(plane * grid[2]) and plane * grid[2] > 0):
+        return KernelTile(tile_m=choices[0][0], tile_n=choices[0][1], split_k=UNKNOWN, **detail)
+    for tile_m, tile_n in choices:
+        if ceil(m / tile_m) * ceil(n / tile_n) == plane:
+            split = max(grid[2] / batch, 1.0)
+            whole = split == round(split) and split <= MOST_SPLITS
+            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=split if whole else UNKNOWN, **detail)
+    for tile_m, tile_n in choices:  # a swizzled grid is rounded up, and may hold splits and batches in any direction
+        ratio = plane * grid[2] / (batch * ceil(m / tile_m) * ceil(n / tile_n))
+        if 1.0 <= ratio < LARGEST_SWIZZLE:
+            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=1.0, **detail)
+        if LARGEST_SWIZZLE <= ratio <= MOST_SPLITS:
+            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=float(int(ratio)), **detail)
+    return NO_TILE

@@ -1,0 +1,190 @@
+"""Calibration: a selection of rows → a bundle, and what it is worth on rows left out of its fit.
+
+Rows are split into folds by kernel and by workload; each fold is predicted by a fit of the others, which gives the
+held-out errors and the stated uncertainty.  The bundle's coefficients then come from all rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.gpu import GpuSpec
+from estimator.power import BoardTables
+from estimator.quantities import Array, BoolArray
+from fitter.diagnostics import fit_warnings
+from fitter.drafts import draft_from_rows
+from fitter.errors import CalibrationError
+from fitter.export import (
+    board_knowledge,
+    board_uuid,
+    clock_range_mhz,
+    completion_of,
+    default_name,
+    domain_of,
+    environment_of,
+    provenance_of,
+    sensor_of,
+)
+from fitter.rows import Selection
+from fitter.runs import stated_uncertainty
+from fitter.sections import idle_section, voltage_section
+from fitter.validation import (
+    NORMAL_90,
+    ErrorRow,
+    Prediction,
+    error_rows,
+    filled_prediction,
+    grouped_folds,
+    predict_kernel_rows,
+    predict_workload_rows,
+    served_groups,
+)
+
+GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
+"""Error of a group of kernels expected before any is seen [relative]."""
+
+PRIOR_KERNELS: Final = 5.0
+"""Kernels that this prior counts for."""
+
+MOST_FOLD_ROWS: Final = 20_000
+"""Larger tables have one fold left out, not every fold in turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A bundle ready to be saved, its held-out errors, the predictions behind them, and warnings for the user."""
+
+    bundle: Bundle
+    errors: tuple[ErrorRow, ...]
+    held_out: Mapping[str, Prediction]
+    warnings: tuple[str, ...]
+
+
+def calibrate(
+    selection: Selection,
+    gpu: GpuSpec,
+    *,
+    name: str = "",
+    version: str = "0.1.0",
+    seed: int = 0,
+    holdout: float = 0.2,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Calibration:
+    """Fit all rows of a selection, which must be of one GPU.
+
+    holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
+    Raises CalibrationError where there is nothing to fit.
+    """
+    if selection.kernels is None and selection.workloads is None:
+        raise CalibrationError("no rows to fit")
+    board = board_knowledge(selection, gpu)
+    held_out = _held_out(selection, gpu, board.tables, seed, holdout, progress)
+    progress("fitting all rows")
+    draft = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
+    progress("stating uncertainty")
+    bundle = replace(
+        draft,
+        name=name or default_name(selection, gpu),
+        version=version,
+        gpu_uuid=board_uuid(selection),
+        environment=environment_of(selection),
+        sensor=sensor_of(selection),
+        completion=completion_of(selection),
+        provenance=provenance_of(selection, seed),
+        voltage=voltage_section(board.tables, board.voltage_std_v),
+        idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c),
+        domain=domain_of(selection, draft.groups),
+        clocks_mhz=clock_range_mhz(selection, gpu),
+        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, draft, seed),
+    )
+    held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
+    errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
+    warnings = fit_warnings(errors)
+    documents = tuple(row.document() for row in errors)
+    return Calibration(
+        bundle=replace(bundle, errors=documents, notes=(*_prior_notes(bundle), *warnings)),
+        errors=errors,
+        held_out=held_out,
+        warnings=warnings,
+    )
+
+
+def _held_out(
+    selection: Selection, gpu: GpuSpec, tables: BoardTables, seed: int, holdout: float, progress: Callable[[str], None]
+) -> dict[str, Prediction]:
+    """Every row predicted by a fit without its fold, by kind of row; nothing where too few kernels or workloads can be left out."""
+    kernels, workloads = selection.kernels, selection.workloads
+    kernel_folds = [] if kernels is None else grouped_folds(kernels.operator_index, holdout, seed)
+    workload_folds = [] if workloads is None else grouped_folds(workloads.workload_index, holdout, seed)
+    if kernels is not None and len(kernels) > MOST_FOLD_ROWS:
+        kernel_folds = kernel_folds[:1]
+    found: dict[str, list[tuple[BoolArray, Prediction]]] = {}
+    for number in range(max(len(kernel_folds), len(workload_folds))):
+        progress(f"fitting fold {number + 1} of {max(len(kernel_folds), len(workload_folds))}")
+        kernel_fold = kernel_folds[number] if number < len(kernel_folds) else None
+        workload_fold = workload_folds[number] if number < len(workload_folds) else None
+        fitted = draft_from_rows(_without(kernels, kernel_fold), _without(workloads, workload_fold), gpu, tables, seed)
+        if kernels is not None and kernel_fold is not None:
+            found.setdefault("kernels", []).append((kernel_fold, predict_kernel_rows(fitted, kernels.select(kernel_fold))))
+        if workloads is not None and workload_fold is not None:
+            found.setdefault("workloads", []).append((workload_fold, predict_workload_rows(fitted, workloads.select(workload_fold))))
+    return {kind: filled_prediction(parts) for kind, parts in found.items()}
+
+
+def _without(rows: Any, fold: BoolArray | None) -> Any:
+    """Rows outside a fold; all where there is none."""
+    return rows if rows is None or fold is None else rows.select(~fold)
+
+
+def _uncertainty(
+    selection: Selection, gpu: GpuSpec, tables: BoardTables, held_out: Mapping[str, Prediction], draft: Bundle, seed: int
+) -> dict[str, dict[str, Any]]:
+    """The `uncertainty` section: of kernel groups and of whole workloads, from rows left out of fits."""
+    stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
+    if selection.workloads is not None and "workloads" in held_out:
+        for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed).items():
+            stated[quantity].update(values)
+    if selection.kernels is not None and "kernels" in held_out:
+        prediction = held_out["kernels"]
+        groups = served_groups(draft, selection.kernels)
+        for quantity, measured, predicted in (
+            ("latency", prediction.measured_s, prediction.predicted_s),
+            ("power", prediction.measured_w, prediction.predicted_w),
+        ):
+            stated[quantity]["groups"] = _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity])
+    return stated
+
+
+def _group_scales(groups: list[str | None], measured: Array, predicted: Array, prior: float) -> dict[str, float]:
+    """Standard deviation of ln for each group such that a normal 90 % interval holds, shrunk to the prior where rows are few."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(np.log(measured / predicted))
+    members: dict[str, list[float]] = {}
+    for group, one in zip(groups, error.tolist(), strict=True):
+        if group is not None and np.isfinite(one):
+            members.setdefault(group, []).append(one)
+    scales = {}
+    for group, values in members.items():
+        seen = np.array(values)
+        root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
+        quantile = float(np.quantile(seen, 0.9)) / NORMAL_90
+        scales[group] = root if len(seen) < PRIOR_KERNELS else 0.5 * (root + quantile)
+    return scales
+
+
+def _with_stated(kind: str, prediction: Prediction, bundle: Bundle, selection: Selection) -> Prediction:
+    """Held-out predictions with the standard deviations that the finished bundle states for such rows."""
+    if kind == "kernels" and selection.kernels is not None:
+        own = predict_kernel_rows(bundle, selection.kernels)
+    elif selection.workloads is not None:
+        own = predict_workload_rows(bundle, selection.workloads)
+    return replace(prediction, latency_ln_std=own.latency_ln_std, power_ln_std=own.power_ln_std)
+
+
+def _prior_notes(bundle: Bundle) -> tuple[str, ...]:
+    """Groups of kernels that nothing was measured for."""
+    missing = [key for key, group in bundle.groups.items() if group.rows == 0]
+    return (f"from priors, not from data: {', '.join(missing)}",) if missing else ()

@@ -1,0 +1,124 @@
+"""Rows → a bundle that predicts: kernels first, then runs of whole workloads, then power from both."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
+from estimator.gpu import GpuSpec
+from estimator.power import BoardTables
+from fitter.kernel_fit import KernelFit, fit_kernels
+from fitter.kernel_latency import GroupFit
+from fitter.latency import prior_groups
+from fitter.power import PowerRows, fit_power
+from fitter.power_rows import kernel_power_rows
+from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.rows import KernelRows, WorkloadRows
+from fitter.runs import fit_runs
+from fitter.sections import idle_section, power_section, voltage_section
+
+DONOR: Final = "elementwise"
+"""The group whose measured coefficients serve memory kernels that were not measured."""
+
+LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
+"""Coefficients that memory kernels have in common."""
+
+MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
+
+CONSTANT_WIDTH: Final = 1e-3
+"""A coefficient with a narrower prior is a constant, not an estimate."""
+
+COVARIANCE_DEPTH: Final = 2
+"""Groups down to this depth (family, operator) keep their covariance; finer ones keep standard deviations."""
+
+Values = Mapping[str, Mapping[str, float]]
+
+
+def draft_from_rows(kernels: KernelRows | None, workloads: WorkloadRows | None, gpu: GpuSpec, tables: BoardTables, seed: int) -> Bundle:
+    """A bundle fitted to rows of one GPU; it predicts, but says nothing of its origin or worth.
+
+    Groups without rows are at their priors, or at what related kernels taught; their row count is 0.
+    """
+    fit = fit_kernels(kernels, gpu, seed=seed) if kernels is not None else KernelFit(groups={})
+    measured = {group: one.coefficients for group, one in fit.groups.items()}
+    start = _lent(measured) | measured
+    power_rows = None if kernels is None else _kernel_power(kernels, gpu, prior_groups() | start)
+    if workloads is None:
+        return _kernel_draft(fit, start, gpu, tables, power_rows)
+    runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=start or None)
+    return _with_kernels(runs.bundle, fit)
+
+
+def _lent(measured: Values) -> dict[str, dict[str, float]]:
+    """Memory groups that were not measured, with the coefficients that they share with element-wise kernels."""
+    if DONOR not in measured:
+        return {}
+    lent = {name: value for name, value in measured[DONOR].items() if name in LENT}
+    priors = prior_groups()
+    return {group: priors[group] | lent for group in MEMORY_GROUPS if group not in measured}
+
+
+def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
+    usable = np.isfinite(kernels.power_w) & ~kernels.at_limit
+    return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
+
+
+def _kernel_draft(fit: KernelFit, start: Values, gpu: GpuSpec, tables: BoardTables, power_rows: PowerRows | None) -> Bundle:
+    """A bundle from kernels alone: the host's launch cost is assumed."""
+    power = None if power_rows is None else fit_power(power_rows, tables, tables.reference_clock_mhz)
+    groups = prior_groups() | {group: dict(values) for group, values in start.items()}
+    return Bundle(
+        name="draft",
+        version="0.0.0",
+        gpu=gpu,
+        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
+        host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
+        groups={group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()},
+        clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
+        latency_parameters=_covariance(fit.groups),
+        power=None if power is None else power_section(power, gpu),
+        voltage=None if power is None else voltage_section(power.tables),
+        idle=None if power is None else idle_section(power.tables),
+        tile_predictors=fit.tile_predictors,
+        residuals=fit.residuals,
+    )
+
+
+def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
+    """One group's coefficients; without a fit they are as uncertain as their priors."""
+    if fit is not None:
+        return GroupCoefficients(coefficients=dict(values), ln_std=fit.ln_std, identified=dict(fit.identified), rows=fit.rows)
+    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > CONSTANT_WIDTH}
+    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
+
+
+def _with_kernels(bundle: Bundle, fit: KernelFit) -> Bundle:
+    """A bundle from runs, with what only measured kernels tell: rows, spread of what runs did not move, tiles, residuals."""
+    groups = dict(bundle.groups)
+    for key, one in fit.groups.items():
+        section = groups[key]
+        groups[key] = GroupCoefficients(
+            coefficients=section.coefficients,
+            ln_std={**one.ln_std, **{name: min(std, one.ln_std.get(name, std)) for name, std in section.ln_std.items()}},
+            identified={
+                **section.identified,
+                **{name: known or section.identified.get(name, False) for name, known in one.identified.items()},
+            },
+            rows=one.rows,
+        )
+    return replace(bundle, groups=groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
+
+
+def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
+    """Covariance of the logarithms of the coefficients of families and operators: blocks, as groups are fitted one by one."""
+    chosen = {group: fit for group, fit in fits.items() if group.count(".") < COVARIANCE_DEPTH}
+    names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
+    matrix = np.zeros((len(names), len(names)))
+    start = 0
+    for fit in chosen.values():
+        stop = start + len(fit.names)
+        matrix[start:stop, start:stop] = (fit.covariance + fit.covariance.T) / 2.0
+        start = stop
+    return Covariance(names=names, covariance=tuple(tuple(row) for row in matrix.tolist()))
