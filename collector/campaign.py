@@ -115,12 +115,14 @@ def run_campaign(
     output: Path,
     *,
     kept: KeptRows | None = None,
+    calibration: SensorCalibration | None = None,
     budget_s: float = math.inf,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> CampaignOutcome:
     """Measure a plan into a dataset.
 
-    Points whose rows are in `kept` are not measured again.  After `budget_s` of the board's time no further point
+    Points whose rows are in `kept` are not measured again.  A `calibration` of this board's sensor saves
+    characterising it.  After `budget_s` of the board's time no further point
     is begun; the dataset is complete in itself and can be resumed.  Raises DeviceError and DatasetError; finished
     rows are then on disk, in the log beside the output, as they are after an interruption.
     """
@@ -133,9 +135,10 @@ def run_campaign(
         sampler = Sampler(bench.gpu, bench.sensors)
         total = len(plan.points)
         if kept is None:
-            report(Progress(phase="characterising the power sensor", done=0, total=total))
             hold.set(_middle(plan.clocks_mhz))
-            calibration = characterise_sensor(bench, sampler).calibration
+            if calibration is None:
+                report(Progress(phase="characterising the power sensor", done=0, total=total))
+                calibration = characterise_sensor(bench, sampler).calibration
             report(Progress(phase="warming up, idle power", done=0, total=total))
             _warm_up(bench, spec.warmup_s)
             idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]

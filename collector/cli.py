@@ -48,6 +48,7 @@ def _output_options(command: Any) -> Any:
 @click.option("--campaign", default=DEFAULT_CAMPAIGN, show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
 @click.option("--families", default="", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
 @click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h.")
+@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
 @click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing.")
@@ -73,6 +74,7 @@ def _campaign(
     campaign: str,
     families: str,
     budget: str,
+    sensor: Path | None,
     resume: bool | None,
     seed: int,
     dry_run: bool,
@@ -88,6 +90,7 @@ def _campaign(
     from collector.dataset import check_writable
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
     from collector.plan import plan_campaign
+    from collector.sensor.calibration import read_calibration
 
     budget_s = _duration_s(budget) if budget else math.inf
     spec = load_campaign(campaign)
@@ -99,10 +102,12 @@ def _campaign(
             _say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
             return DONE
         check_writable(out)
+        identity = bench.gpu.identity()
+        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
         key = campaign_key(bench, spec, plan, chosen, seed)
         kept = _kept(out, key, resume)
         with _stoppable(out), _progress(len(plan.points), quiet, verbose) as report:
-            outcome = run_campaign(bench, spec, plan, key, out, kept=kept, budget_s=budget_s, report=report)
+            outcome = run_campaign(bench, spec, plan, key, out, kept=kept, calibration=calibration, budget_s=budget_s, report=report)
         simulated = bench.simulated
     _say(outcome_document(outcome) if as_json else outcome_lines(outcome, simulated))
     return _status(outcome, quiet)

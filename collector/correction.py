@@ -125,8 +125,9 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     residual = value - value.mean() - slope * x
     scatter = max(float(np.sqrt(residual @ residual / (count - 2))), least_noise_w)
     power = float(residual @ residual)
-    correlation = float(residual[1:] @ residual[:-1]) / power if power > 0 else 0.0
-    inflation = np.sqrt((1.0 + (r := min(max(correlation, 0.0), MAX_CORRELATION))) / (1.0 - r))
+    seen = float(residual[1:] @ residual[:-1]) / power if power > 0 else 0.0
+    correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), MAX_CORRELATION)  # a short series shows too little of it
+    inflation = np.sqrt((1.0 + correlation) / (1.0 - correlation))
     return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count))
 
 

@@ -13,13 +13,15 @@ import numpy as np
 from estimator.bundle_content import Bundle
 from estimator.coefficients import COLUMN, coefficient_rows, group_key
 from estimator.gpu import GpuSpec
+from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
-from estimator.phases import EVENTS, Phases
+from estimator.phases import Phases
 from estimator.power import POWER_TERMS, power_events, static_power_w, tensor_rate, term_scale
 from estimator.power import events_per_second as full_rates
 from estimator.prediction import board_tables, power_model
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
-from estimator.timeline import kernel_seconds
+from estimator.tile_predictor import predicted_tiles
+from estimator.timeline import dram_share, warm_ratio
 from estimator.workload import Operator
 
 WARM_KNEE: Final = 0.8
@@ -33,9 +35,14 @@ DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTable:
-    """Predictions for kernels, columns of shape (n,): one launch's latency, power while it runs (nan: none), group (None: none)."""
+    """Predictions for kernels, columns of shape (n,).
+
+    One launch's latency with the standard deviation of its logarithm (nan: unknown), power while it runs (nan: none),
+    group (None: none).
+    """
 
     latency_s: Array
+    latency_ln_std: Array
     power_w: Array
     groups: tuple[str | None, ...]
 
@@ -48,28 +55,47 @@ def predict_kernels(
     sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
     """
     groups = {name: group.coefficients for name, group in bundle.groups.items()}
-    coefficients, served = coefficient_rows(groups, [group_key(o) for o in operators])
-    phases = lower(operators, gpu, coefficients, known).phases
-    seconds = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ)
-    latency_s: Array = np.maximum(seconds, coefficients[:, COLUMN["floor_s"]])
-    return KernelTable(latency_s=latency_s, power_w=_power_w(bundle, gpu, phases, latency_s, sm_clock_mhz, warm), groups=tuple(served))
+    times = kernel_times(
+        operators,
+        gpu,
+        groups,
+        sm_clock_mhz=sm_clock_mhz,
+        warm=warm,
+        known=known,
+        tile_predictors=bundle.tile_predictors,
+        residuals=bundle.residuals,
+    )
+    coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
+    phases = lower(operators, gpu, coefficients, merged_tiles(known, predicted_tiles(operators, gpu, bundle.tile_predictors))).phases
+    events = kernel_events(phases, gpu, coefficients, warm_ratio(phases, gpu, warm))
+    return KernelTable(
+        latency_s=times.latency_s,
+        latency_ln_std=times.log_std,
+        power_w=_power_w(bundle, gpu, events, times.latency_s, sm_clock_mhz),
+        groups=times.groups,
+    )
 
 
-def kernel_events(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
-    """Events of POWER_TERMS of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM."""
+def kernel_events(phases: Phases, gpu: GpuSpec, coefficients: Array, ratio: Array) -> Array:
+    """Events of POWER_TERMS of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM.
+
+    ratio: as from `warm_ratio`.  Groups without a fitted knee take the usual one.
+    """
     events = power_events(phases, gpu, 0.0)
-    footprint = phases.events[:, EVENTS.index("dram")]
-    hit = 1.0 / (1.0 + (footprint / (WARM_KNEE * gpu.l2_bytes)) ** WARM_SHARPNESS)
-    events[:, DRAM_TERMS] = np.where(warm, footprint * (1.0 - hit), footprint)[:, None]
+    usual = coefficients.copy()
+    unfitted = usual[:, COLUMN["l2_knee"]] <= 0
+    usual[unfitted, COLUMN["l2_knee"]] = WARM_KNEE
+    usual[unfitted, COLUMN["l2_knee_exponent"]] = WARM_SHARPNESS
+    events[:, DRAM_TERMS] *= dram_share(usual, ratio)[:, None]
     return events
 
 
-def _power_w(bundle: Bundle, gpu: GpuSpec, phases: Phases, latency_s: Array, sm_clock_mhz: Array, warm: BoolArray) -> Array:
+def _power_w(bundle: Bundle, gpu: GpuSpec, events: Array, latency_s: Array, sm_clock_mhz: Array) -> Array:
     model = power_model(bundle)
     if model is None:
         return np.full(len(latency_s), np.nan)
     point = board_tables(bundle, gpu).at(sm_clock_mhz)
-    rate = kernel_events(phases, gpu, warm) / latency_s[:, None]
+    rate = events / latency_s[:, None]
     if model.concavity != 1.0:
         full = full_rates(gpu, sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
         rate = full * (rate / full) ** model.concavity

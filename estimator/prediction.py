@@ -27,8 +27,10 @@ from estimator.power import (
     term_scale,
 )
 from estimator.quantities import HZ_PER_MHZ, MODULES, Array
+from estimator.residuals import log_corrections
 from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
 from estimator.spread import latency_log_std, power_log_std
+from estimator.tile_predictor import predicted_tiles
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
 from estimator.workload import Operator, Workload
 
@@ -188,7 +190,8 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         {name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators]
     )
     coefficients = with_efficiency(coefficients, efficiency)
-    lowered = lower(operators, gpu, coefficients)
+    lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors))
+    correction, _ = log_corrections(operators, served, bundle.residuals)
     counts = np.array(workload.counts)
     return Prepared(
         workload=workload,
@@ -198,7 +201,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         groups=tuple(served),
         counts=counts,
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
-        log_correction=np.zeros(len(operators)),
+        log_correction=correction,
         completed=np.array([o.origin != "listed" for o in operators], dtype=np.float64),
     )
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.quantities import Array, BoolArray
 from estimator.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -51,7 +51,8 @@ FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
 class ResidualTier:
     """Measured kernels of one group, columns of shape (n,).
 
-    points       (n, f) weighted log2 of the shape fields
+    fields       shape fields in which the group's kernels differ, each with its weight
+    points       (n, f) weighted log2 of these fields
     ln_error     ln(measured / equations)
     left_out     |ln(measured / prediction)| when the kernel was left out of the fit
     largest_work the largest work among them
@@ -59,6 +60,7 @@ class ResidualTier:
     beyond       90 % half width for work beyond the largest [ln]
     """
 
+    fields: tuple[tuple[str, float], ...]
     points: Array
     ln_error: Array
     left_out: Array
@@ -76,9 +78,16 @@ def shape_points(operators: Sequence[Operator]) -> Array:
     return _weighted_log(shapes, [(name, weights.get(name, 1.0)) for name in FAMILY_FIELDS[family]])
 
 
+def tier_points(tier: ResidualTier, operators: Sequence[Operator]) -> Array:
+    """Weighted log2 of the fields that a tier compares, shape (n, f)."""
+    shapes = np.array([[operator[name] for name, _ in tier.fields] for operator in operators], dtype=np.float64)
+    return _weighted_log(shapes, tier.fields)
+
+
 def _weighted_log(shapes: Array, fields: Sequence[tuple[str, float]]) -> Array:
     shift = np.array([1.0 if name in ZERO_ALLOWED else 0.0 for name, _ in fields])
-    return np.log2(shapes + shift) * np.array([weight for _, weight in fields])
+    points: Array = np.log2(shapes + shift) * np.array([weight for _, weight in fields])
+    return points
 
 
 def operator_work(operators: Sequence[Operator]) -> Array:
@@ -108,9 +117,11 @@ def tier_from_document(document: Mapping[str, Any]) -> ResidualTier:
 
 
 def _tier(document: Mapping[str, Any]) -> ResidualTier:
+    fields = tuple(zip(document["fields"], document["weights"], strict=True))
     shapes = np.array([document["points"][name] for name in document["fields"]], dtype=np.float64).T
     return ResidualTier(
-        points=_weighted_log(shapes, list(zip(document["fields"], document["weights"], strict=True))),
+        fields=fields,
+        points=_weighted_log(shapes, fields),
         ln_error=np.array(document["ln_error"], dtype=np.float64),
         left_out=np.array(document["left_out"], dtype=np.float64),
         **{name: float(document[name]) for name in ("largest_work", "near", "far", "beyond")},
@@ -131,7 +142,7 @@ def corrections(tier: ResidualTier, points: Array, work: Array) -> tuple[Array, 
     return correction, half / NORMAL_90
 
 
-def weighted_error(distance: Array, ln_error: Array, beyond: Array) -> Array:
+def weighted_error(distance: Array, ln_error: Array, beyond: BoolArray) -> Array:
     """r of rows of neighbours, nearest first, shape (q, k) → (q,)."""
     distance, ln_error = distance[:, :NEIGHBOURS], ln_error[:, :NEIGHBOURS]
     weight = (distance + SOFTENING) ** -3.0
@@ -167,5 +178,5 @@ def log_corrections(
     for group, index in members.items():
         chosen = [operators[i] for i in index]
         tier = tier_from_document(residuals[group])
-        correction[index], deviation[index] = corrections(tier, shape_points(chosen), operator_work(chosen))
+        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen))
     return correction, deviation

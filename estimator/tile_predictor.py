@@ -44,9 +44,9 @@ def tile_features(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
 
 def tree_from_document(document: Mapping[str, Any]) -> TilePredictor:
     """The tree in a bundle."""
-    whole = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
-    real = {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
-    return TilePredictor(**whole, **real)
+    columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
+    columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
+    return TilePredictor(**columns)
 
 
 def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:

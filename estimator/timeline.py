@@ -107,11 +107,18 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 
 def p_norm(values: Array, exponent: Array) -> Array:
     """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
-    top = values.max(axis=-1)
-    safe = np.maximum(top, _TINY)
-    ratio = values / safe[..., None]
-    total: Array = top * (ratio ** exponent[..., None]).sum(axis=-1) ** (1.0 / exponent)
+    top = _largest(values)
+    ratio = values / np.maximum(top, _TINY)[..., None]
+    total: Array = top * (ratio ** exponent[..., None] @ np.ones(values.shape[-1])) ** (1.0 / exponent)
     return total
+
+
+def _largest(values: Array) -> Array:
+    """Maximum over the last, short axis: column by column, which is several times faster than `max`."""
+    top: Array = values[..., 0].copy()
+    for i in range(1, values.shape[-1]):
+        np.maximum(top, values[..., i], out=top)
+    return top
 
 
 def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
@@ -128,7 +135,7 @@ def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio
     terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients), ratio)
     reference = float(sm_clock_hz.mean())
     seconds = np.where(_CLOCKED_TERM, terms / reference, terms)
-    top = np.maximum(seconds.max(axis=-1), _TINY)
+    top = np.maximum(_largest(seconds), _TINY)
     powers = (seconds / top[:, None]) ** exponent[:, None]
     clocked = powers[:, _CLOCKED_TERM].sum(axis=-1)
     constant = powers[:, ~_CLOCKED_TERM].sum(axis=-1)

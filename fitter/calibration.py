@@ -28,7 +28,7 @@ from fitter.export import (
     provenance_of,
     sensor_of,
 )
-from fitter.rows import Selection
+from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section
 from fitter.validation import (
@@ -49,15 +49,19 @@ GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
 PRIOR_KERNELS: Final = 5.0
 """Kernels that this prior counts for."""
 
-MOST_FOLD_ROWS: Final = 20_000
-"""Larger tables have one fold left out, not every fold in turn."""
+MOST_FOLD_ROWS: Final = 3000
+"""Larger tables have one fold left out, not every fold in turn: it shows enough, and fits take seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A bundle ready to be saved, its held-out errors, the predictions behind them, and warnings for the user."""
+    """A bundle ready to be saved, its held-out errors, the predictions behind them, and warnings for the user.
+
+    `selection` is what was fitted, with the rows that the fit itself rejected among the rejected ones.
+    """
 
     bundle: Bundle
+    selection: Selection
     errors: tuple[ErrorRow, ...]
     held_out: Mapping[str, Prediction]
     warnings: tuple[str, ...]
@@ -83,7 +87,9 @@ def calibrate(
     board = board_knowledge(selection, gpu)
     held_out = _held_out(selection, gpu, board.tables, seed, holdout, progress)
     progress("fitting all rows")
-    draft = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
+    found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
+    draft = found.bundle
+    selection = with_rejected(selection, found.rejected)
     progress("stating uncertainty")
     bundle = replace(
         draft,
@@ -94,8 +100,8 @@ def calibrate(
         sensor=sensor_of(selection),
         completion=completion_of(selection),
         provenance=provenance_of(selection, seed),
-        voltage=voltage_section(board.tables, board.voltage_std_v),
-        idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c),
+        voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
+        idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, gpu),
         uncertainty=_uncertainty(selection, gpu, board.tables, held_out, draft, seed),
@@ -106,6 +112,7 @@ def calibrate(
     documents = tuple(row.document() for row in errors)
     return Calibration(
         bundle=replace(bundle, errors=documents, notes=(*_prior_notes(bundle), *warnings)),
+        selection=selection,
         errors=errors,
         held_out=held_out,
         warnings=warnings,
@@ -128,9 +135,9 @@ def _held_out(
         workload_fold = workload_folds[number] if number < len(workload_folds) else None
         fitted = draft_from_rows(_without(kernels, kernel_fold), _without(workloads, workload_fold), gpu, tables, seed)
         if kernels is not None and kernel_fold is not None:
-            found.setdefault("kernels", []).append((kernel_fold, predict_kernel_rows(fitted, kernels.select(kernel_fold))))
+            found.setdefault("kernels", []).append((kernel_fold, predict_kernel_rows(fitted.bundle, kernels.select(kernel_fold))))
         if workloads is not None and workload_fold is not None:
-            found.setdefault("workloads", []).append((workload_fold, predict_workload_rows(fitted, workloads.select(workload_fold))))
+            found.setdefault("workloads", []).append((workload_fold, predict_workload_rows(fitted.bundle, workloads.select(workload_fold))))
     return {kind: filled_prediction(parts) for kind, parts in found.items()}
 
 

@@ -1,5 +1,6 @@
 """`fit check`: a bundle against data that it has not seen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +9,18 @@ import numpy as np
 from estimator.bundle_content import Bundle
 from fitter.display import selection_document
 from fitter.rows import Selection
-from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows
+from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings."""
+    """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings.
+
+    `summary` holds the errors of all kernels and of all workloads together.
+    """
 
     rows: tuple[ErrorRow, ...]
+    summary: Mapping[str, ErrorRow]
     families: tuple[ErrorRow, ...]
     raw: tuple[ErrorRow, ...]
     warnings: tuple[str, ...]
@@ -26,6 +31,7 @@ class Check:
             "bundle": {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name},
             **selection_document(selection),
             "errors": [row.document() for row in self.rows],
+            "summary": {kind: row.document() for kind, row in self.summary.items()},
             "workload_families": [row.document() for row in self.families],
             "workload_raw_errors": [row.document() for row in self.raw],
             "warnings": list(self.warnings),
@@ -37,6 +43,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     rows: list[ErrorRow] = []
     families: list[ErrorRow] = []
     raw: list[ErrorRow] = []
+    summary: dict[str, ErrorRow] = {}
     warnings = [
         f"forecast: rows of {name} are predicted from its specification, the bundle was fitted on {bundle.gpu.name}"
         for name in selection.gpus
@@ -45,15 +52,17 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     if selection.kernels is not None:
         kernels = predict_kernel_rows(bundle, selection.kernels)
         rows += error_rows(kernels)
+        summary["kernels"] = summary_row(kernels.known(), "kernels")
         unserved = int(np.isnan(kernels.predicted_s).sum())
         if unserved:
             warnings.append(f"no coefficients for {unserved} of {len(kernels)} kernel rows; they are not compared")
     if selection.workloads is not None:
         runs = predict_workload_rows(bundle, selection.workloads)
         rows += error_rows(runs)
+        summary["workloads"] = summary_row(runs.known(), "workloads")
         families += error_rows(by_model_family(runs, selection.workloads))
         raw += error_rows(predict_workload_rows(bundle, selection.workloads, raw=True))
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
-    return Check(rows=tuple(rows), families=tuple(families), raw=tuple(raw), warnings=tuple(warnings))
+    return Check(rows=tuple(rows), summary=summary, families=tuple(families), raw=tuple(raw), warnings=tuple(warnings))

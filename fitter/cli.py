@@ -80,6 +80,7 @@ def fit_command(**options: Any) -> int:
         progress=progress,
     )
     progress("")
+    selection = calibration.selection
     bundle = save_bundle(calibration.bundle, options["out"])
     if options["report"] is not None:
         _write_report(options["report"], bundle, selection, calibration)
@@ -106,7 +107,8 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     bundle = load_bundle(bundle_name)
     selection = read_selection(datasets, gpu)
     found = check_bundle(bundle, selection)
-    _say(found.document(bundle, selection) if options["as_json"] else [*selection_lines(selection), "", *error_table(found.rows)])
+    table = error_table([*found.rows, *found.summary.values()])
+    _say(found.document(bundle, selection) if options["as_json"] else [*selection_lines(selection), "", *table])
     return _finish(selection, found.warnings, options)
 
 
@@ -229,11 +231,13 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 
 def _fit_lines(bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any]) -> list[str]:
     from fitter.display import error_table, selection_lines
+    from fitter.validation import summary_row
 
     errors: Sequence[ErrorRow] = calibration.errors
     lines = [*selection_lines(selection), ""]
     if errors:
-        lines += [f"errors on the {options['holdout']:.0%} left out:", *error_table(errors), ""]
+        summary = [summary_row(prediction.known(), kind) for kind, prediction in calibration.held_out.items()]
+        lines += [f"errors on rows left out of the fit ({options['holdout']:.0%} at a time):", *error_table([*errors, *summary]), ""]
     lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
     lines.append(f"  {bundle.digest}")
     if options["report"] is not None:
@@ -244,6 +248,7 @@ def _fit_lines(bundle: "Bundle", selection: "Selection", calibration: "Calibrati
 
 def _fit_document(bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any]) -> dict[str, Any]:
     from fitter.display import selection_document
+    from fitter.validation import summary_row
 
     return {
         "bundle": str(options["out"]),
@@ -253,6 +258,7 @@ def _fit_document(bundle: "Bundle", selection: "Selection", calibration: "Calibr
         "gpu": bundle.gpu.name,
         **selection_document(selection),
         "errors": [row.document() for row in calibration.errors],
+        "summary": {kind: summary_row(prediction.known(), kind).document() for kind, prediction in calibration.held_out.items()},
         "warnings": list(calibration.warnings),
     }
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from fitter.validation import Errors, ErrorRow
+from fitter.validation import ErrorRow, Errors
 
 LARGEST_ERROR: Final = {"latency": 15.0, "power": 10.0}
 """Mean held-out error above which a kind of kernel is not described [percent]."""
@@ -24,20 +24,23 @@ FEWEST_KINDS: Final = 4
 
 
 def fit_warnings(rows: Sequence[ErrorRow]) -> tuple[str, ...]:
-    """One line for each kind of kernel, or quantity of whole workloads, that the fit describes poorly on held-out rows."""
+    """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly on held-out rows."""
     found = []
     for quantity, limit in LARGEST_ERROR.items():
         kinds = [(row, errors) for row in rows if (errors := _of(row, quantity)) is not None and errors.n >= FEWEST_ROWS]
-        typical = float(np.median([errors.mape for _, errors in kinds])) if len(kinds) >= FEWEST_KINDS else float("inf")
-        for row, errors in kinds:
-            if errors.mape > limit or (errors.mape > NOTABLE_ERROR and errors.mape > STANDS_OUT * typical):
-                what = " ".join(part for part in (row.family, row.operator, row.precision) if part)
-                compared = f", {errors.mape / typical:.1f} times the usual error" if errors.mape > STANDS_OUT * typical else ""
-                found.append(
-                    f"{quantity} of {what} is off by {errors.mape:.1f} % on rows left out of the fit{compared} (bias {errors.bias:+.1f} %): "
-                    "the model may lack what these kernels use"
-                )
+        usual = float(np.median([errors.mape for _, errors in kinds])) if len(kinds) >= FEWEST_KINDS else float("inf")
+        poor = [(row, e) for row, e in kinds if e.mape > limit or (e.mape > NOTABLE_ERROR and e.mape > STANDS_OUT * usual)]
+        poor.sort(key=lambda pair: -pair[1].mape)
+        if poor:
+            listed = ", ".join(_described(row, errors, usual) for row, errors in poor)
+            found.append(f"{quantity} of rows left out of the fit is poorly described, the model may lack something: {listed}")
     return tuple(found)
+
+
+def _described(row: ErrorRow, errors: Errors, usual: float) -> str:
+    what = " ".join(part for part in (row.family, row.operator, row.precision) if part)
+    compared = f", {errors.mape / usual:.1f} times the usual" if errors.mape > STANDS_OUT * usual else ""
+    return f"{what} {errors.mape:.1f} % (bias {errors.bias:+.1f} %{compared})"
 
 
 def _of(row: ErrorRow, quantity: str) -> Errors | None:

@@ -1,7 +1,7 @@
 """Rows → a bundle that predicts: kernels first, then runs of whole workloads, then power from both."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -9,13 +9,15 @@ import numpy as np
 from estimator.bundle_content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
-from fitter.kernel_fit import KernelFit, fit_kernels
+from fitter.errors import CalibrationError
+from fitter.kernel_groups import KernelFit, fit_kernel_groups
 from fitter.kernel_latency import GroupFit
 from fitter.latency import prior_groups
-from fitter.power import PowerRows, fit_power
+from fitter.power import fit_power
 from fitter.power_rows import kernel_power_rows
+from fitter.power_solver import PowerRows
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
-from fitter.rows import KernelRows, WorkloadRows
+from fitter.rows import KernelRows, RejectedRow, WorkloadRows
 from fitter.runs import fit_runs
 from fitter.sections import idle_section, power_section, voltage_section
 
@@ -36,19 +38,44 @@ COVARIANCE_DEPTH: Final = 2
 Values = Mapping[str, Mapping[str, float]]
 
 
-def draft_from_rows(kernels: KernelRows | None, workloads: WorkloadRows | None, gpu: GpuSpec, tables: BoardTables, seed: int) -> Bundle:
-    """A bundle fitted to rows of one GPU; it predicts, but says nothing of its origin or worth.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A bundle that predicts, but says nothing of its origin or worth, and what else the fit found.
+
+    `group_std` are standard deviations of ln(time) of kernels left out, by group; `rejected` are rows that disagree with
+    all others of their kind, they are not in the fit.
+    """
+
+    bundle: Bundle
+    group_std: Mapping[str, float]
+    rejected: tuple[RejectedRow, ...]
+
+
+def draft_from_rows(kernels: KernelRows | None, workloads: WorkloadRows | None, gpu: GpuSpec, tables: BoardTables, seed: int) -> Draft:
+    """Everything that rows of one GPU teach.
 
     Groups without rows are at their priors, or at what related kernels taught; their row count is 0.
     """
-    fit = fit_kernels(kernels, gpu, seed=seed) if kernels is not None else KernelFit(groups={})
+    if kernels is None:
+        if workloads is None:
+            raise CalibrationError("no rows to fit")
+        return Draft(bundle=fit_runs(workloads, gpu, tables).bundle, group_std={}, rejected=())
+    fit = fit_kernel_groups(kernels, gpu, seed=seed)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     start = _lent(measured) | measured
-    power_rows = None if kernels is None else _kernel_power(kernels, gpu, prior_groups() | start)
+    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups() | start)
     if workloads is None:
-        return _kernel_draft(fit, start, gpu, tables, power_rows)
-    runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=start or None)
-    return _with_kernels(runs.bundle, fit)
+        bundle = _kernel_draft(fit, start, gpu, tables, power_rows)
+    else:
+        bundle = _with_kernels(fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=start).bundle, fit)
+    return Draft(bundle=bundle, group_std=fit.group_std, rejected=fit.rejected)
+
+
+def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:
+    """The rows that the latency fit did not reject."""
+    places = {(row.source, row.row) for row in rejected}
+    keep = [(rows.sources[source], int(row)) not in places for source, row in zip(rows.source_index, rows.row, strict=True)]
+    return rows.select(np.array(keep, dtype=np.bool_)) if places else rows
 
 
 def _lent(measured: Values) -> dict[str, dict[str, float]]:
@@ -89,7 +116,9 @@ def _kernel_draft(fit: KernelFit, start: Values, gpu: GpuSpec, tables: BoardTabl
 def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
     """One group's coefficients; without a fit they are as uncertain as their priors."""
     if fit is not None:
-        return GroupCoefficients(coefficients=dict(values), ln_std=fit.ln_std, identified=dict(fit.identified), rows=fit.rows)
+        spread = {name: std for name, std in fit.ln_std.items() if name in values}
+        known = {name: decided for name, decided in fit.identified.items() if name in values}
+        return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
     widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > CONSTANT_WIDTH}
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
@@ -99,15 +128,10 @@ def _with_kernels(bundle: Bundle, fit: KernelFit) -> Bundle:
     groups = dict(bundle.groups)
     for key, one in fit.groups.items():
         section = groups[key]
-        groups[key] = GroupCoefficients(
-            coefficients=section.coefficients,
-            ln_std={**one.ln_std, **{name: min(std, one.ln_std.get(name, std)) for name, std in section.ln_std.items()}},
-            identified={
-                **section.identified,
-                **{name: known or section.identified.get(name, False) for name, known in one.identified.items()},
-            },
-            rows=one.rows,
-        )
+        alone = _section(key, section.coefficients, one)
+        moved = {name: min(std, alone.ln_std.get(name, std)) for name, std in section.ln_std.items()}
+        known = {name: decided or section.identified.get(name, False) for name, decided in alone.identified.items()}
+        groups[key] = replace(section, ln_std={**alone.ln_std, **moved}, identified={**section.identified, **known}, rows=one.rows)
     return replace(bundle, groups=groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
 
 

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from estimator.quantities import Array, IntArray
-from estimator.residuals import FAR, NORMAL_90, SPREAD_NEIGHBOURS, SPREAD_OFFSET, nearest
-from fitter.residual_tier import ShapeErrors
+from estimator.residuals import FAR, NORMAL_90, SPREAD_NEIGHBOURS, SPREAD_OFFSET
+from fitter.residual_tier import ShapeErrors, neighbours
 
 FOLDS: Final = 4
 
@@ -46,7 +46,7 @@ def interval_quantiles(shapes: ShapeErrors, left_out: Array, distance: Array, fo
     forecast: |ln error| of the largest rows when forecast from the rest, empty where there was no such test.
     """
     error = shapes.mean(left_out)
-    _, index = nearest(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
+    _, index = neighbours(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
     sigma = SPREAD_OFFSET + error[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + error
     ratio = left_out / sigma[shapes.index]
     near_rows = distance <= FAR

@@ -1,22 +1,238 @@
 """Everything that kernels measured one by one teach: coefficients by group, tiles, residual tier, intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from estimator.coefficients import Prior, coefficient_vector, group_key, longest_prefix
+from estimator.coefficients import group_key, longest_prefix
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix
-from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.tile_predictor import predicted_tiles
+from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator
-from fitter.intervals import folds_of, interval_quantiles, largest_rows
-from fitter.kernel_latency import ERROR_SCALE, GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
-from fitter.objective import robust_residual
-from fitter.priors import FLOOR_WIDTH, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, around, kernel_priors
-from fitter.residual_tier import FEWEST_POINTS, ShapeErrors, corrected, shape_errors, tier_document
+from fitter.kernel_latency import GroupFit
+from fitter.kernel_section import KernelSection, SectionFit, SectionRows, with_widest_split
+from fitter.priors import GROUP_PRIORS, PERSISTENT_ARCHITECTURES, around, kernel_priors
+from fitter.refinement import refine_section
+from fitter.residual_tier import FEWEST_POINTS
 from fitter.rows import KernelRows, RejectedRow
-from fitter.tiles import fit_tiles
+
+TileSource = Literal["auto", "named", "free"]
+"""Tiles of matrix products: from kernel names, the fastest candidate, or whichever predicts better."""
+
+NAMED_SHARE: Final = 0.5
+"""Kernel names decide where at least this share of a section's rows has them."""
+
+SIBLING_NARROWING: Final = 0.5
+"""Widths of priors around a sibling's coefficients, in widths of the general priors."""
+
+OUTLIER_FACTOR: Final = 3.0
+OUTLIER_RATIO: Final = 10.0
+"""A row off by more than this factor, and by this many times the usual error of its section, is a failed measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFit:
+    """What kernels measured one by one taught.
+
+    groups           coefficients by group
+    tile_predictors  decision trees by group, as `estimator.tile_predictor` reads them
+    residuals        residual tiers by group, as `estimator.residuals` reads them
+    group_std        standard deviation of ln(time) of kernels left out of the fit, by group
+    domain           range of every shape field, by group
+    rejected         rows that disagree with all others of their kind
+    equations_s      times of all rows by the equations as fitted to them [s], shape (n,)
+    left_out_s       times of all rows as predicted when they were left out of the fit [s], shape (n,); the equations' where not refined
+    """
+
+    groups: Mapping[str, GroupFit]
+    tile_predictors: Mapping[str, FrozenMapping[Any]]
+    residuals: Mapping[str, FrozenMapping[Any]]
+    group_std: Mapping[str, float]
+    domain: Mapping[str, Mapping[str, tuple[float, float]]]
+    rejected: tuple[RejectedRow, ...]
+    equations_s: Array
+    left_out_s: Array
+
+
+def fit_kernel_groups(
+    rows: KernelRows,
+    gpu: GpuSpec,
+    *,
+    seed: int,
+    tiles: TileSource = "auto",
+    sibling: Mapping[str, Mapping[str, float]] | None = None,
+    refine: bool = True,
+) -> KernelFit:
+    """Coefficients, tiles, residual tiers and intervals from kernels of one GPU.
+
+    sibling: coefficients of a similar GPU or precision by group, around which the priors are then narrow.
+    refine: whether to add residual tiers and intervals (they cost about as much again).
+    """
+    operators = rows.row_operators()
+    parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
+    results = [_fit_part(part, gpu, seed, tiles, sibling or {}, refine) for part in parts]
+    equations, left_out = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    rejected: list[RejectedRow] = []
+    for part, result in zip(parts, results, strict=True):
+        equations[part.index], left_out[part.index] = result.equations_s, result.left_out_s
+        rejected.extend(_rejected(rows, part.index[result.outliers], result.equations_s[result.outliers]))
+    groups = {key: fit for result in results for key, fit in result.fit.groups.items()}
+    trees = {result.key: FrozenMapping(result.fit.tree) for result in results if result.fit.tree is not None}
+    for root, key in _roots(results).items():
+        groups.setdefault(root, groups[key])
+    return KernelFit(
+        groups=groups,
+        tile_predictors=trees,
+        residuals={key: tier for result in results for key, tier in result.tiers.items()},
+        group_std={key: std for result in results for key, std in result.std.items()},
+        domain=_domain(operators, groups),
+        rejected=tuple(rejected),
+        equations_s=equations,
+        left_out_s=left_out,
+    )
+
+
+class _Part:
+    """The rows of one section among all."""
+
+    def __init__(self, key: str, index: IntArray, rows: KernelRows, operators: list[Operator], gpu: GpuSpec) -> None:
+        own = rows.select(index)
+        self.key = key
+        self.index = index
+        self.free_clock = bool(np.any(~np.isfinite(own.sm_clock_mhz) & ~np.isfinite(own.sm_clock_asked_mhz)))
+        chosen = tuple(operators[i] for i in index)
+        self.rows = SectionRows(
+            operators=chosen,
+            leaves=tuple(group_key(operator) for operator in chosen),
+            sm_clock_hz=own.clock_mhz(gpu) * HZ_PER_MHZ,
+            warm=own.l2_warm,
+            latency_s=own.latency_s,
+            weight=own.weight,
+            known=KnownTiles(tile_m=own.tile_m, tile_n=own.tile_n, split=own.split_k),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    key: str
+    fit: SectionFit
+    rows: int
+    tiers: Mapping[str, FrozenMapping[Any]]
+    std: Mapping[str, float]
+    equations_s: Array
+    left_out_s: Array
+    outliers: IntArray
+
+
+def section_key(operator: Operator) -> str:
+    """Family, operator and precision: kernels of one library function."""
+    parts = [operator.family, operator.operator, operator.precision]
+    return ".".join([*parts, "cuda"] if operator.cuda_cores else parts)
+
+
+def _sections(operators: list[Operator]) -> dict[str, IntArray]:
+    found: dict[str, list[int]] = {}
+    for i, operator in enumerate(operators):
+        found.setdefault(section_key(operator), []).append(i)
+    return {key: np.array(index, dtype=np.int64) for key, index in found.items()}
+
+
+def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]], refine: bool) -> _Result:
+    section = _section(part, gpu, seed, tiles, sibling)
+    everything = np.arange(len(part.rows))
+    fit = section.fit(everything)
+    equations = section.predict(fit, everything)
+    error = np.log(part.rows.latency_s / equations)
+    usual = float(np.median(np.abs(error)))
+    outliers = np.flatnonzero(np.abs(error) > max(np.log(OUTLIER_FACTOR), OUTLIER_RATIO * usual))
+    trusted = np.setdiff1d(everything, outliers)
+    tiers: Mapping[str, FrozenMapping[Any]] = {}
+    std = {key: float(np.sqrt(np.mean(error[trusted] ** 2))) for key in fit.groups}
+    left_out = equations
+    if refine and len(trusted) >= FEWEST_POINTS:
+        refined = refine_section(section, fit, error, trusted, seed)
+        tiers, std = refined.tiers, std | dict(refined.std)
+        left_out = np.where(np.isfinite(refined.left_out), part.rows.latency_s * np.exp(-refined.left_out), equations)
+    return _Result(
+        key=part.key, fit=fit, rows=len(error), tiers=tiers, std=std, equations_s=equations, left_out_s=left_out, outliers=outliers
+    )
+
+
+def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]]) -> KernelSection:
+    """The section with its priors and the better of the two ways to tell a tile."""
+    first = part.rows.operators[0]
+    matrix = bool(is_matrix([first])[0])
+    on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
+    priors = kernel_priors(part.key, gpu, cuda_cores=on_cuda, warm=bool(part.rows.warm.any()), free_clock=part.free_clock)
+    known = longest_prefix(part.key, sibling)
+    if known is not None:
+        priors = around(sibling[known], priors, SIBLING_NARROWING)
+    if not matrix:
+        return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
+    named = float(np.isfinite(part.rows.known.tile_m).mean()) >= NAMED_SHARE
+    if named and tiles != "free":
+        section = KernelSection(part.key, part.rows, gpu, priors, "named", seed=seed)
+        if tiles == "named":
+            return section
+        return _better(section, KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed), seed)
+    if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
+        priors = with_widest_split(part.key, part.rows, gpu, priors, np.arange(len(part.rows)), seed=seed)
+    return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
+
+
+def _better(first: KernelSection, second: KernelSection, seed: int) -> KernelSection:
+    """The section that predicts a random part of the rows better from the others."""
+    aside = np.random.default_rng(seed).random(len(first.rows)) < TEST_SHARE
+    train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
+    if not len(train) or not len(test):
+        return first
+    errors = [
+        np.abs(np.log(section.predict(section.fit(train), test) / section.rows.latency_s[test])).mean() for section in (first, second)
+    ]
+    return first if errors[0] <= errors[1] else second
+
+
+TEST_SHARE: Final = 0.25
+"""Share of rows on which the two ways to tell a tile are compared."""
+
+
+def _roots(results: list[_Result]) -> dict[str, str]:
+    """For every family-level group the section that stands in for operators and precisions that were not measured: the largest."""
+    roots: dict[str, _Result] = {}
+    for result in results:
+        root = longest_prefix(result.key, GROUP_PRIORS)
+        if root is not None and (root not in roots or result.rows > roots[root].rows):
+            roots[root] = result
+    return {root: result.key for root, result in roots.items()}
+
+
+def _domain(operators: list[Operator], groups: Mapping[str, object]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Range of every shape field that each group has seen."""
+    shapes: dict[str, list[tuple[float, ...]]] = {}
+    family: dict[str, str] = {}
+    for operator in operators:
+        group = longest_prefix(group_key(operator), groups.keys())
+        if group is not None:
+            shapes.setdefault(group, []).append(operator.shape)
+            family[group] = operator.family
+    ranges = {}
+    for group, found in shapes.items():
+        table = np.array(found)
+        fields = FAMILY_FIELDS[family[group]]
+        ranges[group] = {name: (float(table[:, i].min()), float(table[:, i].max())) for i, name in enumerate(fields)}
+    return ranges
+
+
+def _rejected(rows: KernelRows, index: IntArray, predicted_s: Array) -> list[RejectedRow]:
+    return [
+        RejectedRow(
+            source=rows.sources[rows.source_index[i]],
+            row=int(rows.row[i]),
+            reason="OUTLIER",
+            detail=f"latency_s = {rows.latency_s[i]:.4g} where kernels of its kind take about {predicted:.4g}",
+        )
+        for i, predicted in zip(index.tolist(), predicted_s.tolist(), strict=True)
+    ]

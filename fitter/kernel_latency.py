@@ -17,7 +17,7 @@ from estimator.phases import Phases
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator
-from fitter.objective import Solution, solve
+from fitter.objective import Solution, robust_residual, solve
 from fitter.priors import FLOOR_WIDTH, LIMITS, WIDEST_SHIFT
 from fitter.sensitivities import log_measured
 
@@ -144,7 +144,7 @@ def chosen_phases(problem: KernelProblem, coefficients: Array) -> Phases:
     count, width = problem.candidates.tile_area.shape
     if width == 1 or problem.settled.all():
         return problem.candidates.take(np.zeros(count, dtype=np.int64))
-    seconds = kernel_seconds(problem.candidates, coefficients, problem.choice_hz, problem.ratio[:, None])
+    seconds = kernel_seconds(problem.candidates, coefficients, problem.choice_hz)
     return problem.candidates.take(np.where(problem.settled, 0, seconds.argmin(axis=1)))
 
 
@@ -155,13 +155,21 @@ def predicted_seconds(problem: KernelProblem, coefficients: Mapping[str, float])
     return measured_seconds(gpu_s, vector)
 
 
-def fit_group(problem: KernelProblem, priors: Mapping[str, Prior], *, rounds: int = TILE_ROUNDS) -> GroupFit:
-    """Coefficients of one group.  Needs a few rows only: what these do not tell stays at the priors."""
+def fit_group(
+    problem: KernelProblem, priors: Mapping[str, Prior], *, start: Mapping[str, float] | None = None, rounds: int = TILE_ROUNDS
+) -> GroupFit:
+    """Coefficients of one group.  Needs a few rows only: what these do not tell stays at the priors.
+
+    start: coefficients from which to start in place of the priors' centres, where a similar fit is known.
+    """
     priors = _with_host(problem, dict(priors))
     names = tuple(name for name, prior in priors.items() if prior.width >= FIXED_WIDTH)
     centre = coefficient_vector({name: prior.centre for name, prior in priors.items()})
-    fitted = _Fit(problem, names, priors, centre)
-    solution = fitted.run(rounds)
+    first = np.zeros(len(names))
+    if start is not None:
+        whole = dict(start) if "offset_s" in priors else {**start, "epsilon_s": start["epsilon_s"] + start.get("offset_s", 0.0)}
+        first = np.array([np.log(whole.get(name, priors[name].centre) / priors[name].centre) for name in names])
+    solution = _Fit(problem, names, priors, centre).run(rounds, first)
     values = centre[column_index(priors)].copy()
     moved = dict(zip(names, np.exp(solution.log_shift), strict=True))
     coefficients = {name: float(value * moved.get(name, 1.0)) for name, value in zip(priors, values, strict=True)}
@@ -187,10 +195,10 @@ class _Fit:
         self.limits = _log_limits(names, priors)
         self.floor = centre[COLUMN["floor_s"]]
 
-    def run(self, rounds: int) -> Solution:
+    def run(self, rounds: int, start: Array) -> Solution:
         """Rounds on kernels well above the floor first, then on all."""
         solution = None
-        shift = np.zeros(len(self.columns))
+        shift = np.clip(start, *self.limits)
         above = np.flatnonzero(self.problem.latency_s > ABOVE_FLOOR * self.floor)
         free = not (self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1)
         passes = rounds if free else 2
@@ -227,11 +235,17 @@ class _Fit:
             self.width,
             scale=ERROR_SCALE,
             weight=row_weights(part.latency_s, part.weight),
-            start=np.clip(start, *self.limits),
+            start=start,
             evaluations=evaluations,
             log_jacobian=lambda shift: at(shift)[1][:, self.columns],
             limits=self.limits,
         )
+
+
+def weighted_loss(problem: KernelProblem, coefficients: Mapping[str, float]) -> float:
+    """The objective of a fit without its priors."""
+    error = np.log(predicted_seconds(problem, coefficients) / problem.latency_s)
+    return float(row_weights(problem.latency_s, problem.weight) @ robust_residual(error, ERROR_SCALE) ** 2)
 
 
 def row_weights(latency_s: Array, weight: Array) -> Array:

@@ -10,9 +10,9 @@ from estimator.kernel_prediction import kernel_events
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.power import L2_CREDIT, power_events
 from estimator.quantities import HZ_PER_MHZ
-from estimator.timeline import workload_seconds
+from estimator.timeline import warm_ratio, workload_seconds
 from fitter.latency import group_table, run_kernels, run_seconds
-from fitter.power import PowerRows
+from fitter.power_solver import PowerRows
 from fitter.rows import KernelRows, WorkloadRows
 
 
@@ -40,7 +40,8 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     operators = keep.row_operators()
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
     known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
-    events = kernel_events(lower(operators, gpu, coefficients, known).phases, gpu, keep.l2_warm)
+    phases = lower(operators, gpu, coefficients, known).phases
+    events = kernel_events(phases, gpu, coefficients, warm_ratio(phases, gpu, keep.l2_warm))
     return PowerRows(
         power_w=keep.power_w,
         clock_mhz=keep.clock_mhz(gpu),

@@ -27,6 +27,7 @@ REASONS: Final[dict[str, str]] = {
     "OTHER_GPU": "another GPU than the one asked for",
     "DUPLICATE": "the same row as an earlier one, to the last digit",
     "ABOVE_ROOF": "faster than the hardware's peak rates allow",
+    "OUTLIER": "time far from that of all other kernels of its kind",
     "ABOVE_LIMIT": "power above the power limit",
     "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",
     "MISSING_WORKLOAD": "the workload file is missing, lies outside the data set's folder or cannot be read",
@@ -326,3 +327,18 @@ class Selection:
     def row_count(self) -> int:
         """Rows that were read, accepted or not."""
         return sum(dataset.rows for dataset in self.datasets)
+
+
+def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Selection:
+    """The selection with further rejected rows counted; its accepted rows stay, the fit has left these out by itself."""
+    if not rejected:
+        return selection
+    datasets = []
+    for dataset in selection.datasets:
+        own = [row for row in rejected if row.source == dataset.name]
+        counts = dict(dataset.rejected)
+        for reason, count in count_reasons(own).items():
+            counts[reason] = counts.get(reason, 0) + count
+        used = dataset.used - sum(not row.power_only for row in own)
+        datasets.append(replace(dataset, used=used, rejected=counts))
+    return replace(selection, rejected=(*selection.rejected, *rejected), datasets=tuple(datasets))

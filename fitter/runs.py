@@ -12,8 +12,9 @@ from estimator.power import BoardTables
 from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray
 from fitter.latency import LatencyFit, fit_latency
-from fitter.power import PowerFit, PowerRows, fit_power
+from fitter.power import PowerFit, fit_power
 from fitter.power_rows import join_power_rows, workload_power_rows
+from fitter.power_solver import PowerRows
 from fitter.rows import WorkloadRows
 from fitter.sections import draft_bundle
 

@@ -35,7 +35,7 @@ def fit_tiles(operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles, *,
         return None
     tiles, tile_class = np.unique(np.stack([known.tile_m[rows], known.tile_n[rows]], axis=1), axis=0, return_inverse=True)
     split_class = _split_class(np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0))
-    features = tile_features([operators[i] for i in rows], gpu)
+    features = tile_features([operators[i] for i in rows.tolist()], gpu)
     learner = DecisionTreeClassifier(max_depth=DEPTH, min_samples_leaf=SMALLEST_LEAF, random_state=seed)
     learner.fit(features, np.stack([tile_class.reshape(-1), split_class], axis=1))
     return _document(learner, tiles)

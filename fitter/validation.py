@@ -166,6 +166,20 @@ def error_rows(prediction: Prediction) -> list[ErrorRow]:
     return rows
 
 
+def summary_row(prediction: Prediction, family: str) -> ErrorRow:
+    """Errors over all rows together, whatever their kind."""
+    gpus = sorted({label[0] for label in prediction.labels})
+    return ErrorRow(
+        gpu=", ".join(gpus),
+        family=family,
+        operator="all",
+        precision="",
+        n=len(prediction),
+        latency=errors_of(prediction.measured_s, prediction.predicted_s, prediction.latency_ln_std),
+        power=errors_of(prediction.measured_w, prediction.predicted_w, prediction.power_ln_std),
+    )
+
+
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
     """Kernels at their own clocks, each on its own GPU; tiles from kernel names are used where known.
 
@@ -184,7 +198,8 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
         served = np.array([group is not None for group in table.groups])
         columns["latency"][own] = np.where(served, table.latency_s, np.nan)
         columns["power"][own] = np.where(served, table.power_w, np.nan)
-        columns["latency_ln"][own] = _stated_std(bundle.uncertainty.get("latency", {}), table.groups)
+        common = _stated_std(bundle.uncertainty.get("latency", {}), table.groups)
+        columns["latency_ln"][own] = np.where(np.isfinite(table.latency_ln_std), table.latency_ln_std, common)
         columns["power_ln"][own] = _stated_std(bundle.uncertainty.get("power", {}), table.groups)
     operators = rows.row_operators()
     return Prediction(

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import Operator
+from estimator.workload import Operator, conv_output_size
 
 MIN_LAUNCHES: Final = 3
 """Fewer launches say nothing about their spread."""
@@ -18,11 +18,6 @@ def launches_for(window_s: float, launch_s: float) -> int:
     if not (0.0 < launch_s < math.inf and 0.0 < window_s < math.inf):
         raise ValueError(f"a window of {window_s!r} s and launches of {launch_s!r} s: both must be positive and finite")
     return min(MAX_LAUNCHES, max(MIN_LAUNCHES, math.ceil(window_s / launch_s)))
-
-
-def output_size(size: float, kernel: float, stride: float, padding: float) -> int:
-    """Length of a convolution's output along one axis."""
-    return int((size + 2.0 * padding - kernel) // stride) + 1
 
 
 def operator_flop(operator: Operator) -> float:
@@ -69,6 +64,5 @@ def operator_bytes(operator: Operator) -> float:
 
 
 def _output_positions(operator: Operator) -> float:
-    height = output_size(operator["height"], operator["kernel_h"], operator["stride"], operator["padding"])
-    width = output_size(operator["width"], operator["kernel_w"], operator["stride"], operator["padding"])
-    return max(0, height) * max(0, width)
+    height, width = conv_output_size(operator)
+    return height * width

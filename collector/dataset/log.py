@@ -4,6 +4,7 @@ An Arrow IPC stream beside the output, a batch for each append with the CRC of i
 every batch.  A stream needs no end mark: whatever was cut off is found and left out when it is read again.
 """
 
+import io
 import json
 import os
 import zlib
@@ -76,13 +77,26 @@ def read_log(path: Path) -> RecoveredLog:
     return RecoveredLog(table=table, metadata=decode_metadata(encoded, str(path)), torn_bytes=len(content) - end)
 
 
+class _WholeWrites(io.FileIO):
+    """An unbuffered file whose writes are whole, or raise: a disk that fills up takes a part first."""
+
+    def write(self, data: Any) -> int:
+        """Write all bytes.  Raises OSError."""
+        view = memoryview(data).cast("B")
+        total = len(view)
+        while view:
+            written = super().write(view)
+            view = view[written or 0 :]
+        return total
+
+
 class LogStream:
     """A log open for writing; `append` returns when the row is on disk.  Used by `open_kernel_writer` alone."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file = path.open("wb", buffering=0)
+        self._file = _WholeWrites(path, "wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
-        self.sync()
+        self.append(pa.RecordBatch.from_pylist([], schema=schema))  # the schema and its metadata go out with the first batch
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Write a batch and wait until it is on disk.  Raises OSError."""

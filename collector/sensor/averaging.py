@@ -23,6 +23,8 @@ TRAILING_MEAN_S: Final = 0.5
 
 DELAY_LIMIT_S: Final = 0.014
 """Delays searched, either sign: a reader stamps up to some milliseconds early."""
+SEARCH_ROUNDS: Final = 7
+"""Rounds of the search from a start point; the last grid is 0.4 % of the first."""
 STEADY_SHARE: Final = 0.01
 MIN_STEADY: Final = 15
 """Updates count as steady where the expectation moves by less than this share; so many are needed."""
@@ -141,7 +143,7 @@ def _fit_kernel(kernel: str, shapes: LoadShapes, time_s: Array, value: Array, pe
     start_scores = scores(grid)
     step = float(np.median(np.diff(widths))) if len(widths) > 1 else 0.0
     half_width = np.array([step, delays[1] - delays[0]])
-    candidates = [zoom_maximum(scores, start, half_width, rounds=9) for start in _two_best(grid, start_scores, half_width)]
+    candidates = [zoom_maximum(scores, start, half_width, rounds=SEARCH_ROUNDS) for start in _two_best(grid, start_scores, half_width)]
     point, _ = max(candidates, key=lambda item: item[1])
     times, parameter = time_s[None, :] - point[1], float(np.exp(point[0]))
     design = columns_of(parameter, times)
@@ -297,11 +299,11 @@ def _doubt(fits: tuple[KernelFit, ...], time_s: Array, load: LoadStamps) -> str:
         return f"the load has {load.edges} edges; at least {CLAIM_EDGES} tell kernels apart"
     if best.r2 < CLAIM_R2:
         return f"the best kernel explains {best.r2:.0%} of the variance; something else moved the power"
-    if abs(best.delay_s) > 0.98 * DELAY_LIMIT_S:
-        return f"the delay lies at its bound, {best.delay_s * 1e3:.1f} ms"
     hole = _phase_hole(time_s - best.delay_s, load)
     if hole > CLAIM_PHASE_HOLE:
         return f"the load is locked to the update clock: {hole:.0%} of its period is never seen; change the load's period"
+    if abs(best.delay_s) > 0.98 * DELAY_LIMIT_S:
+        return f"the delay lies at its bound, {best.delay_s * 1e3:.1f} ms"
     if lead < CLAIM_LEAD or z < needed:
         return f"{best.kernel} and {runner.kernel} explain the readings about equally well (lead {lead:.1f}, {z:.1f} standard deviations)"
     return ""

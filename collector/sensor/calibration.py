@@ -1,7 +1,9 @@
 """What is known of one power sensor, as a value and as JSON."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import SensorError
@@ -100,6 +102,27 @@ def calibration_from_document(document: Mapping[str, Any], where: str = "sensor 
     values["notes"] = FrozenMapping({str(key): str(text) for key, text in notes.items()})
     values["candidates"] = tuple(FrozenMapping(candidate) for candidate in candidates)
     return SensorCalibration(**values)
+
+
+def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibration:
+    """A calibration of one board's sensor from a JSON file.
+
+    Raises SensorError for a file that cannot be read, is none, or belongs to another board or driver: a driver may
+    change what a sensor does.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise SensorError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise SensorError(f"{path}: no JSON document ({error})") from error
+    if not isinstance(document, Mapping):
+        raise SensorError(f"{path}: no sensor calibration; `collect sensor --out {path}` makes one")
+    calibration = calibration_from_document(document, str(path))
+    for name, mine, theirs in (("board", gpu_uuid, calibration.gpu_uuid), ("driver", driver, calibration.driver)):
+        if mine != theirs:
+            raise SensorError(f"{path}: for {name} {theirs}, this is {name} {mine}; characterise this one with `collect sensor`")
+    return calibration
 
 
 def _tables(value: object) -> bool:

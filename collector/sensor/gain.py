@@ -19,6 +19,9 @@ STEADY_STEP_S: Final = 2e-3
 """Updates count where the averaged power moves by less than this share within this time: there a delay does no harm."""
 HUBER: Final = 1.5
 """Residuals beyond this many standard deviations count less."""
+GAIN_STD_FLOOR: Final = 1.5e-3
+OFFSET_STD_FLOOR_W: Final = 0.25
+"""What a fit's own errors leave out (averaging known only so well); 90 % of simulated sensors lie within 0.0026 and 0.46 W."""
 BLOCKS: Final = 12
 MIN_SPAN_W: Final = 10.0
 """Least spread of the meter's power; a smaller one tells no gain."""
@@ -62,7 +65,12 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerReadings) -> Gain:
     scores = design * (weight * residual)[:, None]
     sums = np.array([part.sum(axis=0) for part in np.array_split(scores, BLOCKS)])
     std = np.sqrt(np.maximum(np.diag(inverse @ (sums.T @ sums) @ inverse), np.diag(inverse) * scale**2))
-    return Gain(gain=float(solution[0]), gain_std=float(std[0]), offset_w=float(solution[1]), offset_std_w=float(std[1]))
+    return Gain(
+        gain=float(solution[0]),
+        gain_std=float(np.hypot(std[0], GAIN_STD_FLOOR)),
+        offset_w=float(solution[1]),
+        offset_std_w=float(np.hypot(std[1], OFFSET_STD_FLOOR_W)),
+    )
 
 
 def _averaged(meter_s: Array, power_w: Array, fit: KernelFit, time_s: Array) -> tuple[Array, Array]:

@@ -18,6 +18,8 @@ SLOW_RISE_S: Final = 0.05
 """Two poles for the part that follows later: clock boost, voltage regulation."""
 CREEP_S: Final = 0.8
 """One pole for what creeps: leakage with temperature, the tail after a load."""
+FOURIER_MULTIPLE: Final = 1024
+"""Grids are a multiple of this long, which keeps Fourier transforms fast."""
 LEAD_S: Final = 2.5
 """Rest added before and after, so that nothing wraps around."""
 
@@ -55,7 +57,7 @@ def load_shapes(load: LoadStamps, until_s: float) -> LoadShapes:
     """The three shapes of a load, from LEAD_S before its first edge to LEAD_S after `until_s`."""
     origin = float(load.start_s[0]) - LEAD_S
     count = int((until_s + LEAD_S - origin) / BIN_S)
-    count = int(2 ** np.ceil(np.log2(count)))
+    count += -count % FOURIER_MULTIPLE
     level_sum = np.zeros(count + 1)
     grid = np.arange(count + 1) * BIN_S
     for start, end in zip(load.start_s - origin, load.end_s - origin, strict=True):

@@ -140,19 +140,23 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
 def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:
     """Updates in a short stretch of polls when the period is known; an update that repeats its value counts as well.
 
-    An update's time is the middle of its bracket.  Without any change there is one update for each period.
+    Changes divide the stretch; each part holds as many updates as periods fit in (rounded), a part between two
+    changes at least one.
     """
     finite = np.isfinite(value)
     time_s, value = time_s[finite], value[finite]
     if not len(value):
         return Updates(time_s=np.empty(0), value=np.empty(0), number=np.empty(0, dtype=np.int64))
     changes = find_changes(time_s, value)
-    first = time_s[0] if not len(changes.value) else 0.5 * (changes.after_s[0] + changes.until_s[0])
-    starts = np.concatenate([[first], 0.5 * (changes.after_s + changes.until_s)[1:]]) if len(changes.value) else np.array([first])
-    values = changes.value if len(changes.value) else value[:1]
-    ends = np.append(starts[1:], time_s[-1])
-    repeats = np.maximum(1, np.rint((ends - starts) / period_s).astype(np.int64))
-    repeats[-1] = max(1, int((ends[-1] - starts[-1]) / period_s))
+    edges = 0.5 * (changes.after_s + changes.until_s)
+    values = np.append(value[:1], changes.value)
+    starts, ends = np.append(time_s[0], edges), np.append(edges, time_s[-1])
+    repeats = np.rint((ends - starts) / period_s).astype(np.int64)
+    repeats[1:-1] = np.maximum(repeats[1:-1], 1)
+    if not repeats.sum():
+        repeats[-1] = 1
+    if len(edges):
+        starts[0] = ends[0] - repeats[0] * period_s
     within = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     return Updates(
         time_s=np.repeat(starts, repeats) + within * period_s,

@@ -155,18 +155,19 @@ def _check_clocks(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[in
 def _check_roof(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int, tuple[str, str]]) -> None:
     """Rows faster than their hardware, or in a number format that it does not have, are rejected."""
     for spec in dict.fromkeys(spec for spec in specs if spec is not None):
-        rows = [i for i, own in enumerate(specs) if own is spec and i not in reasons]
+        named = enumerate(zip(specs, raw.operators, strict=True))
+        rows = {i: operator for i, (own, operator) in named if own is spec and operator is not None and i not in reasons}
         if not rows:
             continue
         operators: dict[Operator, int] = {}
-        position = np.array([operators.setdefault(raw.operators[i], len(operators)) for i in rows])
+        position = np.array([operators.setdefault(operator, len(operators)) for operator in rows.values()])
         work = minimal_work(tuple(operators), spec)
-        index = np.array(rows, dtype=np.int64)
+        index = np.array(list(rows), dtype=np.int64)
         clock = np.where(np.isnan(raw.sm_clock_mhz[index]), raw.sm_clock_asked_mhz[index], raw.sm_clock_mhz[index])
         roof = roof_seconds(work.take(position), spec, clock, ~raw.l2_warm[index])
         _check_unit(raw, raw.latency_s[index], roof, spec)
         for i in index[~np.isfinite(work.flop_per_clock[position])].tolist():
-            reasons.setdefault(i, ("NO_RATE", f"{raw.operators[i].precision} on {spec.name}"))  # type: ignore[union-attr]
+            reasons.setdefault(i, ("NO_RATE", f"{rows[i].precision} on {spec.name}"))
         fast = raw.latency_s[index] * ROOF_TOLERANCE < roof
         for i, least in zip(index[fast].tolist(), roof[fast].tolist(), strict=True):
             reasons.setdefault(i, ("ABOVE_ROOF", f"latency_s = {raw.latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s"))
@@ -204,9 +205,9 @@ def _rejected(raw: RawKernels, i: int, reason: str, detail: str, *, power_only: 
 
 def _accepted(raw: RawKernels, keep: IntArray, specs: list[GpuSpec | None], power: Array, limit: Array) -> KernelRows:
     operators: dict[Operator, int] = {}
-    operator_index = [operators.setdefault(raw.operators[i], len(operators)) for i in keep.tolist()]  # type: ignore[arg-type]
+    operator_index = [operators.setdefault(operator, len(operators)) for i in keep.tolist() if (operator := raw.operators[i]) is not None]
     gpus: dict[str, int] = {}
-    gpu_index = [gpus.setdefault(specs[i].name, len(gpus)) for i in keep.tolist()]  # type: ignore[union-attr]
+    gpu_index = [gpus.setdefault(spec.name, len(gpus)) for i in keep.tolist() if (spec := specs[i]) is not None]
     tiles = _tiles(raw, keep)
     return KernelRows(
         operators=tuple(operators),

@@ -16,10 +16,9 @@ from estimator.formats import read_workload
 from estimator.gpu import GpuSpec
 from estimator.power import ASSUMED_IDLE_SHARE
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.reckoning import COMPLETED
 from estimator.rewriting import ATTENTION_FORMS
 from estimator.specifications import gpu_names
-from estimator.workload import Operator, Workload
+from estimator.workload import COMPLETED, Operator, Workload
 from fitter.errors import InputError
 from fitter.rows import RejectedRow, Startup, WorkloadRows
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work

@@ -409,10 +409,13 @@ def test_cold_start_is_quick_and_loads_nothing_heavy(bundle, workload):
         "assert not heavy, heavy"
     )
     best = math.inf
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     for _ in range(8):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code, workload, "--bundle", bundle, "--json"], check=True, capture_output=True)
-        best = min(best, time.perf_counter() - start)
+        before = os.times()
+        subprocess.run([sys.executable, "-c", code, workload, "--bundle", bundle, "--json"], check=True, capture_output=True, env=environment)
+        after = os.times()
+        spent = after.children_user - before.children_user + after.children_system - before.children_system
+        best = min(best, spent)  # processor time: other tests run beside this one
         if best < COLD_START_S:
             break
     assert best < COLD_START_S

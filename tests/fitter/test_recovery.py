@@ -9,8 +9,9 @@ from estimator.prediction import estimate
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.latency import TIED, fit_latency, prior_groups, shifted
-from fitter.power import PRIOR, TERMS, fit_power
+from fitter.power import fit_power
 from fitter.power_rows import workload_power_rows
+from fitter.power_solver import PRIOR, TERMS
 from fitter.rows import WorkloadRows
 from fitter.runs import fit_runs, stated_uncertainty
 from tests.estimator.synthetic import known_bundle, transformer
@@ -123,3 +124,29 @@ def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100: GpuSpe
     rows.energy_j[:] *= 1.0 + extra
     surprised = stated_uncertainty(rows, a100, tables(a100), seed=0)
     assert float(str(surprised["power"]["gpu"])) > 2.0 * float(str(honest["power"]["gpu"]))
+
+
+def test_a_voltage_curve_is_inferred_from_three_clocks(a100: GpuSpec) -> None:
+    rows = runs(a100)
+    rows = rows.select(np.isin(rows.sm_clock_asked_mhz, (510.0, 900.0, 1410.0)))
+    latency = fit_latency(rows, a100)
+    unknown = BoardTables(voltage_v=None, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=a100.power_limit_w)
+    power_rows = workload_power_rows(rows, a100, latency.groups, latency.host_launch_s)
+    fit = fit_power(power_rows, unknown, 900.0)
+    assert fit.tables.voltage_v is not None
+    assert "inferred" in fit.tables.voltage_v.source
+    ends = fit.tables.voltage_v.at(np.array([900.0, 1410.0]))
+    assert a100.voltage_v is not None
+    true = a100.voltage_v.at(np.array([900.0, 1410.0]))
+    # planted power follows V³, an inferred voltage V²: it stands for the 1.5th power of the true ratio
+    assert ends[1] / ends[0] == pytest.approx((true[1] / true[0]) ** 1.5, rel=0.1)
+    assert np.mean(np.abs(fit.relative_residuals)) < 0.04
+
+
+def test_no_voltage_is_inferred_from_two_clocks(a100: GpuSpec) -> None:
+    rows = runs(a100)
+    rows = rows.select(np.isin(rows.sm_clock_asked_mhz, (900.0, 1410.0)))
+    latency = fit_latency(rows, a100)
+    unknown = BoardTables(voltage_v=None, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=a100.power_limit_w)
+    fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.host_launch_s), unknown, 900.0)
+    assert fit.tables.voltage_v is None

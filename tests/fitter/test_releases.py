@@ -15,7 +15,8 @@ ORDERED = ("0.1.0", "0.1.1", "0.2.0-alpha", "0.2.0-alpha.1", "0.2.0-beta.2", "0.
 
 
 def test_versions_are_ordered_as_semantic_versions() -> None:
-    assert sorted(reversed(ORDERED), key=version_key) == list(ORDERED)
+    shuffled = ORDERED[::2] + ORDERED[1::2]
+    assert sorted(shuffled, key=version_key) == list(ORDERED)
 
 
 @pytest.mark.parametrize("text", ["1", "1.2", "01.2.3", "1.2.3.4", "v1.2.3", "", "1.2.x", "1.2.3 ", "9999999999.0.0"])

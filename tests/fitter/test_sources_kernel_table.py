@@ -159,9 +159,8 @@ def test_a_table_without_a_needed_column_is_refused(read: Reader) -> None:
 
 def test_attention_rows_become_prefill_and_decode(read: Reader) -> None:
     header = "family,operator,gpu,precision,kv_precision,batch,sequence,heads,kv_heads,head_dim,window,is_decode,latency_s"
-    rows, rejected = read(
-        f"{header}\nattention,prefill,h200-sxm,bfloat16,fp8,4,128,32,8,64,0,0,1e-3\nattention,attention,h200-sxm,bfloat16,,4,128,32,,64,,1,1e-3\n"
-    )
+    lines = ("attention,prefill,h200-sxm,bfloat16,fp8,4,128,32,8,64,0,0,1e-3", "attention,attention,h200-sxm,bfloat16,,4,128,32,,64,,1,1e-3")
+    rows, rejected = read("\n".join([header, *lines]) + "\n")
     assert rows is not None
     assert rejected == []
     prefill, decode = rows.row_operators()
@@ -171,7 +170,8 @@ def test_attention_rows_become_prefill_and_decode(read: Reader) -> None:
 
 def test_vector_rows_count_the_tensors_they_read(read: Reader) -> None:
     header = "family,operator,gpu,precision,rows,dim,latency_s"
-    rows, _ = read(f"{header}\nelementwise,add,a10,fp32,10,20,1e-3\nelementwise,gelu,a10,fp32,10,20,1e-3\nlayernorm,ln,a10,fp32,10,20,1e-3\n")
+    kinds = ("elementwise,add", "elementwise,gelu", "layernorm,ln")
+    rows, _ = read("\n".join([header, *(f"{kind},a10,fp32,10,20,1e-3" for kind in kinds)]) + "\n")
     assert rows is not None
     add, gelu, norm = rows.row_operators()
     assert (add["elements"], add["reads"], gelu["reads"]) == (200, 400, 200)

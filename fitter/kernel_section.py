@@ -1,0 +1,203 @@
+"""One section of kernels – an operator in one precision – as a chain that can be fitted to some rows and asked for others.
+
+Library kernels of a section come in classes (attention by head size, mask and length; normalisations by row length).
+The section is fitted as a whole first, then each class with priors around the whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from estimator.coefficients import Prior
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import KnownTiles
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.tile_predictor import tile_features, tree_from_document, tree_leaves
+from estimator.workload import Operator
+from fitter.kernel_latency import (
+    EPSILON_WIDTH,
+    TILE_ROUNDS,
+    GroupFit,
+    KernelProblem,
+    fit_group,
+    kernel_problem,
+    predicted_seconds,
+    weighted_loss,
+)
+from fitter.priors import FLOOR_WIDTH, around
+from fitter.tiles import fit_tiles
+
+Tiles = Literal["none", "free", "named"]
+"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from."""
+
+CLASS_NARROWING: Final = 0.7
+"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors."""
+
+FEWEST_CLASS_ROWS: Final = 12
+
+MOST_FREE_ROWS: Final = 4000
+"""With free tiles a random choice of this many rows sets the coefficients."""
+
+REFIT_ROUNDS: Final = 2
+"""Rounds of a fit that starts from a similar one."""
+
+WIDEST_SPLITS: Final = (0.0, 64.0)
+"""Split-K limits to try where tiles are free: the architecture's usual splits, and all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRows:
+    """Rows of one section, columns of shape (n,)."""
+
+    operators: tuple[Operator, ...]
+    leaves: tuple[str, ...]
+    sm_clock_hz: Array
+    warm: BoolArray
+    latency_s: Array
+    weight: Array
+    known: KnownTiles
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def select(self, index: IntArray) -> "SectionRows":
+        """The rows `index`."""
+        known = KnownTiles(**{name: getattr(self.known, name)[index] for name in KnownTiles.__slots__})
+        columns = {name: getattr(self, name)[index] for name in ("sm_clock_hz", "warm", "latency_s", "weight")}
+        chosen = index.tolist()
+        return SectionRows(
+            operators=tuple(self.operators[i] for i in chosen), leaves=tuple(self.leaves[i] for i in chosen), known=known, **columns
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionFit:
+    """What a section's rows taught: coefficients of the section and of its classes, and the tree of its tiles, if any."""
+
+    groups: Mapping[str, GroupFit]
+    tree: Mapping[str, Any] | None
+
+    def coefficients(self) -> dict[str, Mapping[str, float]]:
+        """Coefficients by group."""
+        return {key: fit.coefficients for key, fit in self.groups.items()}
+
+
+class KernelSection:
+    """The rows of a section with their phases, for any number of fits."""
+
+    def __init__(self, key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], tiles: Tiles, *, seed: int) -> None:
+        self.key = key
+        self.rows = rows
+        self.gpu = gpu
+        self.tiles = tiles
+        self.seed = seed
+        self.priors = dict(priors)
+        self.problem = _problem(rows, gpu, rows.known if tiles == "named" else None, priors)
+
+    def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
+        """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
+        rows = self.rows.select(train)
+        sample = self._sample(train)
+        leaves = [self.rows.leaves[i] for i in sample]
+        groups = fit_classes(self.problem.select(sample), leaves, self.key, self.priors, start)
+        tree = None
+        if self.tiles == "named":
+            tree = fit_tiles(rows.operators, self.gpu, rows.known, seed=self.seed)
+        return SectionFit(groups=groups, tree=tree)
+
+    def predict(self, fit: SectionFit, index: IntArray) -> Array:
+        """Times of the rows `index` [s], with tiles as a prediction without kernel names has them."""
+        if fit.tree is None:
+            return class_seconds(self.problem.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
+        rows = self.rows.select(index)
+        tree = tree_from_document(fit.tree)
+        leaf = tree_leaves(tree, tile_features(rows.operators, self.gpu))
+        known = KnownTiles(tile_m=tree.tile_m[leaf], tile_n=tree.tile_n[leaf], split=tree.split[leaf])
+        return class_seconds(_problem(rows, self.gpu, known, self.priors), rows.leaves, self.key, fit)
+
+    def predict_named(self, fit: SectionFit, index: IntArray) -> Array:
+        """Times of the rows `index` [s] with the tiles that their names tell."""
+        return class_seconds(self.problem.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
+
+    def _sample(self, train: IntArray) -> IntArray:
+        if self.tiles != "free" or len(train) <= MOST_FREE_ROWS:
+            return train
+        return np.sort(np.random.default_rng(self.seed).choice(train, MOST_FREE_ROWS, replace=False))
+
+
+def _problem(rows: SectionRows, gpu: GpuSpec, known: KnownTiles | None, priors: Mapping[str, Prior]) -> KernelProblem:
+    widest = priors["widest_split"].centre if "widest_split" in priors else 0.0
+    return kernel_problem(
+        rows.operators,
+        gpu,
+        sm_clock_hz=rows.sm_clock_hz,
+        warm=rows.warm,
+        latency_s=rows.latency_s,
+        weight=rows.weight,
+        known=known,
+        widest_split=widest,
+    )
+
+
+def fit_classes(
+    problem: KernelProblem, leaves: Sequence[str], key: str, priors: Mapping[str, Prior], start: SectionFit | None
+) -> dict[str, GroupFit]:
+    """The section's coefficients under `key`, and those of each class with enough rows under its own key."""
+    rounds = TILE_ROUNDS if start is None else REFIT_ROUNDS
+    known = {} if start is None else start.coefficients()
+    whole = fit_group(problem, priors, start=known.get(key), rounds=rounds)
+    groups = {key: whole}
+    classes = _members(leaves)
+    if list(classes) == [key]:
+        return groups
+    narrowed = class_priors(whole.coefficients, priors)
+    for leaf, index in classes.items():
+        if leaf != key and len(index) >= FEWEST_CLASS_ROWS:
+            groups[leaf] = fit_group(problem.select(index), narrowed, start=known.get(leaf), rounds=rounds)
+    return groups
+
+
+def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, Prior]:
+    """Priors of a class around its section; what belongs to the host is the same for all classes."""
+    narrowed = around(whole, priors, CLASS_NARROWING)
+    offset, floor = whole.get("offset_s", 0.0), whole.get("floor_s", 0.0)
+    narrowed["epsilon_s"] = Prior(centre=whole["epsilon_s"], width=0.0 if offset else CLASS_NARROWING * EPSILON_WIDTH)
+    narrowed["offset_s"] = Prior(centre=offset, width=CLASS_NARROWING * EPSILON_WIDTH if offset else 0.0)
+    if floor:
+        narrowed["floor_s"] = Prior(centre=floor, width=FLOOR_WIDTH)
+    return narrowed
+
+
+def class_seconds(problem: KernelProblem, leaves: Sequence[str], key: str, fit: SectionFit) -> Array:
+    """Times of kernels [s], each with the coefficients of its class, else of the section; shape (n,)."""
+    seconds = np.zeros(len(problem))
+    served: dict[str, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        served.setdefault(leaf if leaf in fit.groups else key, []).append(i)
+    for group, members in served.items():
+        index = np.array(members, dtype=np.int64)
+        seconds[index] = predicted_seconds(problem.select(index), fit.groups[group].coefficients)
+    return seconds
+
+
+def with_widest_split(
+    key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], train: IntArray, *, seed: int
+) -> dict[str, Prior]:
+    """The priors with the split-K limit that explains free tiles better."""
+    losses = []
+    for widest in WIDEST_SPLITS:
+        tried = {**priors, "widest_split": Prior(centre=widest, width=0.0)}
+        section = KernelSection(key, rows, gpu, tried, "free", seed=seed)
+        fit = fit_group(section.problem.select(section._sample(train)), tried)
+        losses.append(weighted_loss(section.problem.select(train), fit.coefficients))
+    widest = WIDEST_SPLITS[int(np.argmin(losses))]
+    return {**priors, "widest_split": Prior(centre=widest, width=0.0)} if widest else dict(priors)
+
+
+def _members(leaves: Sequence[str]) -> dict[str, IntArray]:
+    found: dict[str, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        found.setdefault(leaf, []).append(i)
+    return {leaf: np.array(index, dtype=np.int64) for leaf, index in found.items()}

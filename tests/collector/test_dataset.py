@@ -1,0 +1,287 @@
+"""The dataset: what is written comes back, nothing finished is lost, and what is damaged is told."""
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.dataset import (
+    KERNEL_COLUMNS,
+    SCHEMA_VERSION,
+    DatasetError,
+    check_writable,
+    kernel_schema,
+    open_kernel_writer,
+    operator_columns,
+    operators_of,
+    read_kernel_dataset,
+    rows_to_table,
+    write_kernel_dataset,
+)
+from collector.dataset.export import export_dataset
+from collector.dataset.log import log_path, read_log
+from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
+
+LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
+METADATA = {"gpu": {"name": "a board"}, "idle": []}
+
+
+def a_row(row_id: str = "r0", operator: Operator = LINEAR, **changes: Any) -> dict[str, Any]:
+    row = {
+        **operator_columns(operator),
+        "row_id": row_id,
+        "gpu": "a100-pcie-40gb",
+        "gpu_uuid": "GPU-0",
+        "throttle_reasons": 0,
+        "launches": 100,
+        "latency_s": 1e-4,
+        "power_w": 200.0,
+        "samples": 20,
+        "flags": [],
+        "trial": 0,
+        "seed": 1,
+    }
+    return {**row, **changes}
+
+
+def write_log(folder: Path, count: int) -> Path:
+    """The log of a campaign that stopped after `count` rows."""
+    output = folder / "dataset.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        for index in range(count):
+            writer.append(a_row(f"r{index}"))
+    return log_path(output)
+
+
+def operators() -> st.SearchStrategy[Operator]:
+    """Operators of every family with shapes of any size; geometry (strides, groups, heads) is simple."""
+
+    def of_family(family: str) -> st.SearchStrategy[Operator]:
+        ones = {"groups", "kernel_h", "kernel_w", "kv_heads"}
+        shape = {
+            name: st.just(1) if name in ones else st.integers(0, 1) if name in ZERO_ALLOWED else st.integers(1, 2**40)
+            for name in FAMILY_FIELDS[family]
+        }
+        return st.builds(
+            lambda operator, precision, kv, cuda, shape: make_operator(
+                family, operator, precision, precision_kv=kv, cuda_cores=cuda, **shape
+            ),
+            st.sampled_from(FAMILY_OPERATORS[family]),
+            st.sampled_from(["bf16", "fp32", "fp8"]),
+            st.sampled_from(["", "fp8"]),
+            st.booleans(),
+            st.fixed_dictionaries(shape),
+        )
+
+    return st.sampled_from(sorted(FAMILY_FIELDS)).flatmap(of_family)
+
+
+@settings(max_examples=40)
+@given(st.lists(operators(), min_size=1, max_size=4))
+def test_operators_survive_the_round_trip_through_a_table(wanted: list[Operator]) -> None:
+    table = rows_to_table([a_row(f"r{i}", operator) for i, operator in enumerate(wanted)], METADATA)
+    assert operators_of(table) == wanted
+
+
+def test_every_column_states_unit_and_meaning() -> None:
+    for field in kernel_schema(METADATA):
+        assert field.metadata[b"meaning"], field.name
+        assert field.metadata[b"unit"] or pa.types.is_string(field.type) or pa.types.is_boolean(field.type) or field.name == "flags"
+        assert field.metadata[b"unit"].decode() == KERNEL_COLUMNS[field.name].unit
+
+
+def test_units_and_metadata_are_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    write_kernel_dataset([a_row()], METADATA, path)
+    schema = pq.read_schema(path)
+    assert schema.field("latency_s").metadata == {b"unit": b"s", b"meaning": KERNEL_COLUMNS["latency_s"].meaning.encode()}
+    assert json.loads(schema.metadata[b"wattprint"]) == {**METADATA, "schema_version": SCHEMA_VERSION}
+
+
+def test_unknown_values_are_null_never_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    write_kernel_dataset([a_row(power_w=None, voltage_v=None)], METADATA, path)
+    table = read_kernel_dataset(path).table
+    assert table.column("power_w").null_count == table.column("voltage_v").null_count == table.column("rows").null_count == 1
+
+
+def test_each_row_is_on_disk_when_append_returns(tmp_path: Path) -> None:
+    output = tmp_path / "dataset.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        for index in range(3):
+            writer.append(a_row(f"r{index}"))
+            assert read_log(log_path(output)).table.num_rows == index + 1
+        writer.finish(METADATA)
+    assert not log_path(output).exists()
+    assert read_kernel_dataset(output).table.num_rows == 3
+
+
+def test_a_torn_tail_costs_the_torn_row_alone(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 4)
+    whole = log.read_bytes()
+    sizes = [len(write_log(tmp_path, count).read_bytes()) for count in range(5)]
+    for cut in range(sizes[0], len(whole), 97):
+        log.write_bytes(whole[:cut])
+        recovered = read_log(log)
+        rows = sum(1 for size in sizes[1:] if size <= cut)
+        assert recovered.table.column("row_id").to_pylist() == [f"r{i}" for i in range(rows)]
+        assert (recovered.torn_bytes > 0) == (cut not in sizes)
+
+
+def test_zeros_after_a_power_loss_are_no_rows(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 3)
+    whole = log.read_bytes()
+    two = len(write_log(tmp_path, 2).read_bytes())
+    log.write_bytes(whole[: two + 40] + bytes(len(whole) - two - 40))
+    assert read_log(log).table.num_rows == 2
+
+
+def test_a_flipped_bit_in_a_number_is_noticed(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 2)
+    content = bytearray(log.read_bytes())
+    place = content.rfind(b"GPU-0")
+    content[place] ^= 1
+    log.write_bytes(bytes(content))
+    assert read_log(log).table.num_rows == 1
+
+
+def test_kept_rows_stay_first_and_new_ones_follow(tmp_path: Path) -> None:
+    kept = read_log(write_log(tmp_path, 2)).table
+    output = tmp_path / "dataset.parquet"
+    with open_kernel_writer(output, METADATA, kept) as writer:
+        writer.append(a_row("r9"))
+        assert writer.rows == 3
+        writer.finish(METADATA, order=["r9", "r1", "r0"])
+    assert read_kernel_dataset(output).table.column("row_id").to_pylist() == ["r9", "r1", "r0"]
+
+
+def test_a_folder_is_one_dataset(tmp_path: Path) -> None:
+    write_kernel_dataset([a_row("a")], METADATA, tmp_path / "1.parquet")
+    write_kernel_dataset([a_row("b"), a_row("c")], {"gpu": {"name": "another"}}, tmp_path / "2.parquet")
+    dataset = read_kernel_dataset(tmp_path)
+    assert dataset.table.column("row_id").to_pylist() == ["a", "b", "c"]
+    assert [file.rows for file in dataset.files] == [1, 2]
+    assert dataset.metadata["gpu"] == {"name": "a board"}
+
+
+def test_the_log_of_an_unfinished_campaign_can_be_read(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 2)
+    assert read_kernel_dataset(log).table.num_rows == 2
+    with pytest.raises(DatasetError, match="did not finish.*--resume"):
+        read_kernel_dataset(tmp_path / "dataset.parquet")
+
+
+def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    good = tmp_path / "good.parquet"
+    write_kernel_dataset([a_row()], METADATA, good)
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(good.read_bytes()[:-9])
+    text = tmp_path / "text.parquet"
+    text.write_text("not a table")
+    empty = tmp_path / "empty.parquet"
+    empty.write_bytes(b"")
+    foreign = tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"a": [1]}), foreign)
+    newer = tmp_path / "newer.parquet"
+    metadata = {b"wattprint": json.dumps({"schema_version": "2.0"}).encode()}
+    pq.write_table(rows_to_table([a_row()], METADATA).replace_schema_metadata(metadata), newer)
+    lacking = tmp_path / "lacking.parquet"
+    pq.write_table(rows_to_table([a_row()], METADATA).drop_columns(["latency_s"]), lacking)
+    typed = tmp_path / "typed.parquet"
+    table = rows_to_table([a_row()], METADATA)
+    pq.write_table(table.set_column(table.schema.get_field_index("latency_s"), "latency_s", pa.array(["fast"])), typed)
+    twice = tmp_path / "twice.parquet"
+    pq.write_table(rows_to_table([a_row(), a_row()], METADATA), twice)
+    (tmp_path / "folder").mkdir()
+    cases = {
+        tmp_path / "missing.parquet": "no such file",
+        cut: "truncated",
+        text: "no Parquet file",
+        empty: "no Parquet file",
+        foreign: "no kernel dataset",
+        newer: "schema version 2.0",
+        lacking: "columns are missing: latency_s",
+        typed: "another type",
+        twice: "more than once",
+        tmp_path / "folder": "no Parquet file in this folder",
+    }
+    for path, reason in cases.items():
+        with pytest.raises(DatasetError, match=reason) as caught:
+            read_kernel_dataset(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "reason"), [({"m": -5}, "m = -5"), ({"m": None}, "needs the number 'm'"), ({"family": "fft"}, "fft")])
+def test_a_row_that_is_no_operator_is_named(changes: dict[str, Any], reason: str) -> None:
+    table = rows_to_table([a_row(), a_row("odd", **changes)], METADATA)
+    with pytest.raises(DatasetError, match=f"odd.*{reason}"):
+        operators_of(table)
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DatasetError, match="no column 'colour'"):
+        rows_to_table([a_row(colour="red")], METADATA)
+    with pytest.raises(DatasetError, match="'launches' must have a value"):
+        rows_to_table([a_row(launches=None)], METADATA)
+    with pytest.raises(DatasetError, match="does not fit"):
+        rows_to_table([a_row(latency_s="fast")], METADATA)
+    with pytest.raises(DatasetError, match="JSON"):
+        rows_to_table([a_row()], {"power": float("nan")})
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc/self").exists(), reason="needs a place that refuses files")
+def test_an_output_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    for output in (tmp_path, tmp_path / "no" / "d.parquet", Path("/proc/self/d.parquet")):
+        with pytest.raises(DatasetError):
+            check_writable(output)
+    check_writable(tmp_path / "d.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    write_kernel_dataset([a_row()], METADATA, output)
+    before = output.read_bytes()
+    with pytest.raises(DatasetError):
+        write_kernel_dataset([a_row("x", latency_s="fast")], METADATA, output)
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(DatasetError, match="cannot be written"):
+        write_kernel_dataset([a_row()], METADATA, tmp_path / "folder.parquet")
+    assert output.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet", "folder.parquet"]
+
+
+def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row("r0"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log_path(output).stat().st_size + 1000, unlimited[1]))
+        try:
+            with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
+                writer.append(a_row("r1"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    recovered = read_log(log_path(output))
+    assert recovered.table.column("row_id").to_pylist() == ["r0"]
+    assert recovered.torn_bytes > 0
+
+
+def test_export_gives_the_same_rows(tmp_path: Path) -> None:
+    write_kernel_dataset([a_row("a", flags=["hot", "drifting"]), a_row("b")], METADATA, tmp_path / "d.parquet")
+    csv = export_dataset(tmp_path / "d.parquet", "csv", None)
+    assert csv.path == tmp_path / "d.csv"
+    lines = csv.path.read_text().splitlines()
+    assert len(lines) == 3
+    assert "hot;drifting" in lines[1]
+    copy = export_dataset(tmp_path / "d.parquet", "parquet", tmp_path / "copy.parquet")
+    assert read_kernel_dataset(copy.path).table.equals(read_kernel_dataset(tmp_path / "d.parquet").table)
+    with pytest.raises(DatasetError, match="the dataset itself"):
+        export_dataset(tmp_path / "d.parquet", "parquet", None)

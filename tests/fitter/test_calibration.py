@@ -1,0 +1,161 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator.bundle import bundle_from_document, document_of
+from estimator.prediction import estimate
+from fitter.calibration import Calibration, calibrate
+from fitter.diagnostics import fit_warnings
+from fitter.errors import CalibrationError
+from fitter.export import board_knowledge, default_name, domain_of, environment_of
+from fitter.rows import RejectedRow, with_rejected
+from fitter.validation import ErrorRow, Errors, error_rows, predict_workload_rows
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
+
+NOISE = 0.02
+
+
+@pytest.fixture(scope="module")
+def kernels_and_runs() -> Calibration:
+    bundle = planted_bundle()
+    kernels = kernel_rows(bundle, various_operators(90), noise=NOISE)
+    return calibrate(selection_of(kernels, workload_rows(bundle, various_workloads(), noise=NOISE)), spec(), seed=1)
+
+
+def mape(rows: tuple[ErrorRow, ...], family: str, quantity: str) -> float:
+    errors = [getattr(row, quantity) for row in rows if row.family == family]
+    return float(np.mean([e.mape for e in errors]))
+
+
+def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_runs: Calibration) -> None:
+    assert mape(kernels_and_runs.errors, "workload", "latency") < 6
+    assert mape(kernels_and_runs.errors, "workload", "power") < 6
+    other = various_workloads()[3]
+    wanted = estimate(other, planted_bundle(), sm_clock_mhz=900.0)[0]
+    found = estimate(other, kernels_and_runs.bundle, sm_clock_mhz=900.0)[0]
+    assert found.latency_s == pytest.approx(wanted.latency_s, rel=0.1)
+    assert found.latency_s_std > 0
+
+
+def test_the_bundle_is_whole_and_says_where_it_came_from(kernels_and_runs: Calibration) -> None:
+    bundle = kernels_and_runs.bundle
+    document = document_of(bundle)
+    assert bundle_from_document({**document, "digest": "sha256:x"}).groups == bundle.groups
+    assert [dataset.name for dataset in bundle.provenance.datasets] == ["planted.csv", "runs.csv"]
+    assert bundle.name == "a100-pcie-40gb"
+    assert bundle.clocks_mhz == (900.0, 900.0)
+    assert bundle.errors == tuple(row.document() for row in kernels_and_runs.errors)
+    low, high = bundle.domain["softmax.softmax.bf16.long"]["rows"] if "softmax.softmax.bf16.long" in bundle.domain else (1.0, 2.0)
+    assert 0 < low < high
+
+
+def test_groups_without_rows_stand_at_their_priors_and_say_so(kernels_and_runs: Calibration) -> None:
+    kernels = kernel_rows(planted_bundle(), various_operators(30), noise=NOISE)
+    alone = calibrate(selection_of(kernels), spec(), holdout=0.0)
+    assert alone.errors == ()
+    attention = alone.bundle.groups["attention.prefill"]
+    assert attention.rows == 0
+    assert not any(attention.identified.values())
+    assert all(std > 0 for std in attention.ln_std.values())
+    assert any("attention.prefill" in note for note in alone.bundle.notes)
+    assert alone.bundle.host.source.startswith("assumed")
+
+
+def test_the_same_seed_gives_the_same_bundle() -> None:
+    selection = selection_of(None, workload_rows(planted_bundle(), various_workloads(), noise=NOISE))
+    first, second = (calibrate(selection, spec(), seed=3) for _ in range(2))
+    assert first.errors == second.errors
+    assert first.bundle.groups == second.bundle.groups
+
+
+def test_every_run_is_held_out_once() -> None:
+    rows = workload_rows(planted_bundle(), various_workloads(), noise=NOISE)
+    found = calibrate(selection_of(None, rows), spec(), holdout=0.3)
+    assert found.errors[0].n == len(rows)
+    np.testing.assert_array_equal(found.held_out["workloads"].measured_s, rows.latency_s)
+
+
+def test_nothing_to_fit_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="no rows"):
+        calibrate(selection_of(), spec())
+
+
+def errors(mape_percent: float, count: int = 20) -> Errors:
+    return Errors(n=count, mape=mape_percent, median=mape_percent, p95=mape_percent, bias=-mape_percent, coverage=0.9)
+
+
+def rows_of(*latency: float) -> list[ErrorRow]:
+    names = [f"kind{i}" for i in range(len(latency))]
+    return [
+        ErrorRow(gpu="g", family=name, operator="", precision="", n=20, latency=errors(value), power=None)
+        for name, value in zip(names, latency, strict=True)
+    ]
+
+
+def test_a_kind_of_kernel_that_stands_out_is_named() -> None:
+    (warning,) = fit_warnings(rows_of(2, 3, 2.5, 2, 9))
+    assert "kind4" in warning
+    assert "kind1" not in warning
+    assert fit_warnings(rows_of(2, 3, 2.5, 2, 4.9)) == ()
+    assert fit_warnings(rows_of(8, 9, 7, 8.5, 9)) == ()
+    assert "kind0" in fit_warnings(rows_of(16))[0]
+
+
+def test_an_effect_that_the_model_lacks_raises_the_error_and_a_warning() -> None:
+    bundle = planted_bundle()
+    rows = workload_rows(bundle, various_workloads(), noise=0.01)
+    rng = np.random.default_rng(5)
+    spoiled = replace(rows, latency_s=rows.latency_s * np.exp(0.4 * rng.standard_normal(len(rows))))
+    good, bad = (calibrate(selection_of(None, one), spec()) for one in (rows, spoiled))
+    assert good.warnings == ()
+    assert any(warning.startswith("latency") for warning in bad.warnings)
+    assert mape(bad.errors, "workload", "latency") > 3 * mape(good.errors, "workload", "latency")
+
+
+def test_rows_that_the_fit_rejects_are_counted() -> None:
+    selection = selection_of(kernel_rows(planted_bundle(), various_operators(9)))
+    outlier = RejectedRow(source="planted.csv", row=3, reason="OUTLIER")
+    found = with_rejected(selection, (outlier,))
+    assert found.rejected == (outlier,)
+    assert (found.datasets[0].used, found.datasets[0].rejected) == (8, {"OUTLIER": 1})
+    assert with_rejected(selection, ()) is selection
+
+
+def test_measured_tables_of_the_board_come_before_its_specification() -> None:
+    selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
+    idle = [
+        {"sm_clock_mhz": 900.0, "power_w": 50.0, "std_w": 0.4, "temperature_c": 40.0},
+        {"sm_clock_mhz": 510.0, "power_w": 45.0, "std_w": 0.2, "temperature_c": None},
+        {"sm_clock_mhz": 1200.0, "power_w": None, "std_w": None, "temperature_c": None},
+        "noise",
+    ]
+    metadata = {"idle": idle, "voltage": None, "simulated": True, "driver": "535", "gpu": {"uuid": "GPU-1", "vbios": 3}}
+    measured = replace(selection, datasets=(replace(selection.datasets[0], metadata=metadata),))
+    board = board_knowledge(measured, spec())
+    assert board.tables.idle_w is not None
+    assert board.tables.idle_w.value == (45.0, 50.0)
+    assert board.idle_std_w == pytest.approx(0.3)
+    assert board.tables.voltage_v == spec().voltage_v
+    assert environment_of(measured)["simulated"] == "true"
+    assert default_name(measured, spec()) == "sim-a100-pcie-40gb"
+    assert default_name(selection, spec()) == "a100-pcie-40gb"
+
+
+def test_the_domain_holds_every_shape_that_was_seen() -> None:
+    operators = various_operators(30)
+    selection = selection_of(kernel_rows(planted_bundle(), operators), workload_rows(planted_bundle(), various_workloads()))
+    domain = domain_of(selection, {"gemm", "gemm.bmm", "softmax", "elementwise"})
+    for operator in operators:
+        for name, value in operator.named_shape().items():
+            low, high = domain[operator.family][name]
+            assert low <= value <= high
+    assert "copy" not in domain
+
+
+def test_predictions_of_folds_come_back_in_the_order_of_the_rows() -> None:
+    bundle = planted_bundle()
+    rows = workload_rows(bundle, various_workloads())
+    whole = predict_workload_rows(bundle, rows)
+    assert whole.origins[4] == "runs.csv row 5"
+    assert error_rows(whole)[0].n == 10

@@ -1,0 +1,271 @@
+"""The command `fit` from the outside: output, exit status, files that appear whole or not at all."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from estimator.bundle import load_bundle
+from fitter.cli import main
+from tests.fitter.measured import planted_bundle, saved
+
+HEADER = "family,operator,gpu,precision,rows,dim,latency_s"
+
+
+class Outcome(NamedTuple):
+    """Exit status and what was written to the two streams."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `fit` with arguments."""
+
+    def runner(*arguments: object) -> Outcome:
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Outcome(status, captured.out, captured.err)
+
+    return runner
+
+
+@pytest.fixture(scope="module")
+def runs_csv(shared_data: Path) -> Path:
+    """Whole-model runs of the A10: one of them failed."""
+    return shared_data / "energaizer" / "a10_900mhz.csv"
+
+
+@pytest.fixture(scope="module")
+def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with a bundle and a report fitted from the runs, and what `--json` said."""
+    folder = tmp_path_factory.mktemp("fit")
+    out = folder / "said.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        with out.open("w") as stream, pytest.MonkeyPatch.context() as inner:
+            inner.setattr("sys.stdout", stream)
+            status = main([str(runs_csv), "-o", str(folder / "b.json"), "--report", str(folder / "r.html"), "--json", "--quiet"])
+    assert status == 3
+    return folder, json.loads(out.read_text())
+
+
+def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Path:
+    """A clean kernel table of softmax kernels at 80 % of the published bandwidth."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(rows):
+        count, dim = int(rng.integers(1_000, 100_000)), int(rng.integers(128, 1024))
+        seconds = 4e-6 + 8.0 * count * dim / (0.8 * 1.555e12)
+        lines.append(f"softmax,softmax,{gpu},fp32,{count},{dim},{seconds!r}")
+    path = folder / "table.csv"
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    return path
+
+
+def test_a_fit_writes_a_bundle_a_report_and_one_json_document(fitted: tuple[Path, dict[str, Any]]) -> None:
+    folder, said = fitted
+    bundle = load_bundle(folder / "b.json")
+    assert (said["digest"], said["name"], said["gpu"]) == (bundle.digest, "a10", "a10")
+    assert (said["rows"], said["used"], said["rejected"]) == (49, 48, {"TRUNCATED_RUN": 1})
+    assert said["startup"][0]["startup_s"] == pytest.approx(1.125, abs=0.055)
+    (row,) = said["errors"]
+    assert row["n"] == 48
+    assert row["latency"]["mape"] < 8
+    assert row["power"]["mape"] < 6
+    assert bundle.provenance.created_utc == "2023-11-14T22:13:20Z"
+    assert bundle.provenance.datasets[0].rejected == {"TRUNCATED_RUN": 1}
+    assert bundle.errors[0]["family"] == "workload"
+    assert bundle.domain["gemm"]["m"][0] >= 1
+    assert (folder / "r.html").read_text().startswith("<!doctype html>")
+    assert sorted(path.name for path in folder.iterdir()) == ["b.json", "r.html", "said.json"]
+
+
+def test_the_same_data_and_seed_give_the_same_bytes(fitted: tuple[Path, dict[str, Any]], run: Run, runs_csv: Path, tmp_path: Path) -> None:
+    folder, _ = fitted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        run(runs_csv, "-o", tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (folder / "b.json").read_bytes()
+
+
+def test_what_a_fit_says_names_rejections_errors_and_the_next_command(run: Run, runs_csv: Path, tmp_path: Path) -> None:
+    found = run(runs_csv, "-o", tmp_path / "b.json", "--holdout", "0.5", "-v")
+    assert found.status == 3
+    assert "48 of 49 rows used" in found.out
+    assert "TRUNCATED_RUN" in found.out
+    assert f"estimate WORKLOAD.json --bundle {tmp_path / 'b.json'}" in found.out
+    assert "a10_900mhz.csv row 44: TRUNCATED_RUN" in found.err
+
+
+def test_a_clean_kernel_table_ends_with_status_zero(run: Run, tmp_path: Path) -> None:
+    found = run(small_table(tmp_path), "-o", tmp_path / "b.json", "--name", "mine", "--json")
+    assert (found.status, found.err) == (0, "")
+    said = json.loads(found.out)
+    assert said["name"] == "mine"
+    assert said["errors"][0]["latency"]["mape"] < 5
+    assert said["errors"][0]["power"] is None
+
+
+def test_no_holdout_states_no_errors(run: Run, tmp_path: Path) -> None:
+    found = run(small_table(tmp_path), "-o", tmp_path / "b.json", "--holdout", "0", "--json")
+    assert json.loads(found.out)["errors"] == []
+    assert load_bundle(tmp_path / "b.json").errors == ()
+
+
+def test_check_compares_a_bundle_with_data(fitted: tuple[Path, dict[str, Any]], run: Run, shared_data: Path) -> None:
+    folder, _ = fitted
+    found = run("check", folder / "b.json", shared_data / "energaizer" / "a10_900mhz.csv", "--json")
+    said = json.loads(found.out)
+    assert found.status == 3
+    assert (said["rows"], said["rejected"]) == (49, {"TRUNCATED_RUN": 1})
+    assert {"gpu", "family", "operator", "precision", "n", "latency", "power", "coverage"} == set(said["errors"][0])
+    assert {row["operator"] for row in said["workload_families"]} >= {"bert", "gpt2", "opt"}
+    assert any("this very data" in warning for warning in said["warnings"])
+    text = run("check", folder / "b.json", shared_data / "energaizer" / "a10_900mhz.csv")
+    assert "a10 workload model bf16" in text.out
+
+
+def test_show_and_diff_speak_to_people_and_programs(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:
+    folder, said = fitted
+    other = saved(planted_bundle(), tmp_path)
+    assert said["digest"] in run("show", folder / "b.json").out
+    shown = json.loads(run("show", folder / "b.json", "--json").out)
+    assert shown["digest"] == said["digest"]
+    assert shown["groups"]["gemm"]["math"]["std"] > 0
+    assert "another GPU" in run("diff", other, folder / "b.json").out
+    assert "no coefficient changed" in run("diff", other, other).out
+    assert json.loads(run("diff", other, folder / "b.json", "--json").out)["changes"]
+
+
+def test_release_writes_a_new_file_and_leaves_the_old(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:
+    folder, _ = fitted
+    source = tmp_path / "b.json"
+    shutil.copy(folder / "b.json", source)
+    before = source.read_bytes()
+    found = run("release", source, "--version", "1.0.0", "--note", "First release.", "--json")
+    said = json.loads(found.out)
+    assert found.status == 0
+    assert load_bundle(said["bundle"]).version == "1.0.0"
+    assert "First release." in Path(said["changelog"]).read_text()
+    assert source.read_bytes() == before
+    assert run("release", source, "--version", "1.0").status == 1
+    assert run("release", source, "--version", "1.0.0").status == 1
+
+
+def bad_inputs(folder: Path) -> dict[str, Path]:
+    """Files that no fit can use, by what is wrong with them."""
+    whole = folder / "whole.parquet"
+    pq.write_table(pa.table({"operator": ["softmax"] * 500, "precision": ["fp32"] * 500, "latency_s": [1e-3] * 500}), whole)
+    contents = {
+        "empty": b"",
+        "binary": bytes(range(256)) * 64,
+        "truncated.parquet": whole.read_bytes()[:-200],
+        "half.parquet": whole.read_bytes()[: whole.stat().st_size // 2],
+        "magic.parquet": b"PAR1",
+        "columns.csv": b"time,volts\n1,2\n",
+        "ragged.csv": HEADER.encode() + b"\nsoftmax,softmax,a10,fp32,8,8,1e-3,9,9,9\n",
+        "header.csv": HEADER.encode() + b"\n",
+        "nan.csv": HEADER.encode() + b"\nsoftmax,softmax,a10,fp32,8,8,nan\n",
+        "gpu.csv": HEADER.encode() + b"\nsoftmax,softmax,voodoo,fp32,8,8,1e-3\n",
+        "huge.csv": HEADER.encode() + b"\nsoftmax,softmax,a10,fp32,1e400,8,1e-3\n",
+        "formula.csv": HEADER.encode() + b"\n=cmd|' /C calc'!A0,softmax,a10,fp32,8,8,=1/0\n",
+        "field.csv": HEADER.encode() + b"\n" + b"x" * 10_000_000 + b",softmax,a10,fp32,8,8,1e-3\n",
+        "workload.csv": b"workload,gpu,latency_s\nnone.json,a10,1e-3\n../../../etc/passwd,a10,1e-3\n",
+        "latin.csv": "workload,gpu,latency_s\nä.json,a10,1e-3\n".encode("latin-1"),
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return {name: folder / name for name in contents} | {"missing": folder / "none.csv", "folder": folder / "nothing"}
+
+
+def test_bad_input_is_one_clear_line_and_nothing_is_written(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    for name, path in bad_inputs(tmp_path).items():
+        out = tmp_path / "out.json"
+        found = run(path, "-o", out, "--report", tmp_path / "out.html")
+        assert found.status == 1, (name, found)
+        assert found.out == "", name
+        assert found.err.startswith("fit: "), (name, found.err)
+        assert found.err.count("\n") == 1, (name, found.err)
+        assert len(found.err) < 1200, (name, len(found.err))
+        assert path.name in found.err or "GPU" in found.err, (name, found.err)
+        assert not out.exists(), name
+        assert not (tmp_path / "out.html").exists(), name
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_unknown_gpu_names_the_known_ones(run: Run, tmp_path: Path) -> None:
+    for found in (run(small_table(tmp_path, gpu="voodoo")), run(small_table(tmp_path), "--gpu", "voodoo")):
+        assert found.status == 1
+        assert "a100-pcie-40gb" in found.err
+
+
+def test_several_gpus_need_a_choice(run: Run, shared_data: Path, tmp_path: Path) -> None:
+    found = run(shared_data / "neusight" / "bmm_train.csv", "-o", tmp_path / "b.json")
+    assert found.status == 1
+    assert "a100-pcie-40gb (3332 rows), v100-pcie-32gb (3539 rows)" in found.err
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tmp_path: Path) -> None:
+    table = small_table(tmp_path)
+    for out in (tmp_path / "no" / "b.json", tmp_path, table):
+        found = run(table, "-o", out)
+        assert found.status == 1
+        assert found.err.count("\n") == 1
+    assert table.read_text().startswith(HEADER)
+    same = run(table, "-o", tmp_path / "x", "--report", tmp_path / "x")
+    assert same.status == 1
+    if os.geteuid() != 0:
+        locked = tmp_path / "locked"
+        locked.mkdir(mode=0o500)
+        assert run(table, "-o", locked / "b.json").status == 1
+
+
+def test_damaged_bundles_are_refused(run: Run, tmp_path: Path) -> None:
+    bundle, table = saved(planted_bundle(), tmp_path), small_table(tmp_path)
+    edited = tmp_path / "edited.json"
+    edited.write_text(bundle.read_text().replace('"busy_w"', '"busy_W"'))
+    cut = tmp_path / "cut.json"
+    cut.write_text(bundle.read_text()[:500])
+    for arguments in (("check", edited, table), ("check", cut, table), ("show", tmp_path / "none.json"), ("diff", bundle, cut)):
+        found = run(*arguments)
+        assert found.status == 1
+        assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("a.csv", "--holdout", "2"),
+        ("a.csv", "--seed", "-1"),
+        ("a.csv", "--what"),
+        ("check", "b.json"),
+        ("release", "b.json"),
+        ("diff", "a"),
+    ],
+)
+def test_wrong_usage_is_status_two(run: Run, arguments: tuple[str, ...]) -> None:
+    found = run(*arguments)
+    assert found.status == 2
+    assert "--help" in found.err
+
+
+def test_help_names_every_command(run: Run) -> None:
+    text = run("--help").out
+    for word in ("check", "show", "diff", "release", "--report", "--holdout", "--gpu"):
+        assert word in text

@@ -1,0 +1,42 @@
+"""Reference pages say what the code says."""
+
+from pathlib import Path
+
+from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, SCHEMA_VERSION
+from estimator.bundle_document import FORMAT_VERSION as BUNDLE_VERSION
+from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
+from estimator.quantities import MODULES
+from estimator.workload import FAMILY_FIELDS
+
+
+def rows_of(page: Path, heading: str) -> dict[str, list[str]]:
+    """The cells of a table below a heading, by the code in the first one."""
+    section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): cells[1:] for cells in rows}
+
+
+def test_dataset_page_names_every_column_with_its_unit_and_meaning(repository: Path) -> None:
+    rows = rows_of(repository / "docs" / "dataset-format.md", "## Columns")
+    assert list(rows) == list(KERNEL_COLUMNS)
+    for name, column in KERNEL_COLUMNS.items():
+        _, unit, meaning = rows[name]
+        assert (unit, meaning) == (column.unit or "–", column.meaning), name
+
+
+def test_dataset_page_names_every_flag(repository: Path) -> None:
+    rows = rows_of(repository / "docs" / "dataset-format.md", "## Flags")
+    assert {name: cells[0] for name, cells in rows.items()} == FLAGS
+
+
+def test_format_pages_name_the_version_that_is_written(repository: Path) -> None:
+    docs = repository / "docs"
+    assert f"Schema version: {SCHEMA_VERSION};" in (docs / "dataset-format.md").read_text(encoding="utf-8")
+    assert f'`"{BUNDLE_VERSION}"`' in (docs / "bundle-format.md").read_text(encoding="utf-8")
+    assert f"version {WORKLOAD_VERSION}" in (docs / "workload-format.md").read_text(encoding="utf-8")
+
+
+def test_glossary_names_every_family_and_module(repository: Path) -> None:
+    glossary = (repository / "docs" / "glossary.md").read_text(encoding="utf-8")
+    missing = [name for name in (*FAMILY_FIELDS, *MODULES) if f"`{name}`" not in glossary]
+    assert missing == []
