@@ -106,8 +106,9 @@ def corrected_power(raw_w: float, raw_std_w: float, calibration: SensorCalibrati
     if calibration.gain is None or calibration.offset_w is None:
         return raw_w, raw_std_w
     power = (raw_w - calibration.offset_w) / calibration.gain
-    parts = (raw_std_w, power * (calibration.gain_std or 0.0), calibration.offset_std_w or 0.0)
-    return power, float(np.sqrt(sum(part**2 for part in parts))) / calibration.gain
+    of_gain, of_offset = power * (calibration.gain_std or 0.0), calibration.offset_std_w or 0.0
+    both = 2.0 * of_gain * of_offset * (calibration.gain_offset_correlation or 0.0)
+    return power, float(np.sqrt(raw_std_w**2 + max(0.0, of_gain**2 + of_offset**2 + both))) / calibration.gain
 
 
 def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:

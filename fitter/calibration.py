@@ -15,7 +15,7 @@ from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
 from fitter.diagnostics import fit_warnings
-from fitter.drafts import draft_from_rows
+from fitter.drafts import Draft, draft_from_rows
 from fitter.errors import CalibrationError
 from fitter.export import (
     board_knowledge,
@@ -104,7 +104,7 @@ def calibrate(
         idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, gpu),
-        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, draft, seed),
+        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed),
     )
     held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
     errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
@@ -147,21 +147,24 @@ def _without(rows: Any, fold: BoolArray | None) -> Any:
 
 
 def _uncertainty(
-    selection: Selection, gpu: GpuSpec, tables: BoardTables, held_out: Mapping[str, Prediction], draft: Bundle, seed: int
+    selection: Selection, gpu: GpuSpec, tables: BoardTables, held_out: Mapping[str, Prediction], draft: Draft, seed: int
 ) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section: of kernel groups and of whole workloads, from rows left out of fits."""
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if selection.workloads is not None and "workloads" in held_out:
         for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed).items():
             stated[quantity].update(values)
+    if draft.group_std:
+        stated["latency"]["groups"] = dict(draft.group_std)
     if selection.kernels is not None and "kernels" in held_out:
         prediction = held_out["kernels"]
-        groups = served_groups(draft, selection.kernels)
+        groups = served_groups(draft.bundle, selection.kernels)
         for quantity, measured, predicted in (
             ("latency", prediction.measured_s, prediction.predicted_s),
             ("power", prediction.measured_w, prediction.predicted_w),
         ):
-            stated[quantity]["groups"] = _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity])
+            known = stated[quantity].get("groups", {})
+            stated[quantity]["groups"] = known | _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity])
     return stated
 
 
@@ -183,12 +186,13 @@ def _group_scales(groups: list[str | None], measured: Array, predicted: Array, p
 
 
 def _with_stated(kind: str, prediction: Prediction, bundle: Bundle, selection: Selection) -> Prediction:
-    """Held-out predictions with the standard deviations that the finished bundle states for such rows."""
+    """Held-out predictions with standard deviations: as the fit without these rows states them, else as the finished bundle does."""
     if kind == "kernels" and selection.kernels is not None:
         own = predict_kernel_rows(bundle, selection.kernels)
     elif selection.workloads is not None:
         own = predict_workload_rows(bundle, selection.workloads)
-    return replace(prediction, latency_ln_std=own.latency_ln_std, power_ln_std=own.power_ln_std)
+    of_fold = prediction.latency_ln_std
+    return replace(prediction, latency_ln_std=np.where(np.isfinite(of_fold), of_fold, own.latency_ln_std), power_ln_std=own.power_ln_std)
 
 
 def _prior_notes(bundle: Bundle) -> tuple[str, ...]:

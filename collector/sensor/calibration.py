@@ -24,7 +24,8 @@ class SensorCalibration:
     `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a load's start to
     90 % of its level, `settle_s` to within one per cent, creep aside; `transient` its class.  A reading is
     `gain` · power + `offset_w`, with noise `reading_noise_w` in steps of `resolution_w`.  `_std` are standard
-    errors; `candidates` the parameters of the kernels that were compared, best first.
+    errors, those of gain and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the
+    kernels that were compared, best first.
     """
 
     gpu_uuid: str
@@ -48,6 +49,7 @@ class SensorCalibration:
     gain_std: float | None = None
     offset_w: float | None = None
     offset_std_w: float | None = None
+    gain_offset_correlation: float | None = None
     sampled_fraction: float | None = None
     reading_noise_w: float | None = None
     resolution_w: float | None = None

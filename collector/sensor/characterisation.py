@@ -196,6 +196,7 @@ def _calibration(
         gain_std=gain.gain_std if gain else None,
         offset_w=gain.offset_w if gain else None,
         offset_std_w=gain.offset_std_w if gain else None,
+        gain_offset_correlation=gain.correlation if gain else None,
         sampled_fraction=min(1.0, best.width_s / clock.period_s) if claimed else None,
         reading_noise_w=best.noise_w,
         resolution_w=_resolution(updates.value),

@@ -29,12 +29,13 @@ MIN_SPAN_W: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """reading = gain · power + offset, with standard errors."""
+    """reading = gain · power + offset, with standard errors and the correlation between the two errors."""
 
     gain: float
     gain_std: float
     offset_w: float
     offset_std_w: float
+    correlation: float
 
 
 def fit_gain(updates: Updates, fit: KernelFit, meter: PowerReadings) -> Gain:
@@ -64,12 +65,14 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerReadings) -> Gain:
     inverse = np.linalg.inv(normal)
     scores = design * (weight * residual)[:, None]
     sums = np.array([part.sum(axis=0) for part in np.array_split(scores, BLOCKS)])
-    std = np.sqrt(np.maximum(np.diag(inverse @ (sums.T @ sums) @ inverse), np.diag(inverse) * scale**2))
+    covariance = inverse @ (sums.T @ sums) @ inverse
+    std = np.sqrt(np.maximum(np.diag(covariance), np.diag(inverse) * scale**2))
     return Gain(
         gain=float(solution[0]),
         gain_std=float(np.hypot(std[0], GAIN_STD_FLOOR)),
         offset_w=float(solution[1]),
         offset_std_w=float(np.hypot(std[1], OFFSET_STD_FLOOR_W)),
+        correlation=float(inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1])),
     )
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -269,3 +271,13 @@ def test_help_names_every_command(run: Run) -> None:
     text = run("--help").out
     for word in ("check", "show", "diff", "release", "--report", "--holdout", "--gpu"):
         assert word in text
+
+
+@pytest.mark.parametrize("package", ["pandas", "pyarrow", "scipy"])
+def test_a_missing_package_names_the_extra(package: str, tmp_path: Path) -> None:
+    table = small_table(tmp_path)
+    program = f"import sys; sys.modules[{package!r}] = None; from fitter.cli import main; sys.exit(main([{str(table)!r}]))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "install wattprint[fit]" in found.stderr
+    assert found.stderr.count("\n") == 1

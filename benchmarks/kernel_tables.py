@@ -1,0 +1,205 @@
+"""Errors of kernel latency on published tables: fit some rows, predict the others.
+
+    python benchmarks/kernel_tables.py [--data ../shared/data] [--json]
+
+Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
+the weight shapes (n, k) or of the head counts, "larger" is another collection of larger shapes.  Errors in percent, mean / median / 95th percentile.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import click
+import numpy as np
+
+from estimator.gpu import GpuSpec
+from estimator.kernel_times import kernel_times
+from estimator.kernels.registry import KnownTiles
+from estimator.quantities import Array, BoolArray
+from estimator.residuals import NORMAL_90, operator_work
+from estimator.specifications import load_gpu
+from estimator.workload import Operator
+from fitter.kernel_groups import TileSource, fit_kernel_groups
+from fitter.rows import KernelRows
+from fitter.selection import read_selection
+
+LEFT_OUT = 0.2
+LARGEST = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Rows of one GPU that belong together; tiles: "named" uses kernel names for the rows that are predicted as well."""
+
+    name: str
+    file: str
+    gpu: str
+    operators: tuple[str, ...]
+    precision: str = ""
+    tiles: TileSource = "auto"
+
+    def accepts(self, operator: Operator) -> bool:
+        """Whether a row's operator belongs to the cell."""
+        return operator.operator in self.operators and (not self.precision or operator.precision == self.precision)
+
+
+def gemm_cells() -> list[Cell]:
+    """Tensor-core matrix products without kernel names."""
+    file = "aiconfigurator/gemm_latency.csv"
+    pairs = (("a100-sxm-80gb", "bf16"), ("h100-sxm", "bf16"), ("h200-sxm", "bf16"), ("h200-sxm", "fp8"))
+    return [Cell(name=f"GEMM {gpu} {precision}", file=file, gpu=gpu, operators=("linear",), precision=precision) for gpu, precision in pairs]
+
+
+def fp32_cells() -> list[Cell]:
+    """cuBLAS fp32 products with their kernel names used and not used, and vector kernels."""
+    cells = []
+    for gpu in ("a100-pcie-40gb", "v100-pcie-32gb"):
+        for operator in ("bmm", "linear"):
+            for tiles, label in (("named", "names"), ("free", "no names")):
+                file = f"neusight/{operator}_train.csv"
+                cells.append(Cell(name=f"{operator} {gpu} {label}", file=file, gpu=gpu, operators=(operator,), tiles=tiles))  # type: ignore[arg-type]
+        for name, operators in (("elementwise", ("add", "gelu")), ("layer norm", ("layernorm",)), ("softmax", ("softmax",))):
+            cells.append(Cell(name=f"{name} {gpu}", file="neusight/vector_train.csv", gpu=gpu, operators=operators))
+    return cells
+
+
+def attention_cells() -> list[Cell]:
+    """Fused attention."""
+    file = "aiconfigurator/attention_latency.csv"
+    gpus = ("a100-sxm-80gb", "h100-sxm", "h200-sxm")
+    return [Cell(name=f"{kind} {gpu}", file=file, gpu=gpu, operators=(kind,)) for kind in ("prefill", "decode") for gpu in gpus]
+
+
+@cache
+def read_table(path: Path) -> KernelRows:
+    """All accepted rows of a kernel table."""
+    rows = read_selection([path]).kernels
+    assert rows is not None
+    return rows
+
+
+def cell_rows(cell: Cell, folder: Path) -> KernelRows:
+    """The rows of a cell."""
+    rows = read_table(folder / cell.file)
+    operators = rows.row_operators()
+    keep = [rows.gpus[g] == cell.gpu and cell.accepts(o) for g, o in zip(rows.gpu_index, operators, strict=True)]
+    return rows.select(np.array(keep, dtype=np.bool_))
+
+
+def random_rows(rows: KernelRows, seed: int = 0) -> BoolArray:
+    """Rows to fit when a random fifth is left out."""
+    return np.random.default_rng(seed).random(len(rows)) < 1.0 - LEFT_OUT
+
+
+def smaller_rows(rows: KernelRows) -> BoolArray:
+    """Rows to fit when the largest tenth is left out."""
+    work = operator_work(rows.row_operators())
+    return work < np.quantile(work, 1.0 - LARGEST)
+
+
+def seen_rows(rows: KernelRows) -> BoolArray:
+    """Rows to fit when a fifth of the weight shapes, or of the head counts, is left out; chosen by a digest."""
+    return np.array([_seen(operator) for operator in rows.row_operators()], dtype=np.bool_)
+
+
+def _seen(operator: Operator) -> bool:
+    first, second = ("heads", "kv_heads") if operator.family == "attention" else ("n", "k")
+    text = f"{operator[first]:.0f},{operator[second]:.0f},0"
+    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 100 >= 100 * LEFT_OUT
+
+
+SPLITS: dict[str, Callable[[KernelRows], BoolArray]] = {"random": random_rows, "largest": smaller_rows, "unseen": seen_rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of rows left out [%]: mean, median, 95th percentile; by the equations alone and with the residual tier.
+
+    coverage: share of rows inside their 90 % interval; width: its mean half width [%]; seconds: of the fit.
+    """
+
+    cell: str
+    split: str
+    rows: int
+    equations: tuple[float, float, float]
+    refined: tuple[float, float, float]
+    coverage: float
+    width: float
+    seconds: float
+
+
+def evaluate(cell: Cell, split: str, train: KernelRows, test: KernelRows, *, refine: bool = True) -> Score:
+    """Fit `train`, predict `test`."""
+    gpu = load_gpu(cell.gpu)
+    started = time.perf_counter()
+    fit = fit_kernel_groups(train, gpu, seed=0, tiles=cell.tiles, refine=refine)
+    seconds = time.perf_counter() - started
+    groups = {key: group.coefficients for key, group in fit.groups.items()}
+    known = KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k) if cell.tiles == "named" else None
+    arguments = {"sm_clock_mhz": test.clock_mhz(gpu), "warm": test.l2_warm}
+    operators = test.row_operators()
+    plain = kernel_times(operators, gpu, groups, known=known, tile_predictors=fit.tile_predictors, **arguments)
+    full = kernel_times(operators, gpu, groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals, **arguments)
+    half = NORMAL_90 * full.log_std
+    inside = np.abs(np.log(test.latency_s / full.latency_s)) <= half
+    stated = np.isfinite(half)
+    return Score(
+        cell=cell.name,
+        split=split,
+        rows=len(test),
+        equations=errors(plain.equations_s, test.latency_s),
+        refined=errors(full.latency_s, test.latency_s),
+        coverage=float(inside[stated].mean()) if stated.any() else float("nan"),
+        width=float(100 * half[stated].mean()) if stated.any() else float("nan"),
+        seconds=seconds,
+    )
+
+
+def errors(predicted: Array, measured: Array) -> tuple[float, float, float]:
+    """Mean, median and 95th percentile of the absolute percentage error."""
+    error = 100.0 * np.abs(predicted / measured - 1.0)
+    return float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.95))
+
+
+def scores(folder: Path, gpus: Callable[[GpuSpec], bool] = lambda gpu: True) -> Iterator[Score]:
+    """Every cell and split."""
+    for cell in gemm_cells() + attention_cells() + fp32_cells():
+        rows = cell_rows(cell, folder)
+        for split, chosen in SPLITS.items():
+            if split == "unseen" and cell.file.startswith("neusight"):
+                continue
+            train = chosen(rows)
+            yield evaluate(cell, split, rows.select(train), rows.select(~train))
+        if cell.operators == ("linear",) and cell.gpu == "a100-pcie-40gb":
+            larger = read_table(folder / "neusight/linear_larger_shapes.csv")
+            yield evaluate(cell, "larger", rows, larger)
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), default=Path("../shared/data"), show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(data: Path, as_json: bool) -> None:
+    """Print the errors of every cell and split."""
+    found = []
+    if not as_json:
+        click.echo(f"{'cell':34s} {'split':8s} {'rows':>5s}  {'equations':>15s}  {'+ residual tier':>15s}  {'in 90 %':>7s} {'width':>6s} {'fit s':>6s}")
+    for score in scores(data):
+        found.append(score)
+        if not as_json:
+            plain, full = ("/".join(f"{value:.1f}" for value in triple) for triple in (score.equations, score.refined))
+            click.echo(
+                f"{score.cell:34s} {score.split:8s} {score.rows:5d}  {plain:>15s}  {full:>15s}  "
+                f"{score.coverage:7.2f} {score.width:5.1f}% {score.seconds:6.1f}"
+            )
+    if as_json:
+        json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""A campaign: the same seed gives the same file, nothing is measured twice or lost, and clocks come back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.bench import Bench, open_bench
+from collector.campaign import CampaignOutcome, Progress, campaign_key, kept_rows, run_campaign
+from collector.clocks import clocks_from_text, held_clock
+from collector.config import CampaignSpec, campaign_from_document, campaign_names, load_campaign
+from collector.dataset import DatasetError, operator_columns, operators_of, read_kernel_dataset, write_kernel_dataset
+from collector.dataset.log import log_path
+from collector.devices.protocols import PreparedKernel
+from collector.errors import CampaignError, ClockError, RunnerError
+from collector.plan import CampaignPlan, plan_campaign
+from collector.sensor.calibration import SensorCalibration
+from estimator.errors import WorkloadError
+from estimator.workload import Operator, make_operator
+from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
+
+BOARD = "sim:a100-pcie-40gb"
+CLOCKS = (510.0, 1200.0)
+
+
+@contextmanager
+def planned(
+    spec: CampaignSpec, clocks: tuple[float | None, ...] = CLOCKS, seed: int = 7
+) -> Iterator[tuple[Bench, CampaignPlan, dict[str, Any]]]:
+    """An open board with the plan of a campaign on it."""
+    with open_bench(BOARD, seed=seed) as bench:
+        plan = plan_campaign(spec, clocks, (), seed, bench.gpu.identity().uuid, bench.runner)
+        yield bench, plan, campaign_key(bench, spec, plan, (), seed)
+
+
+def collected(spec: CampaignSpec, output: Path, calibration: SensorCalibration, seed: int = 7, **options: Any) -> CampaignOutcome:
+    """A campaign from start to end, or to wherever it is stopped."""
+    with planned(spec, seed=seed) as (bench, plan, key):
+        kept = kept_rows(output, key) if options.pop("resume", False) else None
+        return run_campaign(bench, spec, plan, key, output, kept=kept, calibration=calibration, **options)
+
+
+def stop_after(rows: int) -> Any:
+    """A progress function that is interrupted like a user's Ctrl-C."""
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None and progress.done >= rows:
+            raise KeyboardInterrupt
+
+    return report
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset of an undisturbed campaign."""
+    output = tmp_path_factory.mktemp("finished") / "d.parquet"
+    outcome = collected(tiny, output, calibration)
+    assert outcome.rows == outcome.planned
+    return output
+
+
+def test_every_kernel_is_measured_at_every_clock(finished: Path, tiny: CampaignSpec) -> None:
+    dataset = read_kernel_dataset(finished)
+    table = dataset.table
+    ordinary = [op for op, anchor in zip(operators_of(table), table.column("operator").to_pylist(), strict=True) if anchor != "add"]
+    assert len(set(ordinary)) == 10
+    assert len(ordinary) == 20
+    assert sorted(set(table.column("sm_clock_mhz").to_pylist())) == list(CLOCKS)
+    assert dataset.metadata["complete"]
+    assert dataset.metadata["simulated"]
+    assert dataset.metadata["campaign"]["digest"] == tiny.digest
+
+
+def test_the_file_says_what_measured_it(finished: Path) -> None:
+    metadata = read_kernel_dataset(finished).metadata
+    assert metadata["gpu"]["specification"] == "a100-pcie-40gb"
+    assert metadata["sensor"]["averaging"] == "low-pass"
+    assert [entry["sm_clock_mhz"] for entry in metadata["idle"]] == list(CLOCKS)
+    assert all(30.0 < entry["power_w"] < 80.0 and entry["std_w"] < 2.0 for entry in metadata["idle"])
+    assert [entry["sm_clock_mhz"] for entry in metadata["voltage"]] == list(CLOCKS)
+    assert metadata["voltage"][0]["voltage_v"] <= metadata["voltage"][1]["voltage_v"]
+    assert set(metadata["drift"]) == {"latency", "power"}
+    assert {"schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
+
+
+def test_anchors_are_repeated_with_growing_trials(finished: Path) -> None:
+    rows = read_kernel_dataset(finished).table.to_pylist()
+    anchors = [row for row in rows if row["operator"] == "add"]
+    for clock in CLOCKS:
+        assert [row["trial"] for row in anchors if row["sm_clock_mhz"] == clock] == list(range(len(anchors) // 2)) or len(anchors) % 2
+    assert len(anchors) >= 3
+    assert all(row["idle_before_w"] is not None for row in anchors)
+
+
+def test_the_same_seed_gives_the_same_bytes(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    collected(tiny, tmp_path / "d.parquet", calibration)
+    assert (tmp_path / "d.parquet").read_bytes() == finished.read_bytes()
+
+
+def test_an_interrupted_campaign_goes_on_where_it_stopped(
+    finished: Path, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    output = tmp_path / "d.parquet"
+    for rows in (4, 11):
+        with pytest.raises(KeyboardInterrupt):
+            collected(tiny, output, calibration, report=stop_after(rows), resume=True)
+        assert not output.exists()
+        assert read_kernel_dataset(log_path(output)).table.num_rows == rows
+    first = read_kernel_dataset(log_path(output)).table
+    outcome = collected(tiny, output, calibration, resume=True)
+    assert (outcome.kept, outcome.rows) == (11, outcome.planned)
+    assert not log_path(output).exists()
+    undisturbed, resumed = read_kernel_dataset(finished).table, read_kernel_dataset(output).table
+    assert resumed.column("row_id").equals(undisturbed.column("row_id"))
+    assert operators_of(resumed) == operators_of(undisturbed)
+    by_id = {row["row_id"]: row for row in resumed.to_pylist()}
+    assert all(by_id[row["row_id"]] == row for row in first.to_pylist())
+    assert [by_id[row["row_id"]] for row in undisturbed.to_pylist()[:4]] == undisturbed.to_pylist()[:4]
+
+
+def test_a_torn_log_costs_one_row(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        collected(tiny, output, calibration, report=stop_after(5))
+    log = log_path(output)
+    log.write_bytes(log.read_bytes()[:-100])
+    outcome = collected(tiny, output, calibration, resume=True)
+    assert (outcome.kept, outcome.rows) == (4, outcome.planned)
+
+
+def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    short = collected(tiny, output, calibration, budget_s=20.0)
+    assert 0 < short.rows < short.planned
+    assert short.elapsed_s <= 20.0 + 5.0
+    assert not read_kernel_dataset(output).metadata["complete"]
+    assert collected(tiny, output, calibration, resume=True).rows == short.planned
+    assert read_kernel_dataset(output).metadata["complete"]
+
+
+def test_a_budget_too_small_for_any_row_leaves_no_file(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    with pytest.raises(CampaignError, match="nothing was measured"):
+        collected(tiny, tmp_path / "d.parquet", calibration, budget_s=1.0)
+    assert not (tmp_path / "d.parquet").exists()
+
+
+def test_resuming_something_else_is_refused_with_the_difference(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration) -> None:
+    before = finished.read_bytes()
+    with pytest.raises(CampaignError, match="seed was 7, is 8"):
+        collected(tiny, finished, calibration, seed=8, resume=True)
+    with pytest.raises(CampaignError, match="campaign_digest"):
+        collected(replace(tiny, digest="other"), finished, calibration, resume=True)
+    assert finished.read_bytes() == before
+
+
+def test_clocks_are_given_back_however_it_ends(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    class Failing:
+        def __init__(self, bench: Bench) -> None:
+            self._bench, self.supports = bench, bench.runner.supports
+
+        def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+            if operator.family == "softmax":
+                raise ZeroDivisionError
+            return self._bench.runner.prepare(operator, l2_state)
+
+        def run(self, prepared: PreparedKernel, launches: int) -> Any:
+            return self._bench.runner.run(prepared, launches)
+
+    for number, ending in enumerate(("finished", "interrupted", "failed")):
+        with planned(tiny) as (bench, plan, key):
+            at_rest = bench.gpu.state().sm_clock_mhz
+            used = replace(bench, runner=Failing(bench)) if ending == "failed" else bench
+            report = stop_after(3) if ending == "interrupted" else (lambda _: None)
+            output = tmp_path / f"{number}.parquet"
+            try:
+                run_campaign(used, tiny, plan, key, output, calibration=calibration, report=report)
+            except (KeyboardInterrupt, ZeroDivisionError):
+                assert ending != "finished"
+            bench.clock.wait(0.1)
+            assert bench.gpu.state().sm_clock_mhz == at_rest
+
+
+def test_current_never_touches_the_clocks(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    class Untouchable:
+        def __init__(self, gpu: Any) -> None:
+            self._gpu = gpu
+
+        def __getattr__(self, name: str) -> Any:
+            assert "lock" not in name, f"{name} was called"
+            return getattr(self._gpu, name)
+
+    with planned(tiny, (None,)) as (bench, plan, key):
+        careful = replace(bench, gpu=Untouchable(bench.gpu))
+        outcome = run_campaign(careful, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration)
+    table = read_kernel_dataset(outcome.output).table
+    assert table.column("sm_clock_mhz").null_count == outcome.rows
+    assert table.column("sm_clock_measured_mhz").null_count == 0
+
+
+def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    class Picky:
+        def __init__(self, bench: Bench) -> None:
+            self._bench, self.supports, self.run = bench, bench.runner.supports, bench.runner.run
+
+        def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+            if operator.family == "softmax":
+                raise RunnerError("too large")
+            return self._bench.runner.prepare(operator, l2_state)
+
+    with planned(tiny) as (bench, plan, key):
+        picky = replace(bench, runner=Picky(bench))
+        outcome = run_campaign(picky, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration)
+    assert outcome.rejected == {"softmax: too large": 8}
+    assert outcome.rows == outcome.planned - 8
+
+
+def test_plans_depend_on_the_seed_alone(tiny: CampaignSpec) -> None:
+    with planned(tiny) as (_, first, _), planned(tiny) as (_, again, _), planned(tiny, seed=8) as (_, other, _):
+        assert first == again
+        assert {point.operator for point in first.points} != {point.operator for point in other.points}
+        ids = [point.row_id for point in first.points]
+        assert len(set(ids)) == len(ids)
+
+
+def test_a_family_filter_keeps_the_kernels_of_the_family(tiny: CampaignSpec) -> None:
+    with open_bench(BOARD) as bench:
+        whole = plan_campaign(tiny, CLOCKS, (), 1, "u", bench.runner)
+        part = plan_campaign(tiny, CLOCKS, ("softmax",), 1, "u", bench.runner)
+        with pytest.raises(CampaignError, match="did you mean 'softmax'"):
+            plan_campaign(tiny, CLOCKS, ("sofmax",), 1, "u", bench.runner)
+    assert {p.operator for p in part.points if p.operator.family == "softmax"} == {
+        p.operator for p in whole.points if p.operator.family == "softmax"
+    }
+    assert part.kernels == {"softmax": 4}
+
+
+def test_a_board_without_bf16_runs_fp16(tiny: CampaignSpec) -> None:
+    with open_bench("sim:v100-pcie-32gb") as bench:
+        plan = plan_campaign(tiny, (900.0,), (), 1, "u", bench.runner)
+    assert {point.operator.precision for point in plan.points if point.operator.family == "gemm"} == {"fp16"}
+
+
+@pytest.mark.parametrize(("name", "least"), [("quick", 250), ("full", 9500)])
+def test_shipped_campaigns_can_be_planned(name: str, least: int) -> None:
+    spec = load_campaign(name)
+    with open_bench(BOARD) as bench:
+        plan = plan_campaign(spec, (900.0,), (), 0, "u", bench.runner)
+    assert sum(plan.kernels.values()) >= least
+    if name == "full":  # counts of published tables
+        rows = plan.kernels["softmax"] + plan.kernels["norm"]
+        assert plan.kernels["gemm"] >= 3300
+        assert plan.kernels["conv"] >= 3000
+        assert rows >= 450
+        assert plan.kernels["elementwise"] >= 2200
+        assert plan.kernels["attention"] >= 500
+    assert name in campaign_names()
+
+
+def test_draws_are_stratified_and_within_their_limits() -> None:
+    shape = {"batch": Choice(values=(1.0,)), "m": LogRange(low=1, high=1024), "n": LogRange(low=64, high=4096, multiple=64),
+             "k": Derived(of="n", divide=(2.0,), least=1.0)}  # fmt: skip
+    group = KernelGroup(family="gemm", operator="linear", precision="fp16", count=64, shape=shape)
+    operators = draw_operators(group, "fp16", np.random.default_rng(1))
+    assert len(set(operators)) == 64
+    rows = np.sort([operator["m"] for operator in operators])
+    assert rows[0] <= 2
+    assert rows[-1] >= 900
+    assert 20 <= np.searchsorted(rows, 32) <= 44
+    assert all(operator["n"] % 64 == 0 and operator["k"] == operator["n"] // 2 for operator in operators)
+
+
+def test_ranges_that_make_too_few_kernels_are_refused() -> None:
+    shape = {"rows": Choice(values=(8.0,)), "dim": LogRange(low=1, high=4)}
+    group = KernelGroup(family="softmax", operator="softmax", precision="fp16", count=50, shape=shape)
+    with pytest.raises(WorkloadError, match="only 4 of 50"):
+        draw_operators(group, "fp16", np.random.default_rng(1))
+
+
+DOCUMENT: dict[str, Any] = {
+    "name": "x", "description": "", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0, "kernels_per_block": 5, "anchor_every": 0,
+    "kernels": [{"family": "softmax", "operator": "softmax", "precision": "fp16", "count": 3, "shape": {"rows": 64, "dim": [32, 64, 128]}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"warmup": 1.0}, "unknown key 'warmup', did you mean 'warmup_s'"),
+        ({"warmup_s": float("nan")}, "warmup_s = nan must be a finite number"),
+        ({"warmup_s": -1.0}, "warmup_s = -1.0 lies outside"),
+        ({"measurement": {"updates": 2}}, "measurement.updates = 2 lies outside"),
+        ({"measurement": {"window": 2}}, "measurement.window"),
+        ({"kernels": []}, "at least one group"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "family": "fft"}]}, r"kernels\[0\].family = 'fft'"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "count": 0}]}, r"kernels\[0\].count = 0"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "precision": "fp12"}]}, "unknown precision 'fp12'"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": 1}}]}, "must give exactly rows, dim"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"low": 9, "high": 3}, "dim": 1}}]}, "low <= high"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": "height", "dim": 1}}]}, "no field of this shape"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "l2_state": "tepid"}]}, "l2_state"),
+        ({"anchors": [{"family": "gemm", "operator": "linear", "precision": "fp16", "m": 1}]}, r"anchors\[0\]"),
+    ],
+)
+def test_campaign_files_are_refused_with_the_keys_path(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CampaignError, match=reason):
+        campaign_from_document({**DOCUMENT, **change}, "campaign x")
+
+
+def test_clock_lists() -> None:
+    with open_bench(BOARD) as bench:
+        gpu, spec = bench.gpu, bench.gpu_spec
+        assert clocks_from_text("1410,510,900,510", gpu, spec) == (510.0, 900.0, 1410.0)
+        assert clocks_from_text("510:690:90", gpu, spec) == (510.0, 600.0, 690.0)
+        assert clocks_from_text("all", gpu, spec) == gpu.supported_clocks_mhz()
+        assert clocks_from_text("current", gpu, spec) == (None,)
+        for text in ("", ",", "nan", "511", "1e9", "-900", "900:510:15", "510:900", "510:900:0", "fast"):
+            with pytest.raises(ClockError) as caught:
+                clocks_from_text(text, gpu, spec)
+            assert "\n" not in str(caught.value)
+
+
+def test_a_held_clock_is_given_back_after_an_error() -> None:
+    with open_bench(BOARD) as bench:
+        at_rest = bench.gpu.state().sm_clock_mhz
+        with suppress(ZeroDivisionError), held_clock(bench.gpu) as hold:
+            assert hold.set(510.0)
+            assert not hold.set(510.0)
+            assert bench.gpu.state().sm_clock_mhz == 510.0
+            raise ZeroDivisionError
+        assert bench.gpu.state().sm_clock_mhz == at_rest
+
+
+def test_row_ids_are_the_points_not_the_order(tiny: CampaignSpec) -> None:
+    with open_bench(BOARD) as bench:
+        few = plan_campaign(tiny, (510.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        more = plan_campaign(tiny, CLOCKS, (), 7, bench.gpu.identity().uuid, bench.runner)
+    kernels = {point.row_id for point in few.points if point.operator.operator != "add"}
+    assert kernels < {point.row_id for point in more.points}
+
+
+def test_a_dataset_that_is_no_campaign_is_not_resumed(tmp_path: Path, tiny: CampaignSpec) -> None:
+    operator = make_operator("softmax", "softmax", "fp16", rows=4, dim=4)
+    row = {**operator_columns(operator), "row_id": "a", "gpu": "g", "gpu_uuid": "u", "throttle_reasons": 0, "launches": 1, "samples": 0,
+           "flags": [], "trial": 0, "seed": 0}  # fmt: skip
+    write_kernel_dataset([row], {}, tmp_path / "d.parquet")
+    with pytest.raises(CampaignError, match="not from a campaign"):
+        kept_rows(tmp_path / "d.parquet", {"seed": 1})
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:-5])
+    with pytest.raises(DatasetError, match="truncated"):
+        kept_rows(tmp_path / "cut.parquet", {"seed": 1})

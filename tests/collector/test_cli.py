@@ -1,0 +1,217 @@
+"""The command `collect`: results on stdout, one line for an error, exit statuses, nothing half-written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.cli import main
+from collector.dataset import read_kernel_dataset
+from collector.dataset.log import log_path
+from collector.sensor.calibration import SensorCalibration
+
+BOARD = "sim:a100-pcie-40gb"
+
+
+@pytest.fixture(scope="module")
+def sensor_file(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("sensor") / "sensor.json"
+    path.write_text(json.dumps(calibration.document()))
+    return str(path)
+
+
+@pytest.fixture
+def arguments(tiny_file: Path, sensor_file: str, tmp_path: Path) -> list[str]:
+    """A small campaign into `d.parquet`."""
+    out = str(tmp_path / "d.parquet")
+    return ["--gpu", BOARD, "--freqs", "510,900", "--campaign", str(tiny_file), "--sensor", sensor_file, "--out", out, "--seed", "1"]
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit status and the one line on stderr of a command that must fail."""
+    status = main(arguments)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    return status, captured.err
+
+
+def test_a_campaign_prints_what_was_measured_and_the_next_command(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    rows = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
+    assert f"{rows} of {rows} rows" in captured.out
+    assert "simulated" in captured.out
+    assert captured.out.splitlines()[-1] == f"next: fit {tmp_path / 'd.parquet'}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet"]
+
+
+def test_json_is_one_document(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--json", "--families", "softmax"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["dataset"] == str(tmp_path / "d.parquet")
+    assert document["rows"] == document["rows_planned"] > 8
+    assert document["rejected"] == {}
+
+
+def test_verbose_tells_every_row(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "-v", "--families", "softmax"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("softmax.softmax.fp32" in line for line in lines) == 8
+
+
+def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "10 kernels (gemm 6, softmax 4)" in capsys.readouterr().out
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["kernels"] == {"gemm": 6, "softmax": 4}
+    assert plan["rows"] - plan["anchor_rows"] == 20
+    assert plan["estimated_s"] > 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--budget", "20s"]) == 0
+    assert "--resume goes on" in capsys.readouterr().out
+    before = (tmp_path / "d.parquet").read_bytes()
+    status, line = failure(capsys, *arguments)
+    assert status == 1
+    assert "--fresh" in line
+    assert (tmp_path / "d.parquet").read_bytes() == before
+    assert main([*arguments, "--resume"]) == 0
+    whole = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
+    assert main([*arguments, "--fresh", "--budget", "20s", "-q"]) == 0
+    assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows < whole
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        (["--freqs", ""], 1, "names no clock"),
+        (["--freqs", "nan"], 1, "no clock"),
+        (["--freqs", "511"], 1, "nearest 510"),
+        (["--freqs", "900:510:15"], 1, "empty"),
+        (["--gpu", "sim:a900"], 1, "unknown simulated board"),
+        (["--gpu", "sim:"], 1, "board"),
+        (["--gpu", "0,1"], 1, "one at a time"),
+        (["--gpu", "nonsense"], 1, "nonsense"),
+        (["--campaign", "quik"], 1, "did you mean 'quick'"),
+        (["--campaign", "none.toml"], 1, "cannot be read"),
+        (["--families", "gem"], 1, "did you mean 'gemm'"),
+        (["--out", "/proc/self/no.parquet"], 1, "cannot be written"),
+        (["--out", "/nowhere/no.parquet"], 1, "no folder"),
+        (["--out", "/"], 1, "folder"),
+        (["--sensor", "none.json"], 1, "cannot be read"),
+        (["--budget", "30"], 2, "unit"),
+        (["--budget", "0s"], 2, "no time"),
+        (["--seed", "-1"], 2, "seed"),
+        (["--colour"], 2, "colour"),
+        (["mystery"], 2, "mystery"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], change: list[str], status: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, line = failure(capsys, *arguments, *change)
+    assert found == status
+    assert reason in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    devices: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    words = {device["gpu"] for device in devices}
+    assert {"sim:a100-pcie-40gb", "sim:h200-sxm", "sim:v100-pcie-32gb", "sim:rtx-3090"} <= words
+    for device in devices:
+        assert device["simulated"]
+        assert device["power_fields"][0] == "instant"
+        assert device["sm_clocks_mhz"] == sorted(device["sm_clocks_mhz"])
+    assert main(["devices", "-q"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert len(captured.out.splitlines()) == 1 + len(devices)
+
+
+def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "sensor.json"
+    assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(out.read_text())
+    assert document["averaging"] == "low-pass"
+    assert document["window_s"] == pytest.approx(2.0 * document["tau_s"])
+    assert document["gain"] is None
+    assert "gain" in document["notes"]
+    for change, reason in ((["--freq", "510,900"], "2 clocks"), (["--out", "/nowhere/s.json"], "cannot be written"), (["--gpu", "x"], "x")):
+        assert reason in failure(capsys, "sensor", "--gpu", BOARD, *change)[1]
+
+
+def test_export_writes_csv_and_refuses_what_is_no_dataset(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([*arguments, "-q", "--families", "softmax"])
+    assert main(["export", str(tmp_path / "d.parquet"), "--to", "csv"]) == 0
+    header = (tmp_path / "d.csv").read_text().splitlines()[0]
+    assert '"latency_s"' in header
+    capsys.readouterr()
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:100])
+    for name, reason in (("none.parquet", "no such file"), ("cut.parquet", "truncated"), ("d.csv", "no Parquet file")):
+        status, line = failure(capsys, "export", str(tmp_path / name), "--to", "parquet", "--out", str(tmp_path / "x.parquet"))
+        assert status == 1
+        assert reason in line
+    assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
+    arguments: list[str], number: signal.Signals, tmp_path: Path, repository: Path
+) -> None:
+    whole = [*arguments, "-v", "--campaign", "quick"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "collector.cli", *whole],
+        cwd=repository,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("5/"):
+            process.send_signal(number)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert read_kernel_dataset(log_path(tmp_path / "d.parquet")).table.num_rows >= 5
+    assert not (tmp_path / "d.parquet").exists()
+
+
+def test_help_and_version_need_no_extra(repository: Path) -> None:
+    blocked = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in {'pyarrow', 'pynvml', 'serial', 'tqdm'}:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "from collector.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    for arguments, status in ((["--help"], 0), (["--version"], 0), (["devices"], 0), (["--gpu", BOARD], 1)):
+        done = subprocess.run([sys.executable, "-c", blocked, *arguments], cwd=repository, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        if status:
+            assert "wattprint[collect]" in done.stderr

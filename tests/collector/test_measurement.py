@@ -1,0 +1,195 @@
+"""A measured row: true within its stated errors, and every doubt flagged."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.bench import Bench, open_bench, open_simulated
+from collector.correction import settle_time_s
+from collector.dataset import FLAGS, rows_to_table
+from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
+from collector.measurement import MeasurementSettings, Point, measure_kernel
+from collector.sampling import Sampler
+from collector.sensor.calibration import SensorCalibration
+from estimator.quantities import Array
+from estimator.workload import Operator, make_operator
+from microbench.sizing import launches_for
+
+BOARD = "a100-pcie-40gb"
+SETTINGS = MeasurementSettings()
+LINEAR = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
+ADD = make_operator("elementwise", "add", "fp16", elements=2**24, reads=2**25)
+
+
+class Distorting:
+    """A sensor whose readings are changed on their way; all else is the sensor's own."""
+
+    def __init__(self, sensor: PowerSensor, change: Callable[[Array], Array]) -> None:
+        self._sensor, self._change = sensor, change
+
+    def name(self) -> str:
+        return self._sensor.name()
+
+    def fields(self) -> tuple[str, ...]:
+        return self._sensor.fields()
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        return tuple(replace(part, power_w=self._change(part.power_w.copy())) for part in self._sensor.read())
+
+    def read_energy(self) -> EnergyReading | None:
+        return self._sensor.read_energy()
+
+
+class Recording:
+    """A runner that remembers its last run."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.last: LaunchRecord | None = None
+        self.prepare, self.supports, self._run = bench.runner.prepare, bench.runner.supports, bench.runner.run
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        self.last = self._run(prepared, launches)
+        return self.last
+
+
+def a_point(operator: Operator = LINEAR, clock: float | None = 900.0, **changes: Any) -> Point:
+    return Point(**{"row_id": "r", "operator": operator, "l2_state": "warm", "sm_clock_mhz": clock, "trial": 0, "seed": 0, **changes})
+
+
+def measured(
+    calibration: SensorCalibration,
+    point: Point,
+    change: Callable[[Array], Array] | None = None,
+    settings: MeasurementSettings = SETTINGS,
+    locked: float = 900.0,
+) -> dict[str, Any]:
+    """A row of the simulated A100, its readings changed on their way."""
+    with open_bench(f"sim:{BOARD}", seed=3) as bench:
+        bench.gpu.lock_clock_mhz(locked)
+        sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], change),)
+        return measure_kernel(bench, Sampler(bench.gpu, sensors), point, settings, calibration)
+
+
+def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorCalibration) -> None:
+    deviations = []
+    with open_simulated(BOARD, seed=3) as board:
+        parts = {"gpu": board.gpu, "sensors": (board.sensor,), "clock": board.clock, "gpu_spec": board.world.gpu, "simulated": True}
+        bench = Bench(word=BOARD, runner=board.runner, **parts)
+        runner = Recording(bench)
+        bench, sampler = replace(bench, runner=runner), Sampler(board.gpu, (board.sensor,))
+        for size in (256, 512, 1024, 2048, 3072, 4096):
+            for clock in (510.0, 900.0, 1410.0):
+                board.gpu.lock_clock_mhz(clock)
+                operator = make_operator("gemm", "linear", "fp16", batch=1, m=size, n=size, k=size)
+                row = measure_kernel(bench, sampler, a_point(operator, clock), SETTINGS, calibration)
+                assert runner.last is not None
+                start = runner.last.start_ns + round(settle_time_s(calibration, SETTINGS.settle_s) * 1e9)
+                true_w = board.true_energy_j(start, runner.last.end_ns) / (runner.last.end_ns - start) * 1e9
+                deviations.append((row["power_w"] - true_w) / row["power_std_w"])
+                assert row["power_w"] == pytest.approx(true_w, rel=0.012)
+                assert row["energy_j"] == pytest.approx(row["power_w"] * row["latency_s"])
+                prepared = runner.prepare(operator)
+                if "throttled" not in row["flags"]:
+                    assert row["latency_s"] == pytest.approx(board.planted_latency_s(prepared, clock), rel=0.012)
+                    assert row["sm_clock_measured_mhz"] == pytest.approx(clock, rel=0.015)
+    assert np.mean(np.abs(deviations) < 2.0) >= 0.9
+
+
+def test_a_clean_row_fits_the_schema_and_carries_no_flag(calibration: SensorCalibration) -> None:
+    row = measured(calibration, a_point(idle_before=True))
+    assert row["flags"] == []
+    assert rows_to_table([row], {}).num_rows == 1
+    assert row["samples"] >= SETTINGS.updates - 1
+    assert row["idle_before_w"] == pytest.approx(48.0, abs=3.0)
+    assert row["sm_clock_mhz"] == 900.0
+    assert row["voltage_v"] == pytest.approx(0.69, abs=0.02)
+    assert row["started_unix_s"] > 1.7e9
+
+
+def test_without_a_long_rest_idle_power_is_unknown(calibration: SensorCalibration) -> None:
+    row = measured(calibration, a_point())
+    assert row["idle_before_w"] is None
+    assert row["temperature_before_c"] is None
+
+
+@pytest.mark.parametrize(("value", "flag"), [(math.nan, "power_absurd"), (-3.0, "power_absurd"), (1e9, "power_absurd")])
+def test_a_few_absurd_readings_are_flagged_and_left_out(calibration: SensorCalibration, value: float, flag: str) -> None:
+    def every_fiftieth(power: Array) -> Array:
+        power[::50] = value
+        return power
+
+    row = measured(calibration, a_point(), every_fiftieth)
+    assert flag in row["flags"]
+    assert row["power_w"] == pytest.approx(measured(calibration, a_point())["power_w"], rel=0.01)
+
+
+@pytest.mark.parametrize("value", [math.nan, -3.0, 1e9])
+def test_a_sensor_that_is_mostly_absurd_is_not_believed(calibration: SensorCalibration, value: float) -> None:
+    row = measured(calibration, a_point(), lambda power: np.where(np.arange(len(power)) % 3, value, power))
+    assert "power_absurd" in row["flags"]
+    assert row["power_w"] is None
+    assert row["energy_j"] is None
+    assert row["latency_s"] > 0
+
+
+def test_a_sensor_that_stands_still_gives_no_power(calibration: SensorCalibration) -> None:
+    row = measured(calibration, a_point(), lambda power: np.full_like(power, 61.3))
+    assert row["flags"] == ["sensor_stuck"]
+    assert row["power_w"] is None
+
+
+def test_readings_that_do_not_fit_the_counter_are_flagged(calibration: SensorCalibration) -> None:
+    assert "counter_disagrees" in measured(calibration, a_point(), lambda power: 0.8 * power)["flags"]
+
+
+def test_no_reading_is_no_power(calibration: SensorCalibration) -> None:
+    row = measured(calibration, a_point(), lambda power: np.full_like(power, math.nan))
+    assert {"power_missing", "power_absurd"} <= set(row["flags"])
+    assert row["power_w"] is row["power_raw_w"] is row["power_std_w"] is None
+    assert row["samples"] == 0
+
+
+def test_a_clock_that_was_not_held_is_flagged(calibration: SensorCalibration) -> None:
+    assert "clock_off_target" in measured(calibration, a_point(clock=900.0), locked=600.0)["flags"]
+    assert measured(calibration, a_point(clock=None), locked=600.0)["sm_clock_mhz"] is None
+
+
+def test_a_board_at_its_limit_is_flagged_with_its_true_clock(calibration: SensorCalibration) -> None:
+    heavy = make_operator("gemm", "linear", "fp16", batch=1, m=8192, n=8192, k=8192)
+    row = measured(calibration, a_point(heavy, clock=1410.0), locked=1410.0)
+    assert {"throttled", "clock_off_target"} <= set(row["flags"])
+    assert row["sm_clock_measured_mhz"] < 1400.0
+    assert row["throttle_reasons"] & 0x04
+
+
+def test_a_hot_board_is_flagged(calibration: SensorCalibration) -> None:
+    assert "hot" in measured(calibration, a_point(), settings=MeasurementSettings(max_temperature_c=20.0))["flags"]
+
+
+def test_a_window_too_short_for_the_sensor_is_flagged(calibration: SensorCalibration) -> None:
+    late = replace(calibration, settle_s=3.0)
+    hurried = MeasurementSettings(updates=4, window_s=0.3, settle_s=0.0)
+    row = measured(late, a_point(), lambda power: np.where(np.arange(len(power)) < len(power) - 30, math.nan, power), hurried)
+    assert set(row["flags"]) & {"few_samples", "short_window", "power_absurd"}
+
+
+def test_the_same_seed_gives_the_same_row(calibration: SensorCalibration) -> None:
+    assert measured(calibration, a_point(ADD)) == measured(calibration, a_point(ADD))
+
+
+def test_every_flag_is_explained() -> None:
+    assert all(text and not text.endswith(".") for text in FLAGS.values())
+
+
+def test_launches_fill_the_window() -> None:
+    for launch_s in (2e-6, 1e-3, 0.7):
+        launches = launches_for(2.0, launch_s)
+        assert 2.0 <= launches * launch_s <= 2.0 + 3.0 * launch_s
+    assert launches_for(2.0, 100.0) >= 3
+    for window_s, launch_s in ((0.0, 1.0), (1.0, 0.0), (1.0, math.nan), (math.inf, 1.0)):
+        with pytest.raises(ValueError, match="must be positive"):
+            launches_for(window_s, launch_s)
