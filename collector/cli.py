@@ -5,8 +5,8 @@ import math
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,9 +184,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _require_extra() -> None:
     """Raises CollectorError where a package that collecting needs is not installed."""
-    missing = [name for name in EXTRA_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise CollectorError(f"{', '.join(missing)} is not installed; install wattprint[collect]: pip install 'wattprint[collect]'")
+    for name in EXTRA_PACKAGES:
+        try:
+            import_module(name)
+        except ImportError:
+            raise CollectorError(f"{name} is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
 
 
 def _one_board(word: str) -> str:
@@ -262,12 +264,20 @@ def _progress(total: int, quiet: bool, verbose: bool) -> Iterator[Any]:
 
         yield tell
         return
-    with click.progressbar(length=total, file=sys.stderr, show_pos=True, show_eta=True, label="collect") as bar:
+    with ExitStack() as stack:
+        bars: list[Any] = []  # opened with the first row to measure: its ETA knows nothing of what went before
+        begun: list[int] = []
 
         def advance(progress: "Progress") -> None:
-            bar.label = progress.phase if progress.row is None else f"{progress.row['family']:<11}"
-            bar.update(progress.done - bar.pos)
-            bar.render_progress()
+            if not bars and progress.phase != "measuring":
+                _note(f"{progress.phase} …")
+            elif not bars:
+                length = max(1, total - progress.done)
+                bars.append(stack.enter_context(click.progressbar(length=length, file=sys.stderr, show_pos=True, label="measuring")))
+                begun.append(progress.done)
+            elif progress.row is not None:
+                bars[0].label = f"{progress.row['family']:<11}"
+                bars[0].update(progress.done - begun[0] - bars[0].pos)
 
         yield advance
 

@@ -21,8 +21,11 @@ OVERLAPPED_TERM: Final = (0, 1, 2, 2, 3, 4, 5)
 OVERLAPPED_CLOCKED: Final = (True, True, False, False, True, True, True)
 """Whether the SM clock drives the column (then it is in SM clocks, else in seconds)."""
 
-SERIAL: Final = ("prologue", "epilogue", "reduce", "reduce_launch", "quantise", "waves", "rows", "row_length")
-SERIAL_CLOCKED: Final = (True, False, True, False, False, True, True, True)
+SERIAL: Final = ("prologue", "epilogue", "reduce", "reduce_launch", "quantise", "waves", "rows", "row_length", "start")
+SERIAL_CLOCKED: Final = (True, False, True, False, False, True, True, True, True)
+
+START_CLOCKS: Final = 1000.0
+"""Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock]."""
 
 EVENTS: Final = MODULES
 """Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop; CUDA-core lane instructions; special functions."""
@@ -33,7 +36,7 @@ class Phases:
     """Ideal phases and events of kernels.
 
     overlapped   (..., 7)  OVERLAPPED columns, [SM clock] or [s]
-    serial       (..., 8)  SERIAL columns, [SM clock] or [s]
+    serial       (..., 9)  SERIAL columns, [SM clock] or [s]
     even_math    (...,)    math clocks if blocks were spread evenly over the SMs (no wave quantisation)
     tile_area    (...,)    elements of an output tile; 0 where there is no tile
     events       (..., 6)  EVENTS counted
@@ -69,10 +72,12 @@ class Phases:
 
 
 def empty_phases(shape: tuple[int, ...]) -> Phases:
-    """Phases of zeros, to be filled column by column."""
+    """Phases of nothing but a kernel's start, to be filled column by column."""
+    serial = np.zeros((*shape, len(SERIAL)))
+    serial[..., SERIAL.index("start")] = START_CLOCKS
     return Phases(
         overlapped=np.zeros((*shape, len(OVERLAPPED))),
-        serial=np.zeros((*shape, len(SERIAL))),
+        serial=serial,
         even_math=np.zeros(shape),
         tile_area=np.zeros(shape),
         events=np.zeros((*shape, len(EVENTS))),

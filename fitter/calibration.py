@@ -85,9 +85,9 @@ def calibrate(
     if selection.kernels is None and selection.workloads is None:
         raise CalibrationError("no rows to fit")
     board = board_knowledge(selection, gpu)
-    held_out = _held_out(selection, gpu, board.tables, seed, holdout, progress)
     progress("fitting all rows")
     found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
+    held_out = _held_out(selection, gpu, board.tables, found, seed, holdout, progress)
     draft = found.bundle
     selection = with_rejected(selection, found.rejected)
     progress("stating uncertainty")
@@ -120,7 +120,7 @@ def calibrate(
 
 
 def _held_out(
-    selection: Selection, gpu: GpuSpec, tables: BoardTables, seed: int, holdout: float, progress: Callable[[str], None]
+    selection: Selection, gpu: GpuSpec, tables: BoardTables, whole: Draft, seed: int, holdout: float, progress: Callable[[str], None]
 ) -> dict[str, Prediction]:
     """Every row predicted by a fit without its fold, by kind of row; nothing where too few kernels or workloads can be left out."""
     kernels, workloads = selection.kernels, selection.workloads
@@ -133,7 +133,8 @@ def _held_out(
         progress(f"fitting fold {number + 1} of {max(len(kernel_folds), len(workload_folds))}")
         kernel_fold = kernel_folds[number] if number < len(kernel_folds) else None
         workload_fold = workload_folds[number] if number < len(workload_folds) else None
-        fitted = draft_from_rows(_without(kernels, kernel_fold), _without(workloads, workload_fold), gpu, tables, seed)
+        known = whole.kernel_fit if kernel_fold is None else None
+        fitted = draft_from_rows(_without(kernels, kernel_fold), _without(workloads, workload_fold), gpu, tables, seed, known)
         if kernels is not None and kernel_fold is not None:
             found.setdefault("kernels", []).append((kernel_fold, predict_kernel_rows(fitted.bundle, kernels.select(kernel_fold))))
         if workloads is not None and workload_fold is not None:

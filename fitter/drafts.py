@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from estimator.bundle_content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
+from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from fitter.errors import CalibrationError
@@ -40,35 +41,50 @@ Values = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A bundle that predicts, but says nothing of its origin or worth, and what else the fit found.
-
-    `group_std` are standard deviations of ln(time) of kernels left out, by group; `rejected` are rows that disagree with
-    all others of their kind, they are not in the fit.
-    """
+    """A bundle that predicts, but says nothing of its origin or worth; `kernel_fit` is None where no kernels were measured alone."""
 
     bundle: Bundle
-    group_std: Mapping[str, float]
-    rejected: tuple[RejectedRow, ...]
+    kernel_fit: KernelFit | None
+
+    @property
+    def group_std(self) -> Mapping[str, float]:
+        """Standard deviations of ln(time) of kernels left out of the fit, by group."""
+        return self.kernel_fit.group_std if self.kernel_fit is not None else {}
+
+    @property
+    def rejected(self) -> tuple[RejectedRow, ...]:
+        """Rows that disagree with all others of their kind; they are not in the fit."""
+        return self.kernel_fit.rejected if self.kernel_fit is not None else ()
 
 
-def draft_from_rows(kernels: KernelRows | None, workloads: WorkloadRows | None, gpu: GpuSpec, tables: BoardTables, seed: int) -> Draft:
+def draft_from_rows(
+    kernels: KernelRows | None,
+    workloads: WorkloadRows | None,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    seed: int,
+    kernel_fit: KernelFit | None = None,
+) -> Draft:
     """Everything that rows of one GPU teach.
 
-    Groups without rows are at their priors, or at what related kernels taught; their row count is 0.
+    kernel_fit: the fit of exactly these kernels, where it was made before.  Groups without rows are at their priors, or
+    at what related kernels taught; their row count is 0.
     """
     if kernels is None:
         if workloads is None:
             raise CalibrationError("no rows to fit")
-        return Draft(bundle=fit_runs(workloads, gpu, tables).bundle, group_std={}, rejected=())
-    fit = fit_kernel_groups(kernels, gpu, seed=seed)
+        return Draft(bundle=fit_runs(workloads, gpu, tables).bundle, kernel_fit=None)
+    fit = kernel_fit or fit_kernel_groups(kernels, gpu, seed=seed)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     start = _lent(measured) | measured
     power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups() | start)
     if workloads is None:
         bundle = _kernel_draft(fit, start, gpu, tables, power_rows)
     else:
-        bundle = _with_kernels(fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=start).bundle, fit)
-    return Draft(bundle=bundle, group_std=fit.group_std, rejected=fit.rejected)
+        served = _serving(start, fit, workloads)
+        runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None)
+        bundle = _with_kernels(runs.bundle, fit, served)
+    return Draft(bundle=bundle, kernel_fit=fit)
 
 
 def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:
@@ -85,6 +101,32 @@ def _lent(measured: Values) -> dict[str, dict[str, float]]:
     lent = {name: value for name, value in measured[DONOR].items() if name in LENT}
     priors = prior_groups()
     return {group: priors[group] | lent for group in MEMORY_GROUPS if group not in measured}
+
+
+def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
+    """The measured groups that serve kernels of the runs; the runs say nothing about the others.
+
+    A matrix group that stands in for a number format that was not measured does not: its prior is nearer.
+    """
+    used = np.unique(workloads.workload_index)
+    operators = {operator for i in used for operator in workloads.workloads[i].operators}
+    formats = {(longest_prefix(group_key(operator), GROUP_PRIORS), operator.precision) for operator in operators}
+    usable = {}
+    for group, values in start.items():
+        leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
+        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[PRECISION_LEVEL]) not in formats
+        if not foreign:
+            usable[group] = dict(values)
+    known = {*prior_groups(), *usable}
+    serving = {longest_prefix(group_key(operator), known) for operator in operators}
+    return {group: values for group, values in usable.items() if group in serving}
+
+
+MATRIX_ROOTS: Final = ("gemm", "gemm.bmm", "conv")
+"""Groups whose kernels differ from one number format to another."""
+
+PRECISION_LEVEL: Final = 2
+"""Place of the number format in a group's dotted name."""
 
 
 def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
@@ -123,15 +165,18 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> G
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
-def _with_kernels(bundle: Bundle, fit: KernelFit) -> Bundle:
-    """A bundle from runs, with what only measured kernels tell: rows, spread of what runs did not move, tiles, residuals."""
+def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
+    """A bundle from runs with what only measured kernels tell: groups that the runs do not use, rows, spread, tiles, residuals."""
     groups = dict(bundle.groups)
     for key, one in fit.groups.items():
-        section = groups[key]
-        alone = _section(key, section.coefficients, one)
-        moved = {name: min(std, alone.ln_std.get(name, std)) for name, std in section.ln_std.items()}
-        known = {name: decided or section.identified.get(name, False) for name, decided in alone.identified.items()}
-        groups[key] = replace(section, ln_std={**alone.ln_std, **moved}, identified={**section.identified, **known}, rows=one.rows)
+        if key in served:
+            section = groups[key]
+            alone = _section(key, section.coefficients, one)
+            moved = {name: min(std, alone.ln_std.get(name, std)) for name, std in section.ln_std.items()}
+            known = {name: decided or section.identified.get(name, False) for name, decided in alone.identified.items()}
+            groups[key] = replace(section, ln_std={**alone.ln_std, **moved}, identified={**section.identified, **known}, rows=one.rows)
+        elif key not in GROUP_PRIORS:
+            groups[key] = _section(key, one.coefficients, one)
     return replace(bundle, groups=groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
 
 

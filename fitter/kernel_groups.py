@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from estimator.coefficients import group_key, longest_prefix
+from estimator.coefficients import Prior, group_key, longest_prefix
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix
@@ -14,10 +14,11 @@ from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator
 from fitter.kernel_latency import GroupFit
 from fitter.kernel_section import KernelSection, SectionFit, SectionRows, with_widest_split
-from fitter.priors import GROUP_PRIORS, PERSISTENT_ARCHITECTURES, around, kernel_priors
+from fitter.priors import FLOOR_WIDTH, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, around, kernel_priors
 from fitter.refinement import refine_section
 from fitter.residual_tier import FEWEST_POINTS
 from fitter.rows import KernelRows, RejectedRow
+from fitter.voltage import distinct_clocks
 
 TileSource = Literal["auto", "named", "free"]
 """Tiles of matrix products: from kernel names, the fastest candidate, or whichever predicts better."""
@@ -73,7 +74,9 @@ def fit_kernel_groups(
     """
     operators = rows.row_operators()
     parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
-    results = [_fit_part(part, gpu, seed, tiles, sibling or {}, refine) for part in parts]
+    floor_s = common_floor_s(parts)
+    known = _pooled(rows, operators, gpu, seed, floor_s) | dict(sibling or {})
+    results = [_fit_part(part, gpu, seed, tiles, known, refine, floor_s) for part in parts]
     equations, left_out = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     rejected: list[RejectedRow] = []
     for part, result in zip(parts, results, strict=True):
@@ -140,8 +143,51 @@ def _sections(operators: list[Operator]) -> dict[str, IntArray]:
     return {key: np.array(index, dtype=np.int64) for key, index in found.items()}
 
 
-def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]], refine: bool) -> _Result:
-    section = _section(part, gpu, seed, tiles, sibling)
+def common_floor_s(parts: list[_Part]) -> float | None:
+    """The launch floor that one host showed in several sections [s], None where they share no shortest time.
+
+    Sections with few kernels cannot show it themselves.
+    """
+    shortest = min(float(part.rows.latency_s.min()) for part in parts)
+    near = [int((part.rows.latency_s < COMMON_FLOOR_BAND * shortest).sum()) for part in parts]
+    return shortest if sum(count >= COMMON_FLOOR_ROWS for count in near) >= COMMON_FLOOR_SECTIONS else None
+
+
+COMMON_FLOOR_BAND: Final = 1.02
+COMMON_FLOOR_ROWS: Final = 3
+COMMON_FLOOR_SECTIONS: Final = 3
+"""So many rows of so many sections within this factor of the shortest time of all are a floor, and no coincidence."""
+
+POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
+"""Families whose kernels obey one set of coefficients but for their element weights: each section starts from all of them."""
+
+POOL_NARROWING: Final = 0.4
+"""Widths of a section's priors around its family's coefficients, in widths of the general priors."""
+
+
+def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, floor_s: float | None) -> dict[str, dict[str, float]]:
+    """Coefficients of whole families, around which their sections are then fitted; sections with few kernels need them."""
+    found: dict[str, dict[str, float]] = {}
+    for family in POOLED_FAMILIES:
+        index = np.array([i for i, operator in enumerate(operators) if operator.family == family], dtype=np.int64)
+        if len({section_key(operators[i]) for i in index}) < 2:
+            continue
+        part = _Part(family, index, rows, operators, gpu)
+        fit = _section(part, gpu, seed, "auto", {}, floor_s).fit(np.arange(len(index)))
+        found[family] = dict(fit.groups[family].coefficients)
+    return found
+
+
+def _fit_part(
+    part: _Part,
+    gpu: GpuSpec,
+    seed: int,
+    tiles: TileSource,
+    sibling: Mapping[str, Mapping[str, float]],
+    refine: bool,
+    floor_s: float | None,
+) -> _Result:
+    section = _section(part, gpu, seed, tiles, sibling, floor_s)
     everything = np.arange(len(part.rows))
     fit = section.fit(everything)
     equations = section.predict(fit, everything)
@@ -152,7 +198,7 @@ def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: 
     tiers: Mapping[str, FrozenMapping[Any]] = {}
     std = {key: float(np.sqrt(np.mean(error[trusted] ** 2))) for key in fit.groups}
     left_out = equations
-    if refine and len(trusted) >= FEWEST_POINTS:
+    if refine and len({part.rows.operators[i] for i in trusted}) >= FEWEST_POINTS:
         refined = refine_section(section, fit, error, trusted, seed)
         tiers, std = refined.tiers, std | dict(refined.std)
         left_out = np.where(np.isfinite(refined.left_out), part.rows.latency_s * np.exp(-refined.left_out), equations)
@@ -161,15 +207,26 @@ def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: 
     )
 
 
-def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]]) -> KernelSection:
+def _section(
+    part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]], floor_s: float | None
+) -> KernelSection:
     """The section with its priors and the better of the two ways to tell a tile."""
     first = part.rows.operators[0]
     matrix = bool(is_matrix([first])[0])
     on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
-    priors = kernel_priors(part.key, gpu, cuda_cores=on_cuda, warm=bool(part.rows.warm.any()), free_clock=part.free_clock)
+    priors = kernel_priors(
+        part.key,
+        gpu,
+        cuda_cores=on_cuda,
+        warm=bool(part.rows.warm.any()),
+        free_clock=part.free_clock,
+        one_clock=len(distinct_clocks(part.rows.sm_clock_hz)) < 2,
+    )
     known = longest_prefix(part.key, sibling)
     if known is not None:
-        priors = around(sibling[known], priors, SIBLING_NARROWING)
+        priors = around(sibling[known], priors, POOL_NARROWING if known in POOLED_FAMILIES else SIBLING_NARROWING)
+    if floor_s is not None:
+        priors["floor_s"] = Prior(centre=floor_s, width=FLOOR_WIDTH / 2.0)
     if not matrix:
         return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
     named = float(np.isfinite(part.rows.known.tile_m).mean()) >= NAMED_SHARE
@@ -179,7 +236,7 @@ def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: M
             return section
         return _better(section, KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed), seed)
     if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
-        priors = with_widest_split(part.key, part.rows, gpu, priors, np.arange(len(part.rows)), seed=seed)
+        priors = with_widest_split(part.key, part.rows, gpu, priors, seed=seed)
     return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
 
 

@@ -275,7 +275,7 @@ def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Pr
         return priors
     shortest = float(np.quantile(problem.latency_s, FLOOR_QUANTILE))
     near = int((problem.latency_s < FLOOR_BAND * shortest).sum())
-    if near >= max(FLOOR_ROWS, FLOOR_SHARE * len(problem)):
+    if "floor_s" not in priors and near >= max(FLOOR_ROWS, FLOOR_SHARE * len(problem)):
         priors["floor_s"] = Prior(centre=shortest, width=FLOOR_WIDTH)
     epsilon = priors["epsilon_s"]
     if "floor_s" in priors and shortest > HOST_FLOOR_S:

@@ -32,7 +32,7 @@ from fitter.tiles import fit_tiles
 Tiles = Literal["none", "free", "named"]
 """Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from."""
 
-CLASS_NARROWING: Final = 0.7
+CLASS_NARROWING: Final = 0.5
 """Widths of a class's priors around the section's coefficients, in widths of the section's own priors."""
 
 FEWEST_CLASS_ROWS: Final = 12
@@ -45,6 +45,9 @@ REFIT_ROUNDS: Final = 2
 
 WIDEST_SPLITS: Final = (0.0, 64.0)
 """Split-K limits to try where tiles are free: the architecture's usual splits, and all."""
+
+TRIAL_ROWS: Final = 1500
+"""Rows that decide between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,16 +185,15 @@ def class_seconds(problem: KernelProblem, leaves: Sequence[str], key: str, fit: 
     return seconds
 
 
-def with_widest_split(
-    key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], train: IntArray, *, seed: int
-) -> dict[str, Prior]:
-    """The priors with the split-K limit that explains free tiles better."""
+def with_widest_split(key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], *, seed: int) -> dict[str, Prior]:
+    """The priors with the split-K limit that explains free tiles better, as a random choice of rows tells."""
+    if len(rows) > TRIAL_ROWS:
+        rows = rows.select(np.sort(np.random.default_rng(seed).choice(len(rows), TRIAL_ROWS, replace=False)))
     losses = []
     for widest in WIDEST_SPLITS:
         tried = {**priors, "widest_split": Prior(centre=widest, width=0.0)}
-        section = KernelSection(key, rows, gpu, tried, "free", seed=seed)
-        fit = fit_group(section.problem.select(section._sample(train)), tried)
-        losses.append(weighted_loss(section.problem.select(train), fit.coefficients))
+        problem = KernelSection(key, rows, gpu, tried, "free", seed=seed).problem
+        losses.append(weighted_loss(problem, fit_group(problem, tried).coefficients))
     widest = WIDEST_SPLITS[int(np.argmin(losses))]
     return {**priors, "widest_split": Prior(centre=widest, width=0.0)} if widest else dict(priors)
 

@@ -56,7 +56,7 @@ TIED: Final = (
     TiedParameter(name="dram", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("dram", "dram_activations", "epilogue"), width=0.1),
     TiedParameter(name="stream", groups=STREAM_GROUPS, coefficients=("l2",), width=0.15),
     TiedParameter(name="issue", groups=STREAM_GROUPS, coefficients=("issue",), width=0.25),
-    TiedParameter(name="epsilon", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("epsilon_s",), width=0.4),
+    TiedParameter(name="epsilon", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("epsilon_s", "start"), width=0.4),
     TiedParameter(name="prologue", groups=MATRIX_GROUPS, coefficients=("prologue",), width=0.4),
 )
 """What runs of whole workloads can tell apart."""

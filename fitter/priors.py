@@ -9,6 +9,8 @@ from typing import Final
 
 from estimator.coefficients import Prior, longest_prefix
 from estimator.gpu import GpuSpec
+from estimator.phases import START_CLOCKS
+from estimator.quantities import HZ_PER_MHZ
 
 MATRIX: Final[dict[str, Prior]] = {
     "math": Prior(centre=1.05, width=0.2),
@@ -24,7 +26,8 @@ MATRIX: Final[dict[str, Prior]] = {
     "exponent": Prior(centre=1.5, width=0.5),
     "wave_exponent": Prior(centre=1.0, width=0.7),
     "small_tile_exponent": Prior(centre=0.2, width=0.7),
-    "epsilon_s": Prior(centre=3.0e-6, width=0.4),
+    "epsilon_s": Prior(centre=1.5e-6, width=0.4),
+    "start": Prior(centre=1.35, width=0.4),
 }
 """Matrix products: GEMM, batched GEMM, convolution."""
 
@@ -33,7 +36,8 @@ STREAM: Final[dict[str, Prior]] = {
     "l2": Prior(centre=1.0, width=0.15),
     "issue": Prior(centre=1.0, width=0.25),
     "exponent": Prior(centre=2.0, width=0.3),
-    "epsilon_s": Prior(centre=3.0e-6, width=0.4),
+    "epsilon_s": Prior(centre=1.5e-6, width=0.4),
+    "start": Prior(centre=1.35, width=0.4),
 }
 """Kernels that stream through memory."""
 
@@ -46,7 +50,8 @@ ATTENTION_PREFILL: Final[dict[str, Prior]] = {
     "dram": Prior(centre=1.1, width=0.5),
     "waves": Prior(centre=1.0, width=1.0),
     "rows": Prior(centre=1.0, width=1.0),
-    "epsilon_s": Prior(centre=5.0e-6, width=0.7),
+    "epsilon_s": Prior(centre=2.5e-6, width=0.7),
+    "start": Prior(centre=2.2, width=0.7),
     "exponent": Prior(centre=1.0, width=1e-6),
 }
 
@@ -56,7 +61,8 @@ ATTENTION_DECODE: Final[dict[str, Prior]] = {
     "waves": Prior(centre=1.0, width=1.0),
     "rows": Prior(centre=1.0, width=1.0),
     "row_length": Prior(centre=1.0, width=1.0),
-    "epsilon_s": Prior(centre=5.0e-6, width=0.7),
+    "epsilon_s": Prior(centre=2.5e-6, width=0.7),
+    "start": Prior(centre=2.2, width=0.7),
     "exponent": Prior(centre=1.0, width=1e-6),
 }
 
@@ -113,10 +119,10 @@ CUDA_CORES: Final[dict[str, Prior]] = {
 """What differs in matrix products without tensor cores."""
 
 ROWS: Final[dict[str, Prior]] = {
-    "l2": Prior(centre=0.5, width=0.7),
-    "issue": Prior(centre=0.5, width=0.7),
-    "rows": Prior(centre=1.0, width=1.0),
-    "row_length": Prior(centre=1.0, width=1.0),
+    "l2": Prior(centre=1.0, width=0.3),
+    "issue": Prior(centre=1.0, width=0.3),
+    "rows": Prior(centre=1.0, width=0.7),
+    "row_length": Prior(centre=0.2, width=0.5),
 }
 """Normalisations over rows, with the latency of a row."""
 
@@ -140,17 +146,22 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
 }
 """Beyond these a coefficient would mean something else."""
 
-WIDEST_SHIFT: Final = 5.0
+WIDEST_SHIFT: Final = 3.0
 """Other coefficients stay within this many prior widths of their centre, which keeps a fit of few rows from running away."""
 
 
-def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_clock: bool) -> dict[str, Prior]:
+def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_clock: bool, one_clock: bool) -> dict[str, Prior]:
     """Priors of the group `key` for kernels that were measured alone.
 
     cuda_cores: matrix products without tensor cores; warm: some rows found their operands in L2; free_clock: some rows
-    ran at a clock that was neither locked nor recorded.
+    ran at a clock that was neither locked nor recorded; one_clock: all ran at one, which cannot tell the two parts of
+    a kernel's fixed cost apart.
     """
     priors = dict(GROUP_PRIORS[longest_prefix(key, GROUP_PRIORS) or "elementwise"])
+    if one_clock:
+        start_s = priors.pop("start").centre * START_CLOCKS / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
+        epsilon = priors["epsilon_s"]
+        priors["epsilon_s"] = Prior(centre=epsilon.centre + start_s, width=epsilon.width)
     matrix = "math" in priors and not key.startswith("attention")
     if matrix:
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES

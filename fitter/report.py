@@ -21,6 +21,9 @@ MOST_WORST: Final = 15
 LONGEST_CELL: Final = 160
 """Texts from data sets are cut here [character]."""
 
+LONGEST_NOTE: Final = 4000
+"""Notes name many kinds of kernels; beyond this they are cut [character]."""
+
 STYLE: Final = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#5a646e;--line:#d5dbe1;
 --p0:#0b62c4;--p1:#b4530a;--p2:#1a7f4b;--bad:#b42318}
@@ -119,7 +122,7 @@ def _model_card(bundle: Bundle, selection: Selection) -> str:
         "Digest": bundle.digest,
     }
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
-    notes = "".join(f"<li>{_text(note)}</li>" for note in (*bundle.notes, *selection.notes))
+    notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in (*bundle.notes, *selection.notes))
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items())
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 

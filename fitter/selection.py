@@ -18,6 +18,9 @@ from fitter.sources.screening import known_gpu
 from fitter.sources.tables import PARQUET_MAGIC, file_digest, open_table, read_head, read_header
 from fitter.sources.workload_dataset import is_workload_dataset, read_workload_dataset
 
+MOST_NAMES: Final = 5
+"""Names that a note lists."""
+
 LOG_SUFFIX: Final = ".log.arrows"
 """The log of an unfinished campaign, which counts as a kernel dataset."""
 
@@ -95,7 +98,11 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
 def _collected(path: Path) -> Selection:
     dataset, rows, rejected = read_collected(path)
     selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, rejected)
-    return replace(selection, datasets=(replace(selection.datasets[0], metadata=dataset.metadata),))
+    notes = [*selection.notes]
+    if dataset.metadata.get("complete") is False:
+        notes.append(f"{path.name}: the campaign did not finish; `collect --resume` goes on with it")
+    record = replace(selection.datasets[0], metadata=dataset.metadata)
+    return replace(selection, datasets=(record,), notes=tuple(notes))
 
 
 def _selection(
@@ -123,6 +130,10 @@ def _notes(kernels: KernelRows | None, workloads: WorkloadRows | None, source: s
         notes.append(f"{source}: {int(workloads.perturbed.sum())} runs changed their pace; they count less in the fit")
     if workloads is not None and not np.any(workloads.startup_s > 0):
         notes.append(f"{source}: the runs aim at no common duration; start-up stays in them")
+    partly = [workload for workload in workloads.workloads if workload.unknown] if workloads is not None else []
+    if partly:
+        names = sorted({entry.name for workload in partly for entry in workload.unknown})
+        notes.append(f"{source}: {len(partly)} workloads hold operators that cannot be modelled: {', '.join(names[:MOST_NAMES])}")
     return tuple(notes)
 
 

@@ -62,10 +62,21 @@ def read_kernel_dataset(path: str | Path) -> KernelDataset:
     row_ids = table.column("row_id")
     if row_ids.null_count:
         raise DatasetError(f"{path}: {row_ids.null_count} rows have no row_id; the file is damaged, collect it again")
-    if len(row_ids.unique()) < table.num_rows:
-        twice = [str(entry["values"]) for entry in row_ids.value_counts().to_pylist() if entry["counts"] > 1]
+    twice = _measured_twice(table)
+    if twice:
         raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
     return KernelDataset(table=table, metadata=parts[0][1].metadata, files=tuple(file for _, file in parts))
+
+
+def _measured_twice(table: pa.Table) -> list[str]:
+    """Ids of rows that are one measurement given twice; the same campaign run again has the same ids at other times."""
+    seen: set[tuple[str, float | None]] = set()
+    twice = []
+    for key in zip(table.column("row_id").to_pylist(), table.column("started_unix_s").to_pylist(), strict=True):
+        if key in seen:
+            twice.append(key[0])
+        seen.add(key)
+    return twice
 
 
 def _files(path: Path) -> list[Path]:

@@ -171,6 +171,15 @@ def test_a_folder_is_one_dataset(tmp_path: Path) -> None:
     assert dataset.metadata["gpu"] == {"name": "a board"}
 
 
+def test_a_campaign_run_again_is_more_data_a_copied_file_is_not(tmp_path: Path) -> None:
+    write_kernel_dataset([a_row("a", started_unix_s=1.0)], METADATA, tmp_path / "1.parquet")
+    write_kernel_dataset([a_row("a", started_unix_s=2.0)], METADATA, tmp_path / "2.parquet")
+    assert read_kernel_dataset(tmp_path).table.num_rows == 2
+    (tmp_path / "copy.parquet").write_bytes((tmp_path / "2.parquet").read_bytes())
+    with pytest.raises(DatasetError, match="more than once"):
+        read_kernel_dataset(tmp_path)
+
+
 def test_the_log_of_an_unfinished_campaign_can_be_read(tmp_path: Path) -> None:
     log = write_log(tmp_path, 2)
     assert read_kernel_dataset(log).table.num_rows == 2

@@ -93,7 +93,13 @@ def test_a_clock_outside_the_table_is_refused(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"power_cap_w": 0.0}, {"power_cap_w": math.nan}, {"host_launch_s": -1.0}, {"efficiency": {"warp": 0.5}}, {"efficiency": {"dram": 0.0}}],
+    [
+        {"power_cap_w": 0.0},
+        {"power_cap_w": math.nan},
+        {"host_launch_s": -1.0},
+        {"efficiency": {"warp": 0.5}},
+        {"efficiency": {"dram": 0.0}},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(bundle: Bundle, setting: dict[str, object]) -> None:
     with pytest.raises(OperatingPointError):

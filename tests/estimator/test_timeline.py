@@ -73,7 +73,9 @@ def test_the_chosen_tile_is_the_fastest_candidate(a100: GpuSpec) -> None:
     operator = make_operator("gemm", "linear", "bf16", batch=1, m=384, n=1000, k=5000)
     coefficients, _ = coefficient_rows(prior_groups(), ["gemm.linear.bf16"])
     lowered = lower([operator], a100, coefficients)
-    every = kernel_seconds(candidate_phases(matrix_columns([operator], a100), tile_candidates(a100, False), a100), coefficients[:, None, :], 1410e6)
+    every = kernel_seconds(
+        candidate_phases(matrix_columns([operator], a100), tile_candidates(a100, False), a100), coefficients[:, None, :], 1410e6
+    )
     assert_allclose(kernel_seconds(lowered.phases, coefficients, 1410e6)[0], every.min())
 
 
@@ -100,7 +102,19 @@ def test_whole_waves_cost_whole_waves(a100: GpuSpec) -> None:
 
 def test_a_convolution_moves_its_image_not_its_im2col(a100: GpuSpec) -> None:
     operator = make_operator(
-        "conv", "conv2d", "bf16", batch=8, channels=64, height=56, width=56, filters=64, kernel_h=3, kernel_w=3, stride=1, padding=1, groups=1
+        "conv",
+        "conv2d",
+        "bf16",
+        batch=8,
+        channels=64,
+        height=56,
+        width=56,
+        filters=64,
+        kernel_h=3,
+        kernel_w=3,
+        stride=1,
+        padding=1,
+        groups=1,
     )
     coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
     events = lower([operator], a100, coefficients).phases.events[0]
@@ -114,7 +128,17 @@ def test_flash_attention_is_finite_and_grows_with_the_sequence(a100: GpuSpec, qu
     seconds = []
     for factor in (1, 2):
         operator = make_operator(
-            "attention", "prefill", "bf16", batch=2, queries=queries * factor, context=queries * factor, heads=16, kv_heads=4, head_dim=64, window=0, causal=1
+            "attention",
+            "prefill",
+            "bf16",
+            batch=2,
+            queries=queries * factor,
+            context=queries * factor,
+            heads=16,
+            kv_heads=4,
+            head_dim=64,
+            window=0,
+            causal=1,
         )
         coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
         seconds.append(float(kernel_seconds(lower([operator], a100, coefficients).phases, coefficients, 1410e6)[0]))

@@ -7,6 +7,7 @@ from estimator.bundle import bundle_from_document, document_of
 from estimator.prediction import estimate
 from fitter.calibration import Calibration, calibrate
 from fitter.diagnostics import fit_warnings
+from fitter.drafts import draft_from_rows
 from fitter.errors import CalibrationError
 from fitter.export import board_knowledge, default_name, domain_of, environment_of
 from fitter.rows import RejectedRow, with_rejected
@@ -159,3 +160,24 @@ def test_predictions_of_folds_come_back_in_the_order_of_the_rows() -> None:
     whole = predict_workload_rows(bundle, rows)
     assert whole.origins[4] == "runs.csv row 5"
     assert error_rows(whole)[0].n == 10
+
+
+def test_runs_do_not_move_groups_that_they_do_not_use() -> None:
+    bundle = planted_bundle()
+    fp32 = [replace(operator, precision="fp32") for operator in various_operators(60)]
+    kernels = kernel_rows(bundle, fp32, noise=NOISE)
+    runs = workload_rows(bundle, various_workloads(), noise=NOISE)
+    tables = board_knowledge(selection_of(kernels, runs), spec()).tables
+    alone = draft_from_rows(kernels, None, spec(), tables, 0)
+    both = draft_from_rows(kernels, runs, spec(), tables, 0, alone.kernel_fit)
+    assert both.bundle.groups["gemm.linear.fp32"] == alone.bundle.groups["gemm.linear.fp32"]
+    assert both.bundle.groups["gemm"].coefficients != alone.bundle.groups["gemm"].coefficients
+    assert both.bundle.groups["gemm"].coefficients["math"] == pytest.approx(bundle.groups["gemm"].coefficients["math"], rel=0.2)
+
+
+def test_memory_kernels_that_were_not_measured_learn_from_those_that_were() -> None:
+    kernels = kernel_rows(planted_bundle(), [o for o in various_operators(60) if o.family == "elementwise"], noise=NOISE)
+    tables = board_knowledge(selection_of(kernels), spec()).tables
+    groups = draft_from_rows(kernels, None, spec(), tables, 0).bundle.groups
+    assert groups["copy"].coefficients["dram"] == groups["elementwise"].coefficients["dram"]
+    assert groups["copy"].rows == 0

@@ -1,4 +1,5 @@
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -11,7 +12,7 @@ from fitter.rows import RejectedRow
 from fitter.validation import error_rows, predict_kernel_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 
-HOSTILE = '<script>alert(1)</script>"\'><img src=x onerror=alert(2)>'
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 VOID = {"meta", "br", "img", "link", "input", "line", "path", "polyline"}
 
 
@@ -55,6 +56,13 @@ def test_the_page_is_well_formed_and_self_contained(page: str) -> None:
     names = {tag for tag, _ in parser.tags}
     assert not names & {"script", "link", "img", "iframe", "object", "form"}
     assert not re.search(r"https?:|url\(|@import|javascript:", page)
+
+
+def test_every_chart_is_valid_xml(page: str) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", page)
+    assert len(drawings) == 4
+    for drawing in drawings:
+        assert ET.fromstring(drawing).tag == "svg"
 
 
 def test_the_page_can_be_read_without_eyes(page: str) -> None:

@@ -4,7 +4,6 @@ The limits are the project's targets; `benchmarks/whole_models.py` prints the fi
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,10 @@ DETAILED_SPLITS = 6
 
 
 @pytest.fixture(scope="module")
-def cases(shared_data: Path) -> Iterator[dict[str, Case]]:
+def cases(shared_data: Path) -> dict[str, Case]:
     """Runs on the A100 at 900 MHz and at other clocks, and on the A10."""
     folder = shared_data / "energaizer"
-    yield {name: read_case(folder / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz")}
+    return {name: read_case(folder / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz")}
 
 
 def half_to_half(case: Case) -> tuple[float, float]:
