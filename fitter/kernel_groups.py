@@ -162,7 +162,10 @@ POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
 """Families whose kernels obey one set of coefficients but for their element weights: each section starts from all of them."""
 
 POOL_NARROWING: Final = 0.4
-"""Widths of a section's priors around its family's coefficients, in widths of the general priors."""
+"""Widths of a section's priors around its family's coefficients, in widths of the general priors, where it has few kernels."""
+
+POOL_ROWS: Final = 100.0
+"""With many more kernels than this a section goes its own way."""
 
 
 def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, floor_s: float | None) -> dict[str, dict[str, float]]:
@@ -224,7 +227,8 @@ def _section(
     )
     known = longest_prefix(part.key, sibling)
     if known is not None:
-        priors = around(sibling[known], priors, POOL_NARROWING if known in POOLED_FAMILIES else SIBLING_NARROWING)
+        pooled = 1.0 - (1.0 - POOL_NARROWING) * POOL_ROWS / (POOL_ROWS + len(part.rows))
+        priors = around(sibling[known], priors, pooled if known in POOLED_FAMILIES else SIBLING_NARROWING)
     if floor_s is not None:
         priors["floor_s"] = Prior(centre=floor_s, width=FLOOR_WIDTH / 2.0)
     if not matrix:

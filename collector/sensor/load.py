@@ -1,6 +1,7 @@
 """What a load that switches on and off makes of a board's power, on a fine time grid."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -73,6 +74,12 @@ def load_shapes(load: LoadStamps, until_s: float) -> LoadShapes:
 def pole(count: int, time_constant_s: float) -> ComplexArray:
     """Transfer function of a first-order low-pass on the grid, for `rfft` of `count` bins."""
     keep = np.exp(-BIN_S / time_constant_s)
-    omega = 2.0 * np.pi * np.fft.rfftfreq(count)
-    transfer: ComplexArray = (1.0 - keep) / (1.0 - keep * np.exp(-1j * omega))
+    transfer: ComplexArray = (1.0 - keep) / (1.0 - keep * _delay_of_a_bin(count))
     return transfer
+
+
+@lru_cache(maxsize=4)
+def _delay_of_a_bin(count: int) -> ComplexArray:
+    """exp(−iω) for `rfft` of `count` bins."""
+    turn: ComplexArray = np.exp(-2j * np.pi * np.fft.rfftfreq(count))
+    return turn

@@ -40,6 +40,9 @@ LOG_JITTER_LIMITS: Final = (float(np.log(2e-5)), 0.0)
 MAX_JITTER_SHARE: Final = 0.25
 """A phase that scatters by more than this share of the period is none."""
 SPECTRUM_BIN_S: Final = 5e-4
+START_JITTER_S: Final = 1e-3
+START_PERIODS: Final = 5
+"""Jitter with which periods are first compared, and how many of them are searched further."""
 CHUNK: Final = 2_000_000
 """Likelihood terms that are evaluated at once; bounds memory."""
 
@@ -223,19 +226,15 @@ def _search(changes: Changes, poll_s: float) -> Array:
     near = angle[:, None] + np.linspace(-2.0 * half, 2.0 * half, 13)
     everywhere = periods[:, None] * np.linspace(0.0, 1.0, 16, endpoint=False)
     phases = np.concatenate([near, everywhere], axis=1)
-    points = [
-        np.stack([np.repeat(periods, phases.shape[1]), phases.ravel(), np.full(phases.size, np.log(jitter))], axis=1)
-        for jitter in (3e-4, 1.5e-3)
-    ]
-    starts = np.concatenate(points)
+    starts = np.stack([np.repeat(periods, phases.shape[1]), phases.ravel(), np.full(phases.size, np.log(START_JITTER_S))], axis=1)
     function = _likelihood_of(changes)
     values = function(starts)
     best: Array = starts[0]
     best_value = -np.inf
-    for period in _best_periods(starts, values, 6):
+    for period in _best_periods(starts, values, START_PERIODS):
         start = starts[np.argmax(np.where(starts[:, 0] == period, values, -np.inf))]
         width = np.array([period**2 / (6.0 * span), half + 1e-3, 1.0])
-        point, value = zoom_maximum(function, start, width, rounds=10)
+        point, value = zoom_maximum(function, start, width, rounds=8)
         if value > best_value:
             best, best_value = point, value
     return best

@@ -6,12 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector.bench import open_bench
 from collector.errors import SensorError
-from collector.sampling import Sampler
 from collector.sensor.averaging import fit_averaging
 from collector.sensor.calibration import SensorCalibration, calibration_from_document, read_calibration
-from collector.sensor.characterisation import characterise_sensor
 from collector.sensor.load import LoadStamps, load_shapes, pole
 from collector.sensor.update_clock import fit_update_clock
 from estimator.quantities import Array
@@ -116,16 +113,6 @@ def test_a_load_locked_to_the_updates_names_no_kernel() -> None:
     found = fit_averaging(updates, load, clock.period_s)
     assert found.kind == "undetermined"
     assert "locked" in found.reason
-
-
-def test_what_needs_a_meter_is_null_with_the_reason() -> None:
-    with open_bench("sim:h200-sxm", seed=1) as bench:
-        found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).calibration
-    assert found.averaging == "boxcar"
-    assert found.window_s == pytest.approx(0.025, abs=0.0015)
-    assert found.gain is None
-    assert found.offset_w is None
-    assert "external meter" in found.notes["gain"]
 
 
 def test_the_planted_sensor_is_found_with_a_meter(calibration: SensorCalibration) -> None:

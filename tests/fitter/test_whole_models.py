@@ -3,16 +3,12 @@
 The limits are the project's targets; `benchmarks/whole_models.py` prints the figures themselves.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-from whole_models import LANGUAGE, REFERENCE_CLOCK_MHZ, Case, halves, read_case, score
-
+from benchmarks.whole_models import LANGUAGE, REFERENCE_CLOCK_MHZ, Case, halves, read_case, score
 from fitter.runs import fit_runs, predict_runs
 
 SPLITS = 20

@@ -1,0 +1,85 @@
+"""Kernel names of cuBLAS, CUTLASS, XMMA and nvjet kernels, as profilers report them."""
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.kernel_names import named_tile, tile_from_name
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "along_m", "step", "stages"),
+    [
+        ("ampere_sgemm_128x64_tn", 128, 64, False, 0, 0),
+        ("ampere_sgemm_32x32_sliced1x4_tn", 32, 32, False, 0, 0),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn", 128, 128, False, 64, 3),
+        ("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_f2f_stages_64x5_tn", 64, 64, False, 64, 5),
+        ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", 128, 64, False, 0, 0),
+        ("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8", 256, 128, True, 32, 3),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_32x1_nn_align2>", 32, 32, True, 32, 1),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1x1x1_execute_kernel__5x_cublas", 128, 64, True, 64, 0),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x64x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4", 32, 64, True, 8, 3),
+        ("sm80_xmma_fprop_implicit_gemm_bf16_nhwc_tilesize128x128x64_stage3_warpsize2x2x1_g1_tensor16x8x16_kernel", 128, 128, True, 64, 3),
+        ("nvjet_tst_128x64_64x6_2x1_v_bz_TNT", 128, 64, False, 64, 6),
+        ("nvjet_bf16_64x256_64x4_tn", 64, 256, False, 64, 4),
+    ],
+)
+def test_a_name_tells_tile_step_and_stages(name: str, first: int, second: int, along_m: bool, step: int, stages: int) -> None:
+    tile = named_tile(name)
+    assert tile is not None
+    assert (tile.first, tile.second, tile.first_along_m) == (first, second, along_m)
+    assert (tile.tile_k, tile.stages) == (step, stages)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "void gemv2T_kernel_val<int>", "splitKreduce_kernel<32, 16, int, float>", "vectorized_elementwise_kernel<4, float>"]
+)
+def test_a_name_without_a_tile_says_nothing(name: str) -> None:
+    assert named_tile(name) is None
+    assert math.isnan(tile_from_name(name, 1, 64, 64, (1, 1, 1)).tile_m)
+
+
+def test_the_grid_decides_between_the_two_orders() -> None:
+    # 32 x 128: 5 blocks of 32 along the 141 outputs, or 2 of 128
+    along_n = tile_from_name("ampere_sgemm_32x128_tn", 1, 58, 141, (5, 1, 1))
+    assert (along_n.tile_m, along_n.tile_n) == (128, 32)
+    swapped = tile_from_name("ampere_sgemm_32x128_tn", 1, 58, 141, (2, 2, 1))
+    assert (swapped.tile_m, swapped.tile_n) == (32, 128)
+
+
+def test_a_grid_that_cannot_cover_the_product_is_another_kernels() -> None:
+    assert math.isnan(tile_from_name("ampere_sgemm_128x128_nn", 1, 4096, 4096, (2, 2, 1)).tile_m)
+
+
+def test_a_swizzled_grid_is_rounded_up() -> None:
+    tile = tile_from_name("cutlass_80_simt_sgemm_128x64_8x5_tn_align1", 1, 640, 640, (48, 2, 1))  # 50 tiles, 96 blocks
+    assert (tile.tile_m, tile.tile_n, tile.split_k) == (128, 64, 1)
+
+
+@given(
+    st.sampled_from([(32, 32), (128, 64), (64, 128), (256, 128)]),
+    st.integers(1, 8192),
+    st.integers(1, 8192),
+    st.integers(1, 64),
+    st.integers(1, 32),
+)
+def test_the_launch_of_a_tile_gives_it_back(tile: tuple[int, int], m: int, n: int, batch: int, split: int) -> None:
+    first, second = tile
+    grid = (float(math.ceil(n / first)), float(math.ceil(m / second)), float(batch * split))
+    found = tile_from_name(f"ampere_sgemm_{first}x{second}_tn", batch, m, n, grid)
+    covered = math.ceil(m / found.tile_m) * math.ceil(n / found.tile_n)
+    assert covered == grid[0] * grid[1]
+    assert found.split_k == split
+
+
+def test_published_names_and_grids_agree(shared_data) -> None:  # type: ignore[no-untyped-def]
+    """Every fp32 kernel of the published tables: its tile, times its grid, covers the product exactly."""
+    for file in ("bmm_train", "linear_train", "linear_larger_shapes"):
+        table = pd.read_csv(shared_data / "neusight" / f"{file}.csv")
+        for row in table.itertuples():
+            tile = tile_from_name(row.kernel_name, row.batch, row.m, row.n, (row.grid_x, row.grid_y, row.grid_z))
+            assert math.ceil(row.m / tile.tile_m) * math.ceil(row.n / tile.tile_n) == row.grid_x * row.grid_y
+            assert tile.split_k >= 1
