@@ -42,7 +42,7 @@ run = @echo; echo '$$ $(1)'; $(BIN)/$(1) || [ $$? -eq 3 ]
 
 demo: $(STAMP)
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	$(call run,collect --gpu sim:a100-pcie-40gb --freqs 510$(comma)900$(comma)1410 --seed 1 --out $(DEMO)/dataset.parquet)
+	$(call run,collect --gpu sim:a100-pcie-40gb --freqs 510$(comma)900$(comma)1410 --pmd sim --seed 1 --out $(DEMO)/dataset.parquet)
 	$(call run,fit $(DEMO)/dataset.parquet -o $(DEMO)/a100-simulated.json --seed 1)
 	$(call run,estimate examples/gpt2-prefill.json --bundle $(DEMO)/a100-simulated.json --freq 900)
 	$(call run,estimate examples/gpt2-prefill.json --bundle $(DEMO)/a100-simulated.json --freqs 510$(comma)900$(comma)1410 --quiet)

@@ -49,6 +49,7 @@ def _output_options(command: Any) -> Any:
 @click.option("--families", default="", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
 @click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h.")
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
+@click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
 @click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing.")
@@ -75,6 +76,7 @@ def _campaign(
     families: str,
     budget: str,
     sensor: Path | None,
+    pmd: str,
     resume: bool | None,
     seed: int,
     dry_run: bool,
@@ -95,7 +97,7 @@ def _campaign(
     budget_s = _duration_s(budget) if budget else math.inf
     spec = load_campaign(campaign)
     chosen = tuple(name.strip() for name in families.split(",") if name.strip())
-    with open_bench(_one_board(gpu), seed=seed) as bench:
+    with open_bench(_one_board(gpu), seed=seed, meter=_meter(pmd, gpu)) as bench:
         clocks = clocks_from_text(freqs, bench.gpu, bench.gpu_spec)
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
         if dry_run:
@@ -129,10 +131,11 @@ def devices_command(as_json: bool, quiet: bool, verbose: bool) -> int:
 @collect_command.command("sensor", context_settings=CONTEXT)
 @click.option("--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address or sim:PROFILE.")
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
+@click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
 @_output_options
-def sensor_command(gpu: str, freq: str, out: Path | None, seed: int, as_json: bool, quiet: bool, verbose: bool) -> int:
+def sensor_command(gpu: str, freq: str, pmd: str, out: Path | None, seed: int, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Characterise a board's power sensor: update clock, averaging, delay, rise; gain where a meter is there.
 
     Runs loads of its own for about half a minute.  What cannot be told is null, with the reason under notes.
@@ -146,7 +149,7 @@ def sensor_command(gpu: str, freq: str, out: Path | None, seed: int, as_json: bo
 
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise CollectorError(f"{out}: cannot be written; name a file in a folder that is there")
-    with open_bench(_one_board(gpu), seed=seed) as bench, held_clock(bench.gpu) as hold, _stoppable(None):
+    with open_bench(_one_board(gpu), seed=seed, meter=_meter(pmd, gpu)) as bench, held_clock(bench.gpu) as hold, _stoppable(None):
         clocks = clocks_from_text(freq, bench.gpu, bench.gpu_spec)
         if len(clocks) != 1:
             raise CollectorError(f"--freq {freq!r} names {len(clocks)} clocks; give one, or current")
@@ -189,6 +192,22 @@ def _require_extra() -> None:
             import_module(name)
         except ImportError:
             raise CollectorError(f"{name} is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
+
+
+def _meter(pmd: str, word: str) -> bool:
+    """Whether a simulated board gets its meter.  Raises DeviceError for a meter that cannot be driven."""
+    from collector.errors import DeviceError
+
+    if not pmd:
+        return False
+    if pmd == SIMULATED_METER and word.strip().startswith("sim:"):
+        return True
+    if pmd == SIMULATED_METER:
+        raise DeviceError(f"--pmd sim is the meter of a simulated board, not of {word!r}")
+    raise DeviceError(f"--pmd {pmd}: meters on a serial port are not driven by this version; simulated boards take --pmd sim")
+
+
+SIMULATED_METER: Final = "sim"
 
 
 def _one_board(word: str) -> str:

@@ -51,7 +51,7 @@ FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
 class ResidualTier:
     """Measured kernels of one group, columns of shape (n,).
 
-    fields       shape fields in which the group's kernels differ, each with its weight
+    fields       shape fields, each with its weight
     points       (n, f) weighted log2 of these fields
     ln_error     ln(measured / equations)
     left_out     |ln(measured / prediction)| when the kernel was left out of the fit
@@ -118,7 +118,9 @@ def tier_from_document(document: Mapping[str, Any]) -> ResidualTier:
 
 def _tier(document: Mapping[str, Any]) -> ResidualTier:
     fields = tuple(zip(document["fields"], document["weights"], strict=True))
-    shapes = np.array([document["points"][name] for name in document["fields"]], dtype=np.float64).T
+    count = len(document["ln_error"])
+    sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
+    shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
     return ResidualTier(
         fields=fields,
         points=_weighted_log(shapes, fields),

@@ -82,14 +82,13 @@ def tier_document(
     family = shapes.operators[0].family
     sizes = np.array([operator.shape for operator in shapes.operators])[keep]
     names = FAMILY_FIELDS[family]
-    varying = [i for i in range(len(names)) if np.ptp(sizes[:, i]) > 0] or [0]
     weights = FIELD_WEIGHT.get(family, {})
     near, far, beyond = quantiles
     return FrozenMapping(
         {
-            "fields": tuple(names[i] for i in varying),
-            "weights": tuple(weights.get(names[i], 1.0) for i in varying),
-            "points": FrozenMapping({names[i]: _compact(sizes[:, i]) for i in varying}),
+            "fields": tuple(names),
+            "weights": tuple(weights.get(name, 1.0) for name in names),
+            "points": FrozenMapping({name: _compact(sizes[:, i]) for i, name in enumerate(names)}),
             "ln_error": tuple(np.round(error[keep], ERROR_DIGITS).tolist()),
             "left_out": tuple(np.round(spread[keep], ERROR_DIGITS).tolist()),
             "largest_work": float(shapes.work.max()),
@@ -101,7 +100,9 @@ def tier_document(
 
 
 def _compact(sizes: Array) -> tuple[float, ...]:
-    """Whole sizes as integers, which JSON writes shorter."""
+    """Whole sizes as integers, which JSON writes shorter, and a size that all share once."""
+    if np.ptp(sizes) == 0:
+        sizes = sizes[:1]
     if np.all(sizes == np.round(sizes)):
         return tuple(sizes.astype(np.int64).tolist())
     return tuple(sizes.tolist())

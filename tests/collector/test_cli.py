@@ -215,3 +215,11 @@ def test_help_and_version_need_no_extra(repository: Path) -> None:
         assert "Traceback" not in done.stderr
         if status:
             assert "wattprint[collect]" in done.stderr
+
+
+def test_a_simulated_meter_tells_the_gain_and_others_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensor", "--gpu", BOARD, "--pmd", "sim", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gain"] == pytest.approx(0.954, abs=0.01)
+    status, line = failure(capsys, "sensor", "--gpu", BOARD, "--pmd", "/dev/ttyUSB0")
+    assert status == 1
+    assert "--pmd sim" in line
