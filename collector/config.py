@@ -1,17 +1,15 @@
 """Campaign files: TOML into frozen dataclasses, every key and figure checked."""
 
-import dataclasses
 import hashlib
 import json
-import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from collector.errors import CampaignError
 from collector.measurement import MeasurementSettings
+from collector.tables import TableReader
 from estimator.errors import WorkloadError
 from estimator.frozen import FrozenMapping
 from estimator.quantities import BYTES_PER_ELEMENT
@@ -20,7 +18,6 @@ from estimator.specifications import near_match
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, ShapeRule
 
-MAX_FILE_BYTES: Final = 1 << 20
 L2_STATES: Final = ("warm", "cold")
 LIMITS: Final[dict[str, tuple[float, float, str]]] = {
     "updates": (4, 10_000, "sensor updates"),
@@ -83,32 +80,22 @@ def load_campaign(name_or_path: str) -> CampaignSpec:
         close = near_match(name_or_path, campaign_names())
         raise CampaignError(f"unknown campaign {name_or_path!r}{close}; known: {', '.join(campaign_names())}; or give a TOML file")
     where = f"campaign {path}"
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CampaignError(f"{where}: cannot be read ({reason})") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise CampaignError(f"{where}: larger than {MAX_FILE_BYTES} byte; not a campaign")
-    try:
-        document = tomllib.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CampaignError(f"{where}: not a TOML file ({error})") from error
+    document = TableReader(where=where, error=CampaignError, limits=LIMITS).read(path, "campaign")
     return campaign_from_document({"name": path.stem, **document}, where)
 
 
 def campaign_from_document(document: Mapping[str, Any], where: str) -> CampaignSpec:
     """A campaign from plain data.  Raises CampaignError, naming `where` and the key's path."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
+    reader = TableReader(where=where, error=CampaignError, limits=LIMITS)
     values: dict[str, Any] = dict(document)
-    values["measurement"] = _build(MeasurementSettings, values.get("measurement", {}), "measurement", where)
+    values["measurement"] = reader.build(MeasurementSettings, values.get("measurement", {}), "measurement")
     values["anchors"] = tuple(_anchor(item, f"anchors[{i}]", where) for i, item in enumerate(_list(values, "anchors", where)))
-    values["kernels"] = tuple(_group(item, f"kernels[{i}]", where) for i, item in enumerate(_list(values, "kernels", where)))
+    values["kernels"] = tuple(_group(item, f"kernels[{i}]", reader) for i, item in enumerate(_list(values, "kernels", where)))
     if not values["kernels"]:
         raise CampaignError(f"{where}: kernels is empty; a campaign needs at least one group")
     values["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
-    spec: CampaignSpec = _build(CampaignSpec, values, "", where)
+    spec: CampaignSpec = reader.build(CampaignSpec, values)
     return spec
 
 
@@ -134,8 +121,9 @@ def _anchor(item: object, path: str, where: str) -> Operator:
         raise CampaignError(str(error)) from error
 
 
-def _group(item: object, path: str, where: str) -> KernelGroup:
+def _group(item: object, path: str, reader: TableReader) -> KernelGroup:
     """A group of kernels with its shape rules."""
+    where = reader.where
     if not isinstance(item, Mapping):
         raise CampaignError(f"{where}: {path} must be a table")
     family, operator = item.get("family"), item.get("operator")
@@ -146,8 +134,8 @@ def _group(item: object, path: str, where: str) -> KernelGroup:
     shape = item.get("shape")
     if not isinstance(shape, Mapping) or set(shape) != set(FAMILY_FIELDS[family]):
         raise CampaignError(f"{where}: {path}.shape must give exactly {', '.join(FAMILY_FIELDS[family])}")
-    rules = {name: _rule(value, f"{path}.shape.{name}", shape, where) for name, value in shape.items()}
-    group: KernelGroup = _build(KernelGroup, {**item, "shape": FrozenMapping(rules)}, path, where)
+    rules = {name: _rule(value, f"{path}.shape.{name}", shape, reader) for name, value in shape.items()}
+    group: KernelGroup = reader.build(KernelGroup, {**item, "shape": FrozenMapping(rules)}, path)
     for precision in (*group.precisions, *(name for name in (group.precision_out, group.precision_kv) if name)):
         if precision not in BYTES_PER_ELEMENT:
             raise CampaignError(f"{where}: {path}: unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
@@ -156,74 +144,26 @@ def _group(item: object, path: str, where: str) -> KernelGroup:
     return group
 
 
-def _rule(value: object, path: str, shape: Mapping[str, Any], where: str) -> ShapeRule:
+def _rule(value: object, path: str, shape: Mapping[str, Any], reader: TableReader) -> ShapeRule:
     """How a shape field is drawn: a number, a list of numbers, another field's name or a table."""
+    where = reader.where
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Choice(values=(_finite(value, path, where),))
+        return Choice(values=(reader.finite(value, path),))
     if isinstance(value, list) and value:
-        return Choice(values=tuple(_finite(item, f"{path}[{i}]", where) for i, item in enumerate(value)))
+        return Choice(values=tuple(reader.finite(item, f"{path}[{i}]") for i, item in enumerate(value)))
     if isinstance(value, str):
         value = {"of": value}
     if not isinstance(value, Mapping):
         raise CampaignError(f"{where}: {path} must be a number, a list of numbers, another field's name or a table")
     table = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     if "of" in table:
-        derived: Derived = _build(Derived, table, path, where)
+        derived: Derived = reader.build(Derived, table, path)
         if derived.of not in shape:
             raise CampaignError(f"{where}: {path}.of = {derived.of!r} is no field of this shape; fields: {', '.join(shape)}")
         if any(item <= 0 for item in derived.divide):
             raise CampaignError(f"{where}: {path}.divide must hold positive numbers")
         return derived
-    rule: LogRange = _build(LogRange, table, path, where)
+    rule: LogRange = reader.build(LogRange, table, path)
     if not 0 < rule.low <= rule.high or rule.multiple < 1 or not 0 <= rule.ragged <= 1:
         raise CampaignError(f"{where}: {path} needs 0 < low <= high, multiple >= 1 and ragged between 0 and 1")
     return rule
-
-
-def _build(kind: type[Any], table: Any, path: str, where: str) -> Any:
-    """A dataclass from a table; unknown, missing and mistyped keys are refused with their path."""
-    if not isinstance(table, Mapping):
-        raise CampaignError(f"{where}: {path} must be a table")
-    hints = get_type_hints(kind)
-    known = {item.name: item for item in dataclasses.fields(kind)}
-    for key in table:
-        if key not in known:
-            raise CampaignError(f"{where}: unknown key {_join(path, key)!r}{near_match(key, known)}; known: {', '.join(known)}")
-    values = {}
-    for name, item in known.items():
-        if name in table:
-            values[name] = _converted(hints[name], name, table[name], _join(path, name), where)
-        elif item.default is dataclasses.MISSING:
-            raise CampaignError(f"{where}: {_join(path, name)} is missing")
-    return kind(**values)
-
-
-def _converted(hint: Any, name: str, value: Any, path: str, where: str) -> Any:
-    """A value as the type that a field declares, within its limits."""
-    if hint in (int, float):
-        number = _finite(value, path, where)
-        low, high, unit = LIMITS.get(name, (-math.inf, math.inf, ""))
-        if not low <= number <= high:
-            raise CampaignError(f"{where}: {path} = {value!r} lies outside {low:g} to {high:g} {unit}")
-        if hint is int and number != int(number):
-            raise CampaignError(f"{where}: {path} = {value!r} must be a whole number")
-        return hint(number)
-    if hint is bool and not isinstance(value, bool):
-        raise CampaignError(f"{where}: {path} = {value!r} must be true or false")
-    if hint is str and not isinstance(value, str):
-        raise CampaignError(f"{where}: {path} = {value!r} must be a text")
-    if hint == tuple[float, ...]:
-        if not isinstance(value, tuple) or not value:
-            raise CampaignError(f"{where}: {path} must be a list of numbers")
-        return tuple(_finite(item, f"{path}[{i}]", where) for i, item in enumerate(value))
-    return value
-
-
-def _finite(value: object, path: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CampaignError(f"{where}: {path} = {value!r} must be a finite number")
-    return float(value)
-
-
-def _join(path: str, key: object) -> str:
-    return f"{path}.{key}" if path else str(key)

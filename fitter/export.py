@@ -42,13 +42,15 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     for dataset in selection.datasets:
         rows = _table(dataset.metadata.get("idle"), "power_w")
         if rows:
-            idle = _clock_table(rows, "power_w", f"measured, {dataset.name}")
+            idle = _shaped(_clock_table(rows, "power_w", f"measured, {dataset.name}"), gpu.idle_w)
             idle_std, temperature = _mean(rows, "std_w"), _mean(rows, "temperature_c")
         rows = _table(dataset.metadata.get("voltage"), "voltage_v")
         if rows:
-            voltage = _clock_table(rows, "voltage_v", f"measured, {dataset.name}")
-            known = all(np.isfinite(row.get("std_v", np.nan)) for row in rows)
-            voltage_std = tuple(float(row["std_v"]) for row in rows) if known else None
+            measured = _clock_table(rows, "voltage_v", f"measured, {dataset.name}")
+            voltage = _shaped(measured, gpu.voltage_v)
+            std_v = np.array([row.get("std_v", np.nan) for row in rows])
+            clocks = (np.array(measured.sm_clock_mhz), np.array(voltage.sm_clock_mhz))
+            voltage_std = tuple(np.interp(clocks[1], clocks[0], std_v).tolist()) if np.isfinite(std_v).all() else None
     tables = BoardTables(
         voltage_v=voltage, idle_w=idle, reference_clock_mhz=reference_clock_mhz(selection, gpu), power_limit_w=gpu.power_limit_w
     )
@@ -197,6 +199,23 @@ def _table(value: Any, column: str) -> list[Mapping[str, float]]:
 
 def _clock_table(rows: list[Mapping[str, float]], column: str, source: str) -> ClockTable:
     return ClockTable(sm_clock_mhz=tuple(row["sm_clock_mhz"] for row in rows), value=tuple(row[column] for row in rows), source=source)
+
+
+def _shaped(measured: ClockTable, usual: ClockTable | None) -> ClockTable:
+    """A table measured at a few clocks, between them as the specification's table runs: a board differs from it by a smooth factor.
+
+    A straight line between two locked clocks would miss the knee at which boards begin to raise the voltage, and a board
+    that holds its power limit runs between them.
+    """
+    if usual is None:
+        return measured
+    own = np.array(measured.sm_clock_mhz)
+    inner = [f for f in usual.sm_clock_mhz if own[0] < f < own[-1]]
+    clocks = np.union1d(own, inner)
+    factor = np.interp(clocks, own, np.array(measured.value) / usual.at(own))
+    values = (usual.at(clocks) * factor).tolist()
+    source = f"{measured.source}; between its {len(own)} clocks as {usual.source}"
+    return ClockTable(sm_clock_mhz=tuple(clocks.tolist()), value=tuple(values), source=source)
 
 
 def _mean(rows: list[Mapping[str, float]], column: str) -> float | None:

@@ -1,20 +1,18 @@
 """The profile of a simulated board: a TOML file in `configs/boards` as frozen dataclasses."""
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Final
 
 from collector.errors import BoardProfileError
-from estimator.frozen import FrozenMapping
+from collector.tables import TableReader
 from estimator.resources import resource_folder, resource_names
 
 SENSOR_KINDS: Final = ("boxcar", "low-pass")
 CLOCK_KINDS: Final = ("rigid", "renewal")
-MAX_FILE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,64 +261,12 @@ def _shipped_board(name: str) -> BoardProfile:
 
 def _read_board(path: Path) -> BoardProfile:
     where = f"board profile {path}"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BoardProfileError(f"{where}: cannot be read ({error.strerror})") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise BoardProfileError(f"{where}: larger than {MAX_FILE_BYTES} byte; not a profile")
-    try:
-        document = tomllib.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BoardProfileError(f"{where}: not a TOML file ({error})") from error
+    reader = TableReader(where=where, error=BoardProfileError)
+    document = reader.read(path, "profile")
     document.setdefault("name", path.stem)
-    profile: BoardProfile = _build(BoardProfile, document, "", where)
+    profile: BoardProfile = reader.build(BoardProfile, document)
     _check(profile, where)
     return profile
-
-
-def _build(kind: type[Any], table: object, key_path: str, where: str) -> Any:
-    """A dataclass from a TOML table; unknown, missing and mistyped keys are refused with their path."""
-    if not isinstance(table, dict):
-        raise BoardProfileError(f"{where}: {key_path} must be a table")
-    hints = get_type_hints(kind)
-    known = {item.name: item for item in dataclasses.fields(kind)}
-    for key in table:
-        if key not in known:
-            raise BoardProfileError(f"{where}: unknown key {_join(key_path, key)}; known: {', '.join(known)}")
-    values = {}
-    for name, item in known.items():
-        if name in table:
-            values[name] = _convert(hints[name], table[name], _join(key_path, name), where)
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise BoardProfileError(f"{where}: {_join(key_path, name)} is missing")
-    return kind(**values)
-
-
-def _join(key_path: str, key: str) -> str:
-    return f"{key_path}.{key}" if key_path else key
-
-
-def _convert(hint: Any, value: object, key_path: str, where: str) -> Any:
-    """A TOML value as the type that a field declares."""
-    if dataclasses.is_dataclass(hint):
-        return _build(hint if isinstance(hint, type) else type(hint), value, key_path, where)
-    if hint is bool and isinstance(value, bool):
-        return value
-    if hint is str and isinstance(value, str):
-        return value
-    if hint in (float, int) and isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
-        if number != number or abs(number) == float("inf"):
-            raise BoardProfileError(f"{where}: {key_path} = {value!r} is not finite")
-        if hint is int and number != int(number):
-            raise BoardProfileError(f"{where}: {key_path} = {value!r} must be a whole number")
-        return hint(value)
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(float, item, f"{key_path}[{i}]", where) for i, item in enumerate(value))
-    if get_origin(hint) is Mapping and isinstance(value, dict):
-        return FrozenMapping({key: _convert(get_args(hint)[1], item, _join(key_path, key), where) for key, item in value.items()})
-    raise BoardProfileError(f"{where}: {key_path} = {value!r} is not a {getattr(hint, '__name__', hint)}")
 
 
 SIGNED: Final = frozenset({"offset_w", "delay_s", "ambient_c", "leakage_temperature_c"})

@@ -1,0 +1,105 @@
+"""From rows of kernels to groups, residual tiers and intervals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator.coefficients import group_key
+from estimator.kernel_times import kernel_times
+from estimator.workload import Operator, make_operator
+from fitter.intervals import folds_of, interval_quantiles
+from fitter.kernel_groups import KernelFit, fit_kernel_groups
+from fitter.residual_tier import shape_errors
+from fitter.rows import KernelRows
+from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+
+BUNDLE = planted_bundle()
+COUNT = 240
+
+
+@pytest.fixture(scope="module")
+def rows() -> KernelRows:
+    """Kernels of three families with an error that the equations lack: it drifts with the shape."""
+    exact = kernel_rows(BUNDLE, various_operators(COUNT), noise=0.01)
+    drift = np.array([0.15 * np.sin(np.log2(operator.shape[-1])) for operator in exact.row_operators()])
+    return replace(exact, latency_s=exact.latency_s * np.exp(drift))
+
+
+@pytest.fixture(scope="module")
+def fit(rows: KernelRows) -> KernelFit:
+    return fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
+
+
+def test_every_kind_of_kernel_gets_a_group(rows: KernelRows, fit: KernelFit) -> None:
+    coefficients = {key: group.coefficients for key, group in fit.groups.items()}
+    times = kernel_times(rows.row_operators(), BUNDLE.gpu, coefficients, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
+    assert None not in times.groups
+    assert set(fit.residuals) <= set(fit.groups)
+
+
+def test_prediction_repeats_what_the_fit_saw(rows: KernelRows, fit: KernelFit) -> None:
+    coefficients = {key: group.coefficients for key, group in fit.groups.items()}
+    times = kernel_times(
+        rows.row_operators(),
+        BUNDLE.gpu,
+        coefficients,
+        sm_clock_mhz=rows.sm_clock_mhz,
+        warm=rows.l2_warm,
+        tile_predictors=fit.tile_predictors,
+        residuals=fit.residuals,
+    )
+    np.testing.assert_allclose(times.equations_s, fit.equations_s, rtol=1e-9)
+
+
+def test_neighbours_take_off_what_drifts_with_the_shape(rows: KernelRows, fit: KernelFit) -> None:
+    alone = np.abs(np.log(fit.equations_s / rows.latency_s)).mean()
+    left_out = np.abs(np.log(fit.left_out_s / rows.latency_s)).mean()
+    assert left_out < 0.8 * alone
+
+
+def test_the_same_rows_and_seed_give_the_same_fit(rows: KernelRows, fit: KernelFit) -> None:
+    again = fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
+    assert {k: dict(v.coefficients) for k, v in again.groups.items()} == {k: dict(v.coefficients) for k, v in fit.groups.items()}
+    assert again.residuals == fit.residuals
+
+
+def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows: KernelRows) -> None:
+    spoilt = rows.latency_s.copy()
+    spoilt[5] *= 40
+    found = fit_kernel_groups(replace(rows, latency_s=spoilt), BUNDLE.gpu, seed=0)
+    assert [(item.row, item.reason) for item in found.rejected] == [(int(rows.row[5]), "OUTLIER")]
+
+
+def test_one_kernel_is_enough_for_a_fit(rows: KernelRows) -> None:
+    found = fit_kernel_groups(rows.select(np.array([0])), BUNDLE.gpu, seed=0)
+    assert found.residuals == {}
+    assert all(np.isfinite(value) for group in found.groups.values() for value in group.coefficients.values())
+
+
+def test_normalisations_of_long_and_short_rows_are_classes() -> None:
+    def norm(dim: float) -> Operator:
+        return make_operator("norm", "layernorm", "bf16", rows=64.0, dim=dim)
+
+    assert group_key(norm(1024.0)) == "norm.layernorm.bf16.short"
+    assert group_key(norm(1025.0)) == "norm.layernorm.bf16.long"
+
+
+def test_rows_of_one_shape_are_left_out_together() -> None:
+    operators = various_operators(30) * 3
+    gemm = [operator for operator in operators if operator.family == "gemm"]
+    shapes = shape_errors(gemm)
+    fold = folds_of(shapes, seed=0)
+    for shape in range(len(shapes.operators)):
+        assert len(set(fold[shapes.index == shape].tolist())) == 1
+
+
+def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
+    gemm = [operator for operator in various_operators(3000) if operator.family == "gemm"]
+    shapes = shape_errors(gemm)
+    scale = np.where(np.array([operator["m"] for operator in gemm]) > 2000, 0.2, 0.02)
+    error = np.abs(np.random.default_rng(0).normal(0, scale))
+    near, far, beyond = interval_quantiles(shapes, error, np.zeros(len(gemm)), error[:100])
+    assert 1.5 < near < 3.0
+    assert far >= near
+    assert beyond == pytest.approx(np.quantile(error[:100], 0.9), rel=0.3)

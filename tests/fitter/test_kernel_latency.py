@@ -1,0 +1,162 @@
+"""Coefficients of kernel groups: derivatives, recovery of planted values, floors and hosts."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_vector
+from estimator.kernels.registry import KnownTiles
+from estimator.phases import Phases
+from estimator.quantities import Array
+from estimator.specifications import load_gpu
+from estimator.timeline import kernel_seconds, measured_seconds
+from estimator.workload import Operator, make_operator
+from fitter.kernel_latency import GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
+from fitter.priors import kernel_priors
+from fitter.sensitivities import log_measured
+
+GPU = load_gpu("h100-sxm")
+CLOCK_HZ = GPU.sm_clock_max_mhz * 1e6
+
+PLANTED = {
+    "math": 1.15, "l2": 0.5, "dram": 1.2, "dram_activations": 1.1, "loop": 0.9, "prologue": 0.2, "epilogue": 1.1, "reduce": 0.8,
+    "reduce_launch": 2.2, "exponent": 3.2, "wave_exponent": 0.3, "small_tile_exponent": 0.1, "epsilon_s": 2.6e-6,
+}  # fmt: skip
+
+
+def products(count: int, seed: int = 0) -> list[Operator]:
+    sizes = np.exp2(np.random.default_rng(seed).uniform(5, 13, (count, 3))).astype(int)
+    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
+
+
+def additions(count: int, seed: int = 0) -> list[Operator]:
+    sizes = np.exp2(np.random.default_rng(seed).uniform(8, 27, count)).astype(int)
+    return [make_operator("elementwise", "add", "fp32", elements=float(size), reads=2.0 * size) for size in sizes]
+
+
+def problem_of(
+    operators: list[Operator], values: Mapping[str, float], *, noise: float = 0.0, warm: bool = False, clocks: bool = False
+) -> KernelProblem:
+    """Rows that the planted values give, with relative noise, at one clock or at several."""
+    rng = np.random.default_rng(1)
+    clock_hz = np.full(len(operators), CLOCK_HZ) * (rng.choice([0.4, 0.7, 1.0], len(operators)) if clocks else 1.0)
+    arguments = {"sm_clock_hz": clock_hz, "warm": np.full(len(operators), warm)}
+    exact = predicted_seconds(kernel_problem(operators, GPU, **arguments), values)
+    return kernel_problem(operators, GPU, latency_s=exact * np.exp(noise * rng.standard_normal(len(exact))), **arguments)
+
+
+def fitted(problem: KernelProblem, key: str, *, warm: bool = False, one_clock: bool = True) -> GroupFit:
+    return fit_group(problem, kernel_priors(key, GPU, cuda_cores=False, warm=warm, free_clock=False, one_clock=one_clock))
+
+
+@pytest.fixture(scope="module")
+def lowered() -> tuple[Phases, Array, Array]:
+    """Phases of products, their clocks and working sets."""
+    problem = problem_of(products(60), PLANTED, clocks=True)
+    phases = problem.candidates.take(np.arange(60) % problem.candidates.tile_area.shape[1])
+    return phases, problem.sm_clock_hz, np.where(np.arange(60) % 2, 0.3, np.inf)
+
+
+ALL_SET = PLANTED | {
+    "quantise": 1.0, "offset_s": 2e-6, "floor_s": 9e-6, "boost_drop": 0.15, "boost_time_s": 2e-5, "l2_knee": 0.7,
+    "l2_knee_exponent": 3.0, "strided": 1.3, "sfu": 0.4, "issue": 0.2, "start": 1.3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(ALL_SET))
+def test_derivatives_are_those_of_the_equations(name: str, lowered: tuple[Phases, Array, Array]) -> None:
+    phases, clock_hz, ratio = lowered
+    vector = coefficient_vector(ALL_SET)
+    value, slope = log_measured(phases, vector, clock_hz, ratio)
+
+    def at(factor: float) -> Array:
+        moved = vector.copy()
+        moved[COLUMN[name]] *= factor
+        return np.log(measured_seconds(kernel_seconds(phases, moved, clock_hz, ratio), moved))
+
+    np.testing.assert_allclose(value, at(1.0), rtol=1e-12)
+    step = 1e-5
+    difference = (at(np.exp(step)) - at(np.exp(-step))) / (2 * step)
+    np.testing.assert_allclose(slope[:, COLUMN[name]], difference, atol=1e-7)
+
+
+def test_derivatives_cover_every_coefficient_that_is_fitted() -> None:
+    assert set(COEFFICIENTS) >= set(ALL_SET)
+
+
+def test_planted_coefficients_predict_again_with_free_tiles() -> None:
+    fit = fitted(problem_of(products(600), PLANTED, noise=0.02), "gemm.linear.bf16")
+    test = problem_of(products(300, seed=7), PLANTED)
+    error = np.abs(predicted_seconds(test, fit.coefficients) / test.latency_s - 1)
+    assert error.mean() < 0.012
+
+
+def test_coefficients_that_matter_come_back_within_their_stated_uncertainty() -> None:
+    fit = fitted(problem_of(products(900), PLANTED, noise=0.02), "gemm.linear.bf16")
+    for name in ("math", "dram", "loop", "epsilon_s"):
+        shift = np.log(fit.coefficients[name] / PLANTED[name])
+        assert abs(shift) < 3 * fit.ln_std[name] + 0.02, name
+        assert fit.identified[name], name
+
+
+def test_few_rows_leave_a_coefficient_at_its_prior_and_say_so() -> None:
+    fit = fitted(problem_of(products(12), PLANTED), "gemm.linear.bf16")
+    assert not fit.identified["small_tile_exponent"]
+    assert all(np.isfinite(value) and value >= 0 for value in fit.coefficients.values())
+
+
+def test_failed_runs_do_not_bend_a_fit() -> None:
+    problem = problem_of(additions(300), {"dram": 1.1, "l2": 1.0, "issue": 1.0, "exponent": 2.0, "epsilon_s": 3e-6})
+    problem.latency_s[::15] *= 10
+    fit = fitted(problem, "elementwise.add.fp32")
+    assert fit.coefficients["dram"] == pytest.approx(1.1, rel=0.03)
+
+
+STREAM = {"dram": 1.05, "l2": 1.0, "issue": 1.0, "exponent": 2.5, "epsilon_s": 3e-6}
+
+
+def test_the_launch_floor_of_a_host_is_found_and_the_kernels_own_cost_stays_small() -> None:
+    measured = STREAM | {"floor_s": 30e-6, "offset_s": 18e-6}
+    fit = fitted(problem_of(additions(400), measured, noise=0.01), "elementwise.add.fp32")
+    assert fit.coefficients["floor_s"] == pytest.approx(30e-6, rel=0.02)
+    assert fit.coefficients["offset_s"] + fit.coefficients["epsilon_s"] == pytest.approx(21e-6, rel=0.1)
+    assert fit.coefficients["epsilon_s"] < 5e-6
+
+
+def test_without_a_plateau_there_is_no_floor() -> None:
+    large = [operator for operator in additions(400) if operator["elements"] > 2**19]
+    fit = fitted(problem_of(large, STREAM, noise=0.01), "elementwise.add.fp32")
+    assert fit.coefficients.get("floor_s", 0.0) == 0.0
+    assert fit.coefficients.get("offset_s", 0.0) == 0.0
+
+
+def test_warm_launches_show_how_much_fits_into_l2() -> None:
+    planted = STREAM | {"l2_knee": 0.6, "l2_knee_exponent": 5.0}
+    fit = fitted(problem_of(additions(500), planted, noise=0.01, warm=True), "elementwise.add.fp32", warm=True)
+    assert fit.coefficients["l2_knee"] == pytest.approx(0.6, rel=0.1)
+
+
+def test_cold_launches_ignore_the_knee() -> None:
+    planted = STREAM | {"l2_knee": 0.6, "l2_knee_exponent": 5.0}
+    operators = additions(20)
+    cold = problem_of(operators, planted, warm=False)
+    np.testing.assert_allclose(cold.latency_s, problem_of(operators, STREAM).latency_s)
+
+
+def test_a_known_tile_is_taken_whatever_would_be_faster() -> None:
+    operators = products(40)
+    tiles = KnownTiles(tile_m=np.full(40, 64.0), tile_n=np.full(40, 64.0), split=np.full(40, 3.0))
+    arguments = {"sm_clock_hz": np.full(40, CLOCK_HZ), "warm": np.zeros(40, dtype=np.bool_)}
+    known = predicted_seconds(kernel_problem(operators, GPU, known=tiles, **arguments), PLANTED)
+    free = predicted_seconds(kernel_problem(operators, GPU, **arguments), PLANTED)
+    assert np.all(known >= free * (1 - 1e-12) * 0.9)
+    assert np.any(known > free * 1.2)
+
+
+def test_a_fit_started_from_a_similar_one_ends_where_it_would_have() -> None:
+    problem = problem_of(products(300), PLANTED, noise=0.02)
+    priors = kernel_priors("gemm.linear.bf16", GPU, cuda_cores=False, warm=False, free_clock=False, one_clock=True)
+    first = fit_group(problem, priors)
+    again = fit_group(problem, priors, start=first.coefficients, rounds=2)
+    np.testing.assert_allclose(predicted_seconds(problem, again.coefficients), predicted_seconds(problem, first.coefficients), rtol=0.01)
