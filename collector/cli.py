@@ -46,7 +46,7 @@ def _output_options(command: Any) -> Any:
 @click.option("--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUTPUT, show_default=True, help="Dataset to write.")
 @click.option("--campaign", default=DEFAULT_CAMPAIGN, show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
-@click.option("--families", default="", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
+@click.option("--families", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
 @click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h.")
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
 @click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
@@ -73,7 +73,7 @@ def _campaign(
     freqs: str,
     out: Path,
     campaign: str,
-    families: str,
+    families: str | None,
     budget: str,
     sensor: Path | None,
     pmd: str,
@@ -96,7 +96,7 @@ def _campaign(
 
     budget_s = _duration_s(budget) if budget else math.inf
     spec = load_campaign(campaign)
-    chosen = tuple(name.strip() for name in families.split(",") if name.strip())
+    chosen = _families(families)
     with open_bench(_one_board(gpu), seed=seed, meter=_meter(pmd, gpu)) as bench:
         clocks = clocks_from_text(freqs, bench.gpu, bench.gpu_spec)
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
@@ -215,6 +215,16 @@ def _one_board(word: str) -> str:
     if "," in word or word.strip().lower() == "all":
         raise CollectorError(f"--gpu {word!r} names several boards; a campaign measures one at a time: run one command for each")
     return word.strip()
+
+
+def _families(text: str | None) -> tuple[str, ...]:
+    """Names of families; none for all.  Raises BadParameter for a list without a name."""
+    if text is None:
+        return ()
+    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not chosen:
+        raise click.BadParameter(f"{text!r} names no family; leave the option out for all", param_hint="--families")
+    return chosen
 
 
 def _kept(out: Path, key: dict[str, Any], resume: bool | None) -> Any:

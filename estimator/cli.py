@@ -1,7 +1,9 @@
 """The command `estimate`."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,8 +89,11 @@ def estimate_command(**options: Any) -> int:
         raise click.UsageError("--freq and --freqs exclude each other")
     from estimator.bundle import load_bundle
 
+    if options["out"] is not None:
+        _check_out(options["out"], (*options["workloads"], options["bundle_name"], options["gpu_spec"] or ""))
     bundle = load_bundle(options["bundle_name"])
     results = _estimates(bundle, options)
+    _check_times(results)
     _deliver(_result_text(results, bundle, options), options["out"])
     return _report(results, bundle, options)
 
@@ -123,6 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]:
     """Every workload at every clock."""
+    import numpy as np
+
     from estimator.formats import read_workload
     from estimator.prediction import estimate
     from estimator.rewriting import with_precision
@@ -130,21 +137,46 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     gpu = _gpu(bundle, options)
     clocks = _clocks(gpu or bundle.gpu, options)
     launch_us = options["host_launch_us"]
-    results = []
+    results: list[Estimate] = []
+    files: dict[str, str] = {}
     for path in options["workloads"]:
         workload = read_workload(path, completion=options["completion"], attention=options["attention"] or "")
         if options["precision"]:
             workload = with_precision(workload, options["precision"])
-        results += estimate(
-            workload,
-            bundle,
-            sm_clock_mhz=clocks,
-            gpu=gpu,
-            power_cap_w=options["power_cap"],
-            host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
-            efficiency=_shares(options["efficiency"]),
-        )
+        if files.setdefault(workload.name, path) != path:  # two files may bear one name; their results must not pass for one
+            workload = replace(workload, name=f"{workload.name} ({path})")
+        with np.errstate(all="ignore"):  # what is not finite is refused afterwards, in words
+            results += estimate(
+                workload,
+                bundle,
+                sm_clock_mhz=clocks,
+                gpu=gpu,
+                power_cap_w=options["power_cap"],
+                host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
+                efficiency=_shares(options["efficiency"]),
+            )
     return results
+
+
+def _check_out(out: Path, inputs: Sequence[str]) -> None:
+    """Refuse to write over what the estimate is made from."""
+    for name in inputs:
+        if name and out.exists() and Path(name).exists() and out.samefile(name):
+            raise EstimatorError(f"{out}: is an input of this estimate; name another --out")
+
+
+def _check_times(results: Sequence["Estimate"]) -> None:
+    """Refuse results without a time: the GPU has no rate for a precision, or a number is beyond all reason."""
+    for result in results:
+        if math.isfinite(result.latency_s):
+            continue
+        kinds = dict.fromkeys(" ".join(kernel.operator.split()[:2]) for kernel in result.kernels if not math.isfinite(kernel.latency_s))
+        if kinds:
+            raise EstimatorError(
+                f"{result.workload}: {result.gpu} cannot run {', '.join(kinds)}: its specification has no rate for that; "
+                "choose another --precision or --gpu-spec"
+            )
+        raise EstimatorError(f"{result.workload}: the time is not a finite number; check --host-launch-us, --set and the bundle")
 
 
 def _gpu(bundle: "Bundle", options: Mapping[str, Any]) -> "GpuSpec | None":

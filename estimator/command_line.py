@@ -15,6 +15,9 @@ WRONG_USAGE: Final = 2
 DONE_WITH_WARNINGS: Final = 3
 INTERRUPTED: Final = 130
 
+LONGEST_LINE: Final = 2000
+"""Characters of an error; an argument or a field that is longer is cut in its middle."""
+
 
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
     """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
@@ -47,6 +50,10 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
     except errors as error:
         _complain(f"{name}: {_one_line(str(error))}")
         return FAILED
+    except OSError as error:  # a full disk behind stdout, a name that no file can have
+        place = f"{error.filename}: " if error.filename else ""
+        _complain(f"{name}: {_one_line(f'{place}{error.strerror or error}')}")
+        return FAILED
 
 
 def _complain(line: str) -> None:
@@ -54,4 +61,6 @@ def _complain(line: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    half = LONGEST_LINE // 2
+    return line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"

@@ -14,11 +14,14 @@ ENERGY_UNITS: Final = ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e
 
 SUMMARY_FIELDS: Final = (
     "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
+    "asked_clock_mhz",
 )  # fmt: skip
 """Fields of one result, besides kernels and warnings."""
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
 SIGNIFICANT_DIGITS: Final = 4
+MOST_WHOLE_DIGITS: Final = 9
+"""A number with more digits before the point is written with an exponent."""
 UNKNOWN: Final = "–"
 NUMBER: Final = re.compile(r"\d[\d.,e+-]*")
 
@@ -124,9 +127,7 @@ def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
             key = (name, NUMBER.sub("#", text))
             more[key] = more.get(key, -1) + 1
             first.setdefault(key, text)
-    return [
-        printable(f"{key[0]}: {text}") + (f" (and alike at {more[key]} more clocks)" if more[key] else "") for key, text in first.items()
-    ]
+    return [printable(f"{key[0]}: {text}") + (f" (and alike {more[key]} more times)" if more[key] else "") for key, text in first.items()]
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
@@ -153,6 +154,8 @@ def with_spread(value: float, std: float, units: Sequence[tuple[float, str]]) ->
     scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1] if value else units[0])
     scaled = value / scale
     whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
+    if whole_digits > MOST_WHOLE_DIGITS:
+        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e} {unit}"
     decimals = max(0, SIGNIFICANT_DIGITS - whole_digits)
     spread = f" ± {std / scale:.2g}" if math.isfinite(std) else ""
     return f"{scaled:.{decimals}f}{spread} {unit}"

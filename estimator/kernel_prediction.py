@@ -16,7 +16,7 @@ from estimator.gpu import GpuSpec
 from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.phases import Phases
-from estimator.power import POWER_TERMS, power_events, static_power_w, tensor_rate, term_scale
+from estimator.power import POWER_TERMS, busy_share, power_events, static_power_w, tensor_rate, term_scale
 from estimator.power import events_per_second as full_rates
 from estimator.prediction import board_tables, power_model
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
@@ -71,7 +71,7 @@ def predict_kernels(
     return KernelTable(
         latency_s=times.latency_s,
         latency_ln_std=times.log_std,
-        power_w=_power_w(bundle, gpu, events, times.latency_s, sm_clock_mhz),
+        power_w=_power_w(bundle, gpu, events, phases.occupied, times.latency_s, sm_clock_mhz),
         groups=times.groups,
     )
 
@@ -79,18 +79,16 @@ def predict_kernels(
 def kernel_events(phases: Phases, gpu: GpuSpec, coefficients: Array, ratio: Array) -> Array:
     """Events of POWER_TERMS of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM.
 
-    ratio: as from `warm_ratio`.  Groups without a fitted knee take the usual one.
+    ratio: as from `warm_ratio`.  The knees that a latency fit finds are softer: DRAM time shows late, where other phases hide it.
     """
     events = power_events(phases, gpu, 0.0)
-    usual = coefficients.copy()
-    unfitted = usual[:, COLUMN["l2_knee"]] <= 0
-    usual[unfitted, COLUMN["l2_knee"]] = WARM_KNEE
-    usual[unfitted, COLUMN["l2_knee_exponent"]] = WARM_SHARPNESS
+    usual = np.zeros_like(coefficients)
+    usual[:, COLUMN["l2_knee"]], usual[:, COLUMN["l2_knee_exponent"]] = WARM_KNEE, WARM_SHARPNESS
     events[:, DRAM_TERMS] *= dram_share(usual, ratio)[:, None]
     return events
 
 
-def _power_w(bundle: Bundle, gpu: GpuSpec, events: Array, latency_s: Array, sm_clock_mhz: Array) -> Array:
+def _power_w(bundle: Bundle, gpu: GpuSpec, events: Array, occupied: Array, latency_s: Array, sm_clock_mhz: Array) -> Array:
     model = power_model(bundle)
     if model is None:
         return np.full(len(latency_s), np.nan)
@@ -100,5 +98,5 @@ def _power_w(bundle: Bundle, gpu: GpuSpec, events: Array, latency_s: Array, sm_c
         full = full_rates(gpu, sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
         rate = full * (rate / full) ** model.concavity
     dynamic = (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
-    power_w: Array = np.minimum(static_power_w(model, point, np.ones_like(latency_s)) + dynamic, gpu.power_limit_w)
+    power_w: Array = np.minimum(static_power_w(model, point, busy_share(latency_s, occupied)) + dynamic, gpu.power_limit_w)
     return power_w

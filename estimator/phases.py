@@ -28,7 +28,8 @@ START_CLOCKS: Final = 1000.0
 """Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock]."""
 
 EVENTS: Final = MODULES
-"""Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop; CUDA-core lane instructions; special functions."""
+"""Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop (those of 16-bit operands that take as long); CUDA-core
+lane instructions; special functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Phases:
     events       (..., 6)  EVENTS counted
     ideal_math   (...,)    useful work at the peak rate [SM clock]
     ideal_math_s (...,)    the same at the clock for which the vendor quotes it [s]; drives the clock state
+    occupied     (...,)    share of the SMs that have a block, mean over the kernel's time; drives power alone
     """
 
     overlapped: Array
@@ -51,6 +53,7 @@ class Phases:
     events: Array
     ideal_math: Array
     ideal_math_s: Array
+    occupied: Array
 
     def take(self, choice: IntArray) -> "Phases":
         """Of candidates (n, c, …), the chosen one of each row: phases of shape (n, …)."""
@@ -83,6 +86,7 @@ def empty_phases(shape: tuple[int, ...]) -> Phases:
         events=np.zeros((*shape, len(EVENTS))),
         ideal_math=np.zeros(shape),
         ideal_math_s=np.zeros(shape),
+        occupied=np.ones(shape),
     )
 
 

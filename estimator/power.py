@@ -84,6 +84,28 @@ ASSUMED_IDLE_SHARE: Final = 0.3
 """Idle power over the power limit where no table is known; measured boards lie between 0.1 and 0.3, PCIe boards high."""
 
 
+LAUNCH_GAP_S: Final = 1e-6
+"""Between two launches of a stream SMs stand idle for about this long: the first drains, the second starts [s]."""
+
+
+def busy_share(latency_s: Array, occupied: Array) -> Array:
+    """Share of `busy_w` that flows while one kernel is launched over and over, shape of `latency_s`.
+
+    Nothing of it between two launches; and SMs without a block are gated, what feeds them is not.
+    """
+    running = np.maximum(1.0 - LAUNCH_GAP_S / latency_s, LEAST_RUNNING_SHARE)
+    share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied)
+    return share
+
+
+UNGATED_SHARE: Final = 0.5
+"""Share of the busy power that flows as soon as one SM runs: clock distribution and L2 against the SMs' own (assumed)."""
+
+
+LEAST_RUNNING_SHARE: Final = 0.3
+"""The shortest kernels run for about 1 µs of the 3 µs that a host needs to launch them."""
+
+
 def dram_traffic(footprint_byte: Array, l2_bytes: float, credit: float) -> Array:
     """Bytes that cross DRAM when neighbouring kernels hand data over through L2, shape (n,).
 

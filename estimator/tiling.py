@@ -41,8 +41,11 @@ SPLITS: Final[dict[str, tuple[int, ...]]] = {
 MOST_SPLIT_WAVES: Final[dict[str, float]] = {"ampere": 2.0, "hopper": math.inf, "blackwell": math.inf, "cuda": math.inf}
 """Libraries split a reduction to fill idle SMs: no more blocks than this many times the SMs."""
 
-WIDE_SPLITS: Final = (1, 2, 4, 8, 16, 32, 64)
+WIDE_SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 """Split-K factors of libraries that split freely, as far as a group's `widest_split` goes."""
+
+WIDE_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {"ampere": ((256, 64), (64, 256), (64, 16), (32, 128))}
+"""Further tensor-core tiles of such libraries, beside TENSOR_TILES."""
 
 REDUCTION_STEP: Final = 64
 """Reduction length to which libraries pad a block's share of K [element]."""
@@ -67,7 +70,7 @@ class Candidates:
 def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -> Candidates:
     """All (tile, split) that a library may choose on this GPU; `widest_split` is that coefficient of the group."""
     kind = "cuda" if cuda_cores else ARCHITECTURE_TILES.get(gpu.architecture, "ampere")
-    tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[kind]
+    tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[kind] + (WIDE_TILES.get(kind, ()) if widest_split else ())
     splits = tuple(s for s in WIDE_SPLITS if s <= widest_split) or SPLITS[kind]
     rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
     waves = math.inf if widest_split else MOST_SPLIT_WAVES[kind]

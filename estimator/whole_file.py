@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,9 +11,12 @@ def write_whole(path: Path, content: bytes) -> None:
     The content goes into a new file beside the target, is synced, and takes the target's name in one step; a link
     is followed.  On failure nothing is left behind and the old file stays.  Raises OSError.
     """
-    target = path.resolve()
+    try:
+        target = path.resolve()
+    except RuntimeError as error:  # so says Python below 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
     if target.exists() and not target.is_file():
-        raise IsADirectoryError(f"{path} is not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with beside.open("xb") as stream:

@@ -25,12 +25,13 @@ from fitter.export import (
     default_name,
     domain_of,
     environment_of,
+    gain_std,
     provenance_of,
     sensor_of,
 )
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
-from fitter.sections import idle_section, voltage_section
+from fitter.sections import idle_section, voltage_section, with_gain_std
 from fitter.validation import (
     NORMAL_90,
     ErrorRow,
@@ -99,6 +100,7 @@ def calibrate(
         environment=environment_of(selection),
         sensor=sensor_of(selection),
         completion=completion_of(selection),
+        power=None if draft.power is None else with_gain_std(draft.power, gain_std(selection)),
         provenance=provenance_of(selection, seed),
         voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
         idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,

@@ -1,6 +1,7 @@
 """The command `fit`."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,13 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def a_number(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """A range takes nan for a number within it."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number", context, parameter)
+    return value
+
+
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="More commands: fit check, fit show, fit diff, fit release. "
@@ -47,7 +55,12 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
 @click.option("--report", type=click.Path(path_type=Path), metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
-    "--holdout", type=click.FloatRange(0.0, 0.9), default=0.2, show_default=True, help="Share of kernels and workloads left out for errors."
+    "--holdout",
+    type=click.FloatRange(0.0, 0.9),
+    callback=a_number,
+    default=0.2,
+    show_default=True,
+    help="Share of kernels and workloads left out for errors.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
 @click.option("--gpu", metavar="NAME", help="The GPU to fit where data sets hold several, or do not name theirs.")
@@ -161,6 +174,8 @@ def release_command(
     target = out or bundle_path(bundle_name).parent / f"{_file_name(bundle.name)}-{version}.json"
     log = changelog or target.parent / f"{_file_name(bundle.name)}.changelog.md"
     previous = load_bundle(against) if against else None
+    if log.absolute() == target.absolute() or (log.exists() and log.samefile(bundle_path(bundle_name))):
+        raise FitterError(f"{log}: is a bundle; the changelog needs a file of its own, name it with --changelog")
     released = release(bundle, version, target, log, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
     document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
     _say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])

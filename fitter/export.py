@@ -127,6 +127,25 @@ def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
     return next((sensor for dataset in selection.datasets if (sensor := _object(dataset.metadata.get("sensor")))), None)
 
 
+UNKNOWN_GAIN_STD: Final = 0.05
+"""Relative spread of the gains of power sensors from card to card, where no meter told the gain.
+Source: published comparisons of sensors with meters: ±5 % a card (docs/model.md)."""
+
+
+def gain_std(selection: Selection) -> float:
+    """How uncertain the gain is with which power was measured [relative]: known where a meter stood beside every data set."""
+    found = [UNKNOWN_GAIN_STD]
+    if selection.datasets:
+        found = [_gain_std(_object(dataset.metadata.get("sensor"))) for dataset in selection.datasets]
+    return max(found)
+
+
+def _gain_std(sensor: Mapping[str, Any]) -> float:
+    gain, std = sensor.get("gain"), sensor.get("gain_std")
+    known = isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0
+    return float(std) / float(gain) if known else UNKNOWN_GAIN_STD  # type: ignore[arg-type]
+
+
 def board_uuid(selection: Selection) -> str:
     """The identity of the board where all data sets name the same one, else ""."""
     found = {_object(dataset.metadata.get("gpu")).get("uuid") for dataset in selection.datasets} - {None}

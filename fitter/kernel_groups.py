@@ -238,23 +238,34 @@ def _section(
         section = KernelSection(part.key, part.rows, gpu, priors, "named", seed=seed)
         if tiles == "named":
             return section
-        return _better(section, KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed), seed)
+        others = [KernelSection(part.key, part.rows, gpu, priors, way, seed=seed) for way in UNNAMED_WAYS]
+        if not on_cuda and gpu.architecture not in PERSISTENT_ARCHITECTURES:
+            wide = {**priors, "widest_split": Prior(centre=MATCHED_SPLIT, width=0.0)}
+            others.append(KernelSection(part.key, part.rows, gpu, wide, "matched", seed=seed))
+        return _best([section, *others], seed)
     if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
         priors = with_widest_split(part.key, part.rows, gpu, priors, seed=seed)
     return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
 
 
-def _better(first: KernelSection, second: KernelSection, seed: int) -> KernelSection:
-    """The section that predicts a random part of the rows better from the others."""
-    aside = np.random.default_rng(seed).random(len(first.rows)) < TEST_SHARE
+def _best(sections: list[KernelSection], seed: int) -> KernelSection:
+    """The section that predicts kernels best that it has not seen: a random part of the shapes, at all their clocks."""
+    rows = sections[0].rows
+    numbers: dict[Operator, int] = {}
+    shape = np.array([numbers.setdefault(operator, len(numbers)) for operator in rows.operators])
+    aside = (np.random.default_rng(seed).random(len(numbers)) < TEST_SHARE)[shape]
     train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
     if not len(train) or not len(test):
-        return first
-    errors = [
-        np.abs(np.log(section.predict(section.fit(train), test) / section.rows.latency_s[test])).mean() for section in (first, second)
-    ]
-    return first if errors[0] <= errors[1] else second
+        return sections[0]
+    errors = [np.abs(np.log(section.predict(section.fit(train), test) / rows.latency_s[test])).mean() for section in sections]
+    return sections[int(np.argmin(errors))]
 
+
+UNNAMED_WAYS: Final[tuple[Literal["free", "matched"], ...]] = ("free", "matched")
+"""Ways to tell the tile of a kernel without a name, beside the tree that learns from names."""
+
+MATCHED_SPLIT: Final = 16.0
+"""Split-K limit to try where coefficients come from named tiles and predictions take the fastest."""
 
 TEST_SHARE: Final = 0.25
 """Share of rows on which the two ways to tell a tile are compared."""

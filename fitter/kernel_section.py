@@ -29,13 +29,19 @@ from fitter.kernel_latency import (
 from fitter.priors import FLOOR_WIDTH, around
 from fitter.tiles import fit_tiles
 
-Tiles = Literal["none", "free", "named"]
-"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from."""
+Tiles = Literal["none", "free", "named", "matched"]
+"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from.
+
+"matched" takes coefficients from kernels with their named tiles, and predicts with the fastest candidate.
+"""
 
 CLASS_NARROWING: Final = 0.5
-"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors."""
+CLASS_NARROWING_PREFILL: Final = 0.8
+"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors; prefill classes differ more."""
 
 FEWEST_CLASS_ROWS: Final = 12
+FEWEST_CLASS_SHAPES: Final = 8
+"""Classes with fewer rows, or with fewer shapes (each measured at several clocks), keep the section's coefficients."""
 
 MOST_FREE_ROWS: Final = 4000
 """With free tiles a random choice of this many rows sets the coefficients."""
@@ -97,13 +103,14 @@ class KernelSection:
         self.tiles = tiles
         self.seed = seed
         self.priors = dict(priors)
-        self.problem = _problem(rows, gpu, rows.known if tiles == "named" else None, priors)
+        self.problem = _problem(rows, gpu, rows.known if tiles in ("named", "matched") else None, priors)
+        self.asked = _problem(rows, gpu, None, priors) if tiles == "matched" else self.problem
 
     def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
         """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
         rows = self.rows.select(train)
         sample = self._sample(train)
-        leaves = [self.rows.leaves[i] for i in sample]
+        leaves = _shown([self.rows.operators[i] for i in sample], [self.rows.leaves[i] for i in sample], self.key)
         groups = fit_classes(self.problem.select(sample), leaves, self.key, self.priors, start)
         tree = None
         if self.tiles == "named":
@@ -113,7 +120,7 @@ class KernelSection:
     def predict(self, fit: SectionFit, index: IntArray) -> Array:
         """Times of the rows `index` [s], with tiles as a prediction without kernel names has them."""
         if fit.tree is None:
-            return class_seconds(self.problem.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
+            return class_seconds(self.asked.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
         rows = self.rows.select(index)
         tree = tree_from_document(fit.tree)
         leaf = tree_leaves(tree, tile_features(rows.operators, self.gpu))
@@ -155,19 +162,20 @@ def fit_classes(
     classes = _members(leaves)
     if list(classes) == [key]:
         return groups
-    narrowed = class_priors(whole.coefficients, priors)
+    narrowing = CLASS_NARROWING_PREFILL if key.startswith("attention.prefill") else CLASS_NARROWING
+    narrowed = class_priors(whole.coefficients, priors, narrowing)
     for leaf, index in classes.items():
         if leaf != key and len(index) >= FEWEST_CLASS_ROWS:
             groups[leaf] = fit_group(problem.select(index), narrowed, start=known.get(leaf), rounds=rounds)
     return groups
 
 
-def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, Prior]:
+def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
     """Priors of a class around its section; what belongs to the host is the same for all classes."""
-    narrowed = around(whole, priors, CLASS_NARROWING)
+    narrowed = around(whole, priors, narrowing)
     offset, floor = whole.get("offset_s", 0.0), whole.get("floor_s", 0.0)
-    narrowed["epsilon_s"] = Prior(centre=whole["epsilon_s"], width=0.0 if offset else CLASS_NARROWING * EPSILON_WIDTH)
-    narrowed["offset_s"] = Prior(centre=offset, width=CLASS_NARROWING * EPSILON_WIDTH if offset else 0.0)
+    narrowed["epsilon_s"] = Prior(centre=whole["epsilon_s"], width=0.0 if offset else narrowing * EPSILON_WIDTH)
+    narrowed["offset_s"] = Prior(centre=offset, width=narrowing * EPSILON_WIDTH if offset else 0.0)
     if floor:
         narrowed["floor_s"] = Prior(centre=floor, width=FLOOR_WIDTH)
     return narrowed
@@ -196,6 +204,14 @@ def with_widest_split(key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping
         losses.append(weighted_loss(problem, fit_group(problem, tried).coefficients))
     widest = WIDEST_SPLITS[int(np.argmin(losses))]
     return {**priors, "widest_split": Prior(centre=widest, width=0.0)} if widest else dict(priors)
+
+
+def _shown(operators: Sequence[Operator], leaves: Sequence[str], key: str) -> list[str]:
+    """The classes of kernels; `key` for those of classes with few shapes."""
+    shapes: dict[str, set[Operator]] = {}
+    for operator, leaf in zip(operators, leaves, strict=True):
+        shapes.setdefault(leaf, set()).add(operator)
+    return [leaf if len(shapes[leaf]) >= FEWEST_CLASS_SHAPES else key for leaf in leaves]
 
 
 def _members(leaves: Sequence[str]) -> dict[str, IntArray]:

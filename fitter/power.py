@@ -22,11 +22,19 @@ IDENTIFIED_SHRINKAGE: Final = 0.7
 EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
 """Candidates for the effective voltage exponent: 2 is switching alone."""
 
+EXPONENT_STEP: Final = 0.25
+EXPONENT_SHARE: Final = 0.5
+"""Distance of two candidates, and the standard deviation of the chosen one about the truth in these steps."""
+
 DEFAULT_EXPONENT: Final = 3.0
 """Effective exponent where one clock, or a flat voltage, cannot tell."""
 
 EXPONENT_WIDTH: Final = 0.35
 """Prior width of the exponent about its default."""
+
+
+EXPONENT_ROWS: Final = 30.0
+"""Rows from which on the data gain on the exponent's prior."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,7 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float) 
     best = None
     for exponent in exponents:
         values, weight, cost = solve_power(rows, point, exponent, reference_clock_mhz)
-        cost += ((exponent - DEFAULT_EXPONENT) / EXPONENT_WIDTH) ** 2 * PRIOR_WEIGHT**2
+        cost += ((exponent - DEFAULT_EXPONENT) / EXPONENT_WIDTH) ** 2 * PRIOR_WEIGHT**2 * min(1.0, EXPONENT_ROWS / len(rows.power_w))
         if best is None or cost < best[0]:
             best = (cost, exponent, values, weight)
     assert best is not None  # EXPONENTS is not empty
@@ -74,6 +82,9 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float) 
     design = design_matrix(rows, point, exponent, reference_clock_mhz)
     residual = (point.idle_w + design @ values - rows.power_w) / rows.power_w
     covariance = power_covariance(design / rows.power_w[:, None], residual, weight)
+    if tellable:
+        beside, _, _ = solve_power(rows, point, exponent + EXPONENT_STEP, reference_clock_mhz)
+        covariance = covariance + np.outer(beside - values, beside - values) * EXPONENT_SHARE**2
     widths = np.array([centre * width for centre, width in PRIOR.values()])
     spread = np.sqrt(np.diag(covariance))
     return PowerFit(

@@ -1,19 +1,26 @@
 """Rows of the power fit: event rates of kernels measured alone, and of runs of whole workloads."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import coefficient_rows, group_key
+from estimator.coefficients import COLUMN, coefficient_rows, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import kernel_events
 from estimator.kernels.registry import KnownTiles, lower
-from estimator.power import L2_CREDIT, power_events
+from estimator.power import L2_CREDIT, busy_share, power_events
 from estimator.quantities import HZ_PER_MHZ
 from estimator.timeline import warm_ratio, workload_seconds
 from fitter.latency import group_table, run_kernels, run_seconds
 from fitter.power_solver import PowerRows
 from fitter.rows import KernelRows, WorkloadRows
+
+HOST_BOUND_FLOORS: Final = 1.3
+"""Kernels faster than this many times the host's launch floor may have waited for their launch [1]."""
+
+HOST_BOUND_WEIGHT: Final = 0.01
+"""Weight of such a kernel's power in the fit [1]."""
 
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]], host_launch_s: float) -> PowerRows:
@@ -35,8 +42,12 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, M
 
 
 def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows:
-    """Kernels with a trusted power below the limit, at their measured latency."""
-    keep = rows.select(np.isfinite(rows.power_w) & ~rows.at_limit)
+    """Kernels with a trusted power below the limit, at their measured latency, one kernel's rows beside each other.
+
+    Kernels that wait for the host's launches count little: how long they ran is not known.
+    """
+    usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit)
+    keep = rows.select(usable[np.argsort(rows.operator_index[usable], kind="stable")])
     operators = keep.row_operators()
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
     known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
@@ -46,8 +57,8 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
         power_w=keep.power_w,
         clock_mhz=keep.clock_mhz(gpu),
         event_rate=events / keep.latency_s[:, None],
-        busy=np.ones(len(keep)),
-        weight=keep.weight,
+        busy=busy_share(keep.latency_s, phases.occupied),
+        weight=np.where(keep.latency_s < HOST_BOUND_FLOORS * coefficients[:, COLUMN["floor_s"]], HOST_BOUND_WEIGHT, 1.0) * keep.weight,
         relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),
     )
 

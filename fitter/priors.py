@@ -61,9 +61,10 @@ ATTENTION_DECODE: Final[dict[str, Prior]] = {
     "waves": Prior(centre=1.0, width=1.0),
     "rows": Prior(centre=1.0, width=1.0),
     "row_length": Prior(centre=1.0, width=1.0),
+    "loop": Prior(centre=1.0, width=0.5),
     "epsilon_s": Prior(centre=2.5e-6, width=0.7),
     "start": Prior(centre=2.2, width=0.7),
-    "exponent": Prior(centre=1.0, width=1e-6),
+    "exponent": Prior(centre=2.0, width=0.4),
 }
 
 GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
@@ -99,7 +100,7 @@ PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
 LISTED_ALONE: Final[dict[str, Prior]] = {
     "exponent": Prior(centre=2.6, width=0.3),
-    "wave_exponent": Prior(centre=0.95, width=0.3),
+    "wave_exponent": Prior(centre=0.95, width=0.7),
     "dram": Prior(centre=1.15, width=0.15),
     "l2": Prior(centre=0.8, width=0.7),
 }
@@ -123,8 +124,12 @@ ROWS: Final[dict[str, Prior]] = {
     "issue": Prior(centre=1.0, width=0.3),
     "rows": Prior(centre=1.0, width=0.7),
     "row_length": Prior(centre=0.2, width=0.5),
+    "loop": Prior(centre=1.0, width=0.7),
 }
 """Normalisations over rows, with the latency of a row."""
+
+TAPS: Final[dict[str, Prior]] = {"issue": Prior(centre=0.6, width=0.7)}
+"""Depthwise convolutions: how well a library's kernel reuses addresses and neighbours differs from one to the next."""
 
 KNEE: Final[dict[str, Prior]] = {"l2_knee": Prior(centre=0.7, width=0.4), "l2_knee_exponent": Prior(centre=3.0, width=0.5)}
 """Repeated launches that find their operands in L2."""
@@ -146,7 +151,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
 }
 """Beyond these a coefficient would mean something else."""
 
-WIDEST_SHIFT: Final = 3.0
+WIDEST_SHIFT: Final = 4.0
 """Other coefficients stay within this many prior widths of their centre, which keeps a fit of few rows from running away."""
 
 
@@ -170,6 +175,8 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_
             priors.pop("quantise")
     elif key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
         priors |= ROWS
+    elif key.startswith("conv.depthwise"):
+        priors |= TAPS
     if warm:
         priors |= KNEE
     if free_clock and matrix and not cuda_cores:

@@ -1,6 +1,7 @@
 """Fits → sections of a bundle."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -64,6 +65,28 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         covariance=tuple(tuple(float(v) for v in row) for row in fit.covariance),
         l2_credit=L2_CREDIT,
         rows=fit.rows,
+    )
+
+
+def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficients:
+    """The section with the uncertainty of the sensor's gain in it, which all its coefficients share.
+
+    gain_std: relative standard deviation of the gain with which power was read or corrected.
+    """
+    values = np.array([*(power.event_energy_j[term] / PICO for term in POWER_TERMS), power.busy_w, power.active_w])
+    covariance = np.array(power.covariance) + gain_std**2 * np.outer(values, values)
+    spread = np.sqrt(np.diag(covariance))
+    energy, farad = power.event_energy_j, power.capacitance_f
+    per_pico = {term: farad[term] * PICO / energy[term] for term in POWER_TERMS if energy[term] > 0}
+    return replace(
+        power,
+        capacitance_std_f={
+            term: float(spread[i]) * per_pico[term] if term in per_pico else power.capacitance_std_f[term]
+            for i, term in enumerate(POWER_TERMS)
+        },
+        busy_std_w=float(spread[TERMS.index("busy")]),
+        active_std_w=float(spread[TERMS.index("active")]),
+        covariance=tuple(tuple(row) for row in covariance.tolist()),
     )
 
 

@@ -132,6 +132,8 @@ def check_writable(output: Path) -> None:
     """Raises DatasetError where `output` could not be written: known before anything is measured."""
     if output.is_dir():
         raise DatasetError(f"{output}: is a folder; --out names a file")
+    if output.exists() and not output.is_file():  # a rename would put a file in the place of a device or a pipe
+        raise DatasetError(f"{output}: is not a regular file; name another place with --out")
     folder = output.parent
     if not folder.is_dir():
         raise DatasetError(f"{output}: there is no folder {folder}; make it or name another place with --out")

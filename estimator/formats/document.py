@@ -13,20 +13,37 @@ LIST_END: Final = "]]]"
 """How a list of pairs, whose second item is a list, starts, goes on and ends in Python's JSON."""
 
 
+MAX_FILE_BYTES: Final = 256 << 20
+"""No workload comes near this; more is a mistake, or a device that never ends."""
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number; dimensions must be finite")
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+def _distinct_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose fields stand there once: of two equal names the reader could not tell which was meant."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"holds the field {next(name for name in names if names.count(name) > 1)!r} twice in one object")
+    return fields
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct_fields)
 
 
 def read_text(path: Path) -> str:
     """The text of a file, without white space around it.
 
-    Raises WorkloadError where the file is missing, a folder, unreadable, not text or empty.
+    Raises WorkloadError where the file is missing, a folder, unreadable, too large, not text or empty.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig").strip()
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise WorkloadError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; no workload file")
+        text = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise WorkloadError(f"{path}: not a text file (byte {error.start} is not UTF-8); a workload file is JSON") from error
     except OSError as error:
@@ -41,7 +58,7 @@ def read_text(path: Path) -> str:
 def parse_document(text: str, path: Path) -> Any:
     """The JSON value that a text holds; `path` is for messages.
 
-    Raises WorkloadError where it is not JSON; NaN and Infinity are not.
+    Raises WorkloadError where it is not JSON, NaN and Infinity are not, or names a field of an object twice.
     """
     try:
         return _DECODER.decode(text)
@@ -50,7 +67,7 @@ def parse_document(text: str, path: Path) -> Any:
         raise WorkloadError(f"{path}: not valid JSON, or cut short: {error.msg} at {place}; write the file again") from error
     except RecursionError as error:
         raise WorkloadError(f"{path}: nested too deeply for a workload file") from error
-    except ValueError as error:  # NaN, or an integer of thousands of digits
+    except ValueError as error:  # NaN, a field twice, or an integer of thousands of digits
         raise WorkloadError(f"{path}: {error}") from error
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import GpuSpec
+from estimator.kernels.gemm import PADDED_FLOP_SHARE
 from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
 from estimator.quantities import HZ_PER_MHZ, Array
 
@@ -23,6 +24,13 @@ KEY_TILE: Final = 64.0
 
 DECODE_QUERY_TILE: Final = 64.0
 """Decode: query heads that share a key head are padded to this many rows."""
+
+KEY_STEP_CLOCKS: Final = 600.0
+"""Decode: ideal latency of one tile of cached keys: load, scores, maximum, exponentials, product, one after the other [SM clock]."""
+
+RESIDENT_DECODE_BLOCKS: Final = 2.0
+LARGE_HEAD: Final = 128.0
+"""Decode: blocks that share an SM, by their registers; those of larger heads have it to themselves, by their shared memory."""
 
 WAVE_CLOCKS: Final = 1400.0
 """Ideal cost of starting one wave of blocks [SM clock], 1 µs at 1.4 GHz."""
@@ -36,6 +44,10 @@ ROW_UNIT_CLOCKS: Final = 10.0
 
 DEFAULT_SHARED_PASSES: Final = 5.0
 """Shared-memory passes over a block's keys and values: one write, and one read by each of four warps."""
+
+NARROW_HEAD: Final = 128.0
+WIDE_SHARED_PASSES: Final = 9.0
+"""Heads wider than this have eight warps a block (FlashAttention-2 on compute capability 8.0), and so many passes."""
 
 SHARED_PASSES: Final[dict[str, float]] = {"hopper": 3.0, "blackwell": 3.0}
 """The same where matrix units read shared memory themselves: one write, and one read by each of two warp groups."""
@@ -88,9 +100,13 @@ def prefill_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     phases = empty_phases(blocks.shape)
     _fill(phases, gpu, math=math, even=even, sfu=exponentials, byte=query_byte + cache_byte, waves=waves)
     phases.serial[..., SERIAL.index("rows")] = heads * c.queries / gpu.num_sms * ROW_UNIT_CLOCKS
-    useful = heads * seen * tile_flop
-    _count(phases, byte=query_byte + cache_byte, reload=reload_byte, flop=useful, exponentials=exponentials)
-    phases.events[..., EVENTS.index("shared")] = reload_byte * SHARED_PASSES.get(gpu.architecture, DEFAULT_SHARED_PASSES)
+    phases.occupied[...] = np.minimum(blocks / gpu.num_sms, 1.0)
+    filled = c.queries / (query_tiles * QUERY_TILE)
+    filled += PADDED_FLOP_SHARE * (1.0 - filled)
+    flop = filled * heads * seen * tile_flop
+    _count(phases, byte=query_byte + cache_byte, reload=reload_byte, flop=flop, exponentials=filled * exponentials)
+    wide = np.where(c.head_dim > NARROW_HEAD, WIDE_SHARED_PASSES, DEFAULT_SHARED_PASSES)
+    phases.events[..., EVENTS.index("shared")] = reload_byte * SHARED_PASSES.get(gpu.architecture, wide)
     return phases
 
 
@@ -106,12 +122,20 @@ def decode_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     even = flop / (c.flop_per_clock * gpu.num_sms)
     waves = np.ceil(c.batch * c.kv_heads / gpu.num_sms)
     exponentials = c.batch * c.heads * c.queries * visible
+    heads = c.batch * c.kv_heads
+    key_tiles = np.ceil(visible / KEY_TILE)
+    resident = np.where(c.head_dim > LARGE_HEAD, 1.0, RESIDENT_DECODE_BLOCKS)
+    walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
+    rounds = np.ceil(heads * np.ceil(key_tiles / walk) / (resident * gpu.num_sms))
 
     phases = empty_phases(even.shape)
     _fill(phases, gpu, math=even, even=even, sfu=exponentials, byte=cache_byte + query_byte, waves=waves)
     phases.serial[..., SERIAL.index("rows")] = c.batch * c.heads * c.queries * ROW_UNIT_CLOCKS / gpu.num_sms
+    phases.overlapped[..., OVERLAPPED.index("loop")] = rounds * walk * KEY_STEP_CLOCKS
     phases.serial[..., SERIAL.index("row_length")] = np.minimum(visible, LONGEST_SERIAL_CONTEXT)
+    phases.occupied[...] = np.minimum(c.batch * c.kv_heads * padded / (KEY_TILE * gpu.num_sms), 1.0)
     useful = 4.0 * c.batch * c.heads * c.queries * visible * c.head_dim
+    useful += PADDED_FLOP_SHARE * np.maximum(flop - useful, 0.0)
     _count(phases, byte=cache_byte + query_byte, reload=np.zeros_like(cache_byte), flop=useful, exponentials=exponentials)
     phases.events[..., EVENTS.index("shared")] = 2.0 * cache_byte
     return phases

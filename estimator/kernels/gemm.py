@@ -3,9 +3,11 @@
 Phases of one candidate tile (units as in `estimator.phases`):
 
     math      waves · 2·tile_m·tile_n·kk / R                   blocks in whole waves of filled SMs
-    l2        blocks · (tile_m + tile_n)·kk·bytes / B_L2       what blocks load from L2
+    l2        blocks · (tile_m + tile_n)·kk·bytes / B_L2       what blocks load from L2, rows beyond the matrix aside; an SM's
+              own blocks at SM_PORT_BYTES where few SMs work
     dram      weights / BW,  dram_activations  activations / BW
-    loop      waves · kk/64 · LOOP_STEP_CLOCKS                 the serial reduction loop
+    loop      rounds of resident blocks · kk/64 · LOOP_STEP_CLOCKS   the serial reduction loop; without tensor cores a
+              block's math at the rate of its own warps, which are fewer than an SM has sub-partitions where tiles are small
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW,  reduce, reduce_launch              output and split-K reduction
@@ -24,6 +26,7 @@ import numpy as np
 
 from estimator.gpu import GpuSpec
 from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
+from estimator.power import tensor_rate
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.tiling import REDUCTION_STEP, SHORTEST_SPLIT, Candidates
 
@@ -42,14 +45,44 @@ PIPELINE_FILL: Final = 80.0
 SPLIT_TRAFFIC_BYTES: Final = 8.0
 """A split's partial result is written and read back in fp32 [byte/element]."""
 
-WARP_TILE: Final = 64.0
-"""Edge of a warp's share of the tile: each element from shared memory serves that many products."""
+LARGEST_WARP_TILE: Final = 64.0
+"""Largest edge of a warp's share of the tile: each element from shared memory serves that many products."""
+
+SMALLEST_WARP_TILE: Final = 16.0
+"""Smallest edge of a warp's share: that of one matrix instruction."""
+
+CUDA_WARP_TILE: Final = (64.0, 32.0)
+"""A warp's share without tensor cores: 8 × 4 threads with 8 × 8 products each.  Source: CUTLASS, SIMT GEMM."""
+
+STEP_BYTES: Final = 64.0
+"""Smallest piece of a reduction that a block takes at a time with tensor cores [byte].  Source: CUTLASS defaults, 32 elements of 16 bit."""
+
+PADDED_FLOP_SHARE: Final = 0.2
+"""Energy of a product with a padded zero relative to a useful one: the unit is clocked, but few bits toggle (assumed)."""
+
+OUTPUT_INSTRUCTIONS: Final = 4.0
+"""Lane instructions of one output element: scale, add, convert, store."""
 
 QUANTISE_BYTES: Final = 3.0
 """fp8 operands: activations are read in 16 bit and written in 8 [byte/element]."""
 
 QUANTISE_LATENCY_S: Final = 2.0e-6
 """Traffic of the quantising kernels that hides behind their own latency, which is part of epsilon [s]."""
+
+SM_PORT_BYTES: Final = 64.0
+"""What an SM takes from L2 at most [byte/clock].  Source: microbenchmarks of V100 and A100 (Jia et al., arXiv 1804.06826)."""
+
+SM_PARTITIONS: Final = 4.0
+"""Sub-partitions of an SM, each with its own warps: fewer warps leave units idle (CUDA programming guide)."""
+
+CUDA_WARP_AREA: Final = 2048.0
+"""Output elements of a warp without tensor cores: 8 × 8 for each of 32 threads [element]."""
+
+FEWEST_CUDA_WARPS: Final = 2.0
+"""Warps of the smallest blocks of such kernels."""
+
+SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
+"""Here persistent blocks share out the last wave; elsewhere a block stays on its SM."""
 
 CUDA_REDUCTION_STEP: Final = 8.0
 """Reduction length to which kernels without tensor cores pad a block's share of K [element]."""
@@ -117,19 +150,25 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     step = np.where(on_tensor, REDUCTION_STEP, CUDA_REDUCTION_STEP)
     reduction = step * np.ceil(columns.k / (step * tiles.split))
     sharing = np.where(on_tensor, np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM), 1.0)
-    waves = sharing * np.ceil(blocks / (gpu.num_sms * sharing))
+    rounds = np.ceil(blocks / (gpu.num_sms * sharing))
+    waves = sharing * rounds
+    busiest = np.ceil(blocks / gpu.num_sms)
+    own_share = np.minimum(np.maximum(area / CUDA_WARP_AREA, FEWEST_CUDA_WARPS) / SM_PARTITIONS, 1.0)
     block_clocks = 2.0 * area * reduction / columns.flop_per_clock
-    tile_byte = blocks * (tiles.tile_m + tiles.tile_n) * reduction * columns.element_byte
+    loaded_byte = (np.minimum(tiles.tile_m, columns.m) + np.minimum(tiles.tile_n, columns.n)) * reduction * columns.element_byte
     useful_flop = 2.0 * columns.batch * columns.m * columns.n * columns.k
     outputs = columns.batch * columns.m * columns.n
 
     phases = empty_phases(np.broadcast_shapes(blocks.shape, area.shape))
     overlapped = phases.overlapped
     overlapped[..., OVERLAPPED.index("math")] = waves * block_clocks
-    overlapped[..., OVERLAPPED.index("l2")] = tile_byte / gpu.l2_bytes_per_clock
+    l2_clocks = np.maximum(blocks / gpu.l2_bytes_per_clock, busiest / SM_PORT_BYTES) * loaded_byte
+    overlapped[..., OVERLAPPED.index("l2")] = l2_clocks
     overlapped[..., OVERLAPPED.index("dram")] = columns.weight_byte * dram
     overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram
-    overlapped[..., OVERLAPPED.index("loop")] = np.ceil(blocks / gpu.num_sms) * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS
+    own_rounds = np.ceil(blocks / (gpu.num_sms * BLOCKS_FILLING_AN_SM))
+    loop = np.where(on_tensor, rounds * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS, own_rounds * block_clocks / own_share)
+    overlapped[..., OVERLAPPED.index("loop")] = loop
     serial = phases.serial
     fill = np.where(on_tensor, PIPELINE_FILL, CUDA_PIPELINE_FILL)
     serial[..., SERIAL.index("prologue")] = waves * fill * 2.0 * area / columns.flop_per_clock
@@ -139,14 +178,45 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     serial[..., SERIAL.index("reduce_launch")] = np.where(is_split, 1e-6, 0.0)
     converted_s = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
     serial[..., SERIAL.index("quantise")] = np.hypot(converted_s, QUANTISE_LATENCY_S) - QUANTISE_LATENCY_S
-    phases.even_math[...] = np.maximum(blocks / gpu.num_sms, 1.0) * block_clocks
+    even = np.maximum(blocks / gpu.num_sms, 1.0) if gpu.architecture in SHARING_ARCHITECTURES else busiest
+    phases.even_math[...] = even * block_clocks
     phases.tile_area[...] = area
     phases.ideal_math[...] = useful_flop / (columns.flop_per_clock * gpu.num_sms)
     phases.ideal_math_s[...] = phases.ideal_math / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
-    events = phases.events
-    events[..., EVENTS.index("dram")] = columns.weight_byte + columns.activation_byte + columns.output_byte
-    events[..., EVENTS.index("l2")] = tile_byte + columns.output_byte
-    events[..., EVENTS.index("shared")] = tile_byte + 2.0 * blocks * area * reduction * columns.element_byte / WARP_TILE
-    events[..., EVENTS.index("tensor")] = columns.tensor * useful_flop
-    events[..., EVENTS.index("cuda")] = (1.0 - columns.tensor) * useful_flop / 2.0
+    slots = gpu.num_sms * sharing
+    phases.occupied[...] = np.where(blocks <= slots, np.minimum(blocks / gpu.num_sms, 1.0), blocks / (slots * np.ceil(blocks / slots)))
+    _count_events(phases.events, columns, tiles, gpu, blocks=blocks)
     return phases
+
+
+def _count_events(events: Array, columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, blocks: Array) -> None:
+    """What costs energy, written into `events` of shape (..., 6).
+
+    Blocks fetch no elements beyond the matrix's edge, but multiply zeros there.  Tensor flop are those of 16-bit operands that
+    keep the units busy as long: a unit's power hardly depends on the format that it works on.
+    """
+    on_tensor = columns.tensor > 0.0
+    area = tiles.tile_m * tiles.tile_n
+    step = np.where(on_tensor, STEP_BYTES / columns.element_byte, CUDA_REDUCTION_STEP)
+    reduction = step * np.ceil(columns.k / (step * tiles.split))
+    edge = columns.m / np.ceil(columns.m / tiles.tile_m) + columns.n / np.ceil(columns.n / tiles.tile_n)
+    loaded = blocks * edge * np.minimum(reduction, columns.k / tiles.split) * columns.element_byte
+    outputs = columns.batch * columns.m * columns.n
+    partial = np.where(tiles.split > 1, SPLIT_TRAFFIC_BYTES * tiles.split * outputs, 0.0)
+    warp_m = np.where(on_tensor, _warp_edge(tiles.tile_m), np.minimum(tiles.tile_m, CUDA_WARP_TILE[0]))
+    warp_n = np.where(on_tensor, _warp_edge(tiles.tile_n), np.minimum(tiles.tile_n, CUDA_WARP_TILE[1]))
+    passed = tiles.tile_m + tiles.tile_n + area / warp_m + area / warp_n
+    useful_flop = 2.0 * outputs * columns.k
+    padded_flop = np.maximum(2.0 * blocks * area * reduction - useful_flop, 0.0)
+    flop = (useful_flop + PADDED_FLOP_SHARE * padded_flop) * tensor_rate(gpu) / columns.flop_per_clock
+    events[..., EVENTS.index("dram")] = columns.weight_byte + columns.activation_byte + columns.output_byte
+    events[..., EVENTS.index("l2")] = loaded + columns.output_byte + partial
+    events[..., EVENTS.index("shared")] = blocks * passed * reduction * columns.element_byte
+    events[..., EVENTS.index("tensor")] = columns.tensor * flop
+    events[..., EVENTS.index("cuda")] = (1.0 - columns.tensor) * useful_flop / 2.0 + OUTPUT_INSTRUCTIONS * outputs * tiles.split
+
+
+def _warp_edge(tile: Array) -> Array:
+    """Edge of a warp's share of a tensor-core tile: blocks have at least two warps along each edge.  Source: CUTLASS defaults."""
+    edge: Array = np.clip(tile / 2.0, SMALLEST_WARP_TILE, LARGEST_WARP_TILE)
+    return edge

@@ -10,7 +10,17 @@ from estimator.coefficients import COLUMN
 from estimator.gpu import GpuSpec
 from estimator.kernels.attention import AttentionColumns, decode_phases, prefill_phases
 from estimator.kernels.gemm import MatrixColumns, candidate_phases, matrix_phases
-from estimator.kernels.streams import ELEMENT_WEIGHT, SPECIAL_PER_ELEMENT, StreamColumns, stream_phases
+from estimator.kernels.streams import (
+    ELEMENT_WEIGHT,
+    EVENT_WEIGHT,
+    INSTRUCTIONS_PER_ELEMENT,
+    ROW_REFETCH,
+    SPECIAL_PER_ELEMENT,
+    TAP_INSTRUCTIONS,
+    StreamColumns,
+    row_residency,
+    stream_phases,
+)
 from estimator.phases import Phases, empty_phases, join_phases
 from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.tiling import Candidates, tile_candidates
@@ -19,6 +29,24 @@ from estimator.workload import FAMILY_FIELDS, Operator
 
 ROW_SHARED_BYTES: Final = 256.0
 """Shared memory that one row's reduction passes through [byte]."""
+
+WARP_ROW_LIMIT: Final = 1024
+"""Longest row of a softmax that stays in the registers of a warp [element].  Source: PyTorch, softmax_warp_forward."""
+
+SHARED_ROW_BYTES: Final = 48 * 1024
+"""Longest row of a softmax that a block keeps in shared memory, which it writes once and reads twice; longer ones come
+from memory three times [byte].  Source: PyTorch, cunn_SoftMaxForwardSmem."""
+
+ROW_PASSES: Final = 3.0
+"""Passes of a softmax over its row: maximum, sum, result."""
+
+DEPTHWISE_FIXED: Final = 4.5
+DEPTHWISE_TAP: Final = 1.5
+"""Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3."""
+
+ROWS_UNDER_WAY: Final = 16.0
+"""Rows of a norm that an SM works on at once, in blocks of 128 threads.  A norm reads its row for the statistics and again
+for the result; what the SM's own cache cannot hold meanwhile comes from L2 again.  Source: PyTorch, vectorized_layer_norm."""
 
 EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Operand precisions into which linear layers first convert their activations."""
@@ -175,34 +203,48 @@ def _attention_columns(operators: Sequence[Operator], gpu: GpuSpec) -> Attention
     )
 
 
-def _stream_row(operator: Operator) -> tuple[float, ...]:
+def _stream_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     width = BYTES_PER_ELEMENT[operator.precision]
     out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else width
     weight = ELEMENT_WEIGHT.get(operator.operator, 1.0)
     special = SPECIAL_PER_ELEMENT.get(operator.operator, 0.0)
-    shared = rows = dim = 0.0
+    event_weight = EVENT_WEIGHT.get(operator.operator, weight)
+    shared = rows = dim = steps = 0.0
+    resident = 1.0
+    passes = 1.0
     if operator.family == "conv":  # depthwise: one filter a channel, no reuse worth a matrix unit
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, _ = operator.shape
         out_h = np.floor((height + 2.0 * padding - kernel_h) / stride) + 1.0
         out_w = np.floor((width_px + 2.0 * padding - kernel_w) / stride) + 1.0
         read, elements = b * channels * height * width_px, b * filters * out_h * out_w
-        weight = 2.0 * kernel_h * kernel_w
+        weight = DEPTHWISE_FIXED + DEPTHWISE_TAP * kernel_h * kernel_w
+        event_weight = 1.0 + TAP_INSTRUCTIONS * kernel_h * kernel_w / INSTRUCTIONS_PER_ELEMENT
+        passes = 1.0 + ROW_REFETCH * (kernel_h - 1.0)
     elif operator.family in ("softmax", "norm", "reduction"):
         rows, dim = operator.shape
         read = rows * dim
         elements = read
         shared = rows * ROW_SHARED_BYTES
         if operator.family == "reduction":
-            return (read * width, rows * out_width, read, weight, special, shared, rows, dim)
+            return (read * width, rows * out_width, read, weight, special, shared, rows, dim, resident, steps, event_weight, passes)
+        if operator.family == "softmax":
+            in_shared = dim * width <= SHARED_ROW_BYTES
+            shared = 0.0 if dim <= WARP_ROW_LIMIT else shared + ROW_PASSES * read * width * in_shared
+            passes = 1.0 if in_shared else ROW_PASSES
+        if operator.family == "norm":
+            passes = 1.0 + min(1.0, ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
         if operator.operator == "batchnorm":  # inference: a channel-wise scale and shift, no row to reduce
             rows = dim = shared = 0.0
+            passes = 1.0
+        else:
+            resident, steps = row_residency(operator.operator, dim, gpu)
     else:
         elements, read = operator.shape
-    return (read * width, elements * out_width, elements, weight, special, shared, rows, dim)
+    return (read * width, elements * out_width, elements, weight, special, shared, rows, dim, resident, steps, event_weight, passes)
 
 
 def _streams(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
-    table = np.array([_stream_row(operator) for operator in operators], dtype=np.float64)
+    table = np.array([_stream_row(operator, gpu) for operator in operators], dtype=np.float64)
     return stream_phases(StreamColumns(**{name: table[:, i] for i, name in enumerate(StreamColumns.__slots__)}), gpu)
 
 

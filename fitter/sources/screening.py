@@ -32,6 +32,9 @@ CLOCK_MARGIN: Final = 1.1
 SHORTEST_LAUNCH_S: Final = 10e-6
 """Kernels smaller than this are ruled by launch costs, not by their work [s]."""
 
+LONGEST_LAUNCH_S: Final = 86400.0
+"""No kernel runs for more than a day: such a time is an error of whoever wrote it [s]."""
+
 IMPLAUSIBLE_RATIO: Final = 100.0
 """A whole file this many times slower than the hardware allows holds another unit than seconds [1]."""
 
@@ -96,7 +99,7 @@ def screen(raw: RawKernels) -> tuple[KernelRows | None, list[RejectedRow]]:
     reasons, power_reasons = dict(raw.reasons), dict(raw.power_reasons)
     specs = _known_gpus(raw, reasons)
     _read_marks(raw, reasons, power_reasons)
-    for i in np.flatnonzero(~(raw.latency_s > 0) | ~np.isfinite(raw.latency_s)).tolist():
+    for i in np.flatnonzero(~(raw.latency_s > 0) | ~(raw.latency_s <= LONGEST_LAUNCH_S)).tolist():
         reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {raw.latency_s[i]:g}"))
     limit = np.array([spec.power_limit_w if spec else np.nan for spec in specs])
     limit = np.where(np.isfinite(raw.power_limit_w) & (raw.power_limit_w > 0), raw.power_limit_w, limit)

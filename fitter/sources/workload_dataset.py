@@ -26,6 +26,9 @@ from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, known_gpu
 from fitter.sources.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
 from fitter.sources.tables import Table
 
+LONGEST_ITERATION_S: Final = 30 * 86400.0
+"""No iteration of a workload takes a month: such a time is an error of whoever wrote it [s]."""
+
 COLUMNS: Final = frozenset(
     {
         "workload", "gpu", "precision", "attention", "host", "sm_clock_mhz", "sm_clock_measured_mhz", "iterations", "latency_s",
@@ -157,7 +160,7 @@ def _workload(folder: Path, text: str, attention: str) -> Workload | tuple[str, 
 
 def _check_runs(table: Table, runs: _Runs, reasons: dict[int, tuple[str, str]]) -> None:
     """Rows with values that cannot be."""
-    for i in _indices(~(runs.latency_s > 0) | ~np.isfinite(runs.latency_s)):
+    for i in _indices(~(runs.latency_s > 0) | ~(runs.latency_s <= LONGEST_ITERATION_S)):
         reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {runs.latency_s[i]:g}"))
     for i in _indices(table.garbled("iterations") | (runs.iterations < 1)):
         reasons.setdefault(i, ("BAD_ITERATIONS", f"iterations = {runs.iterations[i]:g}"))

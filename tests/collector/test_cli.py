@@ -223,3 +223,22 @@ def test_a_simulated_meter_tells_the_gain_and_others_are_refused(capsys: pytest.
     status, line = failure(capsys, "sensor", "--gpu", BOARD, "--pmd", "/dev/ttyUSB0")
     assert status == 1
     assert "--pmd sim" in line
+
+
+@pytest.mark.parametrize("families", ["", ",", " , "])
+def test_a_list_without_a_family_does_not_mean_all(families: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found, line = failure(capsys, *arguments, "--families", families)
+    assert found == 2
+    assert "names no family" in line
+
+
+def test_a_device_or_a_pipe_is_never_replaced(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found, line = failure(capsys, *arguments, "--fresh", "--out", str(pipe))
+    assert found == 1
+    assert "not a regular file" in line
+    assert pipe.is_fifo()
+    found, line = failure(capsys, "sensor", "--gpu", "sim:a100-pcie-40gb", "--out", str(pipe))
+    assert found == 1
+    assert "not a regular file" in line

@@ -46,7 +46,7 @@ def bundle_document(**changes) -> dict:
         "latency_parameters": {"names": [], "covariance": []},
         "power": {
             "reference_clock_mhz": 900.0, "reference_voltage_v": 0.69375, "voltage_exponent": 3.0, "concavity": 1.0,
-            "capacitance_f": {}, "capacitance_std_f": {}, "event_energy_j": {"tensor": 6.8e-13, "dram": 4.6e-11, "cuda": 6e-11},
+            "capacitance_f": {}, "capacitance_std_f": {}, "event_energy_j": {"tensor": 6.8e-13, "dram": 4.6e-11, "cuda": 5e-11},
             "busy_w": 20.0, "busy_std_w": None, "active_w": 4.4, "active_std_w": None, "terms": [], "covariance": [],
             "l2_credit": 0.25, "rows": 10,
         },
@@ -183,7 +183,7 @@ def test_notes_that_differ_in_numbers_alone_are_one_line(capsys, bundle, workloa
     _, out, err = run(capsys, workload, "--bundle", bundle, "--freqs", "1200:1410:15", "--power-cap", 120, "--json")
     assert len({note for result in json.loads(out) for note in result["notes"]}) > 5
     assert err.count("lowers the SM clock") == 1
-    assert "more clocks)" in err
+    assert "more times)" in err
 
 
 def result_of(capsys, *arguments) -> dict:
@@ -459,3 +459,77 @@ def test_impossible_clock_lists_are_refused(text):
 )
 def test_quantities_are_shown_in_the_unit_that_suits_them(value, std, text):
     assert with_spread(value, std, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))) == text
+
+
+def test_a_precision_that_the_gpu_lacks_is_refused_not_left_blank(capsys, bundle, workload):
+    line = fails(capsys, workload, "--bundle", bundle, "--precision", "fp8")
+    assert "cannot run gemm.linear fp8" in line
+    assert "--precision" in line
+
+
+def test_times_beyond_all_reason_are_refused_or_short(capsys, bundle, workload, tmp_path):
+    document = bundle_document(host={"launch_s": 1e308, "launch_ln_std": 0.1, "source": "test"})
+    absurd = tmp_path / "absurd.json"
+    save_bundle(bundle_from_document(document), absurd)
+    assert "not a finite number" in fails(capsys, workload, "--bundle", absurd)
+    assert with_spread(8e302, math.nan, ((1.0, "s"),)) == "8.000e+302 s"
+
+
+def test_an_input_is_never_written_over(capsys, bundle, workload, tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(workload)
+    for out in (workload, bundle, link):
+        before = Path(out).read_bytes()
+        assert "is an input" in fails(capsys, workload, "--bundle", bundle, "-o", out)
+        assert Path(out).read_bytes() == before
+
+
+def test_outputs_that_are_no_files_are_one_line(capsys, bundle, workload, tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in (("a", "links"), ("pipe", "not a regular file"), ("x" * 100_000, "too long")):
+        assert reason in fails(capsys, workload, "--bundle", bundle, "-o", tmp_path / name)
+    assert len(fails(capsys, workload, "--bundle", "x" * 100_000)) < 3000
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_workload_of_a_device_that_never_ends_or_with_a_field_twice_is_refused(capsys, bundle, workload, tmp_path):
+    assert "larger than" in fails(capsys, "/dev/zero", "--bundle", bundle)
+    twice = tmp_path / "twice.json"
+    twice.write_text(Path(workload).read_text().replace('"m": 4096', '"m": 4096, "m": 1'))
+    assert "field 'm' twice" in fails(capsys, twice, "--bundle", bundle)
+
+
+def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from estimator.cli import main; sys.exit(main())",
+        workload,
+        "--bundle",
+        bundle,
+        "--quiet",
+    ]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left" in done.stderr
+
+
+def test_workloads_of_one_name_stay_apart(capsys, bundle, workload, tmp_path):
+    other = tmp_path / "other.json"
+    document = json.loads(Path(workload).read_text())
+    other.write_text(json.dumps({**document, "operators": document["operators"][:1]}))
+    _, out, _ = run(capsys, workload, other, "--bundle", bundle, "--freq", 900)
+    assert out.count(" on a100-pcie-40gb ") == 2
+    assert f"layers ({other}) on" in out
+
+
+def test_a_capped_sweep_still_tells_the_clocks_that_were_asked_for(capsys, bundle, workload):
+    _, out, _ = run(capsys, workload, "--bundle", bundle, "--freqs", "1200,1410", "--power-cap", 120, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [float(row["asked_clock_mhz"]) for row in rows] == [1200.0, 1410.0]
+    assert all(float(row["sm_clock_mhz"]) < 1200.0 for row in rows)

@@ -9,7 +9,7 @@ from fitter.calibration import Calibration, calibrate
 from fitter.diagnostics import fit_warnings
 from fitter.drafts import draft_from_rows
 from fitter.errors import CalibrationError
-from fitter.export import board_knowledge, default_name, domain_of, environment_of
+from fitter.export import UNKNOWN_GAIN_STD, board_knowledge, default_name, domain_of, environment_of, gain_std
 from fitter.rows import RejectedRow, with_rejected
 from fitter.validation import ErrorRow, Errors, error_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
@@ -135,12 +135,42 @@ def test_measured_tables_of_the_board_come_before_its_specification() -> None:
     measured = replace(selection, datasets=(replace(selection.datasets[0], metadata=metadata),))
     board = board_knowledge(measured, spec())
     assert board.tables.idle_w is not None
-    assert board.tables.idle_w.value == (45.0, 50.0)
+    assert board.tables.idle_w.at(np.array([510.0, 900.0])).tolist() == [45.0, 50.0]
     assert board.idle_std_w == pytest.approx(0.3)
     assert board.tables.voltage_v == spec().voltage_v
     assert environment_of(measured)["simulated"] == "true"
     assert default_name(measured, spec()) == "sim-a100-pcie-40gb"
     assert default_name(selection, spec()) == "a100-pcie-40gb"
+
+
+def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_between_them() -> None:
+    selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
+    voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]
+    measured = replace(selection, datasets=(replace(selection.datasets[0], metadata={"voltage": voltage}),))
+    board = board_knowledge(measured, spec())
+    usual = spec().voltage_v
+    assert board.tables.voltage_v is not None
+    assert usual is not None
+    assert board.tables.voltage_v.at(np.array([510.0, 900.0, 1410.0])) == pytest.approx([0.70, 0.70, 0.90])
+    knee = np.array([1020.0, 1200.0])
+    assert board.tables.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
+    assert board.voltage_std_v is not None
+    assert len(board.voltage_std_v) == len(board.tables.voltage_v.value)
+
+
+def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them() -> None:
+    selection = selection_of(kernel_rows(planted_bundle(), various_operators(30), noise=0.02))
+    metered = {"sensor": {"gain": 0.95, "gain_std": 0.0095, "offset_w": -1.0}}
+    known = replace(selection, datasets=(replace(selection.datasets[0], metadata=metered),))
+    assert gain_std(known) == pytest.approx(0.01)
+    assert gain_std(selection) == UNKNOWN_GAIN_STD
+    wide, narrow = (calibrate(one, spec(), holdout=0.0).bundle.power for one in (selection, known))
+    assert wide is not None
+    assert narrow is not None
+    assert wide.capacitance_f == narrow.capacitance_f
+    for term, farad in wide.capacitance_f.items():
+        added = (wide.capacitance_std_f[term] ** 2 - narrow.capacitance_std_f[term] ** 2) / (UNKNOWN_GAIN_STD**2 - 0.01**2)
+        assert added == pytest.approx(farad**2, rel=1e-6), term
 
 
 def test_the_domain_holds_every_shape_that_was_seen() -> None:

@@ -254,6 +254,7 @@ def test_damaged_bundles_are_refused(run: Run, tmp_path: Path) -> None:
     [
         (),
         ("a.csv", "--holdout", "2"),
+        ("a.csv", "--holdout", "nan"),
         ("a.csv", "--seed", "-1"),
         ("a.csv", "--what"),
         ("check", "b.json"),
@@ -281,3 +282,25 @@ def test_a_missing_package_names_the_extra(package: str, tmp_path: Path) -> None
     assert found.returncode == 1
     assert "install wattprint[fit]" in found.stderr
     assert found.stderr.count("\n") == 1
+
+
+def test_a_changelog_never_replaces_a_bundle(run: Run, tmp_path: Path) -> None:
+    bundle = saved(planted_bundle(), tmp_path)
+    before = bundle.read_bytes()
+    out = tmp_path / "new.json"
+    for log in (out, bundle):
+        found = run("release", bundle, "--version", "9.0.0", "-o", out, "--changelog", log)
+        assert found.status == 1
+        assert "changelog needs a file of its own" in found.err
+        assert not out.exists()
+    assert bundle.read_bytes() == before
+
+
+def test_a_time_beyond_all_reason_is_rejected(run: Run, tmp_path: Path) -> None:
+    table = small_table(tmp_path)
+    lines = table.read_text().splitlines()
+    fields = dict(zip(lines[0].split(","), lines[1].split(","), strict=True)) | {"latency_s": "1e308"}
+    table.write_text("\n".join([*lines, ",".join(fields.values())]) + "\n")
+    found = run(table, "-o", tmp_path / "out.json", "-v")
+    assert found.status == 3
+    assert "BAD_LATENCY: latency_s = 1e+308" in found.err

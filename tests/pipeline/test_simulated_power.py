@@ -1,0 +1,109 @@
+"""A whole campaign on the simulated A100: what the fit says of power, against what was planted.
+
+Simulated figures show plumbing and statistics, not physics.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.cli import main
+from collector.simulated.profile import load_board
+from collector.simulated.silicon import planted_event_energy_j
+from estimator.bundle_content import PowerCoefficients
+from estimator.quantities import Array
+from estimator.resources import resource_folder
+from estimator.specifications import load_gpu
+from fitter.calibration import Calibration, calibrate
+from fitter.selection import read_selection
+
+BOARD = "a100-pcie-40gb"
+POWER_LIMIT_PERCENT = 4.0
+"""Mean error of kernels left out, at their predicted latency."""
+
+TIMED_POWER_LIMIT_PERCENT = 3.0
+"""The same of kernels whose latency is predicted within 5 %."""
+
+WELL_TIMED = 0.05
+HIDDEN = "\n[faults]\nhidden_pj_per_byte = 40.0\nhidden_pitch_bytes = 512.0\n"
+
+
+def campaign(gpu: str, clocks: str, folder: Path) -> Calibration:
+    """The quick campaign on a simulated board, and its fit."""
+    path = folder / f"{clocks.replace(',', '-')}.parquet"
+    status = main(["--gpu", f"sim:{gpu}", "--freqs", clocks, "--out", str(path), "--seed", "1", "--quiet"])
+    assert status in (0, 3)
+    return calibrate(read_selection([path]), load_gpu(BOARD))
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    return campaign(BOARD, "510,900,1410", tmp_path_factory.mktemp("honest"))
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    """A board with a module that no table names, which works on rows of some lengths."""
+    folder = tmp_path_factory.mktemp("hidden")
+    profile = folder / "hidden.toml"
+    profile.write_text((resource_folder("boards") / f"{BOARD}.toml").read_text(encoding="utf-8") + HIDDEN, encoding="utf-8")
+    return campaign(str(profile), "900", folder)
+
+
+def power_errors(calibration: Calibration) -> tuple[Array, Array]:
+    """Relative errors of power and of latency of kernels left out, shape (n,) each."""
+    rows = calibration.held_out["kernels"].known()
+    known = np.isfinite(rows.measured_w) & np.isfinite(rows.predicted_w)
+    return (rows.predicted_w / rows.measured_w - 1.0)[known], (rows.predicted_s / rows.measured_s - 1.0)[known]
+
+
+def power_of(calibration: Calibration) -> PowerCoefficients:
+    assert calibration.bundle.power is not None
+    return calibration.bundle.power
+
+
+def power_warnings(calibration: Calibration) -> list[str]:
+    return [warning for warning in calibration.warnings if warning.startswith("power")]
+
+
+def test_power_of_kernels_left_out_is_predicted(honest: Calibration) -> None:
+    power, latency = power_errors(honest)
+    assert 100 * np.mean(np.abs(power)) <= POWER_LIMIT_PERCENT
+    assert 100 * np.mean(np.abs(power[np.abs(latency) < WELL_TIMED])) <= TIMED_POWER_LIMIT_PERCENT
+    assert not power_warnings(honest)
+
+
+def test_planted_energies_come_back_within_three_stated_deviations(honest: Calibration) -> None:
+    power, profile = power_of(honest), load_board(BOARD)
+    planted = planted_event_energy_j(profile)
+    over_voltage = (power.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
+    for module in ("l2", "shared", "tensor", "cuda", "sfu"):
+        std_j = power.event_energy_j[module] * power.capacitance_std_f[module] / power.capacitance_f[module]
+        assert abs(power.event_energy_j[module] - planted[module] * over_voltage) < 3.0 * std_j, module
+    # only the sum of DRAM's two parts is planted: in the simulated board nothing of a byte's way follows the core's voltage
+    both = [power.terms.index(term) for term in ("dram", "dram_path")]
+    found_j = power.event_energy_j["dram"] + power.event_energy_j["dram_path"]
+    std_j = 1e-12 * float(np.sqrt(np.array(power.covariance)[np.ix_(both, both)].sum()))
+    assert abs(found_j - planted["dram"]) < 3.0 * std_j
+
+
+def test_planted_static_power_comes_back_within_three_stated_deviations(honest: Calibration) -> None:
+    power, profile = power_of(honest), load_board(BOARD)
+    scale = (power.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
+    scale *= power.reference_clock_mhz / profile.power.reference_clock_mhz
+    assert abs(power.busy_w - profile.power.sm_clock_w * scale) < 3.0 * power.busy_std_w
+    assert abs(power.active_w - profile.power.active_w) < 3.0 * power.active_std_w
+
+
+def test_stated_deviations_are_small_enough_to_mean_something(honest: Calibration) -> None:
+    power = power_of(honest)
+    for module in ("dram", "l2", "shared", "tensor", "cuda"):
+        assert power.capacitance_std_f[module] < 0.15 * power.capacitance_f[module], module
+
+
+def test_a_module_that_the_model_lacks_raises_the_reported_error_and_a_warning(honest: Calibration, hidden: Calibration) -> None:
+    usual, surprised = (100 * float(np.mean(np.abs(power_errors(one)[0]))) for one in (honest, hidden))
+    assert surprised > 1.4 * usual
+    assert power_warnings(hidden)
+    assert any(note.startswith("power") for note in hidden.bundle.notes)
