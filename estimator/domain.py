@@ -7,7 +7,6 @@ import numpy as np
 
 from estimator.bundle_content import Bundle
 from estimator.gpu import GpuSpec
-from estimator.quantities import Array
 from estimator.reckoning import workload_warnings
 from estimator.workload import FAMILY_FIELDS, Operator, Workload
 
@@ -21,7 +20,7 @@ UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "w
 """Shape fields whose size says nothing about time."""
 
 
-def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Sequence[str | None], clocks_mhz: Array) -> tuple[str, ...]:
+def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Sequence[str | None]) -> tuple[str, ...]:
     """One line for each way in which a request leaves what the bundle was fitted on."""
     found = list(workload_warnings(workload))
     if gpu.name != bundle.gpu.name:
@@ -34,12 +33,16 @@ def domain_warnings(workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Se
     guessed = sorted({group for group in groups if group is not None and bundle.groups[group].rows == 0})
     if guessed:
         found.append(f"coefficients of {', '.join(guessed)} are priors: the fit has seen no such kernel")
-    low, high = bundle.clocks_mhz
-    outside = clocks_mhz[(clocks_mhz < low - TOLERATED_CLOCK_MHZ) | (clocks_mhz > high + TOLERATED_CLOCK_MHZ)]
-    if outside.size and np.isfinite(low):
-        found.append(f"SM clock {outside[0]:g} MHz is outside the fitted range {low:g} to {high:g} MHz")
     found.extend(_shape_warnings(workload.operators, groups, bundle.domain))
     return tuple(found)
+
+
+def clock_warning(bundle: Bundle, sm_clock_mhz: float) -> tuple[str, ...]:
+    """A line where a clock lies outside those that the fit has seen; none inside."""
+    low, high = bundle.clocks_mhz
+    if not np.isfinite(low) or low - TOLERATED_CLOCK_MHZ <= sm_clock_mhz <= high + TOLERATED_CLOCK_MHZ:
+        return ()
+    return (f"SM clock {sm_clock_mhz:g} MHz is outside the fitted range {low:g} to {high:g} MHz",)
 
 
 def _shape_warnings(

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator.bundle_content import Bundle
 from estimator.coefficients import coefficient_rows, group_key
-from estimator.domain import domain_warnings
+from estimator.domain import clock_warning, domain_warnings
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kernels.registry import lower
 from estimator.phases import Phases
@@ -176,7 +176,7 @@ def estimate(
         over_grid = _evaluate(prepared, tables, model, grid, launch)
         settled = settled_clock_mhz(over_grid.power_w, grid, limit, asked)
         columns = _evaluate(prepared, tables, model, settled, launch)
-    warnings = domain_warnings(workload, bundle, spec, prepared.groups, asked)
+    warnings = domain_warnings(workload, bundle, spec, prepared.groups)
     return [
         _estimate(prepared, bundle, columns, i, float(f), float(s), limit, warnings)
         for i, (f, s) in enumerate(zip(asked, settled, strict=True))
@@ -267,6 +267,8 @@ def _estimate(
     latency_ln = latency_log_std(bundle, prepared.workload.model_family, share, prepared.groups, weights)
     power_ln = power_log_std(bundle, prepared.workload.model_family, prepared.groups, weights)
     over = power > limit_w * LIMIT_TOLERANCE
+    held_w = power if over else min(power, limit_w)
+    warnings = (*warnings, *clock_warning(bundle, asked_mhz))
     return Estimate(
         workload=prepared.workload.name,
         bundle=f"{bundle.name} {bundle.version}",
@@ -275,9 +277,9 @@ def _estimate(
         sm_clock_mhz=settled_mhz,
         latency_s=latency,
         latency_s_std=latency * latency_ln,
-        power_w=min(power, limit_w),
+        power_w=held_w,
         power_w_std=power * power_ln,
-        energy_j=min(power, limit_w) * latency,
+        energy_j=held_w * latency,
         energy_j_std=power * latency * float(np.hypot(latency_ln, power_ln)),
         gpu_s=gpu_s,
         host_s=columns.host_s,
@@ -307,10 +309,8 @@ def _notes(
     if share > LAUNCH_BOUND_NOTE:
         found.append(f"launch-bound: the host's launches set {share:.0%} of the latency; give --host-launch-us for another host")
     if completed > COMPLETED_NOTE:
-        found.append(
-            f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out "
-            f"(completed by {prepared.workload.completion})"
-        )
+        by = f" (completed by {prepared.workload.completion})" if prepared.workload.completion else ""
+        found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out{by}")
     if settled_mhz < asked_mhz and not over:
         found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:.0f} MHz")
     return tuple(found)

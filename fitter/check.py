@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from estimator.bundle_content import Bundle
 from fitter.display import selection_document
 from fitter.rows import Selection
 from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
+
+LEAST_COVERAGE: Final = 0.7
+"""Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,9 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         summary["workloads"] = summary_row(runs.known(), "workloads")
         families += error_rows(by_model_family(runs, selection.workloads))
         raw += error_rows(predict_workload_rows(bundle, selection.workloads, raw=True))
+    for kind, row in summary.items():
+        if row.coverage is not None and row.coverage < LEAST_COVERAGE:
+            warnings.append(f"the stated 90 % intervals hold {row.coverage:.0%} of the {kind}: the bundle does not describe these data")
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]

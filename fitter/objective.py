@@ -102,5 +102,6 @@ def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
     scores = jacobian[:rows] * residual[:rows, None]
     prior = jacobian[rows:]
     middle = scores.T @ scores + prior.T @ prior
-    covariance: Array = inverse @ middle @ inverse
-    return covariance
+    covariance = inverse @ middle @ inverse
+    symmetric: Array = (covariance + covariance.T) / 2.0
+    return symmetric

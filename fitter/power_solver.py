@@ -108,8 +108,9 @@ def power_covariance(design: Array, residual: Array, weight: Array) -> Array:
     blocks = np.array_split(np.arange(len(residual)), min(len(residual), MOST_BLOCKS))
     sums = np.array([scores[block].sum(axis=0) for block in blocks])
     middle = sums.T @ sums + prior.T @ prior / PRIOR_WEIGHT**2
-    covariance: Array = inverse @ middle @ inverse
-    return covariance
+    covariance = inverse @ middle @ inverse
+    symmetric: Array = (covariance + covariance.T) / 2.0  # rounding leaves it a little lopsided where rows are few
+    return symmetric
 
 
 MOST_BLOCKS: Final = 40

@@ -124,6 +124,8 @@ def _selection(
 def _notes(kernels: KernelRows | None, workloads: WorkloadRows | None, source: str) -> tuple[str, ...]:
     """Remarks on a data set that concern no single row."""
     notes = []
+    if kernels is not None and not np.isfinite(kernels.sm_clock_mhz).any() and not np.isfinite(kernels.sm_clock_asked_mhz).any():
+        notes.append(f"{source}: no clocks recorded; the clock for which the vendor quotes peak rates is assumed")
     if kernels is not None and np.any(kernels.at_limit):
         notes.append(f"{source}: {int(kernels.at_limit.sum())} rows at the power limit say only that the kernel would draw more")
     if workloads is not None and np.any(workloads.perturbed):

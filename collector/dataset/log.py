@@ -4,6 +4,7 @@ An Arrow IPC stream beside the output, a batch for each append with the CRC of i
 every batch.  A stream needs no end mark: whatever was cut off is found and left out when it is read again.
 """
 
+import fcntl
 import io
 import json
 import os
@@ -90,11 +91,24 @@ class _WholeWrites(io.FileIO):
         return total
 
 
+def is_being_written(path: Path) -> bool:
+    """Whether a running campaign holds a log open; False where there is none."""
+    try:
+        with path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class LogStream:
     """A log open for writing; `append` returns when the row is on disk.  Used by `open_kernel_writer` alone."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file = _WholeWrites(path, "wb")
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the log is closed, or the process ends in any way
         self._writer = pa.ipc.new_stream(self._file, schema)
         self.append(pa.RecordBatch.from_pylist([], schema=schema))  # the schema and its metadata go out with the first batch
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from collector.dataset.log import LogStream, log_path
+from collector.dataset.log import LogStream, is_being_written, log_path
 from collector.dataset.schema import METADATA_KEY, Row, check_row, encode_metadata, kernel_schema, rows_to_table
 from collector.errors import DatasetError
 
@@ -73,6 +73,8 @@ class KernelWriter:
 
     def _start(self, kept: pa.Table | None) -> LogStream:
         """A new log that begins with the rows to keep, put in its place in one step."""
+        if is_being_written(self._log):
+            raise DatasetError(f"{self._output}: another campaign is writing there; wait for it or name another place with --out")
         beside = self._log.with_name(f".{self._log.name}.new")
         try:
             stream = LogStream(beside, self._schema)

@@ -294,3 +294,11 @@ def test_export_gives_the_same_rows(tmp_path: Path) -> None:
     assert read_kernel_dataset(copy.path).table.equals(read_kernel_dataset(tmp_path / "d.parquet").table)
     with pytest.raises(DatasetError, match="the dataset itself"):
         export_dataset(tmp_path / "d.parquet", "parquet", None)
+
+
+def test_two_campaigns_cannot_write_one_dataset(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with open_kernel_writer(output, METADATA), pytest.raises(DatasetError, match="another campaign"), open_kernel_writer(output, METADATA):
+        pass
+    with open_kernel_writer(output, METADATA):
+        pass  # the first has ended, its lock with it

@@ -126,3 +126,16 @@ def test_unknown_operators_are_never_silent(bundle: Bundle) -> None:
 def test_estimates_can_be_pickled(bundle: Bundle) -> None:
     answer = estimate(SMALL, bundle, sm_clock_mhz=900)[0]
     assert pickle.loads(pickle.dumps(answer)).kernels == answer.kernels
+
+
+def test_only_clocks_outside_the_fitted_range_are_warned_about(bundle: Bundle) -> None:
+    narrow = replace(bundle, clocks_mhz=(510.0, 1200.0))
+    answers = estimate(SMALL, narrow, sm_clock_mhz=[300.0, 510.0, 1200.0, 1400.0])
+    warned = [any("outside the fitted range" in line for line in answer.warnings) for answer in answers]
+    assert warned == [True, False, False, True]
+
+
+def test_power_that_no_clock_brings_under_the_limit_is_not_hidden(bundle: Bundle) -> None:
+    answer = estimate(BIG, bundle, sm_clock_mhz=900, power_cap_w=20)[0]
+    assert answer.power_w > 40
+    assert_allclose(answer.energy_j, answer.power_w * answer.latency_s)

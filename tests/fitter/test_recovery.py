@@ -150,3 +150,13 @@ def test_no_voltage_is_inferred_from_two_clocks(a100: GpuSpec) -> None:
     unknown = BoardTables(voltage_v=None, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=a100.power_limit_w)
     fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.host_launch_s), unknown, 900.0)
     assert fit.tables.voltage_v is None
+
+
+def test_covariances_are_symmetric_however_few_the_rows(a100: GpuSpec) -> None:
+    for count in (1, 2, 3):
+        rows = runs(a100).select(np.arange(count))
+        fit = fit_runs(rows, a100, tables(a100))
+        assert fit.power is not None
+        for covariance in (fit.latency.covariance, fit.power.covariance):
+            assert np.array_equal(covariance, covariance.T)
+            assert np.linalg.eigvalsh(covariance).min() > -1e-9
