@@ -66,7 +66,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         families += error_rows(by_model_family(runs, selection.workloads))
         raw += error_rows(predict_workload_rows(bundle, selection.workloads, raw=True))
     for kind, row in summary.items():
-        if row.coverage is not None and row.coverage < LEAST_COVERAGE:
+        if row.coverage < LEAST_COVERAGE:
             warnings.append(f"the stated 90 % intervals hold {row.coverage:.0%} of the {kind}: the bundle does not describe these data")
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
