@@ -1,0 +1,36 @@
+"""Bundles that come with the package: sound, dated, with stated errors, and good for the example workload."""
+
+from pathlib import Path
+
+import pytest
+
+from estimator import estimate, load_bundle, read_workload
+from estimator.bundle import bundle_names
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
+
+
+def test_some_bundle_is_shipped() -> None:
+    assert {"a100-pcie-40gb-eager", "a10-eager"} <= set(bundle_names())
+
+
+@pytest.mark.parametrize("name", bundle_names())
+def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name: str) -> None:
+    bundle = load_bundle(name)
+    assert bundle.name == name
+    assert not bundle.simulated
+    assert bundle.power is not None
+    assert bundle.errors
+    assert bundle.uncertainty["latency"]["gpu"] > 0.02
+    for record in bundle.provenance.datasets:
+        assert record.sha256
+        assert "/" not in record.name
+
+
+@pytest.mark.parametrize("name", bundle_names())
+def test_a_shipped_bundle_estimates_the_example(name: str) -> None:
+    bundle = load_bundle(name)
+    answer = estimate(read_workload(EXAMPLE), bundle, sm_clock_mhz=900.0)[0]
+    assert 0.01 < answer.latency_s < 0.1  # 4,096 tokens through GPT-2 small on a data-centre board
+    assert 0.3 * bundle.gpu.power_limit_w < answer.power_w <= bundle.gpu.power_limit_w
+    assert 0 < answer.latency_s_std < 0.2 * answer.latency_s
