@@ -77,7 +77,7 @@ def draft_from_rows(
     fit = kernel_fit or fit_kernel_groups(kernels, gpu, seed=seed)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     start = _lent(measured) | measured
-    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups() | start)
+    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups(gpu) | start)
     if workloads is None:
         bundle = _kernel_draft(fit, start, gpu, tables, power_rows)
     else:
@@ -137,7 +137,7 @@ def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRow
 def _kernel_draft(fit: KernelFit, start: Values, gpu: GpuSpec, tables: BoardTables, power_rows: PowerRows | None) -> Bundle:
     """A bundle from kernels alone: the host's launch cost is assumed."""
     power = None if power_rows is None else fit_power(power_rows, tables, tables.reference_clock_mhz)
-    groups = prior_groups() | {group: dict(values) for group, values in start.items()}
+    groups = prior_groups(gpu) | {group: dict(values) for group, values in start.items()}
     return Bundle(
         name="draft",
         version="0.0.0",

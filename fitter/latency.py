@@ -19,7 +19,7 @@ from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.timeline import kernel_seconds, launch_bound_share, workload_seconds
 from estimator.workload import Workload
 from fitter.objective import Solution, solve
-from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.priors import GROUP_PRIORS, HOST_LAUNCH, PERSISTENT, PERSISTENT_ARCHITECTURES
 from fitter.rows import WorkloadRows
 
 MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
@@ -99,9 +99,13 @@ class LatencyFit:
     latency_s: Array
 
 
-def prior_groups() -> dict[str, dict[str, float]]:
-    """Every group's coefficients at the centre of its priors."""
-    return {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
+def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
+    """Every group's coefficients at the centre of its priors; without a GPU, those of Ampere and its kin."""
+    groups = {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
+    if gpu is not None and gpu.architecture in PERSISTENT_ARCHITECTURES:
+        for group in MATRIX_GROUPS:
+            groups[group] |= {name: prior.centre for name, prior in PERSISTENT.items()}
+    return groups
 
 
 def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, Mapping[str, float]] | None = None) -> LatencyFit:
@@ -110,7 +114,7 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     measured_groups: coefficients of groups whose kernels were measured alone; the runs then only adjust them, within
     a third of the usual width.  Tiles are chosen twice: with the starting and with the fitted coefficients.
     """
-    start = prior_groups() | {group: dict(values) for group, values in (measured_groups or {}).items()}
+    start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
     parameters = _with_widths(TIED, measured_groups or {})
     solution, fitted, host = None, start, HOST_LAUNCH.centre
     for _ in range(TILE_ROUNDS):

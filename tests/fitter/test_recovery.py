@@ -160,3 +160,11 @@ def test_covariances_are_symmetric_however_few_the_rows(a100: GpuSpec) -> None:
         for covariance in (fit.latency.covariance, fit.power.covariance):
             assert np.array_equal(covariance, covariance.T)
             assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_priors_know_that_hopper_shares_out_its_last_wave() -> None:
+    ampere, hopper = prior_groups(load_gpu("a100-sxm-80gb")), prior_groups(load_gpu("h100-sxm"))
+    assert ampere == prior_groups()
+    for group in ("gemm", "gemm.bmm", "conv"):
+        assert hopper[group]["wave_exponent"] < 0.5 < ampere[group]["wave_exponent"]
+    assert hopper["elementwise"] == ampere["elementwise"]
