@@ -71,9 +71,12 @@ class GpuSpec:
         return self.sm_clock_min_mhz + self.sm_clock_step_mhz * np.arange(count, dtype=np.float64)
 
     def matrix_flop_per_clock(self, precision: str, cuda_cores: bool) -> float:
-        """Peak rate of a matrix product [flop / (clock · SM)]; nan where the GPU has no such rate."""
+        """Peak rate of a matrix product [flop / (clock · SM)]; nan where the GPU has no such rate.
+
+        tf32 on a GPU without it runs as fp32.
+        """
         table = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock
-        return table.get(precision, self.cuda_flop_per_clock.get(precision, float("nan")))
+        return table.get(precision, self.cuda_flop_per_clock.get("fp32" if precision == "tf32" else precision, float("nan")))
 
     def peak_flop_per_s(self, precision: str, cuda_cores: bool = False) -> float:
         """Peak rate at `sm_clock_max_mhz` [flop/s]."""

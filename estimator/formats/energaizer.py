@@ -211,6 +211,8 @@ def _read_gemm(entry: Entry, role: str) -> Operator:
     product = _product(entry)
     precision = precision_of(entry, "precM")
     out = precision_of(entry, "precA") if "precA" in entry.query else precision
+    if precision == out == "fp32" and entry.query.get("useTensorCore") is True:
+        precision = out = "tf32"  # tensor cores take fp32 operands in this form alone
     m, n = (product.columns, product.rows) if role == "linear" else (product.rows, product.columns)
     return make_operator(
         "gemm",

@@ -446,3 +446,16 @@ def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
         assert workload.operators
         assert min(workload.counts) > 0
         assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)
+
+
+def test_fp32_on_tensor_cores_is_tf32(tmp_path):
+    entry = {"batch": 1, "dimM": 64, "dimN": 32, "dimK": 16, "precM": "fp32", "precA": "fp32"}
+    listed = [
+        [entry | {"useTensorCore": True}, ["gemm", "tc", "fp32_fp32"]],
+        [entry | {"useTensorCore": False}, ["gemm", "cuda", "fp32_fp32"]],
+    ]
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(listed))
+    first, second = read_workload(path).operators
+    assert (first.precision, first.cuda_cores) == ("tf32", False)
+    assert (second.precision, second.cuda_cores) == ("fp32", True)
