@@ -32,7 +32,7 @@ from estimator.settings import asked_clocks, non_negative, power_limit, with_eff
 from estimator.spread import latency_log_std, power_log_std
 from estimator.tile_predictor import predicted_tiles
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
-from estimator.workload import Operator, Workload
+from estimator.workload import COMPLETED, Operator, Workload
 
 LAUNCH_BOUND_NOTE: Final = 0.3
 """Share of host launches in the latency above which the host, not the GPU, decides: say so."""
@@ -157,7 +157,7 @@ def estimate(
 ) -> list[Estimate]:
     """Latency, power and energy of one iteration of a workload, at one or several SM clocks.
 
-    sm_clock_mhz: asked clocks [MHz]; None asks for the highest.  gpu: another GPU than the bundle's (a forecast).
+    sm_clock_mhz: asked clocks [MHz]; None asks for the clock of the published peak rates.  gpu: another GPU than the bundle's (a forecast).
     power_cap_w: power limit [W], the GPU's own if None.  host_launch_s: host cost of one framework operator [s].
     efficiency: module → share of its published rate that is reached, in place of the fitted coefficient.
 
@@ -202,7 +202,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         counts=counts,
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
         log_correction=correction,
-        completed=np.array([o.origin != "listed" for o in operators], dtype=np.float64),
+        completed=np.array([o.origin.startswith(COMPLETED) for o in operators], dtype=np.float64),
     )
 
 
@@ -210,7 +210,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
 class _Columns:
     """Predictions over the clocks of a grid.
 
-    seconds, kernel_w (n, c); gpu_s, latency_s, power_w (c,); events (n, 7); static and gap power (c,).
+    seconds, kernel_w (n, c) of one launch; gpu_s, latency_s, power_w (c,) of an iteration; host_s its launch time.
     """
 
     seconds: Array
