@@ -43,11 +43,6 @@ class Sampler:
         """Name of the board's own sensor."""
         return self._board.name()
 
-    @property
-    def has_reference(self) -> bool:
-        """Whether an external meter is there."""
-        return bool(self._references)
-
     def drain(self) -> Trace:
         """Everything polled since the last call."""
         board = next(part for part in self._board.read() if part.field == self.field)

@@ -127,10 +127,6 @@ class KernelSection:
         known = KnownTiles(tile_m=tree.tile_m[leaf], tile_n=tree.tile_n[leaf], split=tree.split[leaf])
         return class_seconds(_problem(rows, self.gpu, known, self.priors), rows.leaves, self.key, fit)
 
-    def predict_named(self, fit: SectionFit, index: IntArray) -> Array:
-        """Times of the rows `index` [s] with the tiles that their names tell."""
-        return class_seconds(self.problem.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
-
     def _sample(self, train: IntArray) -> IntArray:
         if self.tiles != "free" or len(train) <= MOST_FREE_ROWS:
             return train

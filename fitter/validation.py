@@ -280,22 +280,6 @@ def _stated_std(stated: Mapping[str, Any], groups: Sequence[str | None]) -> Arra
     return np.array([float(known[group]) if group is not None and group in known else np.nan for group in groups])
 
 
-def random_split(count: int, share: float, seed: int) -> BoolArray:
-    """A share of the rows at random, shape (count,): True is held out.  At least one row stays on each side where possible."""
-    return grouped_split(np.arange(count), share, seed)
-
-
-def grouped_split(labels: IntArray, share: float, seed: int) -> BoolArray:
-    """Rows of a share of the labels at random: rows of one label stay together, shape of `labels`."""
-    unique = np.unique(labels)
-    if len(unique) < 2 or share <= 0:
-        return np.zeros(len(labels), dtype=np.bool_)
-    held = int(np.clip(round(share * len(unique)), 1, len(unique) - 1))
-    chosen = np.random.default_rng(seed).permutation(unique)[:held]
-    result: BoolArray = np.isin(labels, chosen)
-    return result
-
-
 def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
     """All rows in random folds of about this share of the labels: rows of one label stay together.  None where `share` is 0."""
     unique = np.unique(labels)
@@ -304,37 +288,3 @@ def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
     count = int(np.clip(round(1.0 / share), 2, len(unique)))
     shuffled = np.random.default_rng(seed).permutation(unique)
     return [np.isin(labels, part) for part in np.array_split(shuffled, count)]
-
-
-def folds_of(labels: IntArray) -> list[BoolArray]:
-    """One fold for each label: leave one kernel family, clock or workload out."""
-    unique = np.unique(labels)
-    return [labels == label for label in unique] if len(unique) > 1 else []
-
-
-def family_labels(rows: KernelRows | WorkloadRows) -> IntArray:
-    """Number of each row's family: kernel family, or model family of a workload."""
-    if isinstance(rows, KernelRows):
-        names = [rows.operators[i].family for i in rows.operator_index]
-    else:
-        names = [rows.workloads[i].model_family for i in rows.workload_index]
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
-
-
-def clock_labels(rows: KernelRows | WorkloadRows, gpu: GpuSpec) -> IntArray:
-    """Number of each row's clock: the asked one, else the measured one."""
-    if isinstance(rows, KernelRows):
-        clock = np.where(np.isfinite(rows.sm_clock_asked_mhz), rows.sm_clock_asked_mhz, rows.clock_mhz(gpu))
-    else:
-        clock = rows.asked_clock_mhz(gpu)
-    return np.unique(np.round(clock), return_inverse=True)[1].astype(np.int64)
-
-
-def kernel_split(rows: KernelRows, share: float, seed: int) -> BoolArray:
-    """Held-out kernels: all clocks and trials of a kernel stay together."""
-    return grouped_split(rows.operator_index, share, seed)
-
-
-def workload_split(rows: WorkloadRows, share: float, seed: int) -> BoolArray:
-    """Held-out workloads: all runs of a workload stay together."""
-    return grouped_split(rows.workload_index, share, seed)

@@ -70,7 +70,7 @@ QUANTISE_LATENCY_S: Final = 2.0e-6
 """Traffic of the quantising kernels that hides behind their own latency, which is part of epsilon [s]."""
 
 SM_PORT_BYTES: Final = 64.0
-"""What an SM takes from L2 at most [byte/clock].  Source: microbenchmarks of V100 and A100 (Jia et al., arXiv 1804.06826)."""
+"""What an SM takes from L2 at most [byte/clock].  Assumed alike for all boards; vendors publish no such figure."""
 
 SM_PARTITIONS: Final = 4.0
 """Sub-partitions of an SM, each with its own warps: fewer warps leave units idle (CUDA programming guide)."""

@@ -12,12 +12,10 @@ from estimator.quantities import Array
 from estimator.residuals import (
     LARGEST_CORRECTION,
     LARGEST_CORRECTION_BEYOND,
-    NORMAL_90,
     log_corrections,
     nearest,
     weighted_error,
 )
-from estimator.uncertainty import interval_90, kernel_log_std
 from estimator.workload import Operator, make_operator
 from fitter.residual_tier import neighbours, shape_errors, tier_document
 
@@ -99,17 +97,6 @@ def test_uncertainty_grows_where_neighbours_were_wrong_and_where_none_are_near()
     wrong = np.array([0.01 if operator["m"] < 256 else 0.2 for operator in operators])
     residuals = {GROUP: document(operators, np.zeros(400), wrong)}
     small, large, unseen = product(32, 512, 512), product(2048, 512, 512), product(16, 2**18, 16)
-    std = kernel_log_std([small, large, unseen], [GROUP] * 3, residuals, {})
+    _, std = log_corrections([small, large, unseen], [GROUP] * 3, residuals)
     assert std[0] < std[1]
     assert std[0] < std[2]
-
-
-def test_kernels_without_a_tier_take_the_error_of_their_group() -> None:
-    std = kernel_log_std(various(2), [GROUP, None], {}, {GROUP: 0.07})
-    assert std[0] == 0.07
-    assert np.isnan(std[1])
-
-
-def test_an_interval_holds_ninety_percent_of_a_normal_error() -> None:
-    low, high = interval_90(np.array([1.0]), np.array([0.1]))
-    assert np.log(high / low) == pytest.approx(2 * NORMAL_90 * 0.1)

@@ -8,19 +8,13 @@ from hypothesis import strategies as st
 from fitter.check import check_bundle
 from fitter.validation import (
     WORKLOAD_FAMILY,
-    clock_labels,
     error_rows,
     errors_of,
-    family_labels,
-    folds_of,
-    grouped_split,
-    kernel_split,
+    grouped_folds,
     predict_kernel_rows,
     predict_workload_rows,
-    random_split,
-    workload_split,
 )
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 
 
 def test_a_perfect_prediction_has_no_error() -> None:
@@ -55,40 +49,22 @@ def test_ninety_percent_of_normal_errors_lie_inside_their_interval() -> None:
     assert errors.coverage == pytest.approx(0.9, abs=0.01)
 
 
-@given(st.integers(2, 300), st.floats(0.05, 0.9), st.integers(0, 100))
-def test_splits_hold_out_their_share_and_repeat_with_the_seed(count: int, share: float, seed: int) -> None:
-    held = random_split(count, share, seed)
-    assert 1 <= held.sum() <= count - 1
-    assert abs(held.sum() - share * count) <= 1
-    np.testing.assert_array_equal(held, random_split(count, share, seed))
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=100), st.integers(0, 10))
-def test_rows_of_one_label_are_never_on_both_sides(labels: list[int], seed: int) -> None:
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=100), st.floats(0.05, 0.9), st.integers(0, 10))
+def test_folds_hold_every_row_once_and_never_part_rows_of_one_label(labels: list[int], share: float, seed: int) -> None:
     column = np.array(labels)
-    held = grouped_split(column, 0.3, seed)
-    assert not set(column[held]) & set(column[~held])
-    for fold in folds_of(column):
-        assert len(set(column[fold])) == 1
+    folds = grouped_folds(column, share, seed)
+    if len(set(labels)) < 2:
+        assert folds == []
+        return
+    assert (np.sum(folds, axis=0) == 1).all()
+    for fold in folds:
+        assert not set(column[fold]) & set(column[~fold])
+    for fold, again in zip(folds, grouped_folds(column, share, seed), strict=True):
+        np.testing.assert_array_equal(fold, again)
 
 
-def test_no_share_or_no_choice_holds_nothing_out() -> None:
-    assert not grouped_split(np.array([1, 1, 1]), 0.5, 0).any()
-    assert not random_split(10, 0.0, 0).any()
-
-
-def test_kernel_and_workload_splits_keep_their_kind_together() -> None:
-    bundle = planted_bundle()
-    operators = various_operators(20)
-    kernels = kernel_rows(bundle, operators + operators)
-    held = kernel_split(kernels, 0.2, 1)
-    assert held[:20].tolist() == held[20:].tolist()
-    assert held.sum() == 8
-    runs = workload_rows(bundle, various_workloads())
-    assert workload_split(runs, 0.2, 1).sum() == 2
-    assert len(folds_of(family_labels(runs))) == 2
-    assert len(folds_of(family_labels(kernels))) == 3
-    assert folds_of(clock_labels(kernels, spec())) == []
+def test_no_share_makes_no_fold() -> None:
+    assert grouped_folds(np.arange(10), 0.0, 0) == []
 
 
 def test_a_bundle_predicts_the_rows_that_it_made() -> None:
