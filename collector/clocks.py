@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from collector.devices.protocols import Gpu
-from collector.errors import ClockError
+from collector.errors import ClockError, ClockListError
 from estimator.clock_list import parse_clocks
 from estimator.errors import OperatingPointError
 from estimator.gpu import GpuSpec
@@ -51,8 +51,8 @@ def held_clock(gpu: Gpu) -> Iterator[ClockHold]:
 def clocks_from_text(text: str, gpu: Gpu, spec: GpuSpec) -> tuple[float | None, ...]:
     """SM clocks [MHz] from "510,900,1410", "510:1410:90", "all" or "current" (None: leave the clock alone), ascending.
 
-    Raises ClockError for an empty list, text that is no clock, a clock that the board does not support, and for a
-    board whose clock cannot be locked.
+    Raises ClockListError for an empty list and text that is no clock, ClockError for a clock that the board does not
+    support and for a board whose clock cannot be locked.
     """
     word = text.strip().lower()
     if word == CURRENT:
@@ -63,11 +63,11 @@ def clocks_from_text(text: str, gpu: Gpu, spec: GpuSpec) -> tuple[float | None, 
     if word == "all":
         return supported
     if not word.strip(","):
-        raise ClockError("--freqs names no clock; give 510,900,1410 or LO:HI:STEP in MHz, all or current")
+        raise ClockListError("no clock is named; give 510,900,1410 or LO:HI:STEP in MHz, all or current")
     try:
         asked = parse_clocks(text, spec)
     except OperatingPointError as error:
-        raise ClockError(f"--freqs: {error}") from error
+        raise ClockListError(str(error)) from error
     return tuple(dict.fromkeys(_supported(clock, supported) for clock in asked))
 
 

@@ -3,6 +3,7 @@
 CollectorError                 what could not be done, with its remedy
 ├── DeviceError                a device is missing, foreign or does not answer
 │   ├── ClockError             a clock that cannot be locked, or not by this user
+│   │   └── ClockListError     a text that names no clocks; wrong usage
 │   └── RunnerError            a kernel that cannot be prepared or run
 ├── BoardProfileError          the profile of a simulated board is wrong
 ├── SensorError                readings from which a sensor cannot be characterised
@@ -24,6 +25,10 @@ class DeviceError(CollectorError):
 
 class ClockError(DeviceError):
     """A clock that cannot be locked, or not by this user."""
+
+
+class ClockListError(ClockError):
+    """A text that names no clocks: wrong usage."""
 
 
 class RunnerError(DeviceError):

@@ -1,0 +1,1 @@
+"""The commands of `collect`, one file each; `collector.cli` lists them."""

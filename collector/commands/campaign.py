@@ -1,0 +1,135 @@
+"""`collect` without a command: a campaign."""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from collector.commands.options import asked_clocks, duration_s, one_board, require_dataset_packages, simulated_meter
+from collector.commands.output import note, say
+from collector.commands.stopping import stoppable
+from collector.errors import CollectorError
+from estimator.command_line import DONE, DONE_WITH_WARNINGS
+
+if TYPE_CHECKING:
+    from collector.campaign import CampaignOutcome, Progress
+
+
+def measure_campaign(
+    gpu: str,
+    freqs: str,
+    out: Path,
+    campaign: str,
+    families: str | None,
+    budget: str,
+    sensor: Path | None,
+    pmd: str,
+    resume: bool | None,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Plan, measure, sum up; the exit status.  Arguments are the options of `collect`."""
+    require_dataset_packages()
+    from collector.bench import open_bench
+    from collector.campaign import campaign_key, run_campaign
+    from collector.config import load_campaign
+    from collector.dataset import check_writable
+    from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
+    from collector.plan import plan_campaign
+    from collector.sensor.calibration import read_calibration
+
+    budget_s = duration_s(budget, "--budget") if budget else math.inf
+    spec = load_campaign(campaign)
+    chosen = _families(families)
+    with open_bench(one_board(gpu), seed=seed, meter=simulated_meter(pmd, gpu)) as bench:
+        clocks = asked_clocks(freqs, bench, "--freqs")
+        plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
+        if dry_run:
+            say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
+            return DONE
+        check_writable(out)
+        identity = bench.gpu.identity()
+        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
+        key = campaign_key(bench, spec, plan, chosen, seed)
+        kept = _kept(out, key, resume)
+        with stoppable(out), _progress(len(plan.points), quiet, verbose) as report:
+            outcome = run_campaign(bench, spec, plan, key, out, kept=kept, calibration=calibration, budget_s=budget_s, report=report)
+        simulated = bench.simulated
+    say(outcome_document(outcome) if as_json else outcome_lines(outcome, simulated))
+    return _status(outcome, quiet)
+
+
+def _families(text: str | None) -> tuple[str, ...]:
+    """Names of families; none for all.  Raises BadParameter for a list without a name."""
+    if text is None:
+        return ()
+    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not chosen:
+        raise click.BadParameter(f"{text!r} names no family; leave the option out for all", param_hint="--families")
+    return chosen
+
+
+def _kept(out: Path, key: dict[str, Any], resume: bool | None) -> Any:
+    """Rows to go on from.  Raises CollectorError where something is at `out` and neither flag says what to do with it."""
+    from collector.campaign import kept_rows
+    from collector.dataset.log import log_path
+
+    if resume:
+        return kept_rows(out, key)
+    log = log_path(out)
+    if resume is None and log.is_file():
+        raise CollectorError(f"{out}: an unfinished campaign lies there ({log}); --resume goes on with it, --fresh starts again")
+    if resume is None and out.exists():
+        raise CollectorError(f"{out} exists; --fresh replaces it, --resume adds what is missing, --out names another file")
+    return None
+
+
+@contextmanager
+def _progress(total: int, quiet: bool, verbose: bool) -> Iterator[Any]:
+    """A function that shows a campaign's progress: a bar with ETA on a terminal, lines with -v, nothing else."""
+    from collector.display import row_line
+
+    if quiet or not (verbose or sys.stderr.isatty()):
+        yield lambda _progress: None
+        return
+    if verbose:
+
+        def tell(progress: "Progress") -> None:
+            text = row_line(progress.row) if progress.row else progress.phase
+            note(f"{progress.done}/{progress.total} {text}")
+
+        yield tell
+        return
+    with ExitStack() as stack:
+        bars: list[Any] = []  # opened with the first row to measure: its ETA knows nothing of what went before
+        begun: list[int] = []
+
+        def advance(progress: "Progress") -> None:
+            if not bars and progress.phase != "measuring":
+                note(f"{progress.phase} …")
+            elif not bars:
+                length = max(1, total - progress.done)
+                bars.append(stack.enter_context(click.progressbar(length=length, file=sys.stderr, show_pos=True, label="measuring")))
+                begun.append(progress.done)
+            elif progress.row is not None:
+                bars[0].label = f"{progress.row['family']:<11}"
+                bars[0].update(progress.done - begun[0] - bars[0].pos)
+
+        yield advance
+
+
+def _status(outcome: "CampaignOutcome", quiet: bool) -> int:
+    """Exit status of a campaign, and a warning where data were lost."""
+    refused = sum(outcome.rejected.values())
+    if not refused and not outcome.unusable:
+        return DONE
+    if not quiet:
+        note(f"warning: {refused} kernels could not run, {outcome.unusable} rows are unusable")
+    return DONE_WITH_WARNINGS

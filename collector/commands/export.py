@@ -1,0 +1,24 @@
+"""`collect export`."""
+
+from pathlib import Path
+
+import click
+
+from collector.commands.options import CONTEXT, OutputFile, output_options, require_dataset_packages
+from collector.commands.output import say
+from estimator.command_line import DONE
+
+
+@click.command("export", context_settings=CONTEXT)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
+@click.option("--out", type=OutputFile(), help="File to write; without it the dataset's name with the format's suffix.")
+@output_options
+def export_command(dataset: Path, kind: str, out: Path | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
+    require_dataset_packages()
+    from collector.dataset.export import export_dataset
+
+    written = export_dataset(dataset, kind, out)
+    say({"output": str(written.path), "rows": written.rows} if as_json else [f"{written.path}: {written.rows} rows"])
+    return DONE

@@ -1,0 +1,96 @@
+"""Options that several commands of `collect` share, and what their words mean."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from collector.errors import ClockListError, CollectorError, DeviceError
+
+if TYPE_CHECKING:
+    from collector.bench import Bench
+
+CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+DATASET_PACKAGES: Final = ("pyarrow",)
+SIMULATED_METER: Final = "sim"
+
+gpu_option = click.option(
+    "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address or sim:PROFILE."
+)
+meter_option = click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
+seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
+
+
+def output_options(command: Any) -> Any:
+    """--json, --quiet and -v, on every command."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
+        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
+    ):
+        command = option(command)
+    return command
+
+
+class OutputFile(click.Path):
+    """A file to write: its text must name one."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.  Raises BadParameter for an empty text, which would mean the present folder."""
+        if isinstance(value, str) and not value.strip():
+            self.fail("an empty text names no file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def require_dataset_packages() -> None:
+    """Raises CollectorError where a package that datasets need is not installed."""
+    for name in DATASET_PACKAGES:
+        try:
+            import_module(name)
+        except ImportError:
+            raise CollectorError(f"{name} is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
+
+
+def simulated_meter(pmd: str, word: str) -> bool:
+    """Whether a simulated board gets its meter.  Raises DeviceError for a meter that cannot be driven."""
+    if not pmd:
+        return False
+    if pmd == SIMULATED_METER and word.strip().startswith("sim:"):
+        return True
+    if pmd == SIMULATED_METER:
+        raise DeviceError(f"--pmd sim is the meter of a simulated board, not of {word!r}")
+    raise DeviceError(f"--pmd {pmd}: meters on a serial port are not driven by this version; simulated boards take --pmd sim")
+
+
+def one_board(word: str) -> str:
+    """The word for one board.  Raises CollectorError for several."""
+    if "," in word or word.strip().lower() == "all":
+        raise CollectorError(f"--gpu {word!r} names several boards; a campaign measures one at a time: run one command for each")
+    return word.strip()
+
+
+def asked_clocks(text: str, bench: "Bench", option: str) -> tuple[float | None, ...]:
+    """SM clocks [MHz] of a board, None for its present one.  Raises BadParameter, naming the option, for a text that names none."""
+    from collector.clocks import clocks_from_text
+
+    try:
+        return clocks_from_text(text, bench.gpu, bench.gpu_spec)
+    except ClockListError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def duration_s(text: str, option: str) -> float:
+    """Seconds from "90s", "30m", "1h30m".  Raises BadParameter, naming the option, for anything else, bare numbers too."""
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip().lower())
+    if not parts or not any(parts.groups()):
+        raise click.BadParameter(f"{text!r} is no time; give a number with a unit, such as 90s, 30m or 1h30m", param_hint=option)
+    hours, minutes, seconds = (float(part or 0.0) for part in parts.groups())
+    total = 3600.0 * hours + 60.0 * minutes + seconds
+    if total <= 0:
+        raise click.BadParameter(f"{text!r} leaves no time", param_hint=option)
+    return total
