@@ -2,6 +2,8 @@
 
 CollectorError                 what could not be done, with its remedy
 ├── DeviceError                a device is missing, foreign or does not answer
+│   ├── DriverError            no driver, or one that cannot be used
+│   ├── BoardLostError         a board that answered and does not any more
 │   ├── ClockError             a clock that cannot be locked, or not by this user
 │   │   └── ClockListError     a text that names no clocks; wrong usage
 │   └── RunnerError            a kernel that cannot be prepared or run
@@ -21,6 +23,14 @@ class CollectorError(Exception):
 
 class DeviceError(CollectorError):
     """A device is missing, foreign or does not answer."""
+
+
+class DriverError(DeviceError):
+    """No driver, or one that cannot be used."""
+
+
+class BoardLostError(DeviceError):
+    """A board that answered and does not any more."""
 
 
 class ClockError(DeviceError):

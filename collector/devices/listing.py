@@ -1,15 +1,42 @@
 """What boards are there and what they support."""
 
+import math
 from typing import Any, Final
 
 from collector.bench import bench_words, open_bench
+from collector.devices.nvml import board_addresses, open_board
+from collector.devices.nvml_library import open_nvml
+from collector.devices.protocols import Gpu, PowerSensor
+from collector.errors import DeviceError, DriverError
+
+REFUSED: Final[dict[str, Any]] = {
+    "specification": "",
+    "pci_address": "",
+    "driver": "",
+    "simulated": False,
+    "power_fields": [],
+    "energy_counter": False,
+    "sm_clocks_mhz": [],
+    "power_limit_w": None,
+    "voltage_readable": False,
+}
+"""What is said of a board that cannot be measured; `refused` says why."""
 
 COLUMNS: Final = ("gpu", "name", "power fields", "SM clocks", "energy counter", "voltage")
 
 
 def device_documents() -> list[dict[str, Any]]:
-    """Every board that `--gpu` can name here, as plain data."""
-    return [_describe(word) for word in bench_words()]
+    """Every board that `--gpu` can name here, real ones first, as plain data."""
+    return [*_real_boards(), *(_describe(word) for word in bench_words())]
+
+
+def driver_trouble() -> str | None:
+    """Why no real board can be reached; None where one can be."""
+    try:
+        with open_nvml() as library:
+            return None if library.handles() else "the NVIDIA driver knows no board"
+    except DriverError as error:
+        return str(error)
 
 
 def device_lines(devices: list[dict[str, Any]]) -> list[str]:
@@ -21,7 +48,7 @@ def device_lines(devices: list[dict[str, Any]]) -> list[str]:
             (
                 device["gpu"],
                 device["name"],
-                ", ".join(device["power_fields"]) or "none",
+                device["refused"] or ", ".join(device["power_fields"]) or "none",
                 f"{clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else "cannot be locked",
                 "yes" if device["energy_counter"] else "no",
                 "yes" if device["voltage_readable"] else "no",
@@ -31,21 +58,47 @@ def device_lines(devices: list[dict[str, Any]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def _real_boards() -> list[dict[str, Any]]:
+    """Boards of the NVIDIA driver; none where there is no usable one."""
+    try:
+        with open_nvml() as library:
+            addresses = board_addresses(library, library.handles())
+    except DriverError:
+        return []
+    documents = []
+    for address in addresses:
+        try:
+            with open_board(address.uuid) as board:
+                documents.append(_document(str(address.index), board.gpu, (board.sensor,)))
+        except DeviceError as error:
+            documents.append({**REFUSED, "gpu": str(address.index), "name": address.name, "uuid": address.uuid, "refused": str(error)})
+    return documents
+
+
 def _describe(word: str) -> dict[str, Any]:
-    """One board, opened and left as it was."""
+    """One simulated board, opened and left as it was."""
     with open_bench(word) as bench:
-        identity = bench.gpu.identity()
-        return {
-            "gpu": word,
-            "name": identity.name,
-            "specification": identity.canonical_name,
-            "uuid": identity.uuid,
-            "pci_address": identity.pci_address,
-            "driver": identity.driver,
-            "simulated": identity.simulated,
-            "power_fields": [field for sensor in bench.sensors for field in sensor.fields()],
-            "energy_counter": any(sensor.read_energy() is not None for sensor in bench.sensors),
-            "sm_clocks_mhz": list(bench.gpu.supported_clocks_mhz()),
-            "power_limit_w": bench.gpu.power_limit_w(),
-            "voltage_readable": bench.gpu.voltage_readable(),
-        }
+        return _document(word, bench.gpu, bench.sensors)
+
+
+def _document(word: str, gpu: Gpu, sensors: tuple[PowerSensor, ...]) -> dict[str, Any]:
+    identity = gpu.identity()
+    return {
+        "gpu": word,
+        "name": identity.name,
+        "specification": identity.canonical_name,
+        "uuid": identity.uuid,
+        "pci_address": identity.pci_address,
+        "driver": identity.driver,
+        "simulated": identity.simulated,
+        "power_fields": [field for sensor in sensors for field in sensor.fields()],
+        "energy_counter": any(sensor.read_energy() is not None for sensor in sensors),
+        "sm_clocks_mhz": list(gpu.supported_clocks_mhz()),
+        "power_limit_w": _known(gpu.power_limit_w()),
+        "voltage_readable": gpu.voltage_readable(),
+        "refused": "",
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

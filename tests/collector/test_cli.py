@@ -98,10 +98,10 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("change", "status", "reason"),
     [
-        (["--freqs", ""], 1, "names no clock"),
-        (["--freqs", "nan"], 1, "no clock"),
+        (["--freqs", ""], 2, "no clock is named"),
+        (["--freqs", "nan"], 2, "no clock"),
         (["--freqs", "511"], 1, "nearest 510"),
-        (["--freqs", "900:510:15"], 1, "empty"),
+        (["--freqs", "900:510:15"], 2, "empty"),
         (["--gpu", "sim:a900"], 1, "unknown simulated board"),
         (["--gpu", "sim:"], 1, "board"),
         (["--gpu", "0,1"], 1, "one at a time"),

@@ -1,0 +1,276 @@
+"""A real board through NVML: identity, state, clocks and the power fields that its driver offers."""
+
+import math
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from collector.devices.nvml_library import (
+    BOARD_SCOPE,
+    MODULE_SCOPE,
+    POWER_AVERAGE_FIELD,
+    POWER_INSTANT_FIELD,
+    NvmlLibrary,
+    open_nvml,
+)
+from collector.devices.polling import Poller, finite_or_nan, polling
+from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
+from collector.devices.voltage import VoltageReader, open_voltage
+from collector.errors import DeviceError
+from estimator.quantities import Array, IntArray
+from estimator.specifications import canonical_gpu_name
+
+POWER_POLL_S: Final = 0.002
+"""Between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core."""
+
+STATE_POLL_S: Final = 0.02
+"""Between two reads of clock, temperature and throttle reasons."""
+
+MOST_POWER_W: Final = 20_000.0
+"""No board draws more; a driver that says so has read nothing."""
+
+USAGE: Final = "usage"
+"""The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
+
+POWER_FIELDS: Final = {
+    "instant": (POWER_INSTANT_FIELD, BOARD_SCOPE),
+    "average": (POWER_AVERAGE_FIELD, BOARD_SCOPE),
+    "module_instant": (POWER_INSTANT_FIELD, MODULE_SCOPE),
+}
+"""Our names of the power fields: number and scope.  The module is a GPU with the CPU beside it."""
+
+VIRTUAL: Final = 2
+"""From this mode on a board is shared: its power is everybody's."""
+
+FEWEST_UUID_CHARACTERS: Final = 8
+"""A shorter beginning of a UUID names a board by accident."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardAddress:
+    """What a board can be named by: NVML index, UUID, PCI address; and its product name."""
+
+    index: int
+    uuid: str
+    pci_address: str
+    name: str
+
+
+class NvmlGpu:
+    """A board as its driver shows it; implements Gpu.  States are polled while `open_board` is open."""
+
+    def __init__(self, library: NvmlLibrary, handle: Any, voltage: VoltageReader | None) -> None:
+        self._library = library
+        self._handle = handle
+        self._voltage = voltage
+        self._locked = False
+        self._identity = _identity(library, handle)
+        self.states = Poller("state", self._read_state, 4, STATE_POLL_S)
+
+    def identity(self) -> GpuIdentity:
+        """Which board it is."""
+        return self._identity
+
+    def state(self) -> GpuState:
+        """The board now; nan for what the driver does not tell."""
+        clock, temperature, volt, mask = self._read_state()
+        return GpuState(
+            host_ns=time.monotonic_ns(),
+            sm_clock_mhz=clock,
+            memory_clock_mhz=finite_or_nan(self._library.memory_clock_mhz(self._handle)),
+            temperature_c=temperature,
+            voltage_v=volt,
+            power_limit_w=self.power_limit_w(),
+            throttle_mask=int(mask),
+        )
+
+    def read_states(self) -> StateReadings:
+        """Every state polled since the last call.  Raises BoardLostError where the board has gone."""
+        stamps, rows = self.states.take()
+        return StateReadings(
+            host_ns=stamps,
+            sm_clock_mhz=rows[:, 0],
+            temperature_c=rows[:, 1],
+            voltage_v=rows[:, 2],
+            throttle_mask=rows[:, 3].astype(np.int64),
+        )
+
+    def supported_clocks_mhz(self) -> tuple[float, ...]:
+        """SM clocks that can be locked, ascending [MHz]; empty where the driver cannot lock them."""
+        return self._library.supported_sm_clocks_mhz(self._handle) if self._library.can_lock_clocks() else ()
+
+    def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
+        """Hold the SM clock.  Raises ClockError where that is not supported or not permitted."""
+        self._library.lock_sm_clock(self._handle, sm_clock_mhz)
+        self._locked = True
+
+    def unlock_clock(self) -> None:
+        """Give the SM clock back; a clock that this object never held is never touched."""
+        if self._locked:
+            self._library.reset_sm_clock(self._handle)
+            self._locked = False
+
+    def power_limit_w(self) -> float:
+        """The enforced power limit [W]; nan where the driver does not tell it."""
+        return finite_or_nan(self._library.power_limit_w(self._handle))
+
+    def voltage_readable(self) -> bool:
+        """Whether `state` carries the core voltage."""
+        return self._voltage is not None
+
+    def _read_state(self) -> tuple[float, float, float, float]:
+        """SM clock [MHz], temperature [°C], voltage [V] and throttle bits."""
+        return (
+            finite_or_nan(self._library.sm_clock_mhz(self._handle)),
+            finite_or_nan(self._library.temperature_c(self._handle)),
+            math.nan if self._voltage is None else self._voltage.latest_v(),
+            float(self._library.throttle_mask(self._handle) or 0),
+        )
+
+
+class NvmlPowerSensor:
+    """A board's own power readings and energy counter; implements PowerSensor.
+
+    Fields: "instant" and "average" where the driver has them, "module_instant" beside them on a board that shares a
+    module with a CPU; "usage" alone on a driver that has no power fields.
+    """
+
+    def __init__(self, library: NvmlLibrary, handle: Any) -> None:
+        self._library = library
+        self._handle = handle
+        self._fields = _power_fields(library, handle)
+        self._wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
+        self.readings = Poller("power", self._read_power, len(self._fields), POWER_POLL_S)
+
+    def name(self) -> str:
+        """What the source is."""
+        return "nvml"
+
+    def fields(self) -> tuple[str, ...]:
+        """The fields that `read` hands over."""
+        return self._fields
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        """Everything polled since the last call; a poll without a value is left out.  Raises BoardLostError."""
+        stamps, rows = self.readings.take()
+        return tuple(_column(field, stamps, rows[:, index]) for index, field in enumerate(self._fields))
+
+    def read_energy(self) -> EnergyReading | None:
+        """The energy counter, or None where there is none."""
+        before = time.monotonic_ns()
+        energy_j = self._library.energy_j(self._handle)
+        return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
+
+    def _read_power(self) -> tuple[float, ...] | None:
+        if not self._fields:
+            return None
+        if self._fields == (USAGE,):
+            values: tuple[float | None, ...] = (self._library.power_usage_w(self._handle),)
+        else:
+            milliwatt = self._library.fields(self._handle, self._wanted)
+            values = tuple(None if item.value is None else item.value * 1e-3 for item in milliwatt)
+        return tuple(math.nan if value is None or not 0.0 <= value <= MOST_POWER_W else value for value in values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlBoard:
+    """A real board and its own sensor, polled."""
+
+    index: int
+    gpu: NvmlGpu
+    sensor: NvmlPowerSensor
+    compute_processes: tuple[int, ...] | None
+
+
+@contextmanager
+def open_board(word: str) -> Iterator[NvmlBoard]:
+    """The board that an NVML index, a UUID (or its beginning) or a PCI address names; its clock is given back at the end.
+
+    Raises DriverError where there is no usable driver, DeviceError for a word that names no board and for a board
+    that is cut into instances or shared as a vGPU, whose power belongs to nobody alone.
+    """
+    with open_nvml() as library:
+        handles = library.handles()
+        index = choose_board(word, board_addresses(library, handles))
+        handle = handles[index]
+        _refuse_shared(library, handle, index)
+        with open_voltage(library.uuid(handle)) as voltage:
+            gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle)
+            processes = library.compute_processes(handle)
+            try:
+                with polling(gpu.states, sensor.readings):
+                    yield NvmlBoard(index=index, gpu=gpu, sensor=sensor, compute_processes=processes)
+            finally:
+                gpu.unlock_clock()
+
+
+def board_addresses(library: NvmlLibrary, handles: tuple[Any, ...]) -> tuple[BoardAddress, ...]:
+    """What every board can be named by."""
+    return tuple(
+        BoardAddress(index=index, uuid=library.uuid(handle), pci_address=library.pci_address(handle), name=library.name(handle))
+        for index, handle in enumerate(handles)
+    )
+
+
+def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
+    """NVML index of the board that a word names.  Raises DeviceError, listing the boards, where it names none or several."""
+    text = word.strip()
+    known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}" for board in boards) or "none"
+    if text.upper().startswith("MIG-"):
+        raise DeviceError(f"{text}: power of a MIG instance cannot be measured, only that of a whole board; boards: {known}")
+    if text.isdecimal():
+        found = [board for board in boards if board.index == int(text)]
+    elif text.upper().startswith("GPU-"):
+        found = [board for board in boards if len(text) >= FEWEST_UUID_CHARACTERS and board.uuid.lower().startswith(text.lower())]
+    else:
+        found = [board for board in boards if _pci_key(text) is not None and _pci_key(text) == _pci_key(board.pci_address)]
+    if len(found) != 1:
+        raise DeviceError(f"--gpu {text!r} names {'several boards' if found else 'no board'} here; boards: {known}")
+    return found[0].index
+
+
+def _pci_key(text: str) -> tuple[int, int, int] | None:
+    """Domain, bus and device of a PCI address; None for a text that is none."""
+    parts = re.fullmatch(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", text.strip().lower())
+    return None if parts is None else (int(parts[1] or "0", 16), int(parts[2], 16), int(parts[3], 16))
+
+
+def _refuse_shared(library: NvmlLibrary, handle: Any, index: int) -> None:
+    """Raises DeviceError for a board whose power is shared."""
+    if library.mig_enabled(handle):
+        raise DeviceError(f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board")
+    if library.virtualisation(handle) >= VIRTUAL:
+        raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
+
+
+def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
+    name = library.name(handle)
+    return GpuIdentity(
+        name=name,
+        canonical_name=canonical_gpu_name(name) or "",
+        uuid=library.uuid(handle),
+        pci_address=library.pci_address(handle),
+        driver=library.driver(),
+        vbios=library.vbios(handle),
+        compute_capability=library.compute_capability(handle),
+        simulated=False,
+    )
+
+
+def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[str, ...]:
+    """Power fields that give a number now."""
+    readings = library.fields(handle, list(POWER_FIELDS.values()))
+    found = tuple(name for name, reading in zip(POWER_FIELDS, readings, strict=True) if reading.value is not None)
+    if any(not name.startswith("module") for name in found):
+        return found
+    return (USAGE,) if library.power_usage_w(handle) is not None else ()
+
+
+def _column(field: str, stamps: IntArray, power_w: Array) -> PowerReadings:
+    kept = np.isfinite(power_w)
+    return PowerReadings(field=field, host_ns=stamps[kept], power_w=power_w[kept])

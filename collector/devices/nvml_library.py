@@ -1,0 +1,259 @@
+"""The driver's management library, NVML: every call that the collector makes, and the only file that imports pynvml.
+
+A call that a driver or a board lacks gives None; a board or a driver that fails raises a named error.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
+
+NOT_SUPPORTED: Final = 3
+NO_PERMISSION: Final = 4
+DRIVER_NOT_LOADED: Final = 9
+LIBRARY_NOT_FOUND: Final = 12
+FUNCTION_NOT_FOUND: Final = 13
+VERSION_MISMATCH: Final = 18
+"""nvmlReturn_t of nvml.h."""
+
+ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, NO_PERMISSION, 6, FUNCTION_NOT_FOUND, 21, 25})
+"""Not supported, not permitted, not found, function missing, no data, argument version: the answer is not to be had."""
+
+LOST_CODES: Final = {1: "the driver was restarted", 15: "it has fallen off the bus", 16: "it must be reset"}
+"""Uninitialised, GPU lost, reset required."""
+
+REFUSALS: Final = {
+    DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or restart the machine",
+    LIBRARY_NOT_FOUND: "no NVIDIA driver is installed here (libnvidia-ml.so.1 is not found)",
+    VERSION_MISMATCH: "the NVIDIA driver was updated, but the old one is still loaded; restart the machine",
+    NO_PERMISSION: "this user may not reach the NVIDIA driver; check the rights of /dev/nvidia*",
+}
+
+VALUE_NOT_AVAILABLE: Final = 0xFFFF_FFFF
+"""NVML's "no value" in 32 bits (NVML_VALUE_NOT_AVAILABLE)."""
+
+POWER_AVERAGE_FIELD: Final = 185
+POWER_INSTANT_FIELD: Final = 186
+"""Field values of nvml.h: average over a second, and the present one [mW]."""
+
+BOARD_SCOPE: Final = 0
+MODULE_SCOPE: Final = 1
+"""Scopes of a power field: the GPU, or the module that it shares with a CPU (Grace Hopper)."""
+
+VALUE_MEMBERS: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+"""Member of a field's union by its value type (nvmlValueType_t); drivers differ in the type of the same field."""
+
+SM_CLOCK: Final = 1
+MEMORY_CLOCK: Final = 2
+CORE_TEMPERATURE: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldReading:
+    """A field's value [in the field's own unit]; None where this board does not have it."""
+
+    field: int
+    scope: int
+    value: float | None
+
+
+class NvmlLibrary:
+    """NVML, initialised; made by `open_nvml`.  A handle is what `handles` gives, valid while the library is open."""
+
+    def __init__(self, binding: Any) -> None:
+        self._binding = binding
+
+    def handles(self) -> tuple[Any, ...]:
+        """Every board, in NVML's order.  Raises DriverError where they cannot be counted."""
+        count = self._ask("nvmlDeviceGetCount") or 0
+        return tuple(self._need("nvmlDeviceGetHandleByIndex", index) for index in range(count))
+
+    def driver(self) -> str:
+        """The driver's version; "" where it does not say."""
+        return self._ask("nvmlSystemGetDriverVersion") or ""
+
+    def name(self, handle: Any) -> str:
+        """The product's name."""
+        return str(self._ask("nvmlDeviceGetName", handle) or "")
+
+    def uuid(self, handle: Any) -> str:
+        """The board's UUID."""
+        return str(self._need("nvmlDeviceGetUUID", handle))
+
+    def pci_address(self, handle: Any) -> str:
+        """The PCI address as domain:bus:device.0, in lower case; "" where it is not told."""
+        info = self._ask("nvmlDeviceGetPciInfo", handle)
+        if info is None:
+            return ""
+        text = info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else str(info.busId)
+        return text.lower()
+
+    def vbios(self, handle: Any) -> str:
+        """Version of the board's firmware; "" where it is not told."""
+        return str(self._ask("nvmlDeviceGetVbiosVersion", handle) or "")
+
+    def compute_capability(self, handle: Any) -> str:
+        """As in "9.0"; "" where it is not told."""
+        pair = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
+        return f"{pair[0]}.{pair[1]}" if pair else ""
+
+    def mig_enabled(self, handle: Any) -> bool:
+        """Whether the board is cut into instances (MIG)."""
+        modes = self._ask("nvmlDeviceGetMigMode", handle)
+        return bool(modes and modes[0] == 1)
+
+    def virtualisation(self, handle: Any) -> int:
+        """How the board is virtualised: 0 not at all, 1 passed through, 2 a vGPU, above that a host of vGPUs."""
+        return int(self._ask("nvmlDeviceGetVirtualizationMode", handle) or 0)
+
+    def persistence(self, handle: Any) -> bool | None:
+        """Whether the driver stays loaded without users."""
+        mode = self._ask("nvmlDeviceGetPersistenceMode", handle)
+        return None if mode is None else bool(mode)
+
+    def compute_processes(self, handle: Any) -> tuple[int, ...] | None:
+        """Process ids with a compute context on the board; None where that is not told."""
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        return None if found is None else tuple(int(process.pid) for process in found)
+
+    def sm_clock_mhz(self, handle: Any) -> float | None:
+        """SM clock now [MHz]."""
+        return self._number("nvmlDeviceGetClockInfo", handle, SM_CLOCK)
+
+    def memory_clock_mhz(self, handle: Any) -> float | None:
+        """Memory clock now [MHz]."""
+        return self._number("nvmlDeviceGetClockInfo", handle, MEMORY_CLOCK)
+
+    def temperature_c(self, handle: Any) -> float | None:
+        """Core temperature [°C], by the newer call where the driver has it."""
+        newer = self._number("nvmlDeviceGetTemperatureV", handle, CORE_TEMPERATURE)
+        return newer if newer is not None else self._number("nvmlDeviceGetTemperature", handle, CORE_TEMPERATURE)
+
+    def throttle_mask(self, handle: Any) -> int | None:
+        """Reasons for the present clock, as THROTTLE_BITS; by the older call where the driver lacks the newer one."""
+        mask = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if mask is None:
+            mask = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        return None if mask is None else int(mask)
+
+    def power_limit_w(self, handle: Any) -> float | None:
+        """The enforced power limit [W]."""
+        milliwatt = self._number("nvmlDeviceGetEnforcedPowerLimit", handle)
+        return None if milliwatt is None else milliwatt * 1e-3
+
+    def power_usage_w(self, handle: Any) -> float | None:
+        """What the driver calls the power usage [W]: a second's average on Ampere (but the A100) and newer."""
+        milliwatt = self._number("nvmlDeviceGetPowerUsage", handle)
+        return None if milliwatt is None else milliwatt * 1e-3
+
+    def energy_j(self, handle: Any) -> float | None:
+        """The energy counter since the driver was loaded [J]."""
+        millijoule = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        return None if millijoule is None else float(millijoule) * 1e-3
+
+    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> tuple[FieldReading, ...]:
+        """Fields, each with its scope, in one call; all None on a driver that lacks the call."""
+        values = self._ask("nvmlDeviceGetFieldValues", handle, list(wanted))
+        if values is None:
+            return tuple(FieldReading(field=field, scope=scope, value=None) for field, scope in wanted)
+        return tuple(
+            FieldReading(field=field, scope=scope, value=_field_value(value)) for (field, scope), value in zip(wanted, values, strict=True)
+        )
+
+    def supported_sm_clocks_mhz(self, handle: Any) -> tuple[float, ...]:
+        """SM clocks at the highest memory clock, ascending [MHz]; empty where the driver names none."""
+        memory = self._ask("nvmlDeviceGetSupportedMemoryClocks", handle)
+        clocks = self._ask("nvmlDeviceGetSupportedGraphicsClocks", handle, max(memory)) if memory else None
+        return tuple(sorted(float(clock) for clock in clocks)) if clocks else ()
+
+    def can_lock_clocks(self) -> bool:
+        """Whether the driver knows how to hold a clock; whether this user may, only trying tells."""
+        try:
+            self._binding._nvmlGetFunctionPointer("nvmlDeviceSetGpuLockedClocks")
+        except self._binding.NVMLError:
+            return False
+        return True
+
+    def lock_sm_clock(self, handle: Any, sm_clock_mhz: float) -> None:
+        """Hold the SM clock.  Raises ClockError, saying why, where that is refused."""
+        whole = round(sm_clock_mhz)
+        self._set_clocks(f"SM clock {whole} MHz cannot be locked", "nvmlDeviceSetGpuLockedClocks", handle, whole, whole)
+
+    def reset_sm_clock(self, handle: Any) -> None:
+        """Give the SM clock back to the driver.  Raises ClockError, saying why, where that is refused."""
+        self._set_clocks("the SM clock cannot be given back", "nvmlDeviceResetGpuLockedClocks", handle)
+
+    def _set_clocks(self, complaint: str, call: str, *arguments: Any) -> None:
+        try:
+            getattr(self._binding, call)(*arguments)
+        except self._binding.NVMLError as error:
+            if error.value == NO_PERMISSION:
+                raise ClockError(f"{complaint}: this needs root (or CAP_SYS_ADMIN); --freqs current leaves the clocks alone") from error
+            if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+                raise ClockError(f"{complaint}: neither this board nor its driver supports it; use --freqs current") from error
+            raise self._failure(call, error) from error
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        """A call's answer; None where it is not to be had.  Raises BoardLostError, DeviceError."""
+        try:
+            return getattr(self._binding, call)(*arguments)
+        except self._binding.NVMLError as error:
+            if error.value in ABSENT_CODES:
+                return None
+            raise self._failure(call, error) from error
+
+    def _need(self, call: str, *arguments: Any) -> Any:
+        """A call's answer.  Raises DriverError where there is none."""
+        answer = self._ask(call, *arguments)
+        if answer is None:
+            raise DriverError(f"the NVIDIA driver does not answer {call}; update the driver")
+        return answer
+
+    def _number(self, call: str, *arguments: Any) -> float | None:
+        """A number; None for NVML's own "not available"."""
+        value = self._ask(call, *arguments)
+        return None if value is None or value == VALUE_NOT_AVAILABLE else float(value)
+
+    def _failure(self, call: str, error: Any) -> DeviceError:
+        if error.value in LOST_CODES:
+            return BoardLostError(f"the board does not answer any more: {LOST_CODES[error.value]}")
+        return DeviceError(f"NVML {call} failed: {error}")
+
+
+@contextmanager
+def open_nvml() -> Iterator[NvmlLibrary]:
+    """The library, initialised; shut down at the end.
+
+    Raises DriverError where the binding or the driver is not there or cannot be used.
+    """
+    try:
+        import pynvml as binding
+    except ImportError:
+        raise DriverError("nvidia-ml-py is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
+    try:
+        binding.nvmlInit()
+    except binding.NVMLError as error:
+        raise DriverError(REFUSALS.get(error.value, f"the NVIDIA driver cannot be used: {error}")) from error
+    try:
+        yield NvmlLibrary(binding)
+    finally:
+        _quietly(binding.nvmlShutdown, binding.NVMLError)
+
+
+def _quietly(call: Callable[[], Any], error: type[Exception]) -> None:
+    """Shutting down a library whose driver has gone: there is nothing left to lose."""
+    try:
+        call()
+    except error:
+        return
+
+
+def _field_value(value: Any) -> float | None:
+    """A field's number by its value type; None where the driver gave none for it."""
+    member = VALUE_MEMBERS.get(int(value.valueType))
+    if value.nvmlReturn != 0 or member is None:
+        return None
+    number = getattr(value.value, member, None)
+    return None if number is None or number == VALUE_NOT_AVAILABLE else float(number)

@@ -1,0 +1,89 @@
+"""Builds the stand-in for NVML with gcc, and the block of shared memory through which a test moves its boards."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SLOTS = [
+    "boards",
+    "fail_init",
+    "power_mw",
+    "average_mw",
+    "module_mw",
+    "energy_mj",
+    "sm_mhz",
+    "mem_mhz",
+    "temp_c",
+    "reasons",
+    "limit_mw",
+    "lock_low",
+    "lock_high",
+    "may_lock",
+    "fail_all",
+    "fail_fields",
+    "mig",
+    "virtual",
+    "value_type",
+    "fail_energy",
+    "processes",
+    "lock_calls",
+    "reset_calls",
+    "reads",
+    "read_delay_us",
+    "product",
+    "fail_usage",
+]
+SLOTS_PER_BOARD = 64
+MOST_BOARDS = 8
+PRODUCTS = ("NVIDIA H200", "NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-32GB", "NVIDIA GH200 480GB", "NVIDIA Unheard Of")
+NOT_SUPPORTED, NO_PERMISSION, GPU_LOST, RESET_REQUIRED, VERSION_MISMATCH = 3, 4, 15, 16, 18
+USUAL = {
+    "power_mw": 120_500,
+    "average_mw": 119_000,
+    "module_mw": -1,
+    "energy_mj": 5_000_000,
+    "sm_mhz": 1830,
+    "mem_mhz": 3201,
+    "temp_c": 41,
+    "limit_mw": 700_000,
+    "may_lock": 1,
+    "value_type": 1,
+}
+
+
+def built(folder: Path, *, old_driver: bool = False) -> Path:
+    """The folder that holds the compiled library; skips where there is no C compiler."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc here: the stand-in for NVML cannot be compiled")
+    target = folder / ("old" if old_driver else "new")
+    target.mkdir(exist_ok=True)
+    command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
+    define = ["-DOLD_DRIVER"] if old_driver else []
+    source = str(Path(__file__).with_name("stub.c"))
+    subprocess.run([*command, *define, "-o", str(target / "libnvidia-ml.so.1"), source], check=True)
+    return target
+
+
+class Boards:
+    """The stand-in's boards: `boards.set(power_mw=…)`, `boards.get("lock_high")`."""
+
+    def __init__(self, path: Path, count: int = 1) -> None:
+        path.write_bytes(bytes(8 * SLOTS_PER_BOARD * MOST_BOARDS))
+        self.path = path
+        self._block = np.memmap(path, dtype=np.int64, mode="r+", shape=(MOST_BOARDS, SLOTS_PER_BOARD))
+        for index in range(count):
+            self.set(index, **USUAL)
+        self.set(0, boards=count)
+
+    def set(self, index: int = 0, **values: int) -> None:
+        """Set numbers of one board."""
+        for name, value in values.items():
+            self._block[index, SLOTS.index(name)] = value
+
+    def get(self, name: str, index: int = 0) -> int:
+        """A number of one board."""
+        return int(self._block[index, SLOTS.index(name)])

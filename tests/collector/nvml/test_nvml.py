@@ -1,0 +1,295 @@
+"""The NVML backend through the real binding, on a stand-in for the driver's library that the tests compile."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.devices.nvml import NvmlBoard, choose_board, open_board
+from collector.devices.nvml_library import open_nvml
+from collector.devices.voltage import voltage_in
+from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
+from tests.collector.nvml.stub import (
+    GPU_LOST,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    VERSION_MISMATCH,
+    Boards,
+    built,
+)
+
+PATIENCE_S = 10.0
+
+
+@pytest.fixture(scope="session")
+def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def boards(library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Boards:
+    """One H200 on a new driver.  The library stays loaded, but is a driver only where the variable names a block."""
+    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
+    made = Boards(tmp_path / "boards")
+    monkeypatch.setenv("WATTPRINT_NVML_STUB", str(made.path))
+    return made
+
+
+@pytest.fixture
+def board(boards: Boards) -> Iterator[NvmlBoard]:
+    with open_board("0") as opened:
+        yield opened
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for another thread, at most PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.001)
+
+
+def test_a_board_says_who_it_is(board: NvmlBoard) -> None:
+    identity = board.gpu.identity()
+    assert (identity.name, identity.canonical_name) == ("NVIDIA H200", "h200-sxm")
+    assert identity.uuid == "GPU-abc00000-1111-2222-3333-444444444444"
+    assert identity.pci_address == "00000000:3b:00.0"
+    assert (identity.driver, identity.compute_capability, identity.simulated) == ("570.86.15", "9.0", False)
+
+
+def test_states_and_readings_are_what_the_driver_says(boards: Boards, board: NvmlBoard) -> None:
+    boards.set(power_mw=345_678, average_mw=300_001, sm_mhz=1755, temp_c=63, reasons=0x04)
+    boards_seen = board.sensor.read(), board.gpu.read_states()
+    del boards_seen
+    until(lambda: boards.get("reads") > 20)
+    time.sleep(0.05)
+    instant, average = board.sensor.read()
+    states = board.gpu.read_states()
+    assert (instant.field, average.field) == ("instant", "average")
+    assert instant.power_w[-1] == pytest.approx(345.678)
+    assert average.power_w[-1] == pytest.approx(300.001)
+    assert states.sm_clock_mhz[-1] == 1755.0
+    assert states.temperature_c[-1] == 63.0
+    assert states.throttle_mask[-1] == 0x04
+    assert np.isnan(states.voltage_v).all() == (not board.gpu.voltage_readable())
+
+
+def test_stamps_ascend_and_nothing_is_handed_over_twice(boards: Boards, board: NvmlBoard) -> None:
+    taken = []
+    for _ in range(3):
+        target = boards.get("reads") + 10
+        until(lambda target=target: boards.get("reads") >= target)
+        taken.append(board.sensor.read()[0].host_ns)
+    stamps = np.concatenate(taken)
+    assert np.all(np.diff(stamps) > 0)
+    assert stamps[-1] <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize("value_type", [0, 1, 3])
+def test_the_type_of_a_field_is_the_drivers_choice(boards: Boards, value_type: int) -> None:
+    boards.set(value_type=value_type, power_mw=222_000)
+    with open_board("0") as opened:
+        until(lambda: opened.sensor.read()[0].power_w.size > 0)
+        target = boards.get("reads") + 5
+        until(lambda: boards.get("reads") > target)
+        assert opened.sensor.read()[0].power_w[-1] == pytest.approx(222.0)
+
+
+def test_a_value_that_cannot_be_is_left_out(boards: Boards, board: NvmlBoard) -> None:
+    boards.set(power_mw=0xFFFF_FFFF)
+    target = boards.get("reads") + 5
+    until(lambda: boards.get("reads") > target)
+    board.sensor.read()
+    target = boards.get("reads") + 20
+    until(lambda: boards.get("reads") > target)
+    instant, average = board.sensor.read()
+    assert instant.power_w.size == 0
+    assert average.power_w.size > 0
+
+
+def test_a_module_shared_with_a_cpu_is_a_field_of_its_own(boards: Boards) -> None:
+    boards.set(product=3, module_mw=500_000)
+    with open_board("0") as opened:
+        assert opened.sensor.fields() == ("instant", "average", "module_instant")
+
+
+def test_without_power_fields_the_old_call_is_used(boards: Boards) -> None:
+    boards.set(fail_fields=NOT_SUPPORTED, average_mw=99_000)
+    with open_board("0") as opened:
+        assert opened.sensor.fields() == ("usage",)
+        until(lambda: opened.sensor.read()[0].power_w.size > 0)
+
+
+def test_a_board_without_any_power_has_no_fields_and_no_counter(boards: Boards) -> None:
+    boards.set(fail_fields=NOT_SUPPORTED, fail_usage=NOT_SUPPORTED, fail_energy=NOT_SUPPORTED)
+    with open_board("0") as opened:
+        assert opened.sensor.fields() == ()
+        assert opened.sensor.read() == ()
+        assert opened.sensor.read_energy() is None
+
+
+def test_the_energy_counter_is_in_joules(boards: Boards, board: NvmlBoard) -> None:
+    boards.set(energy_mj=123_456)
+    reading = board.sensor.read_energy()
+    assert reading is not None
+    assert reading.energy_j == pytest.approx(123.456)
+
+
+def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards: Boards) -> None:
+    with open_board("0"):
+        pass
+    assert boards.get("reset_calls") == 0
+    with open_board("0") as opened:
+        opened.gpu.lock_clock_mhz(1500.0)
+        assert (boards.get("lock_low"), boards.get("lock_high")) == (1500, 1500)
+    assert (boards.get("lock_high"), boards.get("reset_calls")) == (0, 1)
+
+
+def test_a_clock_comes_back_from_a_block_that_fails(boards: Boards) -> None:
+    def fail() -> None:
+        with open_board("0") as opened:
+            opened.gpu.lock_clock_mhz(1500.0)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert boards.get("lock_high") == 0
+
+
+def test_without_the_right_to_lock_the_message_says_what_to_do(boards: Boards, board: NvmlBoard) -> None:
+    boards.set(may_lock=0)
+    with pytest.raises(ClockError, match="needs root.*--freqs current"):
+        board.gpu.lock_clock_mhz(900.0)
+
+
+def test_supported_clocks_ascend(board: NvmlBoard) -> None:
+    clocks = board.gpu.supported_clocks_mhz()
+    assert clocks[0] == 345.0
+    assert clocks[-1] == 1980.0
+    assert list(clocks) == sorted(clocks)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")]
+)
+def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards: Boards, code: int, reason: str) -> None:
+    def lose() -> None:
+        with open_board("0") as opened:
+            until(lambda: boards.get("reads") > 5)
+            boards.set(fail_all=code)
+            until(lambda: opened.sensor.read()[0].power_w.size < 0)
+
+    with pytest.raises(BoardLostError, match=reason):
+        lose()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(9, "not loaded"), (VERSION_MISMATCH, "restart the machine"), (NO_PERMISSION, "rights of /dev/nvidia")]
+)
+def test_a_driver_that_cannot_be_used_says_why(boards: Boards, code: int, reason: str) -> None:
+    boards.set(fail_init=code)
+    with pytest.raises(DriverError, match=reason), open_nvml():
+        pass
+
+
+@pytest.mark.parametrize(("change", "reason"), [({"mig": 1}, "MIG"), ({"virtual": 2}, "vGPU"), ({"virtual": 3}, "vGPU")])
+def test_a_board_whose_power_is_shared_is_refused(boards: Boards, change: dict[str, int], reason: str) -> None:
+    boards.set(**change)
+    with pytest.raises(DeviceError, match=reason), open_board("0"):
+        pass
+
+
+def test_every_name_of_a_board_names_it(library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
+    monkeypatch.setenv("WATTPRINT_NVML_STUB", str(Boards(tmp_path / "boards", count=3).path))
+    for word in ("2", "GPU-abc00002", "gpu-ABC00002-1111-2222-3333-444444444444", "00000000:3D:00.0", "0000:3d:00.0", "3d:00.0", " 2 "):
+        with open_board(word) as opened:
+            assert opened.index == 2
+    for word in ("3", "-1", "GPU-", "GPU-abc", "GPU-abc00009", "3d:00.1x", "MIG-abc", "", "nonsense", "GPU-abc0000"):
+        with pytest.raises(DeviceError, match="boards:"), open_board(word):
+            pass
+
+
+def test_no_board_at_all_is_said() -> None:
+    with pytest.raises(DeviceError, match="boards: none"):
+        choose_board("0", ())
+
+
+def test_a_slow_driver_gives_no_reading_rather_than_a_wrong_stamp(boards: Boards) -> None:
+    boards.set(read_delay_us=15_000)
+    with open_board("0") as opened:
+        until(lambda: opened.sensor.readings.slow_polls > 2)
+        assert opened.sensor.read()[0].power_w.size == 0
+
+
+def in_process(folder: Path, boards: Boards, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own whose driver is the library of that folder."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "WATTPRINT_NVML_STUB": str(boards.path)}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=60)
+
+
+OLD_DRIVER_SCRIPT = """
+import json, time
+from collector.devices.nvml import open_board
+from collector.errors import ClockError
+with open_board("0") as board:
+    while not (readings := board.sensor.read()[0]).power_w.size: time.sleep(0.01)
+    try: board.gpu.lock_clock_mhz(900.0); locked = "locked"
+    except ClockError as error: locked = str(error)
+    print(json.dumps([board.sensor.fields(), board.gpu.supported_clocks_mhz(), board.gpu.state().throttle_mask, locked]))
+"""
+
+
+def test_an_old_driver_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
+    folder = built(tmp_path, old_driver=True)
+    boards = Boards(tmp_path / "boards")
+    boards.set(reasons=0x08)
+    ended = in_process(folder, boards, "-c", OLD_DRIVER_SCRIPT)
+    assert ended.returncode == 0, ended.stderr
+    fields, clocks, mask, locked = json.loads(ended.stdout)
+    assert (fields, clocks, mask) == (["usage"], [], 0x08)
+    assert "--freqs current" in locked
+
+
+def test_collect_devices_lists_real_boards_first(library_folder: Path, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards", count=2)
+    boards.set(1, product=4)
+    ended = in_process(library_folder, boards, "-m", "collector.cli", "devices", "--json")
+    assert ended.returncode == 0, ended.stderr
+    listed: list[dict[str, Any]] = json.loads(ended.stdout)
+    real = [device for device in listed if not device["simulated"]]
+    assert [device["gpu"] for device in real] == ["0", "1"]
+    assert real[0]["specification"] == "h200-sxm"
+    assert real[0]["power_fields"] == ["instant", "average"]
+    assert real[1]["specification"] == ""
+    assert listed[: len(real)] == real
+
+
+def test_a_shared_board_is_listed_with_the_reason(library_folder: Path, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards")
+    boards.set(mig=1)
+    ended = in_process(library_folder, boards, "-m", "collector.cli", "devices", "--json")
+    (real,) = [device for device in json.loads(ended.stdout) if not device["simulated"]]
+    assert "MIG" in real["refused"]
+
+
+@pytest.mark.parametrize(
+    ("text", "volt"),
+    [
+        ("    Voltage\n        Graphics                          : 737.500 mV\n", 0.7375),
+        ("    Graphics : N/A", None),
+        ("", None),
+        ("Graphics : x mV", None),
+    ],
+)
+def test_the_voltage_is_read_where_it_is_shown(text: str, volt: float | None) -> None:
+    assert voltage_in(text) == (None if volt is None else pytest.approx(volt))
