@@ -17,7 +17,7 @@ from estimator.errors import EstimatorError
 DEFAULT_OUTPUT: Final = "dataset.parquet"
 DEFAULT_CAMPAIGN: Final = "quick"
 
-COMMANDS: Final = ("devices", "sensor", "export")
+COMMANDS: Final = ("clocks", "devices", "export", "sensor")
 """Commands; `name` is `name_command` in collector/commands/name.py."""
 
 

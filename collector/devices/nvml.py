@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from collector.devices.clock_guard import ClockGuard
 from collector.devices.nvml_library import (
     BOARD_SCOPE,
     MODULE_SCOPE,
@@ -21,7 +22,7 @@ from collector.devices.nvml_library import (
 from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
-from collector.errors import DeviceError
+from collector.errors import ClockError, DeviceError
 from estimator.quantities import Array, IntArray
 from estimator.specifications import canonical_gpu_name
 
@@ -68,7 +69,7 @@ class NvmlGpu:
         self._library = library
         self._handle = handle
         self._voltage = voltage
-        self._locked = False
+        self._guard = ClockGuard(library.uuid(handle))
         self._identity = _identity(library, handle)
         self.states = Poller("state", self._read_state, 4, STATE_POLL_S)
 
@@ -105,15 +106,27 @@ class NvmlGpu:
         return self._library.supported_sm_clocks_mhz(self._handle) if self._library.can_lock_clocks() else ()
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
-        """Hold the SM clock.  Raises ClockError where that is not supported or not permitted."""
-        self._library.lock_sm_clock(self._handle, sm_clock_mhz)
-        self._locked = True
+        """Hold the SM clock, guarded from before the first change.
+
+        Raises ClockError where that is not supported, not permitted, or where another process holds this board's clock.
+        """
+        held_before = self._guard.armed
+        self._guard.arm()
+        try:
+            self._library.lock_sm_clock(self._handle, sm_clock_mhz)
+        except ClockError:
+            if not held_before:
+                self._guard.disarm()
+            raise
 
     def unlock_clock(self) -> None:
-        """Give the SM clock back; a clock that this object never held is never touched."""
-        if self._locked:
+        """Give the SM clock back; a clock that this object never held is never touched.
+
+        Raises ClockError where the driver refuses; the record then stays, and the guard tries again at the end.
+        """
+        if self._guard.armed:
             self._library.reset_sm_clock(self._handle)
-            self._locked = False
+            self._guard.disarm()
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]; nan where the driver does not tell it."""

@@ -1,7 +1,7 @@
 """The protocols at the hardware edge and the values that cross it.
 
 A `Gpu` is what can be asked about and told to a board; a `PowerSensor` hands over everything that is new
-since it was last read; a `KernelRunner` runs one launch so many times.  All three share one `Clock`, and all
+since it was last read; a `KernelRunner` (`microbench.runner`) runs one launch so many times.  All three share one `Clock`, and all
 waiting goes through it: the real clock sleeps while a thread drains sensors and states, the simulated one
 moves its world, whose polls are then all there to be read.
 
@@ -12,7 +12,24 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from estimator.quantities import Array, IntArray
-from estimator.workload import Operator
+from microbench.runner import KernelRunner, LaunchRecord, PreparedKernel
+
+__all__ = [
+    "LIMITING_REASONS",
+    "THROTTLE_BITS",
+    "Clock",
+    "EnergyReading",
+    "Gpu",
+    "GpuIdentity",
+    "GpuState",
+    "KernelRunner",
+    "LaunchRecord",
+    "PowerReadings",
+    "PowerSensor",
+    "PreparedKernel",
+    "StateReadings",
+    "limiting_reasons",
+]
 
 THROTTLE_BITS: Final[dict[str, int]] = {
     "gpu_idle": 0x01,
@@ -154,63 +171,3 @@ class PowerSensor(Protocol):
 
     def read_energy(self) -> EnergyReading | None:
         """The energy counter, or None where there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedKernel:
-    """One launch, ready to run: what the library chose for an operator.
-
-    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
-    kernel has no such tile; `split_k` is 1 without splitting.  `transpose` is the layout of the two inputs
-    ("tn", "nn"…, "" where it has no meaning).  `buffer_sets` copies of the operands, `working_set_bytes`
-    each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
-    """
-
-    operator: Operator
-    l2_state: str
-    library: str
-    kernel_name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers_per_thread: int
-    shared_bytes_per_block: int
-    blocks_per_sm: int
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    stages: int
-    split_k: int
-    transpose: str
-    working_set_bytes: int
-    buffer_sets: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRecord:
-    """What came of a run of `launches` back-to-back launches.
-
-    `start_ns` and `end_ns` are host stamps: before the first launch, after the synchronisation.  `segment_s`
-    is the time of one launch by the device's own timer, averaged over each of n equal segments of the run,
-    gaps between launches included; shape (n,) [s].
-    """
-
-    start_ns: int
-    end_ns: int
-    launches: int
-    segment_s: Array
-
-
-class KernelRunner(Protocol):
-    """Runs one launch so many times."""
-
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        """Choose and set up the kernel for an operator; l2_state is "warm" or "cold".
-
-        Raises RunnerError where the operator cannot run here (unsupported precision, too little memory).
-        """
-
-    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
-        """Launch it `launches` times back to back and wait for the end.  Raises RunnerError if that fails."""
-
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` would accept the operator."""

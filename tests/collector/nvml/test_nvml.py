@@ -41,6 +41,7 @@ def boards(library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
     made = Boards(tmp_path / "boards")
     monkeypatch.setenv("WATTPRINT_NVML_STUB", str(made.path))
+    monkeypatch.setenv("WATTPRINT_STATE", str(tmp_path / "state"))
     return made
 
 
@@ -233,7 +234,12 @@ def test_a_slow_driver_gives_no_reading_rather_than_a_wrong_stamp(boards: Boards
 
 def in_process(folder: Path, boards: Boards, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own whose driver is the library of that folder."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "WATTPRINT_NVML_STUB": str(boards.path)}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(folder),
+        "WATTPRINT_NVML_STUB": str(boards.path),
+        "WATTPRINT_STATE": str(boards.path.parent / "state"),
+    }
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=60)
 
 

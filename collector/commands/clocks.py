@@ -1,0 +1,53 @@
+"""`collect clocks`."""
+
+import click
+
+from collector.commands.options import CONTEXT, output_options
+from collector.commands.output import note, say
+from estimator.command_line import DONE, FAILED
+
+
+@click.group("clocks", context_settings=CONTEXT)
+def clocks_command() -> None:
+    """SM clocks that are held, and those that a dead process left held."""
+
+
+@clocks_command.command("restore", context_settings=CONTEXT)
+@output_options
+def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Give back every clock that a process left held when it died.
+
+    Clocks of a living process are left alone.  This happens by itself when a board's clock is next held, and a
+    guard process does it within a second or two of the death; the command is for the case that both were prevented.
+    """
+    from collector.devices.clock_guard import restore_left_clocks
+
+    outcome = restore_left_clocks()
+    failed = {uuid: reason for uuid, reason in outcome if reason}
+    restored = [uuid for uuid, reason in outcome if not reason]
+    if as_json:
+        say({"restored": restored, "failed": failed})
+    else:
+        say([f"{uuid}: SM clock given back" for uuid in restored] or ["no clock was left held"] if not failed else [])
+    for uuid, reason in failed.items():
+        note(f"collect clocks restore: {uuid}: {reason}")
+    return FAILED if failed else DONE
+
+
+@clocks_command.command("status", context_settings=CONTEXT)
+@output_options
+def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Which boards' clocks are held, and by whom."""
+    from collector.devices.clock_record import board_lock, left_records, state_folder
+
+    folder = state_folder()
+    held = []
+    for record in left_records(folder):
+        with board_lock(folder, record.gpu_uuid) as free:
+            held.append({"gpu_uuid": record.gpu_uuid, "pid": record.pid, "alive": not free})
+    if as_json:
+        say(held)
+    else:
+        state = {True: "held by process", False: "left held by dead process"}
+        say([f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held] or ["no clock is held"])
+    return DONE

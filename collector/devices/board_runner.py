@@ -1,0 +1,87 @@
+"""The runner of a real board as the collector knows it: its errors say whether a campaign can go on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from collector.devices.tracer import open_tracer
+from collector.errors import DeviceError, RunnerError
+from estimator.gpu import GpuSpec
+from estimator.workload import Operator
+from microbench.board_runner import open_library_runner
+from microbench.errors import DeviceLostError, MicrobenchError
+from microbench.library_runner import LibraryRunner
+from microbench.runner import BoundKernel, KernelTracer, LaunchRecord, PreparedKernel
+
+
+class BoardRunner:
+    """Runs kernels on a real board; implements KernelRunner.
+
+    A kernel that cannot run here is a RunnerError: a campaign counts it and goes on.  A lost board, or a context that a kernel has
+    broken, is a DeviceError: the campaign stops, its rows are on disk, and a new process resumes it.
+    """
+
+    def __init__(self, runner: LibraryRunner) -> None:
+        self._runner = runner
+
+    def supports(self, operator: Operator) -> bool:
+        """Whether `prepare` would accept the operator."""
+        with collector_errors():
+            return self._runner.supports(operator)
+
+    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        """The kernel for an operator, its operands in place.  Raises RunnerError, DeviceError."""
+        with collector_errors():
+            return self._runner.prepare(operator, l2_state)
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        """Launches a kernel back to back and waits for the end.  Raises RunnerError, DeviceError."""
+        with collector_errors():
+            return self._runner.run(prepared, launches)
+
+    def host_launch_s(self) -> float:
+        """What one launch costs the host, measured once [s]."""
+        with collector_errors():
+            return self._runner.host_launch_s()
+
+    def bound(self, prepared: PreparedKernel) -> BoundKernel:
+        """Operands and results of a prepared kernel, to check them."""
+        with collector_errors():
+            return self._runner.bound(prepared)
+
+
+@contextmanager
+def open_board_runner(
+    pci_address: str,
+    gpu: GpuSpec,
+    now_ns: Callable[[], int],
+    *,
+    seed: int = 0,
+    attention: str = "flash",
+    tracer: KernelTracer | None = None,
+    **modules: Any,
+) -> Iterator[BoardRunner]:
+    """The runner on the board at a PCI address, with CUPTI's tracer where there is one.
+
+    `modules` are those of `open_library_runner`.  Raises DeviceError where the board or the libraries are missing.
+    """
+    with (
+        collector_errors(opening=True),
+        open_library_runner(
+            pci_address, gpu, open_tracer() if tracer is None else tracer, now_ns, seed=seed, attention=attention, **modules
+        ) as runner,
+    ):
+        yield BoardRunner(runner)
+
+
+@contextmanager
+def collector_errors(*, opening: bool = False) -> Iterator[None]:
+    """The load's errors as the collector's; while `opening`, every one of them is the board's."""
+    try:
+        yield
+    except DeviceLostError as error:
+        raise DeviceError(f"{error}; the same command goes on where this one stopped") from error
+    except MicrobenchError as error:
+        if opening:
+            raise DeviceError(str(error)) from error
+        raise RunnerError(str(error)) from error

@@ -1,0 +1,169 @@
+"""A clock that comes back even from a process that is killed: a record, and a guard that outlives its owner.
+
+The guard is a small process that reads a pipe whose other end its owner holds.  The pipe closes when the owner ends,
+however it ends; without a farewell before that, the guard gives the clock back.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+from collector.devices.clock_record import (
+    ClockRecord,
+    acquire_board,
+    boot_id,
+    give_back,
+    left_records,
+    read_record,
+    record_path,
+    remove_record,
+    state_folder,
+    write_record,
+)
+from collector.devices.nvml_library import open_nvml
+from collector.errors import ClockError, CollectorError
+
+READY: Final = b"ready\n"
+FAREWELL: Final = b"done\n"
+RETRY_S: Final = 0.05
+PERSIST_S: Final = 60.0
+"""How often, and for how long, a guard tries to give a clock back [s]."""
+STOP_S: Final = 10.0
+"""Patience for a guard that has been told to go [s]."""
+
+
+class ClockGuard:
+    """Guards the clock of one board from `arm` to `disarm`; nothing else may change that clock meanwhile."""
+
+    def __init__(self, gpu_uuid: str) -> None:
+        self._uuid = gpu_uuid
+        self._folder = state_folder()
+        self._lock: int | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    @property
+    def armed(self) -> bool:
+        """Whether the clock is guarded now."""
+        return self._guard is not None
+
+    def arm(self) -> None:
+        """Take the board, write the record, start the guard; harmless when armed.
+
+        Raises ClockError where another process holds this board's clock, or record and guard cannot be had.
+        """
+        if self.armed:
+            return
+        give_back(self._folder, self._uuid, reset_clock)
+        self._lock = acquire_board(self._folder, self._uuid)
+        if self._lock is None:
+            owner = read_record(record_path(self._folder, self._uuid))
+            who = f"process {owner.pid}" if owner else "another process"
+            raise ClockError(f"{who} holds the clock of {self._uuid}; wait until it has ended, or use --freqs current")
+        record = ClockRecord(gpu_uuid=self._uuid, pid=os.getpid(), boot_id=boot_id(), token=secrets.token_hex(8))
+        try:
+            self._guard = _start_guard(self._folder, record)
+            write_record(self._folder, record)
+        except ClockError:
+            self._dismiss()
+            raise
+
+    def disarm(self) -> None:
+        """The clock has been given back: dismiss the guard, forget the record; harmless when not armed."""
+        if self._guard is None:
+            return
+        remove_record(self._folder, self._uuid)
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Let go of the board and send the guard away."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        guard, self._guard = self._guard, None
+        if guard is None:
+            return
+        with suppress(BrokenPipeError), _pipe(guard.stdin) as pipe:  # broken: somebody ended the guard
+            pipe.write(FAREWELL)
+        guard.wait(STOP_S)
+        _pipe(guard.stdout).close()
+
+
+def reset_clock(gpu_uuid: str) -> None:
+    """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError where it is refused."""
+    with open_nvml() as library:
+        for handle in library.handles():
+            if library.uuid(handle) == gpu_uuid:
+                library.reset_sm_clock(handle)
+                return
+    raise ClockError(f"{gpu_uuid} is not here any more; its clock comes back with the driver")
+
+
+def restore_left_clocks() -> list[tuple[str, str]]:
+    """Give back every clock that a dead process left held: UUID and "" for done, or why not."""
+    folder = state_folder()
+    outcome = []
+    for record in left_records(folder):
+        try:
+            if give_back(folder, record.gpu_uuid, reset_clock):
+                outcome.append((record.gpu_uuid, ""))
+        except CollectorError as error:
+            outcome.append((record.gpu_uuid, str(error)))
+    return outcome
+
+
+def _start_guard(folder: Path, record: ClockRecord) -> "subprocess.Popen[bytes]":
+    """A guard that is ready.  Raises ClockError where it cannot be started."""
+    command = [sys.executable, "-m", "collector.devices.clock_guard", str(folder), record.gpu_uuid, record.token]
+    try:
+        guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0)
+    except OSError as error:
+        raise ClockError(f"no guard for the clock can be started ({error.strerror}); the clock is left alone") from error
+    if _pipe(guard.stdout).readline() != READY:
+        guard.kill()
+        guard.wait()
+        raise ClockError("the guard for the clock did not start; the clock is left alone")
+    return guard
+
+
+def _pipe(end: IO[bytes] | None) -> IO[bytes]:
+    if end is None:
+        raise ClockError("the guard for the clock has no pipe")
+    return end
+
+
+def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing: IO[bytes]) -> int:
+    """The guard's life: wait for the owner's end, and give the clock back unless the owner said that it has.
+
+    The exit status: 0, or 1 where the clock could not be given back and its record stays.
+    """
+    with suppress(CollectorError), open_nvml():  # loads what a reset will need, so that it will take no time
+        pass
+    with suppress(BrokenPipeError):  # an owner that died meanwhile does not listen
+        outgoing.write(READY)
+        outgoing.flush()
+    if incoming.read().endswith(FAREWELL):
+        return 0
+    deadline = time.monotonic() + PERSIST_S
+    while _still_held(folder, gpu_uuid, token):
+        try:
+            give_back(folder, gpu_uuid, reset_clock, token)
+        except CollectorError:
+            if time.monotonic() > deadline:
+                return 1
+        time.sleep(RETRY_S)  # the dying owner's lock may outlive its pipe for a moment; a driver may be restarting
+    return 0
+
+
+def _still_held(folder: Path, gpu_uuid: str, token: str) -> bool:
+    """Whether the owner's record is still there; a later owner has given the clock back before writing its own."""
+    record = read_record(record_path(folder, gpu_uuid))
+    return record is not None and record.token == token
+
+
+if __name__ == "__main__":
+    sys.exit(watch(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.stdin.buffer, sys.stdout.buffer))

@@ -1,0 +1,163 @@
+"""What must be given back: a record on disk, synced before a board's clock is first changed.
+
+One file a board, and a lock beside it that its writer holds while it lives: whoever finds a record whose lock is free
+knows that its writer died, and gives the clock back.
+"""
+
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from collector.errors import ClockError
+
+FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
+SYSTEM_FOLDER: Final = Path("/run/wattprint")
+"""Root's records: emptied when the machine starts, as clocks are."""
+
+OWNER_ONLY: Final = 0o700
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+SAFE_NAME: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockRecord:
+    """A board whose clock may be changed: its UUID, and who changed it, when, since which start of the machine."""
+
+    gpu_uuid: str
+    pid: int
+    boot_id: str
+    token: str
+
+
+def state_folder() -> Path:
+    """Where records lie: $WATTPRINT_STATE; /run/wattprint for root; else the user's runtime folder."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named)
+    if os.geteuid() == 0 and os.access(SYSTEM_FOLDER.parent, os.W_OK):
+        return SYSTEM_FOLDER
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "wattprint" if runtime else Path(tempfile.gettempdir()) / f"wattprint-{os.getuid()}"
+
+
+def boot_id() -> str:
+    """This start of the machine; "" where the system does not tell."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def record_path(folder: Path, gpu_uuid: str) -> Path:
+    """The record of a board.  Raises ClockError for a UUID that is none."""
+    if not SAFE_NAME.fullmatch(gpu_uuid):
+        raise ClockError(f"{gpu_uuid!r} is no UUID of a board; its clock is left alone")
+    return folder / f"{gpu_uuid}.clock.json"
+
+
+def write_record(folder: Path, record: ClockRecord) -> None:
+    """Put a record on disk, file and folder synced.  Raises ClockError where that cannot be done."""
+    path = record_path(folder, record.gpu_uuid)
+    beside = path.with_suffix(f".{record.pid}.tmp")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(asdict(record)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _sync_folder(folder)
+    except OSError as error:
+        raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
+
+
+def read_record(path: Path) -> ClockRecord | None:
+    """A record; None where there is none any more, or one that nobody wrote whole."""
+    try:
+        document = json.loads(path.read_bytes())
+        record = ClockRecord(
+            gpu_uuid=str(document["gpu_uuid"]),
+            pid=int(document["pid"]),
+            boot_id=str(document["boot_id"]),
+            token=str(document["token"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return record if SAFE_NAME.fullmatch(record.gpu_uuid) else None
+
+
+def remove_record(folder: Path, gpu_uuid: str) -> None:
+    """The clock has been given back."""
+    record_path(folder, gpu_uuid).unlink(missing_ok=True)
+    _sync_folder(folder)
+
+
+def left_records(folder: Path) -> list[ClockRecord]:
+    """Records in a folder, of living and of dead writers."""
+    found = [read_record(path) for path in sorted(folder.glob("*.clock.json"))] if folder.is_dir() else []
+    return [record for record in found if record is not None]
+
+
+@contextmanager
+def board_lock(folder: Path, gpu_uuid: str) -> Iterator[bool]:
+    """The right to change a board's clock, held within the block; False where somebody else has it.
+
+    The system takes the right back from a process that dies, however it dies.
+    """
+    descriptor = acquire_board(folder, gpu_uuid)
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
+    """A descriptor that holds a board's lock until it is closed; None where somebody else has it.  Raises ClockError."""
+    path = record_path(folder, gpu_uuid).with_suffix(".lock")
+    try:
+        folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.geteuid():
+            raise ClockError(f"{folder}: belongs to another user; set {FOLDER_VARIABLE} to a folder of your own")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: str | None = None) -> bool:
+    """Give a dead writer's clock back by `reset(uuid)` and forget its record; True where that was done.
+
+    With a token only the record that carries it is looked at.  Nothing is done while somebody holds the board.
+    Raises what `reset` raises, and then keeps the record.
+    """
+    with board_lock(folder, gpu_uuid) as mine:
+        record = read_record(record_path(folder, gpu_uuid)) if mine else None
+        if record is None or (token is not None and record.token != token):
+            return False
+        if record.boot_id == boot_id():  # a machine that was started anew has its clocks back already
+            reset(gpu_uuid)
+        remove_record(folder, gpu_uuid)
+        return True
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

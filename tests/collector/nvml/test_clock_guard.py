@@ -1,0 +1,177 @@
+"""Clocks come back: from an end in order, from a kill at any moment, from a process that died long ago."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
+from collector.errors import ClockError
+from tests.collector.nvml.stub import Boards, built
+
+UUID = "GPU-abc00000-1111-2222-3333-444444444444"
+WITHIN_S = 2.0
+"""A clock is back within this after its holder has died."""
+
+HOLDER = """
+import sys, time
+from collector.devices.nvml import open_board
+with open_board("0") as board:
+    print("open", flush=True)
+    for clock in range(400, 1900, 15):
+        board.gpu.lock_clock_mhz(clock)
+        if len(sys.argv) > 1: time.sleep(float(sys.argv[1]))
+    board.gpu.unlock_clock()
+    print("back", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="session")
+def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Boards:
+    return Boards(tmp_path / "boards")
+
+
+@pytest.fixture
+def environment(boards: Boards, library_folder: Path, tmp_path: Path) -> dict[str, str]:
+    changes = {
+        "LD_LIBRARY_PATH": str(library_folder),
+        "WATTPRINT_NVML_STUB": str(boards.path),
+        "WATTPRINT_STATE": str(tmp_path / "state"),
+    }
+    return {**os.environ, **changes}
+
+
+def started(environment: dict[str, str], script: str, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process: "subprocess.Popen[str]") -> None:
+    process.communicate(timeout=30)
+
+
+def until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+
+
+def test_after_an_end_in_order_nothing_is_left(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    holder = started(environment, HOLDER)
+    finish(holder)
+    assert holder.returncode == 0
+    assert boards.get("lock_high") == 0
+    assert left_records(tmp_path / "state") == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_the_clock_comes_back_from_a_kill(how: signal.Signals, environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    holder = started(environment, HOLDER, "10")
+    assert until(lambda: boards.get("lock_high") > 0, 20.0)
+    holder.send_signal(how)
+    finish(holder)
+    assert until(lambda: boards.get("lock_high") == 0, WITHIN_S), f"clock still held after {how.name}"
+    assert until(lambda: left_records(tmp_path / "state") == [], WITHIN_S)
+
+
+def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    for _ in range(8):
+        holder = started(environment, HOLDER, "0.002")
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        time.sleep(chance.uniform(0.0, 0.25))  # from before the record to after the clock is back
+        holder.kill()
+        finish(holder)
+        assert until(lambda: boards.get("lock_high") == 0, WITHIN_S)
+    assert until(lambda: left_records(tmp_path / "state") == [], 20.0), "a guard that was still starting forgets the record later"
+
+
+def test_one_process_at_a_time_holds_a_board(environment: dict[str, str], boards: Boards) -> None:
+    holder = started(environment, HOLDER, "10")
+    assert until(lambda: boards.get("lock_high") > 0, 20.0)
+    second = started(environment, HOLDER)
+    _, errors = second.communicate(timeout=30)
+    assert f"process {holder.pid} holds the clock" in errors
+    assert boards.get("lock_high") > 0, "the second one must not give the first one's clock back"
+    holder.kill()
+    finish(holder)
+
+
+def test_restore_gives_back_what_a_dead_process_left(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot_id(), token="x"))
+    boards.set(lock_high=900)
+    ended = restore(environment, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {"restored": [UUID], "failed": {}}
+    assert boards.get("lock_high") == 0
+    assert left_records(folder) == []
+    assert json.loads(restore(environment, "--json").stdout) == {"restored": [], "failed": {}}
+
+
+def test_a_restore_that_is_refused_keeps_the_record_and_says_so(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot_id(), token="x"))
+    boards.set(may_lock=0, lock_high=900)
+    ended = restore(environment)
+    assert ended.returncode == 1
+    assert "needs root" in ended.stderr
+    assert len(left_records(folder)) == 1
+
+
+def test_a_record_from_before_a_restart_of_the_machine_is_only_forgotten(
+    environment: dict[str, str], boards: Boards, tmp_path: Path
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id="another", token="x"))
+    restore(environment)
+    assert boards.get("reset_calls") == 0
+    assert left_records(folder) == []
+
+
+def test_a_record_of_a_living_process_is_left_alone(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    held = acquire_board(folder, UUID)
+    assert held is not None
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot_id(), token="x"))
+    restore(environment)
+    os.close(held)
+    assert boards.get("reset_calls") == 0
+    assert len(left_records(folder)) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": "", "token": ""}', b"\xff\xfe"])
+def test_a_record_that_nobody_wrote_whole_is_none(content: bytes, tmp_path: Path) -> None:
+    record_path(tmp_path, UUID).write_bytes(content)
+    assert left_records(tmp_path) == []
+
+
+@pytest.mark.parametrize("uuid", ["", "../x", "GPU-", "GPU-a/b", "GPU-" + "a" * 65])
+def test_a_record_has_the_name_of_a_board(uuid: str, tmp_path: Path) -> None:
+    with pytest.raises(ClockError, match="no UUID"):
+        record_path(tmp_path, uuid)
