@@ -3,16 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
 from collector.errors import DeviceError
+from collector.replay.play import PlayedClock, PlayedGpu, PlayedRunner, PlayedSensor, open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from estimator.gpu import GpuSpec
 from estimator.specifications import load_gpu
 
 SIMULATED: Final = "sim:"
+REPLAYED: Final = "replay:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,14 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults 
     `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` decides all its
     chance, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
+    `replay:FILE` answers from a recorded run, which has its own chance and its own meter.
+
     Raises DeviceError for a word that names nothing here, BoardProfileError for a profile that cannot be used.
     """
+    if word.startswith(REPLAYED):
+        with open_replay(Path(word.removeprefix(REPLAYED))) as bench:
+            yield bench
+        return
     if not word.startswith(SIMULATED):
         raise DeviceError(f"no GPU {word!r} here: this release drives simulated boards only (no NVML); known: {', '.join(bench_words())}")
     with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
@@ -56,6 +65,22 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults 
             clock=board.clock,
             gpu_spec=board.world.gpu,
             simulated=True,
+        )
+
+
+@contextmanager
+def open_replay(path: Path) -> Iterator[Bench]:
+    """A recorded bench.  Raises DeviceError for a file that is no recording."""
+    with open_recording(path) as (recording, player):
+        sensors = tuple(PlayedSensor(player, f"sensor{index}", name, fields) for index, (name, fields) in enumerate(recording.sensors))
+        yield Bench(
+            word=recording.word,
+            gpu=PlayedGpu(player),
+            sensors=sensors,
+            runner=PlayedRunner(player),
+            clock=PlayedClock(player),
+            gpu_spec=recording.gpu_spec,
+            simulated=recording.simulated,
         )
 
 

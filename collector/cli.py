@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, OutputFile, gpu_option, meter_option, output_options
+from collector.commands.options import CONTEXT, OutputFile, gpu_option, meter_option, output_options, record_option
 from collector.errors import CollectorError
 from estimator import __version__
 from estimator.command_line import DONE, run_command
@@ -17,7 +17,7 @@ from estimator.errors import EstimatorError
 DEFAULT_OUTPUT: Final = "dataset.parquet"
 DEFAULT_CAMPAIGN: Final = "quick"
 
-COMMANDS: Final = ("clocks", "devices", "export", "sensor")
+COMMANDS: Final = ("clocks", "devices", "export", "pmd", "sensor")
 """Commands; `name` is `name_command` in collector/commands/name.py."""
 
 
@@ -52,6 +52,7 @@ class CommandList(click.Group):
 @meter_option
 @click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order.")
+@record_option
 @click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing.")
 @output_options
 @click.version_option(__version__, prog_name="collect")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import asked_clocks, duration_s, one_board, require_dataset_packages, simulated_meter
+from collector.commands.options import asked_clocks, duration_s, one_board, perhaps_recorded, require_dataset_packages, simulated_meter
 from collector.commands.output import note, say
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
@@ -30,6 +30,7 @@ def measure_campaign(
     pmd: str,
     resume: bool | None,
     seed: int,
+    record: Path | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -48,7 +49,7 @@ def measure_campaign(
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     spec = load_campaign(campaign)
     chosen = _families(families)
-    with open_bench(one_board(gpu), seed=seed, meter=simulated_meter(pmd, gpu)) as bench:
+    with open_bench(one_board(gpu), seed=seed, meter=simulated_meter(pmd, gpu)) as opened, perhaps_recorded(opened, record) as bench:
         clocks = asked_clocks(freqs, bench, "--freqs")
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
         if dry_run:

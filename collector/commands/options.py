@@ -1,6 +1,8 @@
 """Options that several commands of `collect` share, and what their words mean."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,23 +18,6 @@ CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 DATASET_PACKAGES: Final = ("pyarrow",)
 SIMULATED_METER: Final = "sim"
 
-gpu_option = click.option(
-    "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address or sim:PROFILE."
-)
-meter_option = click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
-seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
-
-
-def output_options(command: Any) -> Any:
-    """--json, --quiet and -v, on every command."""
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
-        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
-    ):
-        command = option(command)
-    return command
-
 
 class OutputFile(click.Path):
     """A file to write: its text must name one."""
@@ -45,6 +30,25 @@ class OutputFile(click.Path):
         if isinstance(value, str) and not value.strip():
             self.fail("an empty text names no file", param, ctx)
         return super().convert(value, param, ctx)
+
+
+gpu_option = click.option(
+    "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE."
+)
+meter_option = click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
+record_option = click.option("--record", type=OutputFile(), metavar="FILE", help="Record the run, for --gpu replay:FILE.")
+seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
+
+
+def output_options(command: Any) -> Any:
+    """--json, --quiet and -v, on every command."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
+        click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
+    ):
+        command = option(command)
+    return command
 
 
 def require_dataset_packages() -> None:
@@ -65,6 +69,18 @@ def simulated_meter(pmd: str, word: str) -> bool:
     if pmd == SIMULATED_METER:
         raise DeviceError(f"--pmd sim is the meter of a simulated board, not of {word!r}")
     raise DeviceError(f"--pmd {pmd}: meters on a serial port are not driven by this version; simulated boards take --pmd sim")
+
+
+@contextmanager
+def perhaps_recorded(bench: "Bench", path: Path | None) -> Iterator["Bench"]:
+    """The bench, recorded into a file where one is named."""
+    if path is None:
+        yield bench
+        return
+    from collector.replay.record import recorded_bench
+
+    with recorded_bench(bench, path) as recorded:
+        yield recorded
 
 
 def one_board(word: str) -> str:

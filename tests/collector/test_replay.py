@@ -1,0 +1,151 @@
+"""A recorded run is played back to the byte; anything else than the recorded calls is refused in one line."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.cli import main
+from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings
+from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
+from collector.replay.play import open_recording
+from collector.replay.values import plain, plain_error, restored, restored_error
+from collector.sensor.calibration import SensorCalibration
+from estimator.workload import make_operator
+
+BOARD = "sim:a100-pcie-40gb"
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_file: Path, calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
+    """A dataset, the recording of its run, and the options that both were made with."""
+    folder = tmp_path_factory.mktemp("recorded")
+    sensor = tmp_path_factory.mktemp("sensor") / "sensor.json"
+    sensor.write_text(json.dumps(calibration.document()))
+    options = ["--freqs", "900", "--campaign", str(tiny_file), "--sensor", str(sensor), "--seed", "1", "--quiet"]
+    dataset, recording = folder / "first.parquet", folder / "run.recording"
+    assert main(["--gpu", BOARD, "--pmd", "sim", *options, "--out", str(dataset), "--record", str(recording)]) == 0
+    return dataset, recording, options
+
+
+def replayed(recording: Path, options: list[str], out: Path) -> int:
+    return main(["--gpu", f"replay:{recording}", *options, "--out", str(out)])
+
+
+def test_a_replay_gives_the_same_dataset_to_the_byte(recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    dataset, recording, options = recorded
+    assert replayed(recording, options, tmp_path / "again.parquet") == 0
+    assert (tmp_path / "again.parquet").read_bytes() == dataset.read_bytes()
+
+
+def test_recording_leaves_the_run_as_it_is(recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    dataset, _, options = recorded
+    assert main(["--gpu", BOARD, "--pmd", "sim", *options, "--out", str(tmp_path / "plain.parquet")]) == 0
+    assert (tmp_path / "plain.parquet").read_bytes() == dataset.read_bytes()
+    assert sorted(path.name for path in dataset.parent.iterdir()) == ["first.parquet", "run.recording"]
+
+
+def test_another_command_is_refused_with_the_first_difference(
+    recorded: tuple[Path, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, recording, options = recorded
+    capsys.readouterr()
+    assert replayed(recording, [*options, "--families", "softmax"], tmp_path / "other.parquet") == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "recorded was" in line
+    assert "the command, the seed" in line
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.9999])
+def test_a_cut_recording_is_refused_and_loses_nothing(
+    share: float, recorded: tuple[Path, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, recording, options = recorded
+    whole = recording.read_bytes()
+    cut = tmp_path / "cut.recording"
+    cut.write_bytes(whole[: int(share * len(whole))])
+    capsys.readouterr()
+    assert replayed(cut, options, tmp_path / "cut.parquet") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert "cut.recording" in lines[-1]
+    assert not (tmp_path / "cut.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not compressed",
+        gzip.compress(b""),
+        gzip.compress(b"[]\n"),
+        gzip.compress(b"{}\n"),
+        gzip.compress(b'{"format":"wattprint-recording","version":1}\n'),
+        gzip.compress(b'{"format":"wattprint-recording","version":2}\n'),
+        gzip.compress(b"\xff\xfe\n"),
+        gzip.compress(b"[" * 100_000),
+    ],
+)
+def test_a_file_that_is_no_recording_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(DeviceError, match=r"x.*(record|update)"), open_recording(path):
+        pass
+
+
+@pytest.mark.parametrize("answer", ["{}", '{"value":"Unheard"}', '{"value":"EnergyReading"}', '{"number":"x"}', '{"whole":["a"]}'])
+def test_a_damaged_answer_is_named_by_its_call(answer: str, recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    header = gzip.decompress(recorded[1].read_bytes()).splitlines()[0].decode()
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(f'{header}\n{{"device":"clock","method":"now_ns","answer":{answer}}}\n'.encode()))
+    with open_recording(path) as (_, player), pytest.raises(DeviceError, match="call 2: clock now_ns has no usable answer"):
+        player.call("clock", "now_ns")
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal, columns and nan included."""
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+    if isinstance(left, float) and math.isnan(left):
+        return isinstance(right, float) and math.isnan(right)
+    return bool(left == right)
+
+
+@given(
+    stamps=st.lists(st.integers(-(2**62), 2**62), max_size=5),
+    power=st.lists(st.floats(), max_size=5),
+    energy=st.floats(),
+    launches=st.integers(0, 2**40),
+)
+def test_values_come_back_to_the_bit(stamps: list[int], power: list[float], energy: float, launches: int) -> None:
+    values = (
+        PowerReadings(field="instant", host_ns=np.array(stamps, dtype=np.int64), power_w=np.array(power, dtype=np.float64)),
+        EnergyReading(host_ns=launches, energy_j=energy),
+        LaunchRecord(start_ns=1, end_ns=2, launches=launches, segment_s=np.array(power)),
+    )
+    for value in values:
+        back = restored(json.loads(json.dumps(plain(value), allow_nan=False)))
+        assert type(back) is type(value)
+        assert all(same(getattr(value, name), getattr(back, name)) for name in value.__dataclass_fields__)
+
+
+def test_an_operator_comes_back_equal() -> None:
+    operator = make_operator("gemm", "linear", "bf16", batch=1, m=3, n=5, k=7)
+    assert restored(json.loads(json.dumps(plain(operator)))) == operator
+
+
+@pytest.mark.parametrize("error", [RunnerError("a"), ClockError("b"), BoardLostError("c"), DeviceError("d")])
+def test_errors_come_back_with_their_kind(error: DeviceError) -> None:
+    back = restored_error(plain_error(error))
+    assert (type(back), str(back)) == (type(error), str(error))
+
+
+def test_what_does_not_cross_the_edge_is_not_recorded() -> None:
+    with pytest.raises(TypeError, match="does not cross"):
+        plain(object())
