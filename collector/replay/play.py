@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,11 +62,12 @@ class Player:
             raise DeviceError(f"{self._path}, call {self._number}: {device} {method} has no usable answer ({error!r})") from error
 
     def call_if_next(self, device: str, method: str) -> None:
-        """Pass over a call without an answer, if it is the next one recorded."""
-        line = self._next()
-        if line is None or (line.get("device"), line.get("method")) != (device, method):
-            self._waiting = line
-            self._number -= 1
+        """Pass over a call without an answer, if it is the next one recorded; a torn end may stand where it was."""
+        with suppress(DeviceError):
+            line = self._next()
+            if line is not None and (line.get("device"), line.get("method")) != (device, method):
+                self._waiting = line
+                self._number -= 1
 
     def _next(self) -> dict[str, Any] | None:
         """The next line; None at the end."""
