@@ -1,0 +1,78 @@
+"""`collect doctor` names what stands in the way, with the remedy, and changes nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collector.nvml.stub import NOT_SUPPORTED, Boards, built
+
+
+@pytest.fixture(scope="session")
+def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("nvml"))
+
+
+def examined(library_folder: Path | None, boards: Boards | None, folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit status and findings by check."""
+    environment = {**os.environ, "WATTPRINT_STATE": str(folder / "state"), "WATTPRINT_NVML_STUB": str(boards.path) if boards else ""}
+    if library_folder is not None:
+        environment["LD_LIBRARY_PATH"] = str(library_folder)
+    command = [sys.executable, "-m", "collector.cli", "doctor", "--json", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert ended.stderr == ""
+    return ended.returncode, {finding["check"]: finding for finding in json.loads(ended.stdout)}
+
+
+def test_a_healthy_board_has_no_fault(library_folder: Path, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards")
+    _, findings = examined(library_folder, boards, tmp_path)
+    assert findings["GPU 0"]["state"] == "ok"
+    assert "h200-sxm" in findings["GPU 0"]["seen"]
+    assert findings["GPU 0 users"]["state"] == "ok"
+    assert "instant, average" in findings["GPU 0 power"]["seen"]
+    assert not [finding for finding in findings.values() if finding["state"] == "fault"]
+    assert (boards.get("lock_calls"), boards.get("reset_calls")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "state", "word"),
+    [
+        ({"processes": 2}, "GPU 0 users", "fault", "1000, 1001"),
+        ({"product": 4}, "GPU 0", "fault", "no specification"),
+        ({"fail_energy": NOT_SUPPORTED}, "GPU 0 counter", "warning", "none"),
+        ({"fail_fields": NOT_SUPPORTED, "fail_usage": NOT_SUPPORTED}, "GPU 0 power", "fault", "no power"),
+        ({}, "GPU 0 updates", "warning", "0 changes"),
+        ({"read_delay_us": 1000}, "GPU 0 power", "warning", "µs"),
+    ],
+)
+def test_what_is_wrong_is_named_with_a_remedy(
+    change: dict[str, int], check: str, state: str, word: str, library_folder: Path, tmp_path: Path
+) -> None:
+    boards = Boards(tmp_path / "boards")
+    boards.set(**change)
+    status, findings = examined(library_folder, boards, tmp_path)
+    assert status == 3
+    assert findings[check]["state"] == state
+    assert word in findings[check]["seen"]
+    assert findings[check]["remedy"]
+
+
+def test_a_shared_board_is_a_fault_of_its_own(library_folder: Path, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards")
+    boards.set(mig=1)
+    _, findings = examined(library_folder, boards, tmp_path, "--gpu", "0")
+    assert findings["board 0"]["state"] == "fault"
+    assert "MIG" in findings["board 0"]["seen"]
+
+
+def test_without_a_driver_that_is_what_is_said(tmp_path: Path) -> None:
+    status, findings = examined(None, None, tmp_path)
+    if findings["driver"]["state"] == "ok":
+        pytest.skip("this machine has an NVIDIA driver")
+    assert status == 3
+    assert "NVIDIA driver" in findings["driver"]["seen"]
