@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
-from collector.errors import DeviceError
+from collector.devices.board_runner import open_board_runner
+from collector.devices.host_clock import HostClock
+from collector.devices.nvml import NvmlBoard, open_board
+from collector.errors import DeviceError, DriverError
 from collector.replay.play import PlayedClock, PlayedGpu, PlayedRunner, PlayedSensor, open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
@@ -22,7 +25,8 @@ REPLAYED: Final = "replay:"
 class Bench:
     """What a measurement needs: the board, its power sensors (its own first), a runner and the clock they share.
 
-    `gpu_spec` is the specification of the board; `simulated` is true where no hardware is behind it.
+    `gpu_spec` is the specification of the board; `simulated` is true where no hardware is behind it; `notes` say what
+    may spoil a measurement here.
     """
 
     word: str
@@ -32,10 +36,11 @@ class Bench:
     clock: Clock
     gpu_spec: GpuSpec
     simulated: bool
+    notes: tuple[str, ...] = ()
 
 
 def bench_words() -> tuple[str, ...]:
-    """Every word that `open_bench` takes here, sorted."""
+    """Every simulated board that `open_bench` knows, sorted."""
     return tuple(f"{SIMULATED}{name}" for name in board_names())
 
 
@@ -46,16 +51,20 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults 
     `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` decides all its
     chance, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
-    `replay:FILE` answers from a recorded run, which has its own chance and its own meter.
+    `replay:FILE` answers from a recorded run, which has its own chance and its own meter.  Any other word names a real board:
+    an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold.
 
-    Raises DeviceError for a word that names nothing here, BoardProfileError for a profile that cannot be used.
+    Raises DriverError without an NVIDIA driver, DeviceError for a word that names nothing here, BoardProfileError for a
+    profile that cannot be used.
     """
     if word.startswith(REPLAYED):
         with open_replay(Path(word.removeprefix(REPLAYED))) as bench:
             yield bench
         return
     if not word.startswith(SIMULATED):
-        raise DeviceError(f"no GPU {word!r} here: this release drives simulated boards only (no NVML); known: {', '.join(bench_words())}")
+        with open_real(word, seed=seed) as bench:
+            yield bench
+        return
     with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
         yield Bench(
             word=word,
@@ -66,6 +75,43 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults 
             gpu_spec=board.world.gpu,
             simulated=True,
         )
+
+
+@contextmanager
+def open_real(word: str, *, seed: int = 0) -> Iterator[Bench]:
+    """A real board, its own sensor polled, CuPy's and PyTorch's kernels on it.
+
+    Raises DriverError without an NVIDIA driver, DeviceError for a word that names no board, a board without a
+    specification, and where CuPy is missing or cannot reach the board.
+    """
+    try:
+        with open_board(word) as board:
+            identity = board.gpu.identity()
+            if not identity.canonical_name:
+                raise DeviceError(f"{identity.name} has no specification; write configs/gpus/NAME.toml (docs/how-to/add-a-gpu.md)")
+            spec = load_gpu(identity.canonical_name)
+            clock = HostClock()
+            with open_board_runner(identity.pci_address, spec, clock.now_ns, seed=seed) as runner:
+                yield Bench(
+                    word=word,
+                    gpu=board.gpu,
+                    sensors=(board.sensor,),
+                    runner=runner,
+                    clock=clock,
+                    gpu_spec=spec,
+                    simulated=False,
+                    notes=_spoilers(board),
+                )
+    except DriverError as error:
+        raise DriverError(f"no GPU {word!r} here: {error}; simulated boards: {', '.join(bench_words())}") from error
+
+
+def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
+    """What may spoil a measurement on a board."""
+    if not board.compute_processes:
+        return ()
+    others = ", ".join(map(str, board.compute_processes))
+    return (f"other processes compute on this board ({others}); their power is measured too",)
 
 
 @contextmanager

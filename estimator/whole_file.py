@@ -2,14 +2,24 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that no reader, and no crash, ever sees a part of it.
+    """Write a file so that no reader, and no crash, ever sees a part of it.  Raises OSError."""
+    with open_whole(path) as stream:
+        stream.write(content)
 
-    The content goes into a new file beside the target, is synced, and takes the target's name in one step; a link
-    is followed.  On failure nothing is left behind and the old file stays.  Raises OSError.
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece that no reader, and no crash, ever sees a part of.
+
+    The content goes into a new file beside the target, is synced, and takes the target's name in one step when the
+    block ends; a link is followed.  On failure nothing is left behind and the old file stays.  Raises OSError.
     """
     try:
         target = path.resolve()
@@ -20,7 +30,7 @@ def write_whole(path: Path, content: bytes) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with beside.open("xb") as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(target)

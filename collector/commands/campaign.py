@@ -50,6 +50,9 @@ def measure_campaign(
     spec = load_campaign(campaign)
     chosen = _families(families)
     with open_bench(one_board(gpu), seed=seed, meter=simulated_meter(pmd, gpu)) as opened, perhaps_recorded(opened, record) as bench:
+        if not quiet:
+            for line in bench.notes:
+                note(f"warning: {line}")
         clocks = asked_clocks(freqs, bench, "--freqs")
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
         if dry_run:

@@ -1,0 +1,123 @@
+"""A serial port, through pyserial; the only file that imports it."""
+
+import errno
+import os
+import re
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from collector.errors import CollectorError, DeviceError
+
+READ_SLICE_S: Final = 0.02
+"""Longest time for which one read blocks."""
+WRITE_LIMIT_S: Final = 1.0
+GATHER_S: Final = 0.003
+"""After the first byte the port is left alone for this long, so that one read fetches many packets."""
+CDC_USB_ID: Final = (0x0483, 0x5740)
+"""USB identity of the PMD2 and its relatives."""
+
+
+class SerialLine:
+    """An open port.  Everything raises DeviceError once the device is gone."""
+
+    def __init__(self, port: str, handle: Any, usb_id: tuple[int, int] | None) -> None:
+        self.port = port
+        self.usb_id = usb_id
+        self._handle = handle
+
+    def set_baud(self, baud: int) -> None:
+        """Change the host's line rate."""
+        with self._trouble():
+            self._handle.baudrate = baud
+
+    def write(self, data: bytes) -> None:
+        """Send bytes and wait until the driver has them all."""
+        with self._trouble():
+            self._handle.write(data)
+            self._handle.flush()
+
+    def read_exactly(self, count: int, limit_s: float) -> bytes:
+        """So many bytes, or fewer where they have not come within the time limit."""
+        end = time.monotonic() + limit_s
+        answer = b""
+        with self._trouble():
+            while len(answer) < count and time.monotonic() < end:
+                answer += self._handle.read(count - len(answer))
+        return answer
+
+    def read_waiting(self, limit_s: float) -> bytes:
+        """All bytes that are there, after waiting up to the time limit for the first; empty if none came."""
+        end = time.monotonic() + limit_s
+        with self._trouble():
+            first: bytes = self._handle.read(1)
+            while not first and time.monotonic() < end:
+                first = self._handle.read(1)
+            if not first:
+                return b""
+            time.sleep(GATHER_S)
+            return first + bytes(self._handle.read(self._handle.in_waiting))
+
+    def drain(self, quiet_s: float, limit_s: float) -> int:
+        """Throw incoming bytes away until none came for `quiet_s`, for `limit_s` at most; their number."""
+        now = time.monotonic()
+        end, quiet_from, count = now + limit_s, now, 0
+        with self._trouble():
+            while (now := time.monotonic()) < end and now - quiet_from < quiet_s:
+                dropped = len(self._handle.read(max(1, self._handle.in_waiting)))
+                if dropped:
+                    count, quiet_from = count + dropped, time.monotonic()
+        return count
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        """Errors of the port as a DeviceError."""
+        try:
+            yield
+        except (OSError, termios.error) as error:  # pyserial's own errors are OSErrors; unplugging can raise any of them
+            raise DeviceError(f"{self.port}: the meter is gone ({_reason(error)}); check its cable and plug it in again") from error
+
+
+@contextmanager
+def open_line(port: str, baud: int) -> Iterator[SerialLine]:
+    """Open a port for this process alone, and close it at the end.
+
+    Raises DeviceError where that cannot be done, CollectorError where pyserial is not installed.
+    """
+    try:
+        import serial
+        from serial.tools import list_ports
+    except ImportError:
+        raise CollectorError("pyserial is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
+    try:
+        handle = serial.Serial(port, baud, timeout=READ_SLICE_S, write_timeout=WRITE_LIMIT_S, exclusive=True)
+    except (OSError, ValueError, termios.error) as error:
+        raise DeviceError(f"{port or repr(port)}: {_open_trouble(error, [found.device for found in list_ports.comports()])}") from error
+    usb = next(((found.vid, found.pid) for found in list_ports.comports() if found.device == port and found.vid is not None), None)
+    try:
+        yield SerialLine(port, handle, usb)
+    finally:
+        with suppress(OSError, termios.error):  # a port that is gone cannot be closed, and need not be
+            handle.close()
+
+
+def _open_trouble(error: Exception, ports: list[str]) -> str:
+    """Why a port cannot be opened, and what to do."""
+    code = getattr(error, "errno", None)
+    there = f"; serial ports here: {', '.join(sorted(ports))}" if ports else "; no serial port is here"
+    if code == errno.ENOENT:
+        return f"no such port{there} (on Ubuntu, brltty takes the adapter away: remove it)"
+    if code in (errno.EACCES, errno.EPERM):
+        return f"not permitted; add the user to the port's group (dialout){there}"
+    if code in (errno.EAGAIN, errno.EBUSY):
+        return "in use by another program; close it, or name another port"
+    return f"cannot be used as a serial port ({_reason(error)}){there}"
+
+
+def _reason(error: Exception) -> str:
+    """The error in the system's own words where it has a number, else in its own."""
+    text = str(error.args[-1]) if error.args else type(error).__name__
+    number = getattr(error, "errno", None) or next(iter(re.findall(r"[\[(](?:Errno )?(\d+)[\],]", text)), None)
+    return os.strerror(int(number)) if number else text

@@ -1,0 +1,72 @@
+"""An emulated meter behind a real terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.pmd.emulated_faults import FaultyLine, fault_from_text
+from collector.pmd.emulated_meter import EmulatedMeter, EmulatedPmd2, EmulatedPmdUsb, EmulatedState
+from collector.pmd.emulated_port import open_pseudo_terminal, serve_meter
+from collector.pmd.emulated_wave import PowerWave, square_wave
+from collector.pmd.protocol import PMD2, PMD_USB, POWER_ON_BAUD
+
+WAVE = square_wave(60.0, 250.0, 0.1, 0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedPort:
+    """Path of the terminal, the meter behind it, and the host time at which its wave began."""
+
+    path: str
+    meter: EmulatedMeter
+    start_ns: int
+    wave: PowerWave
+
+
+def emulated(product: int, begin_ns: int, faults: tuple[str, ...] = (), **state: Any) -> EmulatedMeter:
+    """A meter without a port."""
+    settings = {"baud": POWER_ON_BAUD, "streaming": False, "product": product, "firmware": 6, "clock_error_ppm": 0.0, **state}
+    line = FaultyLine([fault_from_text(text) for text in faults], np.random.default_rng(1))
+    build = EmulatedPmd2 if product == PMD2 else EmulatedPmdUsb
+    return build(EmulatedState(**settings), WAVE, line, np.random.default_rng(2), begin_ns)
+
+
+@contextmanager
+def emulated_port(product: int = PMD_USB, faults: tuple[str, ...] = (), **state: Any) -> Iterator[EmulatedPort]:
+    """A meter that lives in a thread until the end of the block, or until it is unplugged."""
+    ready: SimpleQueue[EmulatedPort] = SimpleQueue()
+    stop = Event()
+
+    def live() -> None:
+        with open_pseudo_terminal() as terminal:
+            begin = monotonic_ns()
+            meter = emulated(product, begin, faults, **state)
+            ready.put(EmulatedPort(path=terminal.path, meter=meter, start_ns=begin, wave=WAVE))
+            serve_meter(terminal, meter, stop)
+
+    thread = Thread(target=live)
+    thread.start()
+    try:
+        yield ready.get(timeout=10.0)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture
+def port_of() -> Callable[..., Any]:
+    """`emulated_port`, for tests."""
+    return emulated_port
+
+
+@pytest.fixture
+def meter_of() -> Callable[..., EmulatedMeter]:
+    """`emulated`, for tests."""
+    return emulated

@@ -1,0 +1,51 @@
+"""Streams of packets with known content, and faults in them."""
+
+import numpy as np
+
+from collector.pmd.decoder import PacketDecoder, Packets, Tally
+from collector.pmd.packets import PACKET_BYTES, RawWords, encode_packets, step_range
+from collector.pmd.protocol import STREAM_BAUD
+from estimator.quantities import IntArray
+
+
+def intervals(count: int, seed: int) -> IntArray:
+    """Ticks between packets as in the published recordings: mostly 602, now and then stretched."""
+    random = np.random.default_rng(seed)
+    ticks = 602 + random.integers(-2, 3, count)
+    ticks[random.random(count) < 0.09] = 739
+    ticks[random.random(count) < 0.001] = 1008
+    return ticks.astype(np.int64)
+
+
+def values(count: int, seed: int) -> RawWords:
+    """Voltages about 12.1 V and currents from a little below zero to 20 A, shape (count, 8)."""
+    random = np.random.default_rng(seed)
+    raw = random.integers(-7, 400, (count, 8)).astype(np.int16)
+    raw[:, 0::2] = random.integers(1580, 1625, (count, 4))
+    return raw
+
+
+def stream(count: int, seed: int = 0) -> tuple[bytes, IntArray, RawWords]:
+    """So many packets: bytes, ticks from the first packet on, values."""
+    ticks = np.cumsum(intervals(count, seed))
+    raw = values(count, seed + 1)
+    return encode_packets(ticks + 60_000, raw), ticks - ticks[0], raw
+
+
+def decoded(pieces: list[bytes], baud: int = STREAM_BAUD) -> tuple[Packets, Tally]:
+    """All that a decoder makes of pieces, as one."""
+    decoder = PacketDecoder(step_range(baud))
+    parts = [*(decoder.feed(piece) for piece in pieces), decoder.finish()]
+    begins = np.cumsum([0, *(len(part) for part in parts)])
+    whole = Packets(
+        ticks=np.concatenate([part.ticks for part in parts]),
+        raw=np.concatenate([part.raw for part in parts]),
+        end_byte=np.concatenate([part.end_byte for part in parts]),
+        breaks=np.concatenate([part.breaks + begin for part, begin in zip(parts, begins, strict=False)]),
+    )
+    return whole, decoder.tally()
+
+
+def accounted(tally: Tally) -> int:
+    """Bytes of which the tally says what became of them."""
+    return PACKET_BYTES * tally.packets + tally.discarded_bytes + tally.trailing_bytes

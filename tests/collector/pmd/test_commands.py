@@ -1,0 +1,194 @@
+"""`collect pmd`: results on stdout, one line for an error, files whole or not at all, recordings that survive their end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from collector.cli import main
+from collector.pmd.packets import PACKET_BYTES, encode_packets
+from collector.pmd.protocol import PMD2
+from collector.pmd.recording_files import stamps_path
+from tests.collector.pmd.streams import stream
+
+COLUMNS = ["t_s", "power_w", *(f"{rail}_{unit}" for rail in ("pcie1", "pcie2", "eps1", "eps2") for unit in ("v", "a"))]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """Bytes of 2,000 sound packets, no stamps."""
+    path = tmp_path / "r.bin"
+    path.write_bytes(stream(2_000)[0])
+    return path
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit status and the one line on stderr of a command that must fail."""
+    status = main(arguments)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    return status, captured.err
+
+
+def test_decoding_writes_csv_or_parquet_with_the_same_numbers(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    csv, parquet = recording.with_suffix(".csv"), recording.with_suffix(".parquet")
+    assert main(["pmd", "decode", str(recording), "--out", str(csv)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"written: {csv}"
+    assert main(["pmd", "decode", str(recording), "--out", str(parquet), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["samples"], document["lost"], document["tick_rate_source"]) == (2_000, 0, "nominal")
+    table = pq.read_table(parquet)
+    assert table.column_names == csv.read_text().splitlines()[0].split(",") == COLUMNS
+    assert np.array_equal(np.loadtxt(csv, delimiter=",", skiprows=1), np.column_stack([table[name].to_numpy() for name in COLUMNS]))
+    assert document["mean_power_w"] == pytest.approx(table["power_w"].to_numpy().mean(), abs=1e-6)
+
+
+def test_without_a_file_the_table_is_the_result_and_counts_go_to_stderr(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pmd", "decode", str(recording), "--rails", "pcie1", "--start", "100"]) == 0
+    captured = capsys.readouterr()
+    rows = captured.out.splitlines()
+    assert len(rows) == 2_001
+    first = dict(zip(COLUMNS, map(float, rows[1].split(",")), strict=True))
+    assert first["t_s"] == 100.0
+    assert first["power_w"] == pytest.approx(first["pcie1_v"] * first["pcie1_a"], abs=1e-5)
+    assert "2000 samples" in captured.err
+    assert main(["pmd", "decode", str(recording), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_missing_samples_are_a_warning_with_a_status_of_its_own(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = recording.read_bytes()
+    recording.write_bytes(content[: 500 * PACKET_BYTES + 3] + content[510 * PACKET_BYTES :])
+    assert main(["pmd", "decode", str(recording), "--json"]) == 3
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["resyncs"] == document["holes"] == len(document["hole_list"]) == 1
+    assert document["lost"] == pytest.approx(12, abs=1)
+    assert "warning" in captured.err
+
+
+def test_a_known_clock_sets_the_time(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spans = []
+    for rate in ("2930000", "2940000"):
+        assert main(["pmd", "decode", str(recording), "--tick-rate", rate, "--json"]) == 0
+        spans.append(json.loads(capsys.readouterr().out)["duration_s"])
+    assert spans[0] / spans[1] == pytest.approx(2940 / 2930, rel=1e-6)
+
+
+def test_a_zero_is_taken_from_an_unloaded_recording(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, ticks, raw = stream(6_000)
+    raw[:, 1::2] = 4
+    unloaded = tmp_path / "unloaded.bin"
+    unloaded.write_bytes(encode_packets(ticks, raw))
+    currents = []
+    for more in ([], ["--zero", str(unloaded)]):
+        assert main(["pmd", "decode", str(recording), "--json", *more]) == 0
+        currents.append(json.loads(capsys.readouterr().out)["rails"]["eps1"]["current_a"])
+    assert currents[0] - currents[1] == pytest.approx(4 * 0.0488)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["decode", "missing.bin"], 1),
+        (["decode", "{r}", "--rails", "hpwr"], 1),
+        (["decode", "{r}", "--time", "unix"], 1),
+        (["decode", "{r}", "--baud", "115200"], 1),
+        (["decode", "{r}", "--out", "missing/p.csv"], 1),
+        (["decode", "{r}", "--zero", "{r}"], 1),
+        (["decode", "{r}", "--load", "l.csv"], 2),
+        (["decode", "{r}", "--load", "l.csv", "--start", "0"], 1),
+        (["decode", "{r}", "--start", "nan"], 2),
+        (["decode", "{r}", "--tick-rate", "3"], 2),
+        (["decode", "{r}", "--out", ""], 2),
+        (["decode"], 2),
+        (["log", "no/such/port", "--out", "{r}.csv"], 1),
+        (["log", "no/such/port", "--out", "{r}"], 1),
+        (["log", "no/such/port", "--out", "{r}.pmd"], 1),
+        (["log", "no/such/port", "--duration", "5"], 2),
+        (["emulate", "--fault", "earthquake@1"], 1),
+        (["emulate", "--power", "{r}"], 1),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    arguments: list[str], status: int, recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(recording.parent.iterdir())
+    assert failure(capsys, "pmd", *(word.replace("{r}", str(recording)) for word in arguments))[0] == status
+    assert sorted(recording.parent.iterdir()) == before
+
+
+def test_a_log_is_a_recording_and_its_table(port_of: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "p.csv"
+    with port_of() as port:
+        assert main(["pmd", "log", port.path, "--out", str(out), "--duration", "0.5s", "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert captured.err == ""
+    assert (document["lost"], document["discarded_bytes"], document["tick_rate_source"]) == (0, 0, "stamps")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv", "p.pmd", "p.pmd.stamps.csv"]
+    assert len(out.read_text().splitlines()) == document["samples"] + 1
+    assert document["samples"] == (tmp_path / "p.pmd").stat().st_size // PACKET_BYTES
+    assert failure(capsys, "pmd", "log", port.path, "--out", str(out))[0] == 1
+    assert main(["pmd", "decode", str(tmp_path / "p.pmd"), "--json", "--time", "unix"]) == 0
+
+
+def test_a_pmd2_is_logged_with_the_host_s_stamps(port_of: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "p.parquet"
+    with port_of(product=PMD2) as port:
+        assert main(["pmd", "log", port.path, "--out", str(out), "--duration", "0.3s", "--json"]) in (0, 3)
+    document = json.loads(capsys.readouterr().out)
+    assert document["model"] == "PMD2"
+    assert document["rails"]["hpwr"]["voltage_v"] == pytest.approx(12.1, abs=0.2)
+    assert pq.read_table(out).num_rows == document["samples"] > 10
+
+
+def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(
+    port_of: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "p.csv"
+    with port_of(faults=("unplug@0.3",)) as port:
+        status, line = failure(capsys, "pmd", "log", port.path, "--out", str(out), "--quiet")
+    assert status == 1
+    rows = len(out.read_text().splitlines()) - 1
+    assert rows > 500
+    assert f"{rows} samples until then are in {out}" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_log_ends_cleanly_when_it_is_asked_to(number: signal.Signals, port_of: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    with port_of() as port:
+        command = [sys.executable, "-W", "error", "-m", "collector.cli", "pmd", "log", port.path, "--out", str(out), "--json", "-v"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert "recording into" in process.stderr.readline()
+            assert process.stderr.readline().startswith("1 s, ")
+            os.kill(process.pid, number)
+            stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout)["samples"] == len(out.read_text().splitlines()) - 1 > 1_000
+    assert stamps_path(tmp_path / "p.pmd").is_file()
+
+
+def test_an_emulated_meter_says_where_it_is_and_goes_when_asked(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", "collector.cli", "pmd", "emulate"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as emulator:
+        assert emulator.stdout is not None
+        port = emulator.stdout.readline().strip()
+        out = str(tmp_path / "p.csv")
+        assert main(["pmd", "log", port, "--out", out, "--duration", "0.2s", "--quiet"]) == 0
+        emulator.send_signal(signal.SIGTERM)
+        _, stderr = emulator.communicate(timeout=60)
+    assert emulator.returncode == 0
+    assert "samples sent, 0 bytes found no room" in stderr
