@@ -4,8 +4,9 @@ Libraries write the tile as FIRSTxSECOND.  cuBLAS computes the column-major prod
 the outputs (n) and the second along the tokens (m): `ampere_sgemm_128x64_tn`,
 `ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn`, `nvjet_tst_128x64_64x6_2x1_v_bz_TNT`.  XMMA and CUTLASS
 kernels name them the other way round: `…_tilesize128x64x8_stage3_…`, `cutlass_80_tensorop_…_256x128_32x3_tn_align8`.
-Numbers that are no tile stand there as well: instruction shapes (16x8x16), warps (1x2x1), slices (sliced1x4), clusters.
-Where the grid is known it must cover the product, and it decides between the two orders.
+Numbers that are no tile stand there as well: instruction shapes (16x8x16, s64x128x16gemm), warps (1x2x1), slices
+(sliced1x4), clusters.  Where the grid is known it must cover the product, and it decides between the two orders;
+persistent kernels (nvjet, warp-specialised CUTLASS and XMMA of sm_90 on) have fewer blocks than tiles and are read by name.
 """
 
 import re
@@ -13,8 +14,16 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Final
 
-NO_TILE_WORDS: Final = re.compile(r"(?:tensor|warpsize|warpgroupsize|sliced|cluster|instruction)_?\d+x\d+(?:x\d+)?")
+NO_TILE_WORDS: Final = re.compile(
+    r"(?:tensor|warpsize|warpgroupsize|sliced|cluster|instruction|cga)_?\d+x\d+(?:x\d+)?|[a-z]\d+x\d+x\d+(?=gemm|fprop|dgrad|wgrad)"
+)
 """Parts of a name that look like a tile."""
+
+PERSISTENT: Final = re.compile(r"nvjet|warpspecialized|warpgroupsize|cutlass3x|persistent", re.IGNORECASE)
+"""Kernels whose blocks may each work through several tiles."""
+
+SPLIT_WORD: Final = re.compile(r"split_?k(?!reduce)|stream_?k", re.IGNORECASE)
+"""Names that say that blocks share a tile's reduction, without saying how many."""
 
 TILE: Final = re.compile(r"(?<![0-9x])(?:tilesize)?(\d{1,3})x(\d{1,3})(?:x(\d{1,3}))?(?![0-9x])")
 """A tile such as 128x64 or 128x128x8."""
@@ -24,6 +33,9 @@ STAGES_AFTER_TILE: Final = re.compile(r"_(?:stages_)?(\d{1,3})x(\d{1,2})(?:_|$)"
 
 STAGES: Final = re.compile(r"stages?_?(\d{1,2})(?![0-9x])")
 """The number of stages by itself: `_stage3_`."""
+
+STAGES_ALONE: Final = re.compile(r"_(\d{1,2})_\d+x")
+"""Stages between the tiles of block and warp: `_mma_64x64x128_3_32x32x128_` (nvjet on sm_120)."""
 
 FIRST_ALONG_M: Final = ("xmma", "cutlass")
 """Makers whose first number runs along the rows of C[m, n]."""
@@ -81,7 +93,7 @@ def named_tile(kernel_name: str) -> NamedTile | None:
         rest = cleaned[match.end() :]
         step, stages = int(match.group(3) or 0), 0
         after = STAGES_AFTER_TILE.search(rest)
-        alone = STAGES.search(rest)
+        alone = STAGES_ALONE.match(rest) or STAGES.search(rest)
         if after is not None and int(after.group(2)) <= MOST_STAGES and int(after.group(1)) >= SMALLEST_TILE:
             step, stages = step or int(after.group(1)), int(after.group(2))
         elif alone is not None:
@@ -117,4 +129,7 @@ def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tup
             return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=1.0, **detail)
         if LARGEST_SWIZZLE <= ratio <= MOST_SPLITS:
             return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=float(int(ratio)), **detail)
+    if PERSISTENT.search(kernel_name):
+        split = UNKNOWN if SPLIT_WORD.search(kernel_name) else 1.0
+        return KernelTile(tile_m=choices[0][0], tile_n=choices[0][1], split_k=split, **detail)
     return NO_TILE

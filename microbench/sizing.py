@@ -1,4 +1,6 @@
-"""How much to run: launches that fill a window, and the work of an operator, to keep it within limits."""
+"""How much to run: launches that fill a window, graphs that hide what a launch costs the host, copies of the operands that
+displace the L2, and the work of an operator, to keep it within limits.
+"""
 
 import math
 from typing import Final
@@ -12,12 +14,79 @@ MIN_LAUNCHES: Final = 3
 MAX_LAUNCHES: Final = 50_000_000
 """Bound for a run; at the shortest launch seen (2 µs) it lasts 100 s."""
 
+GRAPH_BELOW_HOST_COSTS: Final = 20.0
+"""A kernel shorter than this many host launches is launched from graphs: a busy host may then lag without a gap on the device."""
+
+GRAPH_S: Final = 2e-3
+"""Device time of one graph [s]: long against its own launch (about 10 µs), short against the windows of sensors."""
+
+LADDER_STEP: Final = 16
+"""Each smaller graph has this many times fewer launches."""
+
+SMALLEST_GRAPH: Final = 8
+"""Fewer launches gain nothing: launching a graph costs the host about as much as a kernel or two."""
+
+MOST_GRAPH_NODES: Final = 4096
+"""Launches in one graph; instantiating a node costs the host about as much as launching it."""
+
+DISPLACING_L2_SIZES: Final = 2.0
+"""Cold operands rotate through this many times the L2: an old line is gone before its turn comes again."""
+
+MOST_BUFFER_SETS: Final = 4096
+"""Copies of the operands that a run rotates through; so many of less than 30 kB do not displace an L2 of 60 MB."""
+
 
 def launches_for(window_s: float, launch_s: float) -> int:
     """Launches of `launch_s` each that last at least `window_s`.  Raises ValueError for times that are not positive."""
     if not (0.0 < launch_s < math.inf and 0.0 < window_s < math.inf):
         raise ValueError(f"a window of {window_s!r} s and launches of {launch_s!r} s: both must be positive and finite")
     return min(MAX_LAUNCHES, max(MIN_LAUNCHES, math.ceil(window_s / launch_s)))
+
+
+def graph_launches(launch_s: float, host_launch_s: float, buffer_sets: int) -> int:
+    """Launches in one graph for a kernel of `launch_s`; 1 where it is long enough to be launched one by one.
+
+    A multiple of `buffer_sets`, so that a graph rotates through all of them.
+    """
+    if launch_s >= GRAPH_BELOW_HOST_COSTS * host_launch_s:
+        return 1
+    wanted = min(MOST_GRAPH_NODES, max(1, math.ceil(GRAPH_S / max(launch_s, GRAPH_S / MOST_GRAPH_NODES))))
+    return -(-wanted // buffer_sets) * buffer_sets
+
+
+def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
+    """Sizes of the graphs from which any number of launches is put together, descending: `launches` and ever smaller ones.
+
+    Each is a multiple of `buffer_sets`.  Empty for a kernel that is launched one by one.
+    """
+    if launches < 2:
+        return ()
+    smallest = -(-SMALLEST_GRAPH // buffer_sets) * buffer_sets
+    sizes = [launches]
+    while sizes[-1] > smallest:
+        smaller = -(-(sizes[-1] // LADDER_STEP) // buffer_sets) * buffer_sets
+        sizes.append(max(smallest, smaller))
+    return tuple(sizes)
+
+
+def segment_launches(launches: int, segments: int, buffer_sets: int = 1) -> tuple[int, ...]:
+    """`launches` divided into at most `segments` parts, none of them empty, that differ by `buffer_sets` at most.
+
+    All but the last are multiples of `buffer_sets`, so that each begins with the first set; the last takes what is left over.
+    """
+    turns, rest = divmod(launches, buffer_sets)
+    if not turns:
+        return (launches,)
+    parts = min(segments, turns)
+    whole, more = divmod(turns, parts)
+    counts = [(whole + 1) * buffer_sets] * more + [whole * buffer_sets] * (parts - more)
+    counts[-1] += rest
+    return tuple(counts)
+
+
+def displacing_sets(working_set_bytes: float, l2_bytes: float) -> int:
+    """Copies of the operands with which every launch finds the L2 displaced; MOST_BUFFER_SETS + 1 or more: too many to try."""
+    return 1 + math.ceil(DISPLACING_L2_SIZES * l2_bytes / max(working_set_bytes, 1.0))
 
 
 def operator_flop(operator: Operator) -> float:

@@ -151,6 +151,7 @@ FLAGS: Final[dict[str, str]] = {
     "counter_disagrees": "energy counter and power readings differ by more than the tolerance",
     "counter_absurd": "the energy counter went backwards or faster than any board can",
     "latency_absurd": "the launch time is not finite or not positive",
+    "kernel_untraced": "no tracer said which kernel ran (CUPTI is missing or refused): its name, sizes and tile are null",
 }
 """Doubts that a row can carry."""
 

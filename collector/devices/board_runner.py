@@ -8,9 +8,10 @@ from collector.devices.tracer import open_tracer
 from collector.errors import DeviceError, RunnerError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
-from microbench.board_runner import open_library_runner
+from microbench.board_runner import OpenBoard, open_library_runner
 from microbench.errors import DeviceLostError, MicrobenchError
-from microbench.library_runner import LibraryRunner
+from microbench.generated_runner import GeneratedRun, load_generated
+from microbench.kernel import Kernel, Launch
 from microbench.runner import BoundKernel, KernelTracer, LaunchRecord, PreparedKernel
 
 
@@ -21,8 +22,10 @@ class BoardRunner:
     broken, is a DeviceError: the campaign stops, its rows are on disk, and a new process resumes it.
     """
 
-    def __init__(self, runner: LibraryRunner) -> None:
-        self._runner = runner
+    def __init__(self, board: OpenBoard, now_ns: Callable[[], int]) -> None:
+        self._board = board
+        self._runner = board.library
+        self._now_ns = now_ns
 
     def supports(self, operator: Operator) -> bool:
         """Whether `prepare` would accept the operator."""
@@ -49,6 +52,14 @@ class BoardRunner:
         with collector_errors():
             return self._runner.bound(prepared)
 
+    def load_generated(self, kernel: Kernel, launch: Launch, cubin: bytes) -> GeneratedRun:
+        """A generated kernel in the same context, its buffers filled.  Raises RunnerError, DeviceError.
+
+        What its methods raise are the load's errors: call them within `collector_errors`.
+        """
+        with collector_errors():
+            return load_generated(self._board.device, kernel, launch, cubin, self._now_ns)
+
 
 @contextmanager
 def open_board_runner(
@@ -69,9 +80,9 @@ def open_board_runner(
         collector_errors(opening=True),
         open_library_runner(
             pci_address, gpu, open_tracer() if tracer is None else tracer, now_ns, seed=seed, attention=attention, **modules
-        ) as runner,
+        ) as board,
     ):
-        yield BoardRunner(runner)
+        yield BoardRunner(board, now_ns)
 
 
 @contextmanager

@@ -1,0 +1,168 @@
+"""The runner's side of the hardware edge: what it is asked for, and the values that it gives back.
+
+A runner turns an operator into one kernel with its operands in place (`prepare`) and launches it so many times (`run`).
+Behind it are a device (memory, streams, graphs), a library of kernels and, where there is one, a tracer that says
+which kernel a launch really ran.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from estimator.quantities import Array
+from estimator.workload import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedKernel:
+    """One launch, ready to run: what the library chose for an operator.
+
+    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
+    kernel has no such tile; `split_k` is 1 without splitting, 0 where that is not known.  `transpose` is the layout of the two inputs
+    ("tn", "nn"…, "" where it has no meaning).  `buffer_sets` copies of the operands, `working_set_bytes`
+    each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
+    Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.
+    """
+
+    operator: Operator
+    l2_state: str
+    library: str
+    kernel_name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers_per_thread: int
+    shared_bytes_per_block: int
+    blocks_per_sm: int
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    split_k: int
+    transpose: str
+    working_set_bytes: int
+    buffer_sets: int
+    untraced: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRecord:
+    """What came of a run of `launches` back-to-back launches.
+
+    `start_ns` and `end_ns` are host stamps: before the first launch, after the synchronisation.  `segment_s`
+    is the time of one launch by the device's own timer, averaged over each of n equal segments of the run,
+    gaps between launches included; shape (n,) [s].
+    """
+
+    start_ns: int
+    end_ns: int
+    launches: int
+    segment_s: Array
+
+
+class KernelRunner(Protocol):
+    """Runs one launch so many times."""
+
+    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        """Choose and set up the kernel for an operator; l2_state is "warm" or "cold".
+
+        Raises RunnerError where the operator cannot run here (unsupported precision, too little memory).
+        """
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        """Launch it `launches` times back to back and wait for the end.  Raises RunnerError if that fails."""
+
+    def supports(self, operator: Operator) -> bool:
+        """Whether `prepare` would accept the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedKernel:
+    """One kernel as the device ran it: its name as a profiler prints it, its launch, its time [s]."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers_per_thread: int
+    shared_bytes_per_block: int
+    duration_s: float
+
+
+class KernelTracer(Protocol):
+    """Says which kernels ran."""
+
+    def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
+        """The kernels that `work` ran, in the order in which they started; `work` must wait for their end.
+
+        Empty where nothing can be traced; `missing` then says why.
+        """
+
+    def missing(self) -> str:
+        """Why nothing can be traced; "" where it can."""
+
+
+Launch = Callable[[], None]
+"""Puts work on the device's stream and returns at once."""
+
+
+class Device(Protocol):
+    """The one context on a board: its memory, its one stream, its timer.
+
+    Methods raise DeviceMemoryError, KernelFailedError and DeviceLostError, as `errors` maps them.
+    """
+
+    def free_bytes(self) -> int:
+        """Memory that new operands can take [byte]."""
+
+    def total_bytes(self) -> int:
+        """Memory of the board [byte]."""
+
+    def trim(self) -> None:
+        """Give cached memory back to the board."""
+
+    def mark(self) -> object:
+        """A point in the stream's time."""
+
+    def elapsed_s(self, earlier: object, later: object) -> float:
+        """Device time between two points that the stream has passed [s]."""
+
+    def synchronize(self) -> None:
+        """Wait until the stream has done everything."""
+
+    def host_launch_s(self) -> float:
+        """What one launch costs the host, from a kernel that does nothing [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostValues:
+    """Operands and result of a launch on the host, as float64 arrays, for checking against a reference."""
+
+    inputs: tuple[Array, ...]
+    output: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundKernel:
+    """A kernel with its operands in place.
+
+    `launches` has an entry for each buffer set.  `capture` records what a function launches into a graph and gives back
+    what launches the graph.  `host_values` reads operands and result of a buffer set back.
+    """
+
+    launches: tuple[Launch, ...]
+    capture: Callable[[Launch], Launch]
+    host_values: Callable[[int], HostValues]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryKernel:
+    """What a library offers for an operator, before any memory is taken.
+
+    `working_set_bytes` of one set of operands, `scratch_bytes` once, whatever the number of sets.  `bind` takes the
+    number of buffer sets and a seed, and fills the operands with random numbers.
+    """
+
+    library: str
+    transpose: str
+    working_set_bytes: int
+    scratch_bytes: int
+    bind: Callable[[int, int], BoundKernel]

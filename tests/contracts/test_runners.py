@@ -1,0 +1,87 @@
+"""What every runner keeps to: the simulated one, the one over CuPy on a stand-in, and the one over CuPy on a real board."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from collector.bench import open_bench
+from collector.devices import KernelRunner
+from collector.errors import RunnerError
+from estimator.workload import make_operator
+from tests.hardware.board import open_real_runner
+from tests.microbench_library.conftest import open_fake_board
+
+PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=1024, n=1024, k=1024)
+ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
+IMPOSSIBLE = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
+UNKNOWN = make_operator("gemm", "linear", "nvfp4", batch=1, m=64, n=64, k=64)
+
+
+@pytest.fixture(params=["simulated", "stand-in", pytest.param("real", marks=pytest.mark.gpu)])
+def runner(request: pytest.FixtureRequest) -> Iterator[KernelRunner]:
+    if request.param == "simulated":
+        with open_bench("sim:h200-sxm") as bench:
+            yield bench.runner
+    elif request.param == "stand-in":
+        with open_fake_board(kernel_s=20e-6, computes=False) as board:
+            yield board.runner
+    else:
+        with open_real_runner() as real:
+            yield real
+
+
+def test_preparing_twice_prepares_the_same_kernel(runner: KernelRunner) -> None:
+    for l2_state in ("warm", "cold"):
+        prepared = runner.prepare(PRODUCT, l2_state)
+        assert prepared == runner.prepare(PRODUCT, l2_state)
+        assert (prepared.operator, prepared.l2_state, prepared.transpose) == (PRODUCT, l2_state, "tn")
+        assert prepared.working_set_bytes >= 3 * 2 * 1024 * 1024
+        assert (prepared.buffer_sets > 1) == (l2_state == "cold")
+
+
+def test_a_traced_kernel_has_sizes_and_a_tile(runner: KernelRunner) -> None:
+    prepared = runner.prepare(PRODUCT)
+    if prepared.untraced:
+        pytest.skip(prepared.untraced)
+    assert prepared.kernel_name
+    assert min(*prepared.grid, *prepared.block, prepared.blocks_per_sm, prepared.registers_per_thread) >= 1
+    assert min(prepared.tile_m, prepared.tile_n) >= 8
+    assert prepared.library
+
+
+def test_a_run_takes_the_time_that_its_launches_take(runner: KernelRunner) -> None:
+    prepared = runner.prepare(ADDITION)
+    launches = max(100, int(0.2 / runner.run(prepared, 50).segment_s.mean()))
+    record = runner.run(prepared, launches)
+    assert record.launches == launches
+    assert np.all(record.segment_s > 0.0)
+    host_s = (record.end_ns - record.start_ns) * 1e-9
+    assert record.segment_s.mean() * launches == pytest.approx(host_s, rel=0.05)
+
+
+@pytest.mark.parametrize("launches", [1, 2, 19, 20, 21, 1000])
+def test_any_number_of_launches_is_run(runner: KernelRunner, launches: int) -> None:
+    record = runner.run(runner.prepare(ADDITION), launches)
+    assert record.launches == launches
+    assert 1 <= len(record.segment_s) <= launches
+    assert record.end_ns > record.start_ns
+
+
+def test_kernels_take_turns_without_being_prepared_again(runner: KernelRunner) -> None:
+    prepared = [runner.prepare(operator) for operator in (PRODUCT, ADDITION)]
+    for one in (*prepared, *prepared):
+        assert runner.run(one, 5).launches == 5
+
+
+def test_what_cannot_run_is_refused_before_and_in_prepare(runner: KernelRunner) -> None:
+    assert runner.supports(PRODUCT)
+    for operator in (IMPOSSIBLE, UNKNOWN):
+        assert not runner.supports(operator)
+        with pytest.raises(RunnerError):
+            runner.prepare(operator)
+    with pytest.raises(RunnerError, match="lukewarm"):
+        runner.prepare(PRODUCT, "lukewarm")
+    with pytest.raises(RunnerError, match="0 launches"):
+        runner.run(runner.prepare(PRODUCT), 0)
+    assert runner.run(runner.prepare(PRODUCT), 3).launches == 3

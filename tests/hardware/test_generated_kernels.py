@@ -1,0 +1,109 @@
+"""Generated kernels on the board: every result right, and arithmetic at the published rate."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from collector.devices.board_runner import BoardRunner
+from collector.devices.nvml import open_board
+from estimator.gpu import GpuSpec
+from estimator.quantities import HZ_PER_MHZ
+from microbench.check import verify
+from microbench.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
+from microbench.errors import CompileError, UnsupportedError
+from microbench.families.catalogue import KERNELS
+from microbench.kernel import ARCHITECTURES, Kernel, Launch
+from microbench.occupancy import resident_blocks
+from tests.hardware.board import BOARD, open_real_runner, real_specification
+
+pytestmark = pytest.mark.gpu
+
+NEAR_PEAK = 0.90
+"""Least share of the published rate, at the clock that was measured, that saturating arithmetic must reach."""
+
+MOST = 1.03
+PROBE_ITERATIONS = 20_000
+MEASURED_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def spec() -> GpuSpec:
+    return real_specification()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[BoardRunner]:
+    with open_real_runner() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+def compiled(kernel: Kernel, spec: GpuSpec, toolchain: Toolchain) -> CompiledModule:
+    """The kernel for this board's architecture, its own instructions included; skips what the board lacks."""
+    plain = f"sm_{spec.compute_capability.replace('.', '')}"
+    last = UnsupportedError(f"{plain} is no architecture of the catalogue")
+    for architecture in (f"{plain}a", plain):
+        if architecture in ARCHITECTURES:
+            try:
+                return compile_kernels((kernel,), architecture, "O3", toolchain)
+            except UnsupportedError as error:
+                last = error
+    pytest.skip(str(last))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, spec: GpuSpec, toolchain: Toolchain) -> None:
+    if any(buffer.location != "device" for buffer in kernel.buffers):
+        pytest.skip("needs memory of another device or of the host")
+    if any(buffer.chase is not None for buffer in kernel.buffers):
+        pytest.skip("a chase leaves addresses, which differ from the interpreter's")
+    launch = kernel.check_launch()
+    loaded = runner.load_generated(kernel, launch, compiled(kernel, spec, toolchain).cubin)
+    verify(kernel, launch, loaded.results())
+
+
+def saturating(kernel: Kernel) -> bool:
+    """Whether a kernel is there to keep its unit busy: arithmetic in registers, in several chains."""
+    return bool(kernel.work.flop) and kernel.level in ("register", "shared") and kernel.module in ("cuda", "tensor") and kernel.chains > 1
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if saturating(kernel)], ids=lambda kernel: kernel.name)
+def test_saturating_arithmetic_reaches_the_published_rate(kernel: Kernel, runner: BoardRunner, spec: GpuSpec, toolchain: Toolchain) -> None:
+    precision, flop = next(iter(kernel.work.flop.items()))
+    per_clock = spec.matrix_flop_per_clock(precision, kernel.module == "cuda")
+    if not math.isfinite(per_clock):
+        pytest.skip(f"no published rate for {precision} on {kernel.module} units")
+    module = compiled(kernel, spec, toolchain)
+    block = kernel.fixed_block or (kernel.block_threads, 1, 1)
+    probe = Launch(
+        mode="full", grid=(1, 1, 1), block=block, iterations=PROBE_ITERATIONS, region_bytes=kernel.min_region_bytes, pattern="zero"
+    )
+    one = runner.load_generated(kernel, probe, module.cubin)
+    resident = resident_blocks(spec, int(np.prod(block)), one.registers_per_thread, one.shared_bytes_per_block)
+    launch = Launch(
+        mode="full",
+        grid=(spec.num_sms * max(1, resident), 1, 1),
+        block=block,
+        iterations=PROBE_ITERATIONS,
+        region_bytes=kernel.min_region_bytes,
+        pattern="zero",
+    )
+    loaded = runner.load_generated(kernel, launch, module.cubin)
+    launch_s = float(loaded.run(3).segment_s.mean())
+    with open_board(BOARD) as board:
+        board.gpu.read_states()
+        record = loaded.run(max(3, int(MEASURED_S / launch_s)))
+        clocks = board.gpu.read_states().sm_clock_mhz
+    clock_hz = float(np.median(clocks)) * HZ_PER_MHZ
+    rate = flop * launch.active_threads * launch.iterations / float(record.segment_s[1:].mean())
+    share = rate / (per_clock * spec.num_sms * clock_hz)
+    assert NEAR_PEAK <= share <= MOST, f"{kernel.name}: {share:.3f} of the published rate at {clock_hz / HZ_PER_MHZ:.0f} MHz"

@@ -1,0 +1,169 @@
+"""Library kernels on the board: right results, rates that the board can have, the kernels that ran."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.devices.board_runner import BoardRunner
+from estimator.gpu import GpuSpec
+from estimator.workload import Operator, make_operator
+from microbench.library.cublas import reference_product
+from microbench.names import parse_kernel_name
+from microbench.sizing import operator_bytes, operator_flop
+from tests.hardware.board import open_real_runner, real_specification
+
+pytestmark = pytest.mark.gpu
+
+MEASURED_S = 0.3
+"""Length of a timed run [s]: long against launches, short against the board's warming."""
+
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 6e-2, "fp8": 1e-1}
+"""Error of a result relative to the largest one."""
+
+RANDOM_DATA_SHARE = 0.70
+"""Share of the published matrix rate that random operands leave within the power limit, at least; 0.80 was seen on an H200
+(788 TFLOP/s of 989 in bf16)."""
+
+COPY_SHARE = 0.80
+"""Share of the published DRAM rate that a copy reaches, at least; 0.90 was seen on an H200 (4.3 TB/s of 4.8)."""
+
+MOST = 1.05
+"""Nothing runs faster than the published rate; the margin is for clocks above the one it is published for."""
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[BoardRunner]:
+    with open_real_runner() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def spec() -> GpuSpec:
+    return real_specification()
+
+
+def softmax(x: Any) -> Any:
+    raised = np.exp(x - x.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def layernorm(x: Any, weight: Any, bias: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def attended(q: Any, k: Any, v: Any) -> Any:
+    q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
+
+
+def result(runner: BoardRunner, operator: Operator, l2_state: str = "warm") -> Any:
+    prepared = runner.prepare(operator, l2_state)
+    runner.run(prepared, 7 * prepared.buffer_sets)
+    return runner.bound(prepared).host_values(prepared.buffer_sets - 1)
+
+
+def assert_near(found: Any, wanted: Any, precision: str) -> None:
+    scale = np.abs(wanted).max()
+    assert np.abs(found.reshape(-1) - wanted.reshape(-1)).max() <= TOLERANCE[precision] * scale
+
+
+@pytest.mark.parametrize("l2_state", ["warm", "cold"])
+@pytest.mark.parametrize("name", ["linear", "bmm"])
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "fp16", "bf16"])
+def test_products_are_right(runner: BoardRunner, precision: str, name: str, l2_state: str) -> None:
+    operator = make_operator("gemm", name, precision, batch=1 if name == "linear" else 3, m=200, n=328, k=520)
+    if not runner.supports(operator):
+        pytest.skip(f"no {precision} products on this board")
+    values = result(runner, operator, l2_state)
+    assert_near(values.output, reference_product(values, "tn" if name == "linear" else "nn"), precision)
+
+
+def test_fp8_products_are_right(runner: BoardRunner) -> None:
+    operator = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=256, k=512)
+    if not runner.supports(operator):
+        pytest.skip("no fp8 products on this board")
+    values = result(runner, operator)
+    activations, weights = values.inputs
+    assert_near(values.output, activations @ weights.T, "fp8")
+
+
+@pytest.mark.parametrize(
+    ("operator", "reference"),
+    [
+        (make_operator("softmax", "softmax", "fp16", rows=333, dim=1000), softmax),
+        (make_operator("norm", "layernorm", "fp16", rows=100, dim=768), layernorm),
+        (make_operator("norm", "rmsnorm", "bf16", rows=100, dim=768), lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w),
+        (make_operator("reduction", "sum", "fp32", rows=100, dim=4096), lambda x: x.sum(-1)),
+        (make_operator("elementwise", "add", "bf16", elements=65536, reads=131072), lambda x, y: x + y),
+        (make_operator("copy", "transpose", "fp16", elements=65536, reads=65536), lambda x: x.T),
+    ],
+    ids=lambda value: getattr(value, "operator", ""),
+)  # fmt: skip
+def test_memory_kernels_are_right(runner: BoardRunner, operator: Operator, reference: Callable[..., Any]) -> None:
+    if not runner.supports(operator):
+        pytest.skip("PyTorch is not installed")
+    values = result(runner, operator)
+    assert_near(values.output, reference(*values.inputs), operator.precision)
+
+
+@pytest.mark.parametrize("attention", ["flash", "cudnn", "efficient", "math"])
+def test_attention_is_right_by_every_backend(attention: str) -> None:
+    operator = make_operator(
+        "attention", "prefill", "bf16", batch=2, queries=256, context=256, heads=8, kv_heads=8, head_dim=64, window=0, causal=0
+    )
+    with open_real_runner(attention) as runner:
+        if not runner.supports(operator):
+            pytest.skip("PyTorch is not installed")
+        values = result(runner, operator)
+    assert_near(values.output, attended(*values.inputs), "bf16")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp8"])
+def test_large_products_reach_a_rate_that_the_board_can_have(runner: BoardRunner, spec: GpuSpec, precision: str) -> None:
+    size = 4096 if precision == "fp32" else 8192
+    operator = make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size)
+    if not runner.supports(operator):
+        pytest.skip(f"no {precision} products on this board")
+    share = operator_flop(operator) / seconds(runner, operator) / spec.peak_flop_per_s(precision, cuda_cores=precision == "fp32")
+    assert RANDOM_DATA_SHARE <= share <= MOST
+
+
+def test_a_large_copy_reaches_the_published_memory_rate(runner: BoardRunner, spec: GpuSpec) -> None:
+    operator = make_operator("elementwise", "scalar_mul", "fp32", elements=1 << 30, reads=1 << 30)
+    if not runner.supports(operator):
+        pytest.skip("PyTorch is not installed")
+    share = operator_bytes(operator) / seconds(runner, operator) / spec.dram_bytes_per_s
+    assert COPY_SHARE <= share <= MOST
+
+
+def test_short_kernels_run_without_gaps(runner: BoardRunner) -> None:
+    """From graphs a kernel of a few microseconds takes less time than the host needs to launch it."""
+    operator = make_operator("gemm", "linear", "fp16", batch=1, m=64, n=64, k=64)
+    assert seconds(runner, operator) < max(runner.host_launch_s(), 6e-6)
+
+
+def test_operands_in_the_cache_are_faster_than_displaced_ones(runner: BoardRunner) -> None:
+    operator = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
+    if not runner.supports(operator):
+        pytest.skip("PyTorch is not installed")
+    assert seconds(runner, operator, "warm") < 0.9 * seconds(runner, operator, "cold")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("size", [16, 256, 1024, 4096])
+def test_the_kernels_that_ran_have_names_that_are_read(runner: BoardRunner, precision: str, size: int) -> None:
+    prepared = runner.prepare(make_operator("gemm", "linear", precision, batch=1, m=size, n=4096, k=1024))
+    if prepared.untraced:
+        pytest.skip(prepared.untraced)
+    assert parse_kernel_name(prepared.kernel_name) is not None, prepared.kernel_name
+    assert min(*prepared.grid, *prepared.block, prepared.blocks_per_sm) >= 1
+
+
+def seconds(runner: BoardRunner, operator: Operator, l2_state: str = "warm") -> float:
+    """Time of one launch, over a run of MEASURED_S [s]."""
+    prepared = runner.prepare(operator, l2_state)
+    launch_s = float(runner.run(prepared, 50).segment_s.mean())
+    return float(runner.run(prepared, max(50, int(MEASURED_S / launch_s))).segment_s[2:].mean())

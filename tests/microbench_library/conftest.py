@@ -1,0 +1,61 @@
+"""A runner over a stand-in for CuPy, cuBLAS and CUPTI."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from collector.devices.board_runner import BoardRunner, open_board_runner
+from collector.devices.tracer import CuptiTracer
+from estimator.specifications import load_gpu
+from microbench.runner import KernelTracer
+from tests.microbench_library.cuda_fake import FakeCublas, FakeCupti, World, fake_cupy
+
+
+@dataclass
+class FakeBoard:
+    """A runner with the world behind it."""
+
+    runner: BoardRunner
+    world: World
+    cublas: FakeCublas
+    cupti: FakeCupti
+
+
+OpenBoard = Callable[..., AbstractContextManager[FakeBoard]]
+
+
+NO_TORCH = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+"""In PyTorch's place where it has no CUDA part."""
+
+
+@contextmanager
+def open_fake_board(*, tracer: KernelTracer | None = None, **world_settings: float) -> Iterator[FakeBoard]:
+    """A board of the H200's size whose kernels all take `kernel_s`; every launch is seen by the stand-in for CUPTI."""
+    world = World(**world_settings)  # type: ignore[arg-type]
+    cublas, cupti = FakeCublas(world), FakeCupti()
+    start = world._start
+
+    def seen(name: str, work: Callable[[], None], seconds: float, address: int = 0) -> None:
+        start(name, work, seconds, address)
+        end = round(world.busy_until_s * 1e9)
+        cupti.ran(name, end - round(seconds * 1e9), end)
+
+    world._start = seen  # type: ignore[method-assign]
+    with open_board_runner(
+        "00000000:5d:00.0",
+        load_gpu("h200-sxm"),
+        world.now_ns,
+        tracer=CuptiTracer(cupti) if tracer is None else tracer,
+        cupy=fake_cupy(world),
+        cublas=cublas,
+        torch=NO_TORCH,
+    ) as runner:
+        yield FakeBoard(runner=runner, world=world, cublas=cublas, cupti=cupti)
+
+
+@pytest.fixture
+def open_board() -> OpenBoard:
+    return open_fake_board

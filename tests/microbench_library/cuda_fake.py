@@ -1,0 +1,329 @@
+"""The outside world at CuPy's, cuBLAS's and CUPTI's edge: a device with a clock, a stream, memory, graphs and products.
+
+The host's time passes with every launch, the device's with every kernel; a kernel starts when the host has launched it and
+the one before has ended.  Arrays lie in host memory, so that products are really computed.
+"""
+
+import ctypes
+from collections.abc import Callable
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+HOST_LAUNCH_S = 5e-6
+GRAPH_LAUNCH_S = 8e-6
+PCI_ADDRESS = "0000:5D:00.0"
+
+
+class CudaRuntimeError(RuntimeError):
+    """As CuPy's: a RuntimeError with the status."""
+
+    def __init__(self, status: int, message: str = "") -> None:
+        super().__init__(message or f"cudaError {status}")
+        self.status = status
+
+
+class OutOfMemoryError(MemoryError):
+    """As CuPy's memory pool raises."""
+
+
+class CuptiError(Exception):
+    """As cupti-python raises."""
+
+
+class Array(np.ndarray):  # type: ignore[type-arg]
+    """Device memory; `data.ptr` is its address."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def set(self, values: Any) -> None:
+        assert (values.dtype, values.shape) == (self.dtype, self.shape)
+        self[...] = values
+
+
+class World:
+    """One board: host and device time, memory, what was launched, and faults to come."""
+
+    def __init__(self, *, kernel_s: float = 50e-6, total_bytes: int = 10**12, computes: bool = True) -> None:
+        self.computes = computes
+        self.host_s = 100.0
+        self.busy_until_s = 100.0
+        self.kernel_s = kernel_s
+        self.total_bytes = total_bytes
+        self.allocated = 0
+        self.largest_allocation = 0
+        self.launched: list[str] = []
+        self.graphs_launched = 0
+        self.framework_s = 0.0
+        self.captured: list[tuple[str, Callable[[], None], int]] | None = None
+        self.fail_launch: BaseException | None = None
+        self.fail_sync: BaseException | None = None
+        self.addresses: list[int] = []
+
+    def now_ns(self) -> int:
+        return round(self.host_s * 1e9)
+
+    def launch(self, name: str, work: Callable[[], None], seconds: float | None = None, address: int = 0) -> None:
+        if self.fail_launch is not None:
+            raise self.fail_launch
+        if self.captured is not None:
+            self.captured.append((name, work, address))
+            return
+        self.host_s += HOST_LAUNCH_S + self.framework_s
+        self._start(name, work, self.kernel_s if seconds is None else seconds, address)
+
+    def replay(self, nodes: list[tuple[str, Callable[[], None], int]]) -> None:
+        self.host_s += GRAPH_LAUNCH_S
+        self.graphs_launched += 1
+        for name, work, address in nodes:
+            self._start(name, work, self.kernel_s, address)
+
+    def _start(self, name: str, work: Callable[[], None], seconds: float, address: int = 0) -> None:
+        self.busy_until_s = max(self.busy_until_s, self.host_s) + seconds
+        self.launched.append(name)
+        self.addresses.append(address)
+        if self.computes:
+            work()
+
+    def synchronize(self) -> None:
+        if self.fail_sync is not None:
+            raise self.fail_sync
+        self.host_s = max(self.host_s, self.busy_until_s)
+
+    def allocate(self, count: int) -> None:
+        if self.allocated + count > self.total_bytes:
+            raise OutOfMemoryError(f"Out of memory allocating {count:,} bytes")
+        self.largest_allocation = max(self.largest_allocation, count)
+
+
+class Stream:
+    """A stream that can be captured."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.ptr = world, 0x5000
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        self.world.synchronize()
+
+    def begin_capture(self) -> None:
+        self.world.captured = []
+
+    def end_capture(self) -> Any:
+        nodes, self.world.captured = self.world.captured or [], None
+        return SimpleNamespace(launch=lambda stream: self.world.replay(nodes), upload=lambda stream: None)
+
+
+def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None = None) -> Any:
+    """A CuPy module on a world; `raw_kernels` are what compiled entries do, by name."""
+
+    def event() -> Any:
+        mark = SimpleNamespace(time_s=0.0)
+        mark.record = lambda stream: setattr(mark, "time_s", max(world.busy_until_s, world.host_s))
+        return mark
+
+    def empty(elements: Any, dtype: str) -> Array:
+        world.allocate(int(np.prod(elements)) * np.dtype(dtype).itemsize)
+        return np.zeros(elements, dtype=dtype).view(Array)
+
+    def normal(count: int, dtype: str) -> Array:
+        return generator.standard_normal(count, dtype=np.dtype(dtype)).view(Array)
+
+    def into(function: Callable[..., Any]) -> Callable[..., None]:
+        def launch(*inputs: Any, out: Any) -> None:
+            def work() -> None:
+                function(*inputs, out=out)
+
+            world.launch(f"cupy_{function.__name__}", work)
+
+        return launch
+
+    class RawKernel:
+        def __init__(self, code: str, name: str) -> None:
+            self.name, self.num_regs, self.shared_size_bytes, self.max_dynamic_shared_size_bytes = name, 32, 1024, 0
+
+        def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int = 0) -> None:
+            work = (raw_kernels or {}).get(self.name, lambda *_: None)
+            world.launch(self.name, lambda: work(grid, block, arguments), 1e-6 if self.name == "nothing" else None)
+
+    def raw_module(path: str) -> Any:
+        with open(path, "rb") as file:
+            assert file.read(), "an empty cubin"
+        return SimpleNamespace(get_function=lambda name: RawKernel("", name))
+
+    @contextmanager
+    def device(ordinal: int) -> Any:
+        yield ordinal
+
+    def by_pci(address: str) -> int:
+        if address.lower() != PCI_ADDRESS.lower():
+            raise CudaRuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal")
+        return 0
+
+    generator = np.random.default_rng(7)
+    pool = SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None)
+    return SimpleNamespace(
+        cuda=SimpleNamespace(
+            memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+            runtime=SimpleNamespace(
+                CUDARuntimeError=CudaRuntimeError,
+                memGetInfo=lambda: (world.total_bytes - world.allocated, world.total_bytes),
+                deviceGetByPCIBusId=by_pci,
+            ),
+            driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (CudaRuntimeError,), {})),
+            Event=event,
+            get_elapsed_time=lambda earlier, later: (later.time_s - earlier.time_s) * 1e3,
+            Stream=lambda non_blocking: Stream(world),
+            Device=device,
+            device=SimpleNamespace(get_cublas_handle=lambda: 1),
+        ),
+        random=SimpleNamespace(RandomState=lambda seed: SimpleNamespace(standard_normal=normal)),
+        RawKernel=RawKernel,
+        RawModule=raw_module,
+        empty=empty,
+        asnumpy=np.asarray,
+        rint=np.rint,
+        get_default_memory_pool=lambda: pool,
+        add=into(np.add),
+        multiply=into(np.multiply),
+        divide=into(np.divide),
+        maximum=into(np.maximum),
+        tanh=into(np.tanh),
+        exp=into(np.exp),
+        copyto=lambda target, source: world.launch("cupy_copy", lambda: np.copyto(target, source)),
+    )
+
+
+CTYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: np.uint16}
+
+
+class FakeCublas:
+    """libcublas's products, computed as its manual defines them: columns first, leading dimensions, strides."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.status = 0
+        self.workspace_bytes = 0
+        self.compute_types: list[int] = []
+
+    def cublasCreate_v2(self, handle: Any) -> int:
+        return 0
+
+    def cublasDestroy_v2(self, handle: Any) -> int:
+        return 0
+
+    def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
+        assert stream.value == 0x5000
+        return 0
+
+    def cublasSetWorkspace_v2(self, handle: Any, address: Any, size: Any) -> int:
+        self.workspace_bytes = size.value
+        return 0
+
+    def cublasGetVersion_v2(self, handle: Any, version: Any) -> int:
+        version._obj.value = 130100
+        return 0
+
+    def cublasGemmEx(self, handle: Any, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, *rest: Any) -> int:
+        a, kind_a, lda, b, kind_b, ldb, beta, c, kind_c, ldc, compute, _ = rest
+        product = (opa, opb, m, n, k, alpha, (a, kind_a, lda, 0), (b, kind_b, ldb, 0), beta, (c, kind_c, ldc, 0), 1, compute)
+        return self._product(*product)
+
+    def cublasGemmStridedBatchedEx(self, handle: Any, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, *rest: Any) -> int:
+        a, kind_a, lda, stride_a, b, kind_b, ldb, stride_b, beta, c, kind_c, ldc, stride_c, batch, compute, _ = rest
+        operands = ((a, kind_a, lda, stride_a.value), (b, kind_b, ldb, stride_b.value), (c, kind_c, ldc, stride_c.value))
+        return self._product(opa, opb, m, n, k, alpha, operands[0], operands[1], beta, operands[2], batch, compute)
+
+    def _product(
+        self, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, a: Any, b: Any, beta: Any, c: Any, batch: int, compute: int
+    ) -> int:
+        if self.status:
+            return self.status
+        self.compute_types.append(compute)
+        scale_type = ctypes.c_double if compute == 70 else ctypes.c_float
+        assert isinstance(alpha._obj, scale_type)
+        assert isinstance(beta._obj, scale_type)
+
+        def work() -> None:
+            for index in range(batch):
+                left = _columns(a, (m, k) if opa == 0 else (k, m), index)
+                right = _columns(b, (k, n) if opb == 0 else (n, k), index)
+                total = (left if opa == 0 else left.T) @ (right if opb == 0 else right.T)
+                _columns(c, (m, n), index, alpha._obj.value * total)
+
+        self.world.launch("ampere_sgemm_128x64_tn", work, address=int(a[0].value))
+        return 0
+
+
+def _columns(operand: Any, shape: tuple[int, int], index: int, values: Any = None) -> Any:
+    """A column-major matrix in memory, read as float64 or overwritten."""
+    address, kind, lead, stride = operand
+    rows, columns = shape
+    assert lead >= rows, "leading dimension below the number of rows"
+    dtype = np.dtype(CTYPES[kind])
+    count = lead * (columns - 1) + rows
+    memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address.value + index * stride * dtype.itemsize)
+    flat = np.frombuffer(memory, dtype=dtype)
+    view = np.lib.stride_tricks.as_strided(flat, (rows, columns), (dtype.itemsize, lead * dtype.itemsize))
+    if values is None:
+        if kind == 14:
+            return (view.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        return view.astype(np.float64)
+    if kind == 14:
+        bits = np.asarray(values, dtype=np.float32).view(np.uint32)
+        values = ((bits + np.uint32(0x8000)) >> np.uint32(16)).astype(np.uint16)
+    view[...] = values
+    return view
+
+
+class FakeCupti:
+    """cupti-python: records handed over when they are flushed; they are void once the callback has returned."""
+
+    cuptiError = CuptiError  # noqa: N815 (cupti-python's name)
+    ActivityKind = SimpleNamespace(KERNEL=3, CONCURRENT_KERNEL=10, MEMSET=2)
+
+    def __init__(self) -> None:
+        self.enabled: set[int] = set()
+        self.pending: list[Any] = []
+        self.refuse_enable = False
+        self.requested: Any = None
+        self.completed: Any = None
+
+    def activity_register_callbacks(self, requested: Any, completed: Any) -> None:
+        size, records = requested()
+        assert size >= 1 << 20
+        assert records == 0
+        self.completed = completed
+
+    def activity_enable(self, kind: int) -> None:
+        if self.refuse_enable:
+            raise CuptiError("CUPTI_ERROR_NOT_COMPATIBLE")
+        self.enabled.add(kind)
+
+    def activity_disable(self, kind: int) -> None:
+        self.enabled.discard(kind)
+
+    def activity_flush_all(self, flag: int) -> None:
+        assert flag == 1
+        records, self.pending = self.pending, []
+        self.completed(records)
+        for record in records:
+            vars(record).clear()
+
+    def ran(self, name: str, start: int, end: int, **more: Any) -> None:
+        """A kernel ran; it is recorded while its kind is enabled."""
+        if 10 in self.enabled:
+            fields = {
+                "kind": 10, "name": name, "start": start, "end": end, "grid_x": 16, "grid_y": 32, "grid_z": 1, "block_x": 256, "block_y": 1,
+                "block_z": 1, "registers_per_thread": 122, "static_shared_memory": 1024, "dynamic_shared_memory": 33792, **more,
+            }  # fmt: skip
+            self.pending.append(SimpleNamespace(**fields))

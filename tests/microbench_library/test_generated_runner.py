@@ -1,0 +1,104 @@
+"""Generated kernels: arguments in their order, launches counted, results read back."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microbench.cupy_runner import CupyDevice, open_cupy_device
+from microbench.errors import DeviceLostError, DeviceMemoryError, LaunchError, UnsupportedError
+from microbench.generated_runner import GeneratedRun, load_generated
+from microbench.kernel import Argument, Buffer, Check, Expectation, Kernel, Launch, Slot, Work
+from microbench.operands import contents
+from tests.microbench_library.cuda_fake import PCI_ADDRESS, CudaRuntimeError, World, fake_cupy
+
+ENTRY = "add_turns"
+WORD = Slot(name="value", kind="u32", low=0.0, high=9.0)
+KERNEL = Kernel(
+    name=ENTRY,
+    family="test",
+    instruction="add.u32",
+    module="cuda",
+    level="register",
+    text=".visible .entry add_turns()",
+    buffers=(Buffer(name="source", slots=(WORD,)), Buffer(name="result", slots=(WORD,), written=True)),
+    arguments=(
+        Argument(pointer="source"),
+        Argument(pointer="result"),
+        Argument(scalar="iterations"),
+        Argument(scalar="active_lanes"),
+        Argument(literal=77),
+    ),
+    work=Work(operations={"add.u32": 1.0}),
+    expectation=Expectation(opcodes=("IADD3",), fewest=1, most=1),
+    check=Check(),
+)
+LAUNCH = Launch(mode="full", grid=(2, 1, 1), block=(32, 1, 1), iterations=5, active_lanes=16)
+SOURCE = contents(KERNEL.buffers[0], LAUNCH)["value"]
+CUBIN = b"\x7fELF"
+
+
+def add_turns(grid: Any, block: Any, arguments: Any) -> None:
+    source, result, iterations, lanes, literal = arguments
+    assert (grid, block) == ((2, 1, 1), (32, 1, 1))
+    assert all(isinstance(value, np.uint32) for value in (iterations, lanes, literal))
+    assert (int(lanes), int(literal)) == (16, 77)
+    result.view(np.uint32)[...] = source.view(np.uint32) + iterations
+
+
+@pytest.fixture
+def world() -> World:
+    return World(kernel_s=40e-6)
+
+
+@pytest.fixture
+def device(world: World) -> Iterator[CupyDevice]:
+    with open_cupy_device(PCI_ADDRESS, fake_cupy(world, {ENTRY: add_turns})) as opened:
+        yield opened
+
+
+@pytest.fixture
+def loaded(device: CupyDevice, world: World) -> GeneratedRun:
+    return load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)
+
+
+def test_arguments_come_in_their_order_and_results_come_back(loaded: GeneratedRun) -> None:
+    assert np.array_equal(loaded.results()["result"]["value"], SOURCE + 5)
+    assert np.array_equal(loaded.results(iterations=9)["result"]["value"], SOURCE + 9)
+    assert set(loaded.results()) == {"result"}
+    assert (loaded.registers_per_thread, loaded.shared_bytes_per_block) == (32, 1024)
+
+
+@pytest.mark.parametrize("host_launch_s", [0.0, 5e-6])
+@pytest.mark.parametrize("launches", [1, 7, 400])
+def test_a_run_launches_as_often_as_it_was_told(loaded: GeneratedRun, world: World, launches: int, host_launch_s: float) -> None:
+    loaded.run(1)
+    world.launched.clear()
+    record = loaded.run(launches, host_launch_s=host_launch_s)
+    assert len(world.launched) == launches + 4  # one to load the code, three to time it
+    assert record.launches == launches
+    assert record.segment_s.mean() == pytest.approx(40e-6, rel=0.3)
+
+
+def test_an_illegal_address_loses_the_device(loaded: GeneratedRun, world: World) -> None:
+    world.fail_sync = CudaRuntimeError(700, "cudaErrorIllegalAddress")
+    with pytest.raises(DeviceLostError, match="add_turns: illegal address"):
+        loaded.run(3)
+
+
+def test_what_cannot_be_launched_is_refused(loaded: GeneratedRun, device: CupyDevice, world: World) -> None:
+    with pytest.raises(LaunchError, match="0 launches"):
+        loaded.run(0)
+    with pytest.raises(LaunchError, match="iterations = 4294967296"):
+        loaded.run(1, iterations=2**32)
+    world.total_bytes = 100
+    with pytest.raises(DeviceMemoryError, match="smaller footprint"):
+        load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)
+
+
+def test_a_buffer_on_another_device_is_refused(device: CupyDevice, world: World) -> None:
+    remote = replace(KERNEL, buffers=(Buffer(name="source", slots=(WORD,), location="peer"), KERNEL.buffers[1]))
+    with pytest.raises(UnsupportedError, match="lives on a peer"):
+        load_generated(device, remote, LAUNCH, CUBIN, world.now_ns)

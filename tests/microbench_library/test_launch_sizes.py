@@ -1,0 +1,87 @@
+"""How many launches, graphs, copies and blocks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.specifications import load_gpu
+from microbench.occupancy import resident_blocks
+from microbench.sizing import GRAPH_S, MOST_GRAPH_NODES, SMALLEST_GRAPH, displacing_sets, graph_ladder, graph_launches, segment_launches
+
+A100 = load_gpu("a100-pcie-40gb")
+H200 = load_gpu("h200-sxm")
+V100 = load_gpu("v100-pcie-32gb")
+T4 = load_gpu("t4")
+
+
+@given(st.integers(1, 10**7), st.integers(1, 50))
+def test_segments_hold_all_launches_and_differ_by_one_at_most(launches: int, segments: int) -> None:
+    parts = segment_launches(launches, segments)
+    assert sum(parts) == launches
+    assert len(parts) == min(segments, launches)
+    assert max(parts) - min(parts) <= 1
+
+
+@given(st.integers(1, 10**6), st.integers(1, 50), st.integers(1, 500))
+def test_segments_begin_with_the_first_buffer_set(launches: int, segments: int, sets: int) -> None:
+    parts = segment_launches(launches, segments, sets)
+    assert sum(parts) == launches
+    assert min(parts) >= 1
+    assert len(parts) <= segments
+    assert all(part % sets == 0 for part in parts[:-1])
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 10**6))
+def test_graphs_leave_few_launches_to_be_made_one_by_one(turns: int, sets: int, launches: int) -> None:
+    sizes = graph_ladder(turns * sets, sets)
+    assert list(sizes) == sorted(sizes, reverse=True)
+    assert all(size % sets == 0 for size in sizes)
+    left = launches
+    for size in sizes:
+        left %= size
+    assert left < SMALLEST_GRAPH + sets or not sizes
+
+
+@given(st.floats(1e-7, 1.0), st.floats(1e-6, 1e-4), st.integers(1, 4096))
+def test_a_graph_rotates_through_all_buffers_and_hides_its_own_launch(launch_s: float, host_s: float, sets: int) -> None:
+    size = graph_launches(launch_s, host_s, sets)
+    if size == 1:
+        assert launch_s >= 20 * host_s or (sets == 1 and launch_s >= GRAPH_S)
+    else:
+        assert size % sets == 0
+        assert size * launch_s >= min(GRAPH_S, MOST_GRAPH_NODES * launch_s) * 0.999
+        assert size <= MOST_GRAPH_NODES + sets
+
+
+@given(st.floats(1.0, 1e10), st.floats(1e6, 1e8))
+def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set: float, l2: float) -> None:
+    assert (displacing_sets(working_set, l2) - 1) * working_set >= 2 * l2 * 0.999
+
+
+@pytest.mark.parametrize(
+    ("gpu", "threads", "registers", "shared", "blocks"),
+    [
+        # the limits of CUDA's occupancy calculator, one after the other
+        (A100, 256, 64, 0, 4),  # registers: 16384 of 65536 a block
+        (A100, 128, 255, 0, 2),  # registers by sub-partition: two warps of 8192 each
+        (A100, 1024, 32, 0, 2),  # warps
+        (A100, 32, 16, 0, 32),  # blocks
+        (A100, 256, 32, 49152, 3),  # shared memory: 48 KiB and the reserved 1 KiB, of 164
+        (H200, 384, 168, 232448, 1),  # all shared memory of an SM
+        (V100, 256, 32, 49152, 2),  # 96 KiB, nothing reserved
+        (T4, 1024, 32, 0, 1),  # 32 warps
+        (H200, 1024, 65, 0, 0),  # 65 registers of 1024 threads: not even one
+        (H200, 0, 32, 0, 0),
+    ],
+)
+def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads: int, registers: int, shared: int, blocks: int) -> None:  # type: ignore[no-untyped-def]
+    assert resident_blocks(gpu, threads, registers, shared) == blocks
+
+
+@given(st.integers(1, 1024), st.integers(0, 255), st.integers(0, 200_000))
+def test_a_hungrier_kernel_never_has_more_blocks(threads: int, registers: int, shared: int) -> None:
+    here = resident_blocks(H200, threads, registers, shared)
+    assert resident_blocks(H200, min(1024, threads + 32), registers, shared) <= here
+    assert resident_blocks(H200, threads, registers, shared + 4096) <= here
+    if registers:
+        assert resident_blocks(H200, threads, min(255, registers + 8), shared) <= here

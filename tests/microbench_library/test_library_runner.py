@@ -1,0 +1,218 @@
+"""The runner's laws, over a stand-in for the device."""
+
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.bench import Bench
+from collector.devices.board_runner import open_board_runner
+from collector.devices.tracer import NoTracer
+from collector.errors import DeviceError, RunnerError
+from collector.measurement import RANGE_TOLERANCE, ranged_launch_s
+from estimator.specifications import load_gpu
+from estimator.workload import Operator, make_operator
+from microbench.sizing import DISPLACING_L2_SIZES
+from tests.microbench_library.conftest import OpenBoard, open_fake_board
+from tests.microbench_library.cuda_fake import HOST_LAUNCH_S, CudaRuntimeError, OutOfMemoryError, World, fake_cupy
+
+H200_L2_BYTES = 50e6
+
+
+def product(size: int, precision: str = "fp16") -> Operator:
+    return make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size)
+
+
+SMALL = product(32)
+ADDITION = make_operator("elementwise", "add", "fp32", elements=4096, reads=8192)
+
+
+def test_short_kernels_run_without_gaps_although_the_host_is_slower(open_board: OpenBoard) -> None:
+    with open_board(kernel_s=1e-6, computes=False) as board:  # the host needs five times as long for a launch
+        prepared = board.runner.prepare(SMALL)
+        record = board.runner.run(prepared, 40_000)
+    assert board.world.graphs_launched >= 20
+    assert record.segment_s == pytest.approx(1e-6, rel=0.01)
+
+
+@pytest.mark.parametrize("kernel_s", [0.8e-6, 2e-6, 7e-6, 60e-6, 3e-3])
+@pytest.mark.parametrize("l2_state", ["warm", "cold"])
+def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board: OpenBoard, kernel_s: float, l2_state: str) -> None:
+    with open_board(kernel_s=kernel_s, computes=False) as board:
+        prepared = board.runner.prepare(product(512), l2_state)
+        assert ranged_launch_s(cast(Bench, board), prepared, 0.02) == pytest.approx(kernel_s, rel=0.5 * RANGE_TOLERANCE)
+
+
+def test_long_kernels_are_launched_one_by_one(open_board: OpenBoard) -> None:
+    with open_board(kernel_s=50 * HOST_LAUNCH_S) as board:
+        record = board.runner.run(board.runner.prepare(SMALL), 40)
+    assert board.world.graphs_launched == 0
+    assert record.segment_s == pytest.approx(50 * HOST_LAUNCH_S, rel=0.05)
+
+
+@given(st.integers(1, 3000), st.sampled_from([0.7e-6, 30e-6, 1e-3]))
+def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) -> None:
+    with open_fake_board(kernel_s=kernel_s, computes=False) as board:
+        prepared = board.runner.prepare(ADDITION)
+        board.world.launched.clear()
+        before_ns = board.world.now_ns()
+        record = board.runner.run(prepared, launches)
+        assert len(board.world.launched) == launches == record.launches
+        assert before_ns <= record.start_ns < record.end_ns == board.world.now_ns()
+        mean_s = record.segment_s.mean()
+        assert mean_s >= kernel_s * 0.999
+        assert 1 <= len(record.segment_s) <= 20
+
+
+def test_the_segments_of_a_run_add_up_to_it(open_board: OpenBoard) -> None:
+    with open_board(kernel_s=2e-6, computes=False) as board:
+        record = board.runner.run(board.runner.prepare(SMALL), 20_000)
+    assert record.segment_s.mean() * 20_000 == pytest.approx((record.end_ns - record.start_ns) * 1e-9, rel=0.02)
+
+
+def test_an_operator_that_costs_the_host_much_is_launched_from_graphs(open_board: OpenBoard) -> None:
+    """A kernel that would hide any plain launch, under a framework that takes longer than the kernel."""
+    with open_board(kernel_s=150e-6, computes=False) as board:
+        board.world.framework_s = 200e-6
+        record = board.runner.run(board.runner.prepare(SMALL), 2000)
+    assert record.segment_s == pytest.approx(150e-6, rel=0.05)
+
+
+def test_cold_operands_displace_the_cache_and_take_turns(open_board: OpenBoard) -> None:
+    operator = product(1024)
+    with open_board(kernel_s=10e-6, computes=False) as board:
+        warm, cold = board.runner.prepare(operator, "warm"), board.runner.prepare(operator, "cold")
+        assert warm.buffer_sets == 1
+        assert (cold.buffer_sets - 1) * cold.working_set_bytes >= DISPLACING_L2_SIZES * H200_L2_BYTES
+        board.world.addresses.clear()
+        board.runner.run(cold, 3 * cold.buffer_sets)
+        addresses = board.world.addresses
+    assert len(set(addresses)) == cold.buffer_sets
+    assert addresses[: cold.buffer_sets] == addresses[cold.buffer_sets : 2 * cold.buffer_sets]
+
+
+def test_cold_operands_too_small_to_displace_the_cache_are_refused(open_board: OpenBoard) -> None:
+    with open_board() as board, pytest.raises(RunnerError, match="too small to displace the L2"):
+        board.runner.prepare(product(8), "cold")
+
+
+def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board: OpenBoard) -> None:
+    with open_board(computes=False) as board:
+        prepared = board.runner.prepare(make_operator("gemm", "linear", "fp32", batch=1, m=2048, n=2048, k=64))
+        again = board.runner.prepare(make_operator("gemm", "linear", "fp32", batch=1, m=2048, n=2048, k=64))
+    assert prepared == again
+    assert prepared.kernel_name == "ampere_sgemm_128x64_tn"
+    assert (prepared.grid, prepared.block, prepared.registers_per_thread) == ((16, 32, 1), (256, 1, 1), 122)
+    assert (prepared.tile_m, prepared.tile_n, prepared.split_k, prepared.transpose) == (64, 128, 1, "tn")
+    assert prepared.shared_bytes_per_block == 34816
+    assert prepared.blocks_per_sm == 2  # 122 registers of 256 threads: two blocks of 32768
+    assert prepared.untraced == ""
+
+
+def test_without_a_tracer_kernels_run_and_the_reason_is_kept(open_board: OpenBoard) -> None:
+    with open_board(tracer=NoTracer("CUPTI is not installed")) as board:
+        prepared = board.runner.prepare(SMALL)
+        assert board.runner.run(prepared, 10).launches == 10
+    assert prepared.kernel_name == ""
+    assert prepared.blocks_per_sm == 0
+    assert prepared.untraced == "CUPTI is not installed"
+
+
+def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board: OpenBoard) -> None:
+    with open_board(total_bytes=10**9) as board:
+        big = product(32_768)
+        assert not board.runner.supports(big)
+        board.world.largest_allocation = 0
+        with pytest.raises(RunnerError, match="needs 6.5 GB, 1.0 GB are free"):
+            board.runner.prepare(big)
+        assert board.world.largest_allocation == 0
+
+
+def test_a_full_memory_is_cleared_of_older_kernels(open_board: OpenBoard) -> None:
+    with open_board() as board:
+        prepared = [board.runner.prepare(product(size)) for size in (32, 64, 96, 128, 160, 192)]
+        records = [board.runner.run(one, 5) for one in prepared]  # the first ones are bound again
+    assert all(record.launches == 5 for record in records)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        (OutOfMemoryError("Out of memory allocating 5 bytes"), RunnerError, "Out of memory"),
+        (CudaRuntimeError(2, "cudaErrorMemoryAllocation: out of memory"), RunnerError, "out of memory"),
+        (CudaRuntimeError(1, "cudaErrorInvalidValue: invalid argument"), RunnerError, "invalid argument"),
+        (CudaRuntimeError(700, "cudaErrorIllegalAddress"), DeviceError, "illegal address"),
+        (CudaRuntimeError(719, "cudaErrorLaunchFailure"), DeviceError, "launch failure"),
+        (CudaRuntimeError(46, "cudaErrorDevicesUnavailable"), DeviceError, "nvidia-smi"),
+        (CudaRuntimeError(999, "cudaErrorUnknown"), DeviceError, "unknown error"),
+    ],
+)
+@pytest.mark.parametrize("place", ["fail_launch", "fail_sync"])
+def test_cudas_errors_say_whether_a_campaign_goes_on(
+    open_board: OpenBoard, fault: Exception, error: type[Exception], words: str, place: str
+) -> None:
+    with open_board() as board:
+        prepared = board.runner.prepare(ADDITION)
+        setattr(board.world, place, fault)
+        with pytest.raises(error, match=words) as caught:
+            board.runner.run(prepared, 10)
+        assert isinstance(caught.value, RunnerError) == (error is RunnerError)
+        assert "\n" not in str(caught.value)
+        setattr(board.world, place, None)
+
+
+def test_a_refused_kernel_leaves_the_runner_fit_for_the_next(open_board: OpenBoard) -> None:
+    with open_board() as board:
+        board.world.fail_launch = OutOfMemoryError("Out of memory")
+        with pytest.raises(RunnerError):
+            board.runner.prepare(SMALL)
+        board.world.fail_launch = None
+        assert board.runner.run(board.runner.prepare(SMALL), 10).launches == 10
+
+
+def test_a_failed_capture_ends_and_the_stream_works_on(open_board: OpenBoard) -> None:
+    with open_board(kernel_s=1e-6) as board:
+        board.cublas.status = 15
+        with pytest.raises(RunnerError, match="not supported"):
+            board.runner.prepare(SMALL)
+        board.cublas.status = 0
+        assert board.world.captured is None
+        assert board.runner.run(board.runner.prepare(SMALL), 10).launches == 10
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "shape", "reference"),
+    [
+        ("elementwise", "mul", {"elements": 4096, "reads": 8192}, lambda x, y: x * y),
+        ("elementwise", "relu", {"elements": 4096, "reads": 4096}, lambda x: np.maximum(x, 0)),
+        ("copy", "transpose", {"elements": 4096, "reads": 4096}, lambda x: x.T.ravel()),
+    ],
+)
+def test_without_pytorch_cupys_kernels_compute_what_they_should(
+    open_board: OpenBoard, family: str, name: str, shape: dict[str, int], reference
+) -> None:  # type: ignore[no-untyped-def]
+    with open_board() as board:
+        prepared = board.runner.prepare(make_operator(family, name, "fp32", **shape))
+        board.runner.run(prepared, 3)
+        values = board.runner.bound(prepared).host_values(0)
+    assert prepared.library == "cupy"
+    assert values.output == pytest.approx(reference(*values.inputs), rel=1e-6)
+
+
+def test_without_pytorch_the_refusal_says_what_to_install(open_board: OpenBoard) -> None:
+    softmax = make_operator("softmax", "softmax", "fp32", rows=8, dim=8)
+    with open_board() as board:
+        assert not board.runner.supports(softmax)
+        with pytest.raises(RunnerError, match=r"wattprint\[torch\].*does not see the board"):
+            board.runner.prepare(softmax)
+
+
+def test_a_board_that_cuda_does_not_see_is_a_device_error() -> None:
+    world = World()
+    with (
+        pytest.raises(DeviceError, match="0000:01:00.0.*CUDA_VISIBLE_DEVICES"),
+        open_board_runner("0000:01:00.0", load_gpu("h200-sxm"), world.now_ns, tracer=NoTracer(""), cupy=fake_cupy(world)),
+    ):
+        pass

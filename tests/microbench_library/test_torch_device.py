@@ -1,0 +1,70 @@
+"""PyTorch on another library's stream: which stream and graph it is given; a stand-in for the module."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from microbench.errors import DeviceLostError
+from microbench.torch_runner import open_torch_device
+
+
+def fake_torch(calls: list[Any], fault: Exception | None = None) -> Any:
+    """What of PyTorch's CUDA part the load uses, noting the calls."""
+
+    @contextmanager
+    def entered(name: str, *details: Any) -> Iterator[None]:
+        calls.append((f"enter {name}", *details))
+        yield
+        calls.append((f"leave {name}",))
+
+    def external(pointer: int, device: str) -> str:
+        if fault is not None:
+            raise fault
+        return f"stream {pointer:#x} on {device}"
+
+    def graph() -> Any:
+        return SimpleNamespace(replay=lambda: calls.append(("replay",)))
+
+    return SimpleNamespace(
+        OutOfMemoryError=type("OutOfMemoryError", (RuntimeError,), {}),
+        no_grad=lambda: entered("no_grad"),
+        cuda=SimpleNamespace(
+            is_available=lambda: True,
+            ExternalStream=external,
+            device=lambda ordinal: entered("device", ordinal),
+            stream=lambda stream: entered("stream", stream),
+            CUDAGraph=graph,
+            graph=lambda graph, stream, capture_error_mode: entered("graph", stream, capture_error_mode),
+            empty_cache=lambda: calls.append(("empty_cache",)),
+        ),
+    )
+
+
+def test_work_goes_on_the_stream_that_was_given_and_memory_comes_back() -> None:
+    calls: list[Any] = []
+    with open_torch_device(1, 0x5000, fake_torch(calls)) as device:
+        assert device.device == "cuda:1"
+        assert ("enter stream", "stream 0x5000 on cuda:1") in calls
+    assert calls[-1] == ("empty_cache",)
+
+
+def test_a_graph_is_captured_on_that_stream_and_replayed_without_capturing_again() -> None:
+    calls: list[Any] = []
+    with open_torch_device(0, 0x5000, fake_torch(calls)) as device:
+        work: Callable[[], None] = lambda: calls.append(("work",))  # noqa: E731
+        replay = device.capture(work)
+        start = calls.index(("enter graph", "stream 0x5000 on cuda:0", "thread_local"))
+        assert calls[start + 1 : start + 3] == [("work",), ("leave graph",)]
+        replay()
+        replay()
+    assert calls.count(("work",)) == 1
+    assert calls.count(("replay",)) == 2
+
+
+def test_a_lost_board_is_said_to_be_lost() -> None:
+    fault = RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+    with pytest.raises(DeviceLostError, match="opening PyTorch"), open_torch_device(0, 1, fake_torch([], fault)):
+        pass
