@@ -1,7 +1,7 @@
 """A bench: one board with its sensors, its runner and its clock; `open_bench` is the only choice of backend."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from collector.devices.board_runner import open_board_runner
 from collector.devices.host_clock import HostClock
 from collector.devices.nvml import NvmlBoard, open_board
 from collector.errors import DeviceError, DriverError
+from collector.pmd.sensor import open_pmd
 from collector.replay.play import PlayedClock, PlayedGpu, PlayedRunner, PlayedSensor, open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
@@ -19,6 +20,18 @@ from estimator.specifications import load_gpu
 
 SIMULATED: Final = "sim:"
 REPLAYED: Final = "replay:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruments:
+    """What can be read and told without running anything on the board: a bench without its runner."""
+
+    word: str
+    gpu: Gpu
+    sensors: tuple[PowerSensor, ...]
+    clock: Clock
+    simulated: bool
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +58,15 @@ def bench_words() -> tuple[str, ...]:
 
 
 @contextmanager
-def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults | None = None) -> Iterator[Bench]:
+def open_bench(word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "", faults: Faults | None = None) -> Iterator[Bench]:
     """Open the board that a `--gpu` word names, and leave it as it was found.
 
     `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` decides all its
     chance, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
     `replay:FILE` answers from a recorded run, which has its own chance and its own meter.  Any other word names a real board:
-    an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold.
+    an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold, and `meter_port` is the
+    serial port of an external meter in its supply lines.
 
     Raises DriverError without an NVIDIA driver, DeviceError for a word that names nothing here, BoardProfileError for a
     profile that cannot be used.
@@ -62,7 +76,7 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults 
             yield bench
         return
     if not word.startswith(SIMULATED):
-        with open_real(word, seed=seed) as bench:
+        with open_real(word, seed=seed, meter_port=meter_port) as bench:
             yield bench
         return
     with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
@@ -78,32 +92,52 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, faults: Faults 
 
 
 @contextmanager
-def open_real(word: str, *, seed: int = 0) -> Iterator[Bench]:
-    """A real board, its own sensor polled, CuPy's and PyTorch's kernels on it.
+def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "") -> Iterator[Instruments]:
+    """The instruments of the board that a `--gpu` word names; on a real board nothing is run and no context is made.
+
+    Raises what `open_bench` raises, and DeviceError for a recording, which answers only what it was asked.
+    """
+    if word.startswith(REPLAYED):
+        raise DeviceError(f"--gpu {word}: a program cannot be run on a recording; name a board, or sim:PROFILE")
+    if word.startswith(SIMULATED):
+        with open_simulated(word.removeprefix(SIMULATED), seed=seed) as board:
+            sensors = (board.sensor, board.meter) if meter else (board.sensor,)
+            yield Instruments(word=word, gpu=board.gpu, sensors=sensors, clock=board.clock, simulated=True)
+        return
+    try:
+        with ExitStack() as stack:
+            real = stack.enter_context(open_board(word))
+            meters = (stack.enter_context(open_pmd(meter_port)),) if meter_port else ()
+            yield Instruments(
+                word=word, gpu=real.gpu, sensors=(real.sensor, *meters), clock=HostClock(), simulated=False, notes=_spoilers(real)
+            )
+    except DriverError as error:
+        raise DriverError(f"no GPU {word!r} here: {error}; simulated boards: {', '.join(bench_words())}") from error
+
+
+@contextmanager
+def open_real(word: str, *, seed: int = 0, meter_port: str = "") -> Iterator[Bench]:
+    """A real board, its own sensor polled, a meter where a port is named, CuPy's and PyTorch's kernels on it.
 
     Raises DriverError without an NVIDIA driver, DeviceError for a word that names no board, a board without a
     specification, and where CuPy is missing or cannot reach the board.
     """
-    try:
-        with open_board(word) as board:
-            identity = board.gpu.identity()
-            if not identity.canonical_name:
-                raise DeviceError(f"{identity.name} has no specification; write configs/gpus/NAME.toml (docs/how-to/add-a-gpu.md)")
-            spec = load_gpu(identity.canonical_name)
-            clock = HostClock()
-            with open_board_runner(identity.pci_address, spec, clock.now_ns, seed=seed) as runner:
-                yield Bench(
-                    word=word,
-                    gpu=board.gpu,
-                    sensors=(board.sensor,),
-                    runner=runner,
-                    clock=clock,
-                    gpu_spec=spec,
-                    simulated=False,
-                    notes=_spoilers(board),
-                )
-    except DriverError as error:
-        raise DriverError(f"no GPU {word!r} here: {error}; simulated boards: {', '.join(bench_words())}") from error
+    with open_instruments(word, meter_port=meter_port) as instruments:
+        identity = instruments.gpu.identity()
+        if not identity.canonical_name:
+            raise DeviceError(f"{identity.name} has no specification; write configs/gpus/NAME.toml (docs/how-to/add-a-gpu.md)")
+        spec = load_gpu(identity.canonical_name)
+        with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed) as runner:
+            yield Bench(
+                word=word,
+                gpu=instruments.gpu,
+                sensors=instruments.sensors,
+                runner=runner,
+                clock=instruments.clock,
+                gpu_spec=spec,
+                simulated=False,
+                notes=instruments.notes,
+            )
 
 
 def _spoilers(board: NvmlBoard) -> tuple[str, ...]:

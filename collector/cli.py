@@ -17,7 +17,7 @@ from estimator.errors import EstimatorError
 DEFAULT_OUTPUT: Final = "dataset.parquet"
 DEFAULT_CAMPAIGN: Final = "quick"
 
-COMMANDS: Final = ("clocks", "devices", "doctor", "export", "pmd", "sensor")
+COMMANDS: Final = ("clocks", "correct", "devices", "doctor", "export", "pmd", "run", "sensor")
 """Commands; `name` is `name_command` in collector/commands/name.py."""
 
 

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 
 from collector.devices.protocols import Gpu
 from collector.errors import ClockError, ClockListError
-from estimator.clock_list import parse_clocks
+from estimator.clock_list import parse_clock_numbers
 from estimator.errors import OperatingPointError
-from estimator.gpu import GpuSpec
 
 CURRENT = "current"
 """The word for "leave the clocks alone"."""
@@ -48,7 +47,7 @@ def held_clock(gpu: Gpu) -> Iterator[ClockHold]:
         hold.set(None)
 
 
-def clocks_from_text(text: str, gpu: Gpu, spec: GpuSpec) -> tuple[float | None, ...]:
+def clocks_from_text(text: str, gpu: Gpu) -> tuple[float | None, ...]:
     """SM clocks [MHz] from "510,900,1410", "510:1410:90", "all" or "current" (None: leave the clock alone), ascending.
 
     Raises ClockListError for an empty list and text that is no clock, ClockError for a clock that the board does not
@@ -65,7 +64,7 @@ def clocks_from_text(text: str, gpu: Gpu, spec: GpuSpec) -> tuple[float | None, 
     if not word.strip(","):
         raise ClockListError("no clock is named; give 510,900,1410 or LO:HI:STEP in MHz, all or current")
     try:
-        asked = parse_clocks(text, spec)
+        asked = parse_clock_numbers(text)
     except OperatingPointError as error:
         raise ClockListError(str(error)) from error
     return tuple(dict.fromkeys(_supported(clock, supported) for clock in asked))

@@ -10,6 +10,7 @@ CollectorError                 what could not be done, with its remedy
 ├── BoardProfileError          the profile of a simulated board is wrong
 ├── SensorError                readings from which a sensor cannot be characterised
 ├── CampaignError              a campaign file or its arguments cannot be used
+├── ProgramError               a command that cannot be started
 └── DatasetError               a dataset is missing, damaged or foreign
 
 A message says what, which value, what the limit is and what to do.  The command prints it as one line
@@ -59,3 +60,11 @@ class CampaignError(CollectorError):
 
 class DatasetError(CollectorError):
     """A dataset is missing, damaged or foreign."""
+
+
+class ProgramError(CollectorError):
+    """A command that cannot be started; `exit_status` is what a shell would give."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status

@@ -16,6 +16,11 @@ def parse_clocks(text: str, gpu: GpuSpec) -> tuple[float, ...]:
     """
     if text.strip().lower() == "all":
         return tuple(float(clock) for clock in gpu.clocks_mhz())
+    return parse_clock_numbers(text)
+
+
+def parse_clock_numbers(text: str) -> tuple[float, ...]:
+    """The same without "all", for a list that is to be held against a board's own clocks.  Raises OperatingPointError."""
     clocks: set[float] = set()
     for part in text.split(","):
         clocks.update(_range(part) if ":" in part else [_clock(part, text)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import asked_clocks, duration_s, one_board, perhaps_recorded, require_dataset_packages, simulated_meter
+from collector.commands.options import asked_clocks, duration_s, meter_arguments, one_board, perhaps_recorded, require_dataset_packages
 from collector.commands.output import note, say
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
@@ -49,11 +49,11 @@ def measure_campaign(
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     spec = load_campaign(campaign)
     chosen = _families(families)
-    with open_bench(one_board(gpu), seed=seed, meter=simulated_meter(pmd, gpu)) as opened, perhaps_recorded(opened, record) as bench:
+    with open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened, perhaps_recorded(opened, record) as bench:
         if not quiet:
             for line in bench.notes:
                 note(f"warning: {line}")
-        clocks = asked_clocks(freqs, bench, "--freqs")
+        clocks = asked_clocks(freqs, bench.gpu, "--freqs")
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
         if dry_run:
             say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))

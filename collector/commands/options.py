@@ -13,6 +13,7 @@ from collector.errors import ClockListError, CollectorError, DeviceError
 
 if TYPE_CHECKING:
     from collector.bench import Bench
+    from collector.devices.protocols import Gpu
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 DATASET_PACKAGES: Final = ("pyarrow",)
@@ -35,7 +36,9 @@ class OutputFile(click.Path):
 gpu_option = click.option(
     "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE."
 )
-meter_option = click.option("--pmd", default="", metavar="PORT|sim", help="External power meter: `sim` puts one on a simulated board.")
+meter_option = click.option(
+    "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
+)
 record_option = click.option("--record", type=OutputFile(), metavar="FILE", help="Record the run, for --gpu replay:FILE.")
 seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
 
@@ -60,15 +63,17 @@ def require_dataset_packages() -> None:
             raise CollectorError(f"{name} is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
 
 
-def simulated_meter(pmd: str, word: str) -> bool:
-    """Whether a simulated board gets its meter.  Raises DeviceError for a meter that cannot be driven."""
+def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
+    """What `--pmd` means to `open_bench`.  Raises DeviceError for a meter that cannot be where the board is."""
+    kind = word.strip().partition(":")[0] if ":" in word and word.strip().startswith(("sim:", "replay:")) else ""
     if not pmd:
-        return False
-    if pmd == SIMULATED_METER and word.strip().startswith("sim:"):
-        return True
-    if pmd == SIMULATED_METER:
-        raise DeviceError(f"--pmd sim is the meter of a simulated board, not of {word!r}")
-    raise DeviceError(f"--pmd {pmd}: meters on a serial port are not driven by this version; simulated boards take --pmd sim")
+        return {}
+    if kind == "replay":
+        raise DeviceError("--pmd: a recording has the meter that it was made with; leave the option out")
+    if (pmd == SIMULATED_METER) != (kind == "sim"):
+        meter = "the meter of a simulated board" if pmd == SIMULATED_METER else "a meter on a serial port"
+        raise DeviceError(f"--pmd {pmd} is {meter}, which cannot be at {word!r}; simulated boards take --pmd sim, real ones a port")
+    return {"meter": True} if kind == "sim" else {"meter_port": pmd}
 
 
 @contextmanager
@@ -90,12 +95,12 @@ def one_board(word: str) -> str:
     return word.strip()
 
 
-def asked_clocks(text: str, bench: "Bench", option: str) -> tuple[float | None, ...]:
+def asked_clocks(text: str, gpu: "Gpu", option: str) -> tuple[float | None, ...]:
     """SM clocks [MHz] of a board, None for its present one.  Raises BadParameter, naming the option, for a text that names none."""
     from collector.clocks import clocks_from_text
 
     try:
-        return clocks_from_text(text, bench.gpu, bench.gpu_spec)
+        return clocks_from_text(text, gpu)
     except ClockListError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
 

@@ -1,9 +1,13 @@
 """How a command of `collect` speaks: results on stdout, everything else on stderr."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
+
+from collector.errors import CollectorError
+from estimator.whole_file import write_whole
 
 
 def say(result: Any) -> None:
@@ -12,6 +16,14 @@ def say(result: Any) -> None:
         click.echo("\n".join(result))
     else:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
+
+
+def write_document(path: Path, document: Any) -> None:
+    """A JSON document as a file, whole or not at all.  Raises CollectorError for a path that cannot be written."""
+    try:
+        write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise CollectorError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that is there") from error
 
 
 def note(line: str) -> None:

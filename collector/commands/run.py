@@ -1,0 +1,111 @@
+"""`collect run`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from collector.commands.options import (
+    CONTEXT,
+    OutputFile,
+    asked_clocks,
+    gpu_option,
+    meter_arguments,
+    meter_option,
+    one_board,
+    output_options,
+    seed_option,
+)
+from collector.commands.output import note, say, write_document
+from collector.commands.stopping import stoppable
+from collector.errors import ProgramError
+
+if TYPE_CHECKING:
+    from collector.bench import Instruments
+    from collector.program import ProgramRun
+    from collector.sensor.calibration import SensorCalibration
+
+
+@click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
+@gpu_option
+@click.option("--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current.")
+@click.option(
+    "--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Run the command so many times at each clock."
+)
+@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="What `collect sensor` found for this board.")
+@meter_option
+@click.option("--out", type=OutputFile(), metavar="RUN.json", help="Write the JSON document to a file as well.")
+@seed_option
+@output_options
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run_command(
+    gpu: str,
+    freqs: str,
+    repeats: int,
+    sensor: Path | None,
+    pmd: str,
+    out: Path | None,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
+
+    Write `--` before the command: collect run --gpu 0 -- python train.py.  The board rests for a second or more before and
+    after each run, so that a sensor that lags loses nothing.  With --json the command's own output goes to stderr.
+    The exit status is the command's; 130 after an interruption.
+    """
+    from collector.bench import open_instruments
+    from collector.clocks import held_clock
+    from collector.program import measure_program
+    from collector.program_display import run_document, run_lines
+    from collector.sampling import Sampler
+
+    runs: list[tuple[float | None, ProgramRun]] = []
+    with (
+        stoppable(),
+        open_instruments(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as instruments,
+        held_clock(instruments.gpu) as hold,
+    ):
+        if not quiet:
+            for line in instruments.notes:
+                note(f"warning: {line}")
+        sampler = Sampler(instruments.gpu, instruments.sensors)
+        calibration = _calibration(instruments, sampler, sensor)
+        clocks = asked_clocks(freqs, instruments.gpu, "--freqs")
+        try:
+            for clock in clocks:
+                hold.set(clock)
+                for index in range(repeats):
+                    if verbose:
+                        note(f"run {len(runs) + 1} of {repeats * len(clocks)}")
+                    stdout = sys.stderr if as_json else None
+                    runs.append((clock, measure_program(instruments, sampler, command, calibration, index=index, stdout=stdout)))
+        except ProgramError as error:
+            note(f"collect run: {error}")
+            return error.exit_status
+        document = run_document(command, instruments, calibration, runs)
+    if out is not None:
+        write_document(out, document)
+    say(document if as_json else run_lines(document))
+    return next((run.exit_status for _, run in runs if run.exit_status), 0)
+
+
+def _calibration(instruments: "Instruments", sampler: Any, sensor: Path | None) -> "SensorCalibration":
+    """What is known of the board's sensor; nothing where no file is named."""
+    from collector.sensor.calibration import SensorCalibration, read_calibration
+
+    identity = instruments.gpu.identity()
+    if sensor is not None:
+        return read_calibration(sensor, identity.uuid, identity.driver)
+    return SensorCalibration(
+        gpu_uuid=identity.uuid,
+        driver=identity.driver,
+        sensor=sampler.sensor_name,
+        field=sampler.field,
+        averaging="undetermined",
+        n_updates=0,
+    )

@@ -1,0 +1,157 @@
+"""`collect run`: the energy of a program on a board whose power the program itself decides."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collector.nvml.stub import SLOTS, Boards, built
+
+REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
+UUID = "GPU-abc00000-1111-2222-3333-444444444444"
+
+PROGRAM = f"""
+import mmap, os, struct, sys, time
+def put(name, value):
+    block[8 * {SLOTS!r}.index(name):][:8] = struct.pack("q", value)
+with open(os.environ["WATTPRINT_NVML_STUB"], "r+b") as file:
+    block = memoryview(mmap.mmap(file.fileno(), 0))
+    start = time.monotonic(); energy = 0.0
+    while (now := time.monotonic()) < start + {BUSY_S}:
+        put("power_mw", {1000 * BUSY_W:.0f} + int(now * 50) % 3); time.sleep(0.02)
+    put("power_mw", {1000 * REST_W:.0f})
+print(os.environ["CUDA_VISIBLE_DEVICES"])
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="session")
+def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Boards:
+    made = Boards(tmp_path / "boards")
+    made.set(power_mw=int(1000 * REST_W), fail_energy=3)
+    return made
+
+
+@pytest.fixture
+def environment(boards: Boards, library_folder: Path, tmp_path: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    changes = {
+        "LD_LIBRARY_PATH": str(library_folder),
+        "WATTPRINT_NVML_STUB": str(boards.path),
+        "WATTPRINT_STATE": str(tmp_path / "state"),
+    }
+    return {**kept, **changes}
+
+
+@pytest.fixture
+def known_sensor(tmp_path: Path) -> Path:
+    """A sensor that shows the present power every 20 ms."""
+    path = tmp_path / "sensor.json"
+    document: dict[str, Any] = {
+        "gpu_uuid": UUID,
+        "driver": "570.86.15",
+        "sensor": "nvml",
+        "field": "instant",
+        "averaging": "none",
+        "n_updates": 1000,
+        "update_period_s": 0.02,
+        "window_s": 0.0,
+        "delay_s": 0.0,
+        "gain": 1.0,
+        "gain_std": 0.001,
+        "offset_w": 0.0,
+        "offset_std_w": 0.1,
+        "settle_s": 0.1,
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def collected(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "collector.cli", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=90)
+
+
+def test_energy_and_exit_status_of_a_program(environment: dict[str, str], known_sensor: Path) -> None:
+    ended = collected(environment, "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
+    assert ended.returncode == 7, ended.stderr
+    assert ended.stderr.splitlines() == [UUID], "the program's own output goes to stderr, and it sees the measured board alone"
+    document = json.loads(ended.stdout)
+    (run,) = document["runs"]
+    assert run["rest_w"] == pytest.approx(REST_W, abs=0.5)
+    assert run["above_rest_j"] == pytest.approx((BUSY_W - REST_W) * BUSY_S, rel=0.05)
+    assert run["energy_j"] == pytest.approx(run["above_rest_j"] + run["rest_w"] * run["latency_s"])
+    assert abs(run["above_rest_j"] - (BUSY_W - REST_W) * BUSY_S) < 4.0 * run["energy_std_j"]
+    assert run["latency_s"] > BUSY_S
+    assert document["simulated"] is False
+
+
+def test_an_unknown_sensor_widens_the_error_and_is_said(environment: dict[str, str]) -> None:
+    ended = collected(environment, "--json", "--", sys.executable, "-c", PROGRAM, "0")
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["runs"][0]["energy_std_j"] > 0.04 * document["runs"][0]["energy_j"]
+    assert any("collect sensor" in line for line in document["notes"])
+
+
+def test_clocks_are_held_for_the_program_and_given_back(environment: dict[str, str], boards: Boards) -> None:
+    ended = collected(environment, "--freqs", "900,1500", "--json", "--", sys.executable, "-c", "pass")
+    assert ended.returncode == 0, ended.stderr
+    assert [clock["asked_sm_clock_mhz"] for clock in json.loads(ended.stdout)["clocks"]] == [900.0, 1500.0]
+    assert (boards.get("lock_calls"), boards.get("lock_high"), boards.get("reset_calls")) == (2, 0, 1)
+
+
+@pytest.mark.parametrize(("command", "status"), [(["no-such-command"], 127), (["."], 126), (["sh", "-c", "kill -9 $$"], 137)])
+def test_a_command_that_fails_gives_a_shells_status(command: list[str], status: int, environment: dict[str, str]) -> None:
+    ended = collected(environment, "--", *command)
+    assert ended.returncode == status
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+    marker = tmp_path / "running"
+    script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(60)"
+    command = [sys.executable, "-m", "collector.cli", "run", "--freqs", "900", "--", sys.executable, "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 30.0
+    while not marker.exists() or not marker.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.split("\n")[-2] == "collect: interrupted"
+    assert "Traceback" not in errors
+    assert boards.get("lock_high") == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["--freqs", "nonsense", "--", "true"], 2, "no list of clocks"),
+        (["--repeats", "0", "--", "true"], 2, "repeats"),
+        ([], 2, "COMMAND"),
+        (["--gpu", "7", "--", "true"], 1, "boards:"),
+        (["--gpu", "0,1", "--", "true"], 1, "several boards"),
+        (["--gpu", "replay:x", "--", "true"], 1, "recording"),
+        (["--sensor", "missing.json", "--", "true"], 1, "missing.json"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], status: int, reason: str, environment: dict[str, str]) -> None:
+    ended = collected(environment, *arguments)
+    assert ended.returncode == status
+    assert ended.stderr.count("\n") == 1
+    assert reason in ended.stderr
