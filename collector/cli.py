@@ -1,78 +1,17 @@
-"""The command `collect`: a campaign, and a list of commands each of which is loaded when it is asked for."""
+"""The command `collect`: its entry; what it does stands in `collector.commands`."""
 
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Final
 
-import click
+from estimator.entry import enter
 
-from collector.commands.options import CONTEXT, OutputFile, gpu_option, meter_option, output_options, record_option
-from collector.errors import CollectorError
-from estimator import __version__
-from estimator.command_line import DONE, run_command
-from estimator.errors import EstimatorError
-
-DEFAULT_OUTPUT: Final = "dataset.parquet"
-DEFAULT_CAMPAIGN: Final = "quick"
-
-COMMANDS: Final = ("clocks", "correct", "devices", "doctor", "export", "pmd", "run", "sensor")
-"""Commands; `name` is `name_command` in collector/commands/name.py."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-class CommandList(click.Group):
-    """The commands of `collect`, each imported when it is named."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None where there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"collector.commands.{cmd_name}"), f"{cmd_name}_command")
-        return command
-
-
-@click.group(
-    cls=CommandList,
-    invoke_without_command=True,
-    context_settings=CONTEXT,
-    epilog="Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but data were rejected, 130 interrupted.",
-)
-@gpu_option
-@click.option("--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current.")
-@click.option("--out", type=OutputFile(), default=DEFAULT_OUTPUT, show_default=True, help="Dataset to write.")
-@click.option("--campaign", default=DEFAULT_CAMPAIGN, show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
-@click.option("--families", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
-@click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h.")
-@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
-@meter_option
-@click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order.")
-@record_option
-@click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing.")
-@output_options
-@click.version_option(__version__, prog_name="collect")
-@click.pass_context
-def collect_command(context: click.Context, /, **options: Any) -> int:
-    """Measure latency, power and energy of GPU kernels into a Parquet dataset.
-
-    Characterises the power sensor, measures idle power at each clock, then runs every kernel for as long as the
-    sensor needs.  Clocks are given back however it ends; finished rows are never lost.
-    """
-    if context.invoked_subcommand is not None:
-        return DONE
-    from collector.commands.campaign import measure_campaign
-
-    return measure_campaign(**options)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of `collect`."""
-    return run_command(collect_command, arguments, "collect", (CollectorError, EstimatorError))
+def main(arguments: "Sequence[str] | None" = None) -> int:
+    """Run `collect` and return its exit status."""
+    return enter("collect", "collector.commands.collect", arguments)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,50 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
+
+from estimator.entry import INTERRUPTED
 
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 DONE_WITH_WARNINGS: Final = 3
-INTERRUPTED: Final = 130
 
 LONGEST_LINE: Final = 2000
 """Characters of an error; an argument or a field that is longer is cut in its middle."""
+
+
+class OutputFile(click.Path):
+    """A file to write: its text must name one."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for one with a null byte."""
+        named_file(ctx, param, str(value))
+        return super().convert(value, param, ctx)
+
+
+def named_file(context: click.Context | None, parameter: click.Parameter | None, text: str | None) -> str | None:
+    """A text that can name a file, or None.  Raises BadParameter for an empty one and for one with a null byte."""
+    if text is None:
+        return None
+    if not text.strip():
+        raise click.BadParameter("an empty text names no file", context, parameter)
+    if "\0" in text:
+        raise click.BadParameter("a null byte is no part of a file's name", context, parameter)
+    return text
+
+
+def named_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts each of which can name a file.  Raises BadParameter as `named_file`."""
+    for text in texts:
+        named_file(context, parameter, text)
+    return texts
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:

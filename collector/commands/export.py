@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from collector.commands.options import CONTEXT, OutputFile, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import say
-from estimator.command_line import DONE
+from estimator.command_line import DONE, OutputFile
 
 
 @click.command("export", context_settings=CONTEXT)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from collector.errors import ClockListError, CollectorError, DeviceError
+from estimator.command_line import OutputFile
 
 if TYPE_CHECKING:
     from collector.bench import Bench
@@ -18,19 +19,6 @@ if TYPE_CHECKING:
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 DATASET_PACKAGES: Final = ("pyarrow",)
 SIMULATED_METER: Final = "sim"
-
-
-class OutputFile(click.Path):
-    """A file to write: its text must name one."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path.  Raises BadParameter for an empty text, which would mean the present folder."""
-        if isinstance(value, str) and not value.strip():
-            self.fail("an empty text names no file", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 gpu_option = click.option(

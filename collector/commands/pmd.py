@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, OutputFile, duration_s, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, duration_s, output_options, require_dataset_packages
 from collector.commands.output import note, say
 from collector.errors import CollectorError, DeviceError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
 from estimator.entry import INTERRUPTED
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import click
 
 from collector.commands.options import (
     CONTEXT,
-    OutputFile,
     asked_clocks,
     gpu_option,
     meter_arguments,
@@ -20,6 +19,7 @@ from collector.commands.options import (
 from collector.commands.output import note, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import ProgramError
+from estimator.command_line import OutputFile
 
 if TYPE_CHECKING:
     from collector.bench import Instruments

@@ -1,0 +1,28 @@
+"""Where every command begins: an interruption while its modules are still being loaded ends it as any other.
+
+Next to nothing is imported here, so that there is next to no time before the guard.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130
+"""Exit status of an interrupted command."""
+
+
+def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
+    """Exit status of `run(arguments)` of a module that is loaded now; `name` is the command's, for the user.
+
+    arguments: the words after the command's name; None: those of this process.
+    """
+    try:
+        from importlib import import_module
+
+        status: int = import_module(module).run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{name}: interrupted\n")
+        return INTERRUPTED
+    return status

@@ -1,0 +1,311 @@
+"""What the command `fit` does."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator import __version__
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
+from estimator.errors import EstimatorError
+from fitter.errors import FitterError
+
+if TYPE_CHECKING:
+    from estimator.bundle_content import Bundle
+    from fitter.calibration import Calibration
+    from fitter.rows import Selection
+    from fitter.validation import ErrorRow
+
+DEFAULT_BUNDLE: Final = "bundle.json"
+FIRST_VERSION: Final = "0.1.0"
+"""Version of a bundle that was not released yet."""
+
+EXTRA: Final = "wattprint[fit]"
+EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--json, --quiet and -v, on every command."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent."),
+    ):
+        command = option(command)
+    return command
+
+
+def a_number(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """A range takes nan for a number within it."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number", context, parameter)
+    return value
+
+
+def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """A text without control characters, as a name in tables must be."""
+    if text is not None and not text.isprintable():
+        raise click.BadParameter("a character of it cannot be printed", context, parameter)
+    return text
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="More commands: fit check, fit show, fit diff, fit release. "
+    "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected or a warning holds, 130 interrupted.",
+)
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
+@click.option("-o", "--out", type=OutputFile(), default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
+@click.option("--report", type=OutputFile(), metavar="REPORT.html", help="Write a self-contained page about the fit.")
+@click.option(
+    "--holdout",
+    type=click.FloatRange(0.0, 0.9),
+    callback=a_number,
+    default=0.2,
+    show_default=True,
+    help="Share of kernels and workloads left out for errors.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
+@click.option("--gpu", metavar="NAME", help="The GPU to fit where data sets hold several, or do not name theirs.")
+@click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
+@output_options
+@click.version_option(__version__, prog_name="fit")
+def fit_command(**options: Any) -> int:
+    """Fit coefficients to measurements and write them as a bundle.
+
+    A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
+    Parquet); several kinds together are one fit.
+    """
+    from estimator.bundle import save_bundle
+    from estimator.specifications import load_gpu
+    from fitter.calibration import calibrate
+    from fitter.selection import read_selection, require_one_gpu
+
+    outputs = [path for path in (options["out"], options["report"]) if path is not None]
+    _check_outputs(outputs, options["datasets"])
+    selection = read_selection(options["datasets"], options["gpu"])
+    gpu_name = require_one_gpu(selection)
+    progress = _progress(options["quiet"])
+    calibration = calibrate(
+        selection,
+        load_gpu(gpu_name),
+        name=options["name"] or "",
+        version=FIRST_VERSION,
+        seed=options["seed"],
+        holdout=options["holdout"],
+        progress=progress,
+    )
+    progress("")
+    selection = calibration.selection
+    bundle = save_bundle(calibration.bundle, options["out"])
+    if options["report"] is not None:
+        _write_report(options["report"], bundle, selection, calibration)
+    told = _fit_document if options["as_json"] else _fit_lines
+    _say(told(bundle, selection, calibration, options))
+    return _finish(selection, calibration.warnings, options)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
+@click.option("--gpu", metavar="NAME", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
+@output_options
+def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
+    """Errors of BUNDLE on data that it has not seen.
+
+    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.
+    """
+    from estimator.bundle import load_bundle
+    from fitter.check import check_bundle
+    from fitter.display import error_table, selection_lines
+    from fitter.selection import read_selection
+
+    bundle = load_bundle(bundle_name)
+    selection = read_selection(datasets, gpu)
+    found = check_bundle(bundle, selection)
+    table = error_table([*found.rows, *found.summary.values()])
+    _say(found.document(bundle, selection) if options["as_json"] else [*selection_lines(selection), "", *table])
+    return _finish(selection, found.warnings, options)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def show_command(bundle_name: str, as_json: bool) -> int:
+    """What a bundle is, how good it is, and its coefficients."""
+    from estimator.bundle import load_bundle
+    from fitter.display import show_document, show_lines
+
+    bundle = load_bundle(bundle_name)
+    _say(show_document(bundle) if as_json else show_lines(bundle))
+    return DONE
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("old_name", metavar="OLD", callback=named_file)
+@click.argument("new_name", metavar="NEW", callback=named_file)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def diff_command(old_name: str, new_name: str, as_json: bool) -> int:
+    """Which coefficients changed from bundle OLD to NEW, and by how many standard deviations."""
+    from fitter.display import diff_lines
+    from fitter.releases import differences_document, load_pair
+
+    old, new = load_pair(old_name, new_name)
+    _say(differences_document(old, new) if as_json else diff_lines(old, new))
+    return DONE
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
+@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
+@click.option("--changelog", type=OutputFile(), metavar="FILE", help="Without it NAME.changelog.md beside the release.")
+@click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before, with which the changelog entry compares.")
+@click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def release_command(
+    bundle_name: str, version: str, out: Path | None, changelog: Path | None, against: str | None, note: str, as_json: bool
+) -> int:
+    """Give a bundle a version, a new digest and an entry in its changelog."""
+    from datetime import UTC, datetime
+
+    from estimator.bundle import bundle_path, load_bundle
+    from fitter.releases import release, version_key
+
+    version_key(version)
+    bundle = load_bundle(bundle_name)
+    target = out or bundle_path(bundle_name).parent / f"{_file_name(bundle.name)}-{version}.json"
+    log = changelog or target.parent / f"{_file_name(bundle.name)}.changelog.md"
+    previous = load_bundle(against) if against else None
+    if log.absolute() == target.absolute() or (log.exists() and log.samefile(bundle_path(bundle_name))):
+        raise FitterError(f"{log}: is a bundle; the changelog needs a file of its own, name it with --changelog")
+    released = release(bundle, version, target, log, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
+    document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
+    _say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
+    return DONE
+
+
+COMMANDS: Final[Mapping[str, click.Command]] = {
+    "check": check_command,
+    "show": show_command,
+    "diff": diff_command,
+    "release": release_command,
+}
+"""Words that, as the first argument, choose a command of their own; anything else is a data set."""
+
+
+def run(given: list[str]) -> int:
+    """Run `fit` with these words and return its exit status."""
+    try:
+        from collector.errors import DatasetError
+
+        expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
+        if given and given[0] in COMMANDS:
+            return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
+        return run_command(fit_command, given, "fit", expected)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA_PACKAGES:
+            raise
+        click.echo(f"fit: the package {error.name!r} is missing; install {EXTRA}", err=True)
+        return 1
+
+
+def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
+    """Refuse early what could not be written after minutes of work, and what would overwrite an input."""
+    for path in outputs:
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise FitterError(f"{path}: is a folder; name a file")
+        if not folder.is_dir():
+            raise FitterError(f"{path}: cannot be written, the folder {folder} does not exist")
+        if any(Path(name).exists() and path.exists() and path.samefile(name) for name in datasets):
+            raise FitterError(f"{path}: is a data set of this fit; name another output")
+    if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
+        raise FitterError(f"{outputs[0]}: bundle and report need different files")
+
+
+def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration") -> None:
+    from estimator.whole_file import write_whole
+    from fitter.report import report_html
+
+    page = report_html(bundle, selection, calibration.held_out)
+    try:
+        write_whole(path, page.encode("utf-8", errors="replace"))
+    except (OSError, ValueError) as error:
+        raise FitterError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); the bundle is complete") from error
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """Says what is being done, on one line of a terminal; elsewhere nothing."""
+    shown = sys.stderr.isatty() and not quiet
+
+    def say(text: str) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+    return say
+
+
+def _fit_lines(bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any]) -> list[str]:
+    from fitter.display import error_table, selection_lines
+    from fitter.validation import summary_row
+
+    errors: Sequence[ErrorRow] = calibration.errors
+    lines = [*selection_lines(selection), ""]
+    if errors:
+        summary = [summary_row(prediction.known(), kind) for kind, prediction in calibration.held_out.items()]
+        lines += [f"errors on rows left out of the fit ({options['holdout']:.0%} at a time):", *error_table([*errors, *summary]), ""]
+    lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
+    lines.append(f"  {bundle.digest}")
+    if options["report"] is not None:
+        lines.append(f"report written to {options['report']}")
+    lines.append(f"next: estimate WORKLOAD.json --bundle {options['out']}")
+    return lines
+
+
+def _fit_document(bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any]) -> dict[str, Any]:
+    from fitter.display import selection_document
+    from fitter.validation import summary_row
+
+    return {
+        "bundle": str(options["out"]),
+        "name": bundle.name,
+        "version": bundle.version,
+        "digest": bundle.digest,
+        "gpu": bundle.gpu.name,
+        **selection_document(selection),
+        "errors": [row.document() for row in calibration.errors],
+        "summary": {kind: summary_row(prediction.known(), kind).document() for kind, prediction in calibration.held_out.items()},
+        "warnings": list(calibration.warnings),
+    }
+
+
+def _say(result: "Mapping[str, Any] | Sequence[str]") -> None:
+    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) if isinstance(result, Mapping) else "\n".join(result)
+    click.echo(text)
+
+
+def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any]) -> int:
+    """Warnings and, with -v, rejected rows on stderr; the exit status."""
+    if options["verbose"]:
+        for row in selection.rejected:
+            click.echo(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}", err=True)
+    if not options["quiet"]:
+        from fitter.display import missing_workload_lines
+
+        for line in selection.notes:
+            click.echo(f"note: {line}", err=True)
+        for line in [*([] if options["verbose"] else missing_workload_lines(selection)), *warnings]:
+            click.echo(f"warning: {line}", err=True)
+        if selection.rejected:
+            click.echo(f"warning: {len(selection.rejected)} rejections; -v names the rows", err=True)
+    return DONE_WITH_WARNINGS if selection.rejected or warnings else DONE
+
+
+def _file_name(name: str) -> str:
+    """A bundle's name as part of a file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "bundle"
