@@ -7,10 +7,13 @@ which kernel a launch really ran.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from estimator.quantities import Array
 from estimator.workload import Operator
+
+if TYPE_CHECKING:
+    from microbench.generated_load import GeneratedLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,12 @@ class KernelRunner(Protocol):
         """Choose and set up the kernel for an operator; l2_state is "warm" or "cold".
 
         Raises RunnerError where the operator cannot run here (unsupported precision, too little memory).
+        """
+
+    def prepare_generated(self, load: "GeneratedLoad") -> PreparedKernel:
+        """Load a generated kernel and fill its buffers; the one before it is given back.
+
+        Raises RunnerError where it cannot run here (memory elsewhere, too little of it, code that the driver refuses).
         """
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:

@@ -1,0 +1,234 @@
+"""PTX → cubin → what it holds.  The cubin that is inspected here is the one that the runner loads.
+
+The assembler and the disassembler come from wheels (`pip install 'wattprint[ptx]'`) or from a CUDA toolkit on the PATH.
+All kernels of one architecture go through one call: the disassembler's start takes longer than its work.
+"""
+
+import hashlib
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.frozen import FrozenMapping
+from estimator.whole_file import write_whole
+from microbench.errors import CompileError
+from microbench.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings
+from microbench.kernel import OPTIMISATION_LEVELS, Kernel
+from microbench.ptx import module_text
+
+INSTALL: Final = "install it with: pip install 'wattprint[ptx]'"
+
+WHEEL_FOLDERS: Final = ("cuda_nvcc/bin", "cu13/bin", "cuda_nvdisasm/bin")
+"""Where the wheels put their programs, below the `nvidia` package."""
+
+TOOL_TIMEOUT_S: Final = 300.0
+"""Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
+
+CACHE_FORMAT: Final = 1
+
+_ENTRY: Final = re.compile(r"Compiling entry function '([^']+)'")
+_FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED: Final = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """The two programs and their versions."""
+
+    ptxas: Path
+    nvdisasm: Path
+    ptxas_version: str
+    nvdisasm_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledModule:
+    """A cubin and what is in it.
+
+    `digest` is the cubin's SHA-256, `source_digest` that of the PTX text.  `entries` are by kernel name.
+    """
+
+    architecture: str
+    level: str
+    compiler: str
+    disassembler: str
+    source_digest: str
+    digest: str
+    cubin: bytes
+    entries: Mapping[str, InspectedEntry]
+
+
+def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
+    """The assembler and the disassembler: those named, else the wheels', else those on the PATH.
+
+    Raises CompileError where one is missing or does not answer.
+    """
+    assembler = _find("ptxas", ptxas)
+    disassembler = _find("nvdisasm", nvdisasm)
+    return Toolchain(
+        ptxas=assembler,
+        nvdisasm=disassembler,
+        ptxas_version=_version(assembler),
+        nvdisasm_version=_version(disassembler),
+    )
+
+
+def compile_kernels(
+    kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain, cache: Path | None = None
+) -> CompiledModule:
+    """One cubin of several kernels, inspected.
+
+    With `cache`, a folder, what was compiled before from the same text by the same programs is read back.  Raises
+    UnsupportedError for a kernel that the architecture cannot run, CompileError where the assembler refuses.
+    """
+    if level not in OPTIMISATION_LEVELS:
+        raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
+    if not kernels:
+        raise CompileError(f"no kernel to compile for {architecture}; name at least one")
+    text = module_text(kernels, architecture)
+    source_digest = hashlib.sha256(text.encode()).hexdigest()
+    recipe = f"{CACHE_FORMAT} {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
+    key = hashlib.sha256(recipe.encode()).hexdigest()
+    if cache is not None and (known := _read_cache(cache, key)) is not None:
+        return known
+    cubin, verbose = _assemble(text, architecture, level, toolchain)
+    module = CompiledModule(
+        architecture=architecture,
+        level=level,
+        compiler=f"ptxas {toolchain.ptxas_version}",
+        disassembler=f"nvdisasm {toolchain.nvdisasm_version}",
+        source_digest=source_digest,
+        digest=hashlib.sha256(cubin).hexdigest(),
+        cubin=cubin,
+        entries=_inspect(cubin, verbose, toolchain),
+    )
+    if cache is not None:
+        _write_cache(cache, key, module)
+    return module
+
+
+def disassemble(cubin: bytes, toolchain: Toolchain) -> str:
+    """nvdisasm's text of a cubin.  Raises CompileError where it refuses."""
+    with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
+        file = Path(folder) / "module.cubin"
+        file.write_bytes(cubin)
+        return _run([str(toolchain.nvdisasm), "-c", str(file)], "nvdisasm refuses the cubin").stdout
+
+
+def _find(program: str, named: Path | None) -> Path:
+    if named is not None:
+        if not named.is_file():
+            raise CompileError(f"{program}: {named} is not a file; name the program itself or leave it out")
+        return named
+    package = importlib.util.find_spec("nvidia")
+    for root in package.submodule_search_locations or () if package else ():
+        for folder in WHEEL_FOLDERS:
+            candidate = Path(root) / folder / program
+            if candidate.is_file():
+                return candidate
+    on_path = shutil.which(program)
+    if on_path is None:
+        raise CompileError(f"{program} is not installed; {INSTALL}")
+    return Path(on_path)
+
+
+def _version(program: Path) -> str:
+    answer = _run([str(program), "--version"], f"{program} does not say its version").stdout
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", answer)
+    if not found:
+        raise CompileError(f"{program} gives no version; {INSTALL}")
+    return found[1]
+
+
+def _assemble(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
+    """The cubin, and what the assembler says of each entry."""
+    with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
+        source, target = Path(folder) / "module.ptx", Path(folder) / "module.cubin"
+        source.write_text(text, encoding="utf-8")
+        command = [str(toolchain.ptxas), "-v", f"-{level}", f"-arch={architecture}", str(source), "-o", str(target)]
+        done = _run(command, f"ptxas {toolchain.ptxas_version} refuses the kernels for {architecture}")
+        return target.read_bytes(), done.stderr
+
+
+def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[InspectedEntry]:
+    resources = _read_resources(verbose)
+    entries = {}
+    for name, listing in read_listings(disassemble(cubin, toolchain)).items():
+        if name not in resources:
+            continue  # a callee in a section of its own
+        body: tuple[Instruction, ...] = loop_body(listing)
+        entries[name] = InspectedEntry(name=name, body=histogram(body), whole=histogram(listing.instructions), **resources[name])
+    return FrozenMapping(dict(sorted(entries.items())))
+
+
+def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
+    """Registers, spills, stack and shared memory by entry, from `ptxas -v`."""
+    resources: dict[str, dict[str, int]] = {}
+    current: dict[str, int] = {}
+    for line in verbose.splitlines():
+        if entry := _ENTRY.search(line):
+            current = {"registers": 0, "spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0, "shared_bytes": 0}
+            resources[entry[1]] = current
+        elif frame := _FRAME.search(line):
+            current |= {"stack_bytes": int(frame[1]), "spill_store_bytes": int(frame[2]), "spill_load_bytes": int(frame[3])}
+            resources[next(reversed(resources))] = current
+        elif used := _USED.search(line):
+            current |= {"registers": int(used[1]), "shared_bytes": int(used[2] or 0)}
+            resources[next(reversed(resources))] = current
+    return resources
+
+
+def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    except OSError as error:
+        raise CompileError(f"{failure}: {error.strerror or error}; {INSTALL}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{failure}: no answer within {TOOL_TIMEOUT_S:.0f} s") from error
+    if done.returncode != 0:
+        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in said if "error" in line.lower() or "fatal" in line.lower()), said[0] if said else "no reason given")
+        raise CompileError(f"{failure}: {re.sub(r'^ptxas .*?, (?=line)', '', reason)}")
+    return done
+
+
+def _read_cache(cache: Path, key: str) -> CompiledModule | None:
+    """What was compiled before; None where it is missing, torn or changed since."""
+    try:
+        cubin = (cache / f"{key}.cubin").read_bytes()
+        stored: dict[str, Any] = json.loads((cache / f"{key}.json").read_text(encoding="utf-8"))
+        entries = {
+            name: InspectedEntry(**{**entry, "body": FrozenMapping(entry["body"]), "whole": FrozenMapping(entry["whole"])})
+            for name, entry in stored.pop("entries").items()
+        }
+        module = CompiledModule(**stored, cubin=cubin, entries=FrozenMapping(entries))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return module if hashlib.sha256(cubin).hexdigest() == module.digest else None
+
+
+def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        write_whole(cache / f"{key}.cubin", module.cubin)
+        stored = {
+            "architecture": module.architecture,
+            "level": module.level,
+            "compiler": module.compiler,
+            "disassembler": module.disassembler,
+            "source_digest": module.source_digest,
+            "digest": module.digest,
+            "entries": {
+                name: {**asdict(entry), "body": dict(entry.body), "whole": dict(entry.whole)} for name, entry in module.entries.items()
+            },
+        }
+        write_whole(cache / f"{key}.json", json.dumps(stored).encode())
+    except OSError as error:
+        raise CompileError(f"the cache {cache} cannot be written: {error.strerror or error}; name another folder") from error

@@ -1,0 +1,5 @@
+"""Every kernel there is, one file a family."""
+
+from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP, kernel_named, kernels_for
+
+__all__ = ["HOST_LOADS", "KERNELS", "SWEEP", "kernel_named", "kernels_for"]

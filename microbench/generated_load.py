@@ -1,0 +1,253 @@
+"""Generated kernels made ready to be measured: compiled, inspected, launched in a mode, with all that they do counted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from estimator.frozen import FrozenMapping
+from estimator.gpu import GpuSpec
+from estimator.workload import Operator
+from microbench.compile import CompiledModule, Toolchain, compile_kernels
+from microbench.errors import InspectionError, LaunchError, UnsupportedError
+from microbench.families.catalogue import KERNELS, SWEEP
+from microbench.families.frames import LINE_BYTES, SECTOR_BYTES
+from microbench.inspect import InspectedEntry, check_body
+from microbench.kernel import ARCHITECTURES, WARP_LANES, Kernel, Launch, Mode, Pattern
+from microbench.launch import plan_launches
+from microbench.occupancy import SUB_PARTITIONS, resident_blocks
+from microbench.operands import buffer_bytes
+from microbench.runner import PreparedKernel
+
+FAMILY: Final = "instruction"
+"""Family of generated kernels in datasets; no operator of a workload has it."""
+
+MODES: Final[tuple[Mode, ...]] = ("full", "sm_sweep", "lane_sweep", "single")
+"""Launch modes (`microbench.launch`)."""
+
+PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
+"""What operands hold."""
+
+LAUNCH_S: Final = 4e-3
+"""Time that one launch is sized for [s]: a thousand times what a launch costs the host, so that gaps do not count."""
+
+SLEEPS_S: Final[dict[str, float]] = {"NANOSLEEP": 1e-3}
+"""Instructions that wait, with the longest wait that they take [s] (PTX ISA, nanosleep)."""
+
+MOST_ITERATIONS: Final = 2**32 - 1
+"""The loop's counter has 32 bits."""
+
+LEVELS: Final = ("shared", "l1", "l2", "dram")
+"""Levels whose transactions are counted: 128-byte ones of shared memory and L1, 32-byte ones of L2 and DRAM."""
+
+ARCHITECTURE_FEATURES: Final[dict[str, str]] = {"sm_90": "sm_90a"}
+"""Architectures whose full set of instructions has a name of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadGroup:
+    """Which kernels are measured in which way.
+
+    `kernels` are names of the catalogue, wildcards allowed (`ffma_*`), `without` those left out again.  Each runs in every one of
+    `modes` that it has.
+    """
+
+    kernels: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ("full",)
+    pattern: str = "random"
+    level: str = "O3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedLoad:
+    """A generated kernel in one launch: the machine code that was inspected, and what a launch of it does.
+
+    `blocks_per_sm` fit on an SM at once.  `cubin` holds every kernel of its campaign; `cubin_sha256` is its digest.
+    """
+
+    kernel: Kernel
+    launch: Launch
+    entry: InspectedEntry
+    blocks_per_sm: int
+    architecture: str
+    level: str
+    compiler: str
+    cubin_sha256: str
+    cubin: bytes = field(repr=False)
+
+    @property
+    def operator(self) -> Operator:
+        """The load under the names of a dataset; its number format is the last word of the PTX instruction."""
+        *_, last = self.kernel.instruction.split(".")
+        precision = last if last[-1:].isdecimal() or "x" in last else "none"
+        return Operator(family=FAMILY, operator=self.kernel.name, precision=precision, shape=())
+
+    @property
+    def active_warps(self) -> int:
+        """Warps of a launch; each has at least one thread that works."""
+        return self.launch.blocks * -(-self.launch.threads_per_block // WARP_LANES)
+
+    def identity(self) -> tuple[str | int, ...]:
+        """What tells this load from others of a campaign."""
+        launch = self.launch
+        lanes, blocks, threads = launch.active_lanes, launch.blocks, launch.threads_per_block
+        return (self.kernel.name, self.level, self.architecture, launch.mode, launch.pattern, lanes, blocks, threads)
+
+    def told(self) -> tuple[str | int, ...]:
+        """Its identity, the digest of its machine code and the turns of its loop: what must agree for it to be the same load."""
+        return (*self.identity(), self.cubin_sha256, self.launch.iterations)
+
+    def transactions(self) -> FrozenMapping[float]:
+        """Transactions of one launch by level, by construction.
+
+        Data of a level pass every level above on their way to the registers: a sector from DRAM is one from L2 as well, and
+        its bytes cross L1's port in lines of 128.
+        """
+        work = self.kernel.work
+        times = self.launch.active_threads * self.launch.iterations
+        counts = dict.fromkeys(LEVELS, 0.0) | {level: count * times for level, count in work.transactions.items() if level in LEVELS}
+        counts["l2"] += counts["dram"]
+        moved = work.bytes_moved.get("l2", 0.0) + work.bytes_moved.get("dram", 0.0)
+        counts["l1"] += moved * times / LINE_BYTES
+        return FrozenMapping(counts)
+
+
+def prepared_load(load: GeneratedLoad) -> PreparedKernel:
+    """A load as runners speak of kernels."""
+    launch, entry = load.launch, load.entry
+    return PreparedKernel(
+        operator=load.operator,
+        l2_state="warm",
+        library="generated",
+        kernel_name=load.kernel.name,
+        grid=launch.grid,
+        block=launch.block,
+        registers_per_thread=entry.registers,
+        shared_bytes_per_block=entry.shared_bytes,
+        blocks_per_sm=load.blocks_per_sm,
+        tile_m=0,
+        tile_n=0,
+        tile_k=0,
+        stages=0,
+        split_k=0,
+        transpose="",
+        working_set_bytes=buffer_bytes(load.kernel, launch),
+        buffer_sets=1,
+    )
+
+
+def architecture_of(gpu: GpuSpec) -> str:
+    """The target that kernels are assembled for.  Raises UnsupportedError for a GPU that the catalogue is not compiled for."""
+    name = f"sm_{gpu.compute_capability.replace('.', '')}"
+    name = ARCHITECTURE_FEATURES.get(name, name)
+    if name not in ARCHITECTURES:
+        raise UnsupportedError(f"{gpu.name} is {name}; generated kernels are there for {', '.join(ARCHITECTURES)}")
+    return name
+
+
+def generated_loads(
+    groups: Sequence[LoadGroup], gpu: GpuSpec, toolchain: Toolchain, seed: int = 0
+) -> tuple[tuple[GeneratedLoad, ...], dict[str, int]]:
+    """The loads of all groups, each once, and the reasons why others cannot run here, counted.
+
+    A kernel whose machine code is not what it promises is not measured.  Raises UnsupportedError for a name that no kernel has and a
+    GPU that kernels are not assembled for, CompileError where the assembler refuses.
+    """
+    architecture = architecture_of(gpu)
+    skipped: dict[str, int] = {}
+    loads: dict[tuple[str | int, ...], GeneratedLoad] = {}
+    chosen = [_chosen(group) for group in groups]
+    modules: dict[str, CompiledModule] = {}
+    for level in dict.fromkeys(group.level for group in groups):
+        wanted = dict.fromkeys(k.name for group, own in zip(groups, chosen, strict=True) if group.level == level for k in own)
+        kernels = [kernel for kernel in (*KERNELS, *SWEEP) if kernel.name in wanted and not kernel.refusal(architecture)]
+        if kernels:
+            modules[level] = compile_kernels(kernels, architecture, level, toolchain)
+    for group, kernels in zip(groups, chosen, strict=True):
+        for kernel in kernels:
+            if refusal := kernel.refusal(architecture):
+                skipped[refusal] = 1
+                continue
+            module = modules[group.level]
+            try:
+                check_body(kernel, module.entries[kernel.name], group.level)
+            except InspectionError as error:
+                skipped[str(error)] = 1
+                continue
+            for load in _launched(kernel, group, gpu, module, seed, skipped):
+                loads.setdefault(load.identity(), load)
+    return tuple(loads.values()), skipped
+
+
+def _chosen(group: LoadGroup) -> list[Kernel]:
+    """The kernels of a group, in the catalogue's order."""
+    every = (*KERNELS, *SWEEP)
+    for pattern in (*group.kernels, *group.without):
+        if not any(fnmatchcase(kernel.name, pattern) for kernel in every):
+            raise UnsupportedError(f"no generated kernel is named {pattern!r}; microbench.families lists {len(every)}")
+    return [
+        kernel
+        for kernel in every
+        if any(fnmatchcase(kernel.name, pattern) for pattern in group.kernels)
+        and not any(fnmatchcase(kernel.name, pattern) for pattern in group.without)
+    ]
+
+
+def _launched(
+    kernel: Kernel, group: LoadGroup, gpu: GpuSpec, module: CompiledModule, seed: int, skipped: dict[str, int]
+) -> list[GeneratedLoad]:
+    """The loads of a kernel: one for each launch of each mode that it has."""
+    entry = module.entries[kernel.name]
+    loads = []
+    for mode in group.modes:
+        if mode not in kernel.modes or group.pattern not in kernel.patterns:
+            continue
+        try:
+            launches = plan_launches(kernel, gpu, entry, _mode(mode), iterations=1, pattern=_pattern(group.pattern), seed=seed)
+        except LaunchError as error:
+            skipped[str(error)] = 1
+            continue
+        for launch in launches:
+            loads.append(
+                GeneratedLoad(
+                    kernel=kernel,
+                    launch=sized_launch(kernel, launch, entry, gpu),
+                    entry=entry,
+                    blocks_per_sm=resident_blocks(gpu, launch.threads_per_block, entry.registers, entry.shared_bytes),
+                    architecture=module.architecture,
+                    level=module.level,
+                    compiler=module.compiler,
+                    cubin_sha256=module.digest,
+                    cubin=module.cubin,
+                )
+            )
+    return loads
+
+
+def _mode(text: str) -> Mode:
+    for mode in MODES:
+        if text == mode:
+            return mode
+    raise UnsupportedError(f"launch mode {text!r} is unknown; known: {', '.join(MODES)}")
+
+
+def _pattern(text: str) -> Pattern:
+    for pattern in PATTERNS:
+        if text == pattern:
+            return pattern
+    raise UnsupportedError(f"data pattern {text!r} is unknown; known: {', '.join(PATTERNS)}")
+
+
+def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: GpuSpec) -> Launch:
+    """The launch with as many turns of its loop as last LAUNCH_S where every scheduler issues one instruction a clock.
+
+    Where instructions are slower the launch is longer, by the factor that they are slower.
+    """
+    warps = -(-launch.threads_per_block // WARP_LANES) * -(-launch.blocks // gpu.num_sms)
+    issue_s = sum(entry.body.values()) * -(-warps // SUB_PARTITIONS) / (gpu.sm_clock_limit_mhz * 1e6)
+    bytes_moved = kernel.work.transactions.get("dram", 0.0) * SECTOR_BYTES * launch.active_threads
+    sleep_s = sum(SLEEPS_S.get(opcode, 0.0) * count for opcode, count in entry.body.items())
+    turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s) + sleep_s
+    turns = min(MOST_ITERATIONS, max(1, round(LAUNCH_S / max(turn_s, LAUNCH_S / MOST_ITERATIONS))))
+    return replace(launch, iterations=turns)

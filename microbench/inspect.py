@@ -1,0 +1,199 @@
+"""Machine code read back: the opcodes of a kernel's loop, and whether they are the ones that it promises.
+
+The text is nvdisasm's; the loop is the one whose head is the lowest target of a branch backwards.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from estimator.frozen import FrozenMapping
+from microbench.errors import InspectionError
+from microbench.kernel import Expectation, Kernel
+
+EXPECTED_SHARE: Final = 0.95
+"""Share of the loop's body, control aside, that must do the promised work (microbenchmark notes, section 6)."""
+
+STRAY_SHARE: Final = 0.02
+"""Share that any one other opcode may reach (microbenchmark notes, section 6)."""
+
+SMALL_BODY: Final = 50
+"""Below so many instructions one stray instruction is more than its share, and is let pass."""
+
+LOOP_BRANCH: Final = ("BRA",)
+LOOP_TEST: Final = ("ISETP", "UISETP")
+LOOP_COUNT: Final = ("IADD3", "UIADD3", "VIADD", "UIADD", "IADD", "IMAD.IADD", "UIMAD.IADD", "UVIADD")
+CALLS: Final = ("CALL", "RET", "JCALL")
+LOCAL_MEMORY: Final = ("LDL", "STL")
+
+UNOPTIMISED: Final = (
+    *("MOV", "IMAD.MOV", "IMAD.U32", "UMOV", "R2UR", "R2P", "P2R", "PLOP3", "NOP", "HFMA2.MMA", "CS2R", "S2R", "S2UR"),
+    *("SEL", "BSSY", "BSYNC", "BMOV", "WARPSYNC", "ENDCOLLECTIVE", "YIELD", "VOTE", "PRMT", "LOP3", "ISETP", "IADD3", "IADD3.X", "BRA"),
+)
+"""What the assembler puts around every operation at -O0: copies, and predicates kept in registers."""
+
+_SECTION: Final = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)")
+_OTHER_SECTION: Final = re.compile(r"^\s*\.section\s")
+_LABEL: Final = re.compile(r"^\s*(\.L_\w+|\$[\w$]+):")
+_LINE: Final = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.a-z]*)([^;]*);?")
+_TARGET: Final = re.compile(r"`\((\.L_\w+)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One machine instruction: its address [byte], its opcode without predicate, and the label it branches to ("" for none).
+
+    A call of a label in the same code never returns: it is how the assembler leaves a long loop, and is read as the branch that it is.
+    """
+
+    address: int
+    opcode: str
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The machine code of one entry: its instructions in order, the addresses of its labels, and where its callees begin (`end`)."""
+
+    instructions: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectedEntry:
+    """What an entry became.
+
+    `body` counts opcodes in one turn of the loop (slow paths aside), `whole` in the whole entry.  Registers are per thread, shared bytes
+    per block; spills are bytes stored and loaded by the compiler for want of registers.
+    """
+
+    name: str
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    body: Mapping[str, int]
+    whole: Mapping[str, int]
+
+
+def read_listings(disassembly: str) -> dict[str, Listing]:
+    """The entries of a disassembled cubin by name.  Raises InspectionError where there is none."""
+    sections: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in disassembly.splitlines():
+        if section := _SECTION.match(line):
+            current = sections.setdefault(section[1], [])
+        elif _OTHER_SECTION.match(line):
+            current = None
+        elif current is not None:
+            current.append(line)
+    listings = {name: _read_listing(lines) for name, lines in sections.items()}
+    if not listings:
+        raise InspectionError("the disassembly holds no machine code; is it nvdisasm's, with -c?")
+    return listings
+
+
+def _read_listing(lines: Iterable[str]) -> Listing:
+    instructions: list[Instruction] = []
+    waiting: list[str] = []
+    labels: dict[str, int] = {}
+    callee = ""
+    for line in lines:
+        if label := _LABEL.match(line):
+            waiting.append(label[1])
+            if label[1].startswith("$") and not callee:
+                callee = label[1]
+        elif found := _LINE.match(line):
+            address = int(found[1], 16)
+            labels.update(dict.fromkeys(waiting, address))
+            waiting = []
+            target = _TARGET.search(found[3])
+            opcode = "BRA" if target and found[2].startswith("CALL") else found[2]
+            instructions.append(Instruction(address=address, opcode=opcode, target=target[1] if target else ""))
+    beyond = instructions[-1].address + 1 if instructions else 0
+    return Listing(instructions=tuple(instructions), labels=FrozenMapping(labels), end=labels.get(callee, beyond))
+
+
+def loop_body(listing: Listing) -> tuple[Instruction, ...]:
+    """The instructions of the outermost loop, head to branch; empty where the entry has none."""
+    own = [line for line in listing.instructions if line.address < listing.end]
+    back = [
+        (listing.labels[line.target], line.address)
+        for line in own
+        if line.opcode.partition(".")[0] == "BRA" and listing.labels.get(line.target, line.address) < line.address
+    ]
+    if not back:
+        return ()
+    head = min(target for target, _ in back)
+    last = max(address for target, address in back if target == head)
+    return tuple(line for line in own if head <= line.address <= last)
+
+
+def histogram(instructions: Iterable[Instruction]) -> FrozenMapping[int]:
+    """Instructions by opcode, the most frequent first."""
+    counts = Counter(line.opcode for line in instructions)
+    return FrozenMapping(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def check_body(kernel: Kernel, entry: InspectedEntry, level: str) -> None:
+    """Raises InspectionError where the loop is not what the kernel promises, saying in which way.
+
+    At O0 the assembler's copies are let pass; the promised work must be there all the same.
+    """
+    complaint = body_complaint(kernel.expectation, entry, level)
+    if complaint:
+        raise InspectionError(f"{kernel.name} at {level}: {complaint}")
+
+
+def body_complaint(expected: Expectation, entry: InspectedEntry, level: str) -> str:
+    """What is wrong with a loop; empty where nothing is."""
+    if not entry.body:
+        return "it has no loop"
+    spilled = entry.spill_store_bytes + entry.spill_load_bytes
+    if spilled and not expected.local:
+        return f"{spilled} bytes of registers are spilled to local memory"
+    companions = expected.companions + (UNOPTIMISED if level == "O0" else ())
+    work, others = _split(entry.body, expected, companions)
+    most = expected.most if level == "O3" else 4 * expected.most
+    slack = len((LOOP_BRANCH, LOOP_TEST, LOOP_COUNT))
+    if not EXPECTED_SHARE * expected.fewest <= work <= most + slack:
+        wanted = str(expected.fewest) if expected.fewest == expected.most else f"{expected.fewest} to {expected.most}"
+        return f"{work} of {' or '.join(expected.opcodes)} in the loop, {wanted} promised"
+    return _stray_complaint(entry.body, others, expected, level)
+
+
+def _split(body: Mapping[str, int], expected: Expectation, companions: tuple[str, ...]) -> tuple[int, dict[str, int]]:
+    """Instructions that do the promised work, and those that are neither work, companions nor loop control."""
+    work = sum(count for opcode, count in body.items() if is_one_of(opcode, expected.opcodes))
+    others = {opcode: count for opcode, count in body.items() if not is_one_of(opcode, expected.opcodes + companions + expected.uniform)}
+    for control in (LOOP_BRANCH, LOOP_TEST, LOOP_COUNT):
+        for opcode in [opcode for opcode in others if is_one_of(opcode, control)][:1]:
+            others[opcode] -= 1
+    return work, {opcode: count for opcode, count in others.items() if count}
+
+
+def _stray_complaint(body: Mapping[str, int], others: Mapping[str, int], expected: Expectation, level: str) -> str:
+    total = sum(body.values())
+    for opcode, count in others.items():
+        calls_allowed = expected.calls or (expected.converges and level == "O0")
+        if is_one_of(opcode, CALLS) and not calls_allowed:
+            return f"{count} {opcode}: the instruction is emulated"
+        if is_one_of(opcode, LOCAL_MEMORY) and not expected.local:
+            return f"{count} {opcode}: local memory is used"
+        if opcode.startswith("U") and not is_one_of(opcode, expected.uniform) and level == "O3":
+            return f"{count} {opcode}: work escapes to the uniform datapath"
+        if count > max(STRAY_SHARE * total, 1.0 if total < SMALL_BODY else 0.0) and not (calls_allowed and is_one_of(opcode, CALLS)):
+            return f"{count} of {total} instructions are {opcode}, which nobody promised"
+    stray = sum(count for opcode, count in others.items() if not is_one_of(opcode, CALLS))
+    if stray > max((1.0 - EXPECTED_SHARE) * total, 1.0):
+        return f"{stray} of {total} instructions are not the promised ones: {', '.join(others)}"
+    return ""
+
+
+def is_one_of(opcode: str, names: Iterable[str]) -> bool:
+    """Whether an opcode is one of the names, or one of them with modifiers."""
+    return any(opcode == name or opcode.startswith(f"{name}.") for name in names)

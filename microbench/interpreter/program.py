@@ -1,0 +1,126 @@
+"""PTX text → a list of statements."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from microbench.errors import InterpreterError
+
+REGISTER_BITS: Final[dict[str, int]] = {"pred": 1, "b16": 16, "b32": 32, "b64": 64}
+
+_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ENTRY: Final = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\((.*?)\)\s*((?:\.\w+[^{;]*?)*)\{(.*)\}", re.DOTALL)
+_PARAMETER: Final = re.compile(r"\.param\s+\.u(32|64)\s+(\w+)")
+_VARIABLE: Final = re.compile(r"\.(shared|local)\s+\.align\s+(\d+)\s+\.b(8|16|32|64)\s+(\w+)(?:\[(\d+)\])?$")
+_CONSTANT: Final = re.compile(r"\.const\s+\.align\s+4\s+\.u32\s+(\w+)\[(\d+)\]\s*=\s*\{(.*?)\};", re.DOTALL)
+_LABEL: Final = re.compile(r"^(\w+):\s*")
+_STATEMENT: Final = re.compile(r"^(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One instruction: its guard ("" for none), its opcode split at the dots, and its operands as text (vectors and addresses whole)."""
+
+    guard: str
+    negated: bool
+    opcode: tuple[str, ...]
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A parsed entry.
+
+    `parameters` are (name, bits) in order; `registers` bits by name; `shared`, `local` and `constants` give the place of each variable,
+    the totals beside them.  `labels` are indices into `statements`.
+    """
+
+    name: str
+    parameters: tuple[tuple[str, int], ...]
+    registers: dict[str, int]
+    shared: dict[str, int]
+    shared_bytes: int
+    local: dict[str, int]
+    local_bytes: int
+    constants: dict[str, NDArray[np.uint32]]
+    statements: tuple[Statement, ...]
+    labels: dict[str, int]
+
+
+def parse(text: str, declarations: str = "") -> Program:
+    """The entry of a PTX text.  Raises InterpreterError for anything outside the generated subset."""
+    plain = _COMMENT.sub(" ", text)
+    entry = _ENTRY.search(plain)
+    if not entry:
+        raise InterpreterError("the text holds no entry (.visible .entry NAME (…) {…})")
+    name, parameters, _, body = entry.groups()
+    registers: dict[str, int] = {}
+    places: dict[str, dict[str, int]] = {"shared": {}, "local": {}}
+    sizes = {"shared": 0, "local": 0}
+    statements: list[Statement] = []
+    labels: dict[str, int] = {}
+    for piece in body.split(";"):
+        line = piece.strip()
+        while label := _LABEL.match(line):
+            labels[label[1]] = len(statements)
+            line = line[label.end() :].strip()
+        if not line or line.startswith(".pragma"):
+            continue
+        if line.startswith(".reg"):
+            kind, names = line.removeprefix(".reg").strip().split(None, 1)
+            registers |= dict.fromkeys((word.strip() for word in names.split(",")), REGISTER_BITS[kind.removeprefix(".")])
+        elif variable := _VARIABLE.match(line):
+            space, align, bits, variable_name, count = variable.groups()
+            start = -(-sizes[space] // int(align)) * int(align)
+            places[space][variable_name] = start
+            sizes[space] = start + int(bits) // 8 * int(count or 1)
+        else:
+            statements.append(_statement(line, name))
+    return Program(
+        name=name,
+        parameters=tuple((word, int(bits)) for bits, word in _PARAMETER.findall(parameters)),
+        registers=registers,
+        shared=places["shared"],
+        shared_bytes=sizes["shared"],
+        local=places["local"],
+        local_bytes=sizes["local"],
+        constants=_constants(declarations),
+        statements=tuple(statements),
+        labels=labels,
+    )
+
+
+def _constants(declarations: str) -> dict[str, NDArray[np.uint32]]:
+    return {
+        name: np.array([int(word) for word in values.split(",")], dtype=np.uint32) for name, _, values in _CONSTANT.findall(declarations)
+    }
+
+
+def _statement(line: str, entry: str) -> Statement:
+    found = _STATEMENT.match(line)
+    if not found:
+        raise InterpreterError(f"{entry}: {line!r} is no instruction of the generated subset")
+    negated, guard, opcode, operands = found.groups()
+    return Statement(
+        guard=guard or "",
+        negated=bool(negated),
+        opcode=tuple(part for part in opcode.replace("::", "__").split(".") if part),
+        operands=_split(operands),
+    )
+
+
+def _split(operands: str) -> tuple[str, ...]:
+    """At the commas outside braces and brackets."""
+    parts: list[str] = []
+    depth, word = 0, ""
+    for letter in operands:
+        depth += (letter in "{[" and 1) or ((letter in "}]" and -1) or 0)
+        if letter == "," and not depth:
+            parts.append(word.strip())
+            word = ""
+        else:
+            word += letter
+    return tuple(part for part in (*parts, word.strip()) if part)

@@ -1,0 +1,298 @@
+"""What a generated kernel is: its text, its buffers, its launch, its counted work and what must come out.
+
+A kernel is data.  Its PTX text is whole and readable; its buffers say how they are filled; its work is counted
+for one active thread and one turn of its loop, so that totals are products:
+
+    total = work · active threads · iterations
+
+The runner asks `microbench.operands` for the contents of the buffers, passes `arguments` in their order,
+launches, and gives the results to `microbench.check`.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from numpy.typing import NDArray
+
+from estimator.frozen import FrozenMapping
+from microbench.errors import UnsupportedError
+
+ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+"""Targets that the catalogue is compiled for."""
+
+OPTIMISATION_LEVELS: Final = ("O3", "O0")
+"""Levels of the assembler: O3 is what is measured, O0 a second point."""
+
+WARP_LANES: Final = 32
+"""Threads of a warp, on every architecture here."""
+
+CHECK_ITERATIONS: Final = 3
+"""Turns of the loop in a launch whose result is verified: the first, one in the middle, the last."""
+
+CHECK_THREADS: Final = 128
+"""Threads of a block of such a launch, where a kernel does not fix its block."""
+
+Pattern = Literal["zero", "constant", "random"]
+Mode = Literal["full", "sm_sweep", "lane_sweep", "single"]
+Level = Literal["register", "shared", "l1", "l2", "dram", "constant", "local", "peer", "host"]
+Module = Literal["cuda", "sfu", "tensor", "shared", "l2", "dram", "none"]
+ScalarValue = Literal["iterations", "active_lanes", "region_bytes"]
+Buffers = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One value of a buffer's record.
+
+    `kind` is u32, s32, u64, s64, f32, f64, f16x2, bf16x2 (two halves in 32 bits), e4m3x4 or u8x4.  Random values are uniform in
+    [low, high]; the constant pattern takes the middle; the zero pattern takes 0, or `low` where `never_zero`.
+    `odd` sets the lowest bit.  `negates` and `inverts` name an earlier slot whose negative or reciprocal this is.
+    """
+
+    name: str
+    kind: str
+    low: float
+    high: float
+    never_zero: bool = False
+    odd: bool = False
+    negates: str = ""
+    inverts: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chase:
+    """A buffer of u64 addresses: entry i of a block's region holds the address of entry (i + stride) of that region, round and round."""
+
+    stride_entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Device memory that a kernel is given.
+
+    A record of `slots` for each thread (`per="thread"`) or block, `records` of them; with `per="region"` as many as fill the
+    regions of all blocks, with `per="common"` those of one region that all share; with `per="launch"` just `records`.
+    `written` buffers start as zeros and are read back, except that those with `filled` start with their contents.  `location` is
+    where it lives: "device", "peer" (another GPU) or "host" (pinned).
+    """
+
+    name: str
+    slots: tuple[Slot, ...]
+    per: Literal["thread", "block", "region", "common", "launch"] = "thread"
+    records: int = 1
+    written: bool = False
+    filled: bool = False
+    chase: Chase | None = None
+    location: Literal["device", "peer", "host"] = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A kernel parameter: the address of a buffer ("pointer"), or a u32 that the launch gives or `literal` fixes."""
+
+    pointer: str = ""
+    scalar: ScalarValue | None = None
+    literal: int = 0
+
+    @property
+    def bits(self) -> int:
+        """Width of the parameter: 64 for an address, 32 for a number."""
+        return 64 if self.pointer else 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one active thread does in one turn of the loop.
+
+    `operations` counts the PTX instructions that it executes by name, loop control aside.  `bytes_moved` counts bytes that
+    the thread asks of a level, by level; `transactions` counts 128-byte (shared, l1) or 32-byte (l2, dram) transfers, each thread's share.
+    `flop` counts arithmetic by precision, two for a fused multiply-add.
+    """
+
+    operations: Mapping[str, float]
+    bytes_moved: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
+    transactions: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
+    flop: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What the loop body must look like in machine code.
+
+    `opcodes` are names, prefixes up to a dot allowed ("FFMA" covers FFMA.FTZ), that do the counted work; `count` is their
+    number in one turn, between `fewest` and `most`.  `companions` may accompany them in any number (what breaks
+    an algebraic identity, or what a composite needs).  `calls` allows a CALL (slow path); `uniform` allows
+    opcodes of the uniform datapath beyond loop control; `local` allows LDL and STL; `converges` allows the routines that the assembler
+    calls at O0 to bring a warp together.
+    """
+
+    opcodes: tuple[str, ...]
+    fewest: int
+    most: int
+    companions: tuple[str, ...] = ()
+    uniform: tuple[str, ...] = ()
+    calls: bool = False
+    local: bool = False
+    converges: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """How a result is verified.
+
+    By the interpreter, which executes the kernel's own text, or by `reference`, a function of the launch and the
+    filled buffers that returns the written ones, where the text is beyond it.  `relative_tolerance` is 0 where the
+    result is exact bit for bit.
+    """
+
+    relative_tolerance: float = 0.0
+    reference: "Callable[[Launch, Buffers], Buffers] | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One way to run a kernel.
+
+    `active_lanes` of every warp do the work, the others leave at once.  `region_bytes` is the size of the data that each block walks, or
+    all of them share, a power of two (0 where a kernel walks none).  `low_confidence` marks the published
+    single-thread mode, whose signal is below a sensor's error.
+    """
+
+    mode: Mode
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    iterations: int
+    active_lanes: int = WARP_LANES
+    region_bytes: int = 0
+    pattern: Pattern = "random"
+    seed: int = 0
+    low_confidence: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads of the launch, idle lanes included."""
+        return self.blocks * self.threads_per_block
+
+    @property
+    def active_threads(self) -> int:
+        """Threads that do the work."""
+        whole, rest = divmod(self.threads_per_block, WARP_LANES)
+        return self.blocks * (whole * min(self.active_lanes, WARP_LANES) + min(rest, self.active_lanes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """Which architectures can run a kernel: from `minimum` on, or those of `only`, without those of `lacking` (name → why)."""
+
+    minimum: str = "sm_75"
+    only: tuple[str, ...] = ()
+    lacking: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
+    feature: str = ""
+
+    def refusal(self, architecture: str) -> str:
+        """Why an architecture cannot run it; empty where it can."""
+        if architecture in self.lacking:
+            return self.lacking[architecture]
+        if self.only and architecture not in self.only:
+            return f"{self.feature or 'it'} is there on {', '.join(self.only)} alone"
+        if compute_capability(architecture) < compute_capability(self.minimum):
+            return f"{self.feature or 'it'} is there from {self.minimum} on"
+        return ""
+
+
+EVERYWHERE: Final = Support()
+"""No architecture of the catalogue is without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One generated kernel.
+
+    `name` is unique in the catalogue and the name of its PTX entry.  `family` groups the variants of one thing (unroll factors, strides);
+    `instruction` is the PTX instruction or access that it prices, `module` the module that does the work, `level`
+    the memory level that its loop walks.  `text` is the entry, `declarations` what it needs at module scope.
+    `block_threads` is the default block, `fixed_block` a block that may not be changed (with its shape).
+    """
+
+    name: str
+    family: str
+    instruction: str
+    module: Module
+    level: Level
+    text: str
+    declarations: str = ""
+    buffers: tuple[Buffer, ...]
+    arguments: tuple[Argument, ...]
+    work: Work
+    expectation: Expectation
+    check: Check
+    support: Support = EVERYWHERE
+    modes: tuple[Mode, ...] = ("full", "sm_sweep", "lane_sweep", "single")
+    patterns: tuple[Pattern, ...] = ("zero", "constant", "random")
+    chains: int = 1
+    unroll: int = 1
+    block_threads: int = 256
+    fixed_block: tuple[int, int, int] | None = None
+    min_region_bytes: int = 0
+    residence: tuple[Literal["l1", "l2"], float] | None = None
+    """The cache that a launch's footprint is measured by, and the share (to stay in it) or multiple (to miss it) of its size."""
+
+    def refusal(self, architecture: str) -> str:
+        """Why an architecture cannot run this kernel, by name; empty where it can."""
+        reason = self.support.refusal(architecture)
+        return f"{self.name} cannot run on {architecture}: {reason}" if reason else ""
+
+    def require(self, architecture: str) -> None:
+        """Raises UnsupportedError where the architecture cannot run this kernel."""
+        if reason := self.refusal(architecture):
+            raise UnsupportedError(reason)
+
+    def digest(self) -> str:
+        """SHA-256 of the text, as hexadecimal digits."""
+        return hashlib.sha256(f"{self.declarations}\n{self.text}".encode()).hexdigest()
+
+    def check_launch(self, pattern: Pattern = "random", seed: int = 1) -> Launch:
+        """The small launch whose result is verified: two blocks, three turns."""
+        return Launch(
+            mode="full",
+            grid=(2, 1, 1),
+            block=self.fixed_block or (CHECK_THREADS, 1, 1),
+            iterations=CHECK_ITERATIONS,
+            region_bytes=2 * self.min_region_bytes,
+            pattern=pattern,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoad:
+    """A load without a kernel: nothing at all ("idle"), or copies by the copy engines between two places.
+
+    `origin` and `target` are "device", "peer" or "host" ("" for idle); `bytes_moved` is the size of one copy.
+    """
+
+    name: str
+    family: str
+    origin: str = ""
+    target: str = ""
+    bytes_moved: int = 0
+
+
+def compute_capability(architecture: str) -> int:
+    """The number of an architecture name: 90 for sm_90 and sm_90a.  Raises UnsupportedError for a name that is none."""
+    digits = architecture.removeprefix("sm_").rstrip("af")
+    if not architecture.startswith("sm_") or not digits.isdecimal():
+        raise UnsupportedError(f"{architecture!r} is no architecture; known are {', '.join(ARCHITECTURES)}")
+    return int(digits)

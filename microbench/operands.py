@@ -1,0 +1,116 @@
+"""What a kernel's buffers hold: by pattern and seed, the same on every host."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimator.quantities import Array
+from microbench.errors import LaunchError
+from microbench.kernel import Argument, Buffer, Kernel, Launch, Slot
+from microbench.numbers import STORAGE, decode, encode
+
+NUMBERS_OF_A_WORD = {"f16x2": 2, "bf16x2": 2, "u8x4": 1, "s8x4": 4, "e4m3x4": 4}
+"""Numbers drawn for one word of a packed kind; u8x4 is drawn as a whole word."""
+
+LINK_BYTES = 8
+
+
+def record_type(buffer: Buffer) -> np.dtype[np.void]:
+    """The record of a buffer: each slot at a multiple of its own size, the whole a multiple of the widest."""
+    return np.dtype([(slot.name, STORAGE[slot.kind]) for slot in buffer.slots], align=True)
+
+
+def buffer_records(buffer: Buffer, launch: Launch) -> int:
+    """Records that a launch needs of a buffer.  Raises LaunchError where a region is not whole records."""
+    match buffer.per:
+        case "thread":
+            return launch.threads * buffer.records
+        case "block":
+            return launch.blocks * buffer.records
+        case "launch":
+            return buffer.records
+        case _:
+            size = record_type(buffer).itemsize
+            if launch.region_bytes <= 0 or launch.region_bytes % size:
+                raise LaunchError(f"buffer {buffer.name}: a region of {launch.region_bytes} bytes is not whole records of {size} bytes")
+            return launch.region_bytes * (1 if buffer.per == "common" else launch.blocks) // size
+
+
+def buffer_bytes(kernel: Kernel, launch: Launch) -> int:
+    """Device memory of all buffers of a launch [byte]."""
+    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in kernel.buffers)
+
+
+def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:
+    """The records that a buffer starts with, shape (records,).
+
+    `address` is where it lies on the device: chases hold addresses.  Written buffers are zeros unless they are `filled`.
+    """
+    count = buffer_records(buffer, launch)
+    if buffer.chase is not None:
+        regions = 1 if buffer.per == "common" else launch.blocks
+        links = chase_addresses(launch.region_bytes, regions, buffer.chase.stride_entries, address)
+        return links.view(record_type(buffer))
+    records = np.zeros(count, dtype=record_type(buffer))
+    if buffer.written and not buffer.filled:
+        return records
+    generator = np.random.default_rng([launch.seed, zlib.crc32(buffer.name.encode())])
+    for slot in buffer.slots:
+        records[slot.name] = _column(slot, count, launch, generator, records)
+    return records
+
+
+def chase_addresses(region_bytes: int, regions: int, stride_entries: int, address: int) -> NDArray[np.uint64]:
+    """Links of 8 bytes: entry i of a region → the address of entry (i + stride) of that region, shape (entries of all regions,)."""
+    entries = region_bytes // LINK_BYTES
+    ring = (np.arange(entries, dtype=np.uint64) + np.uint64(stride_entries)) % np.uint64(max(entries, 1))
+    starts = np.uint64(address) + np.arange(regions, dtype=np.uint64) * np.uint64(region_bytes)
+    return (starts[:, None] + ring[None, :] * np.uint64(LINK_BYTES)).ravel()
+
+
+def argument_value(argument: Argument, launch: Launch) -> int:
+    """The number that a launch passes for an argument that is no pointer."""
+    match argument.scalar:
+        case "iterations":
+            return launch.iterations
+        case "active_lanes":
+            return launch.active_lanes
+        case "region_bytes":
+            return launch.region_bytes
+        case _:
+            return argument.literal
+
+
+def _column(slot: Slot, count: int, launch: Launch, generator: np.random.Generator, earlier: NDArray[Any]) -> NDArray[Any]:
+    if slot.negates:
+        return encode(-_numbers(earlier[slot.negates], slot.kind), slot.kind)
+    if slot.inverts:
+        return encode(1.0 / _numbers(earlier[slot.inverts], slot.kind), slot.kind)
+    each = NUMBERS_OF_A_WORD.get(slot.kind, 1)
+    match launch.pattern:
+        case "zero":
+            numbers = np.full(count * each, slot.low if slot.never_zero else 0.0)
+        case "constant":
+            numbers = np.full(count * each, (slot.low + slot.high) / 2.0)
+        case _:
+            numbers = generator.uniform(slot.low, slot.high, count * each)
+    if slot.kind in ("u32", "s32", "u64", "s64", "u8x4"):
+        return _whole(slot, numbers, generator, launch.pattern == "random")
+    return encode(numbers, slot.kind)
+
+
+def _whole(slot: Slot, numbers: Array, generator: np.random.Generator, random: bool) -> NDArray[Any]:
+    """Whole numbers of the range; wide ranges get all their bits at random, not those of a float64 alone."""
+    storage = STORAGE[slot.kind]
+    if random:
+        drawn_as = np.int64 if slot.kind[0] == "s" else np.uint64
+        words = generator.integers(int(slot.low), int(slot.high), numbers.size, dtype=drawn_as, endpoint=True).astype(storage)
+    else:
+        words = np.floor(numbers).astype(storage)
+    return words | storage(1) if slot.odd else words
+
+
+def _numbers(words: NDArray[Any], kind: str) -> Array:
+    return decode(np.ascontiguousarray(words), kind)

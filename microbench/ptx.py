@@ -1,0 +1,127 @@
+"""PTX text: modules and entries, put together from readable pieces.
+
+Registers are untyped (.b16, .b32, .b64, .pred): the instruction says how it reads them.  Every generated entry has the
+same frame: who am I, leave where this lane is idle, load, loop with a runtime trip count that is not unrolled, store.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from estimator.frozen import FrozenMapping
+from microbench.kernel import Argument, Kernel, compute_capability
+
+PTX_VERSION: Final = "8.7"
+"""PTX ISA of every module: the oldest that knows sm_120 (PTX ISA, release notes)."""
+
+LOOP_LABEL: Final = "LOOP"
+DONE_LABEL: Final = "DONE"
+
+MAX_THREADS_OF_A_BLOCK: Final = 1024
+"""CUDA's limit, on every architecture here."""
+
+LOOP_CONTROL: Final = ("sub.u32 left, left, 1;", "setp.ne.u32 more, left, 0;")
+"""Counts the turns down; a branch follows."""
+
+INDENT: Final = "    "
+
+
+def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
+    """One PTX module with the entries of several kernels.  Raises UnsupportedError for a kernel that the architecture cannot run."""
+    chosen = list(kernels)
+    for kernel in chosen:
+        kernel.require(architecture)
+    compute_capability(architecture)
+    header = f".version {PTX_VERSION}\n.target {architecture}\n.address_size 64\n"
+    declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in chosen if kernel.declarations))
+    return "\n".join([header, declarations, *(kernel.text for kernel in chosen)])
+
+
+def entry_text(
+    *,
+    name: str,
+    arguments: tuple[Argument, ...],
+    registers: Mapping[str, Iterable[str]],
+    shared: str = "",
+    before: Iterable[str] = (),
+    body: Iterable[str],
+    after: Iterable[str] = (),
+    max_threads: int = MAX_THREADS_OF_A_BLOCK,
+    lanes_may_idle: bool = True,
+) -> str:
+    """One entry: `before`, then a loop over `body` for `iterations` turns, then `after`.
+
+    `registers` maps a type ("b32", "pred"…) to names.  The frame provides the u32 registers `thread` (number in the grid), `local`
+    (number in the block), `lane`, `left` (turns to go), and for each argument a register with its name; addresses are generic to global.
+    With `lanes_may_idle`, lanes from active_lanes on leave at once.
+    """
+    parameters = ",\n".join(f"{INDENT}.param .u{argument.bits} {_parameter(argument)}" for argument in arguments)
+    lines = [
+        f".reg .{kind} {', '.join(names)};"
+        for kind, names in _merged(
+            registers,
+            {
+                "b32": ("thread", "local", "lane", "left", "block_number", "block_size"),
+                "pred": ("more", "idle"),
+            },
+            *({f"b{argument.bits}": (argument_register(argument),)} for argument in arguments),
+        ).items()
+    ]
+    lines += shared.splitlines()
+    lines += ["mov.u32 local, %tid.x;", "mov.u32 block_number, %ctaid.x;", "mov.u32 block_size, %ntid.x;", "mov.u32 lane, %laneid;"]
+    lines += ["mad.lo.u32 thread, block_number, block_size, local;"]
+    for argument in arguments:
+        register = argument_register(argument)
+        lines.append(f"ld.param.u{argument.bits} {register}, [{_parameter(argument)}];")
+        if argument.pointer:
+            lines.append(f"cvta.to.global.u64 {register}, {register};")
+    if lanes_may_idle:
+        lines += ["setp.ge.u32 idle, lane, active_lanes;", f"@idle bra {DONE_LABEL};"]
+    lines += [*before, "mov.b32 left, iterations;"]
+    loop = [*body, *LOOP_CONTROL, f"@more bra {LOOP_LABEL};"]
+    text = "\n".join(
+        [
+            f".visible .entry {name}(\n{parameters}\n)",
+            f".maxntid {max_threads}, 1, 1" if max_threads else "",
+            "{",
+            *(INDENT + line for line in lines),
+            f"{LOOP_LABEL}:",
+            f'{INDENT}.pragma "nounroll";',
+            *(INDENT + line for line in loop),
+            *(INDENT + line for line in after),
+            f"{DONE_LABEL}:",
+            f"{INDENT}ret;",
+            "}",
+        ]
+    )
+    return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
+
+
+def loop_operations(text: str, share: float = 1.0) -> FrozenMapping[float]:
+    """PTX instructions in one turn of an entry's loop by name, loop control aside, and those that only some threads execute.
+
+    `share` is the share of threads that reach the loop.
+    """
+    loop = text.partition(f"{LOOP_LABEL}:")[2].partition(f"@more bra {LOOP_LABEL};")[0]
+    lines = [line.strip() for line in loop.splitlines()]
+    own = [line.partition(" ")[0].rstrip(";") for line in lines if line.endswith(";") and line[0] not in "@."]
+    counts = Counter(own[: -len(LOOP_CONTROL)])
+    return FrozenMapping({name: count * share for name, count in sorted(counts.items())})
+
+
+def argument_register(argument: Argument) -> str:
+    """The register that holds an argument: the name of its buffer or of its number."""
+    return argument.pointer or str(argument.scalar)
+
+
+def _parameter(argument: Argument) -> str:
+    return f"{argument_register(argument)}_parameter"
+
+
+def _merged(*groups: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    merged: dict[str, list[str]] = {}
+    for group in groups:
+        for kind, names in group.items():
+            known = merged.setdefault(kind, [])
+            known += [name for name in names if name not in known]
+    return {kind: names for kind, names in merged.items() if names}

@@ -1,0 +1,23 @@
+"""The assembler and the disassembler, where they are installed."""
+
+from pathlib import Path
+
+import pytest
+
+from microbench.compile import Toolchain, find_toolchain
+from microbench.errors import CompileError
+
+
+@pytest.fixture(scope="session")
+def toolchain() -> Toolchain:
+    """ptxas and nvdisasm, from the wheels of the extra `ptx` or from the PATH."""
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def cubin_cache(repository: Path) -> Path:
+    """Compiled modules by digest, kept from run to run; `make clean` removes them."""
+    return repository / "build" / "cubins"

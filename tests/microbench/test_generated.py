@@ -1,0 +1,137 @@
+"""Every kernel of the catalogue, executed by the interpreter: right, counted right, alive, and a corrupted one is noticed."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from microbench.check import expected_results, filled_buffers, interpret, verify
+from microbench.errors import InterpreterError, ResultError
+from microbench.families import KERNELS, SWEEP, kernel_named
+from microbench.kernel import Kernel, Launch
+from microbench.numbers import decode
+
+INTERPRETED = [kernel for kernel in KERNELS if kernel.check.reference is None]
+COUNTED_APART = {"tma_bulk"}
+"""One thread runs the loop and its control; the others wait."""
+
+INSENSITIVE = {"nanosleep_resident"}
+"""What it does leaves no trace in its result."""
+
+MIN_FLIPS = 0.3
+"""Bits of an accumulator that must change in each operation, on average: one-bit results change half of the time."""
+
+
+def small(kernel: Kernel, iterations: int, pattern: str = "random") -> Launch:
+    block = kernel.fixed_block or (32, 1, 1)
+    return replace(kernel.check_launch(pattern), grid=(1, 1, 1), block=block, iterations=iterations)  # type: ignore[arg-type]
+
+
+def names(kernels: list[Kernel]) -> list[str]:
+    return [kernel.name for kernel in kernels]
+
+
+@pytest.mark.parametrize("kernel", INTERPRETED, ids=names(INTERPRETED))
+def test_work_is_counted_as_it_is_executed_and_results_are_finite(kernel: Kernel) -> None:
+    short, long = (interpret(kernel, small(kernel, turns)) for turns in (2, 3))
+    threads = small(kernel, 1).active_threads
+    turn = {name: (count - short.counts.get(name, 0)) / threads for name, count in long.counts.items()}
+    for control in ("sub.u32", "setp.ne.u32", "bra"):
+        turn[control] -= 0 if kernel.name in COUNTED_APART else 1
+    executed = {name.replace("__", "::"): count for name, count in turn.items() if count and kernel.name not in COUNTED_APART}
+    if executed:
+        assert executed == dict(kernel.work.operations)
+    results = expected_results(kernel, small(kernel, 3))
+    for buffer in kernel.buffers:
+        for slot in buffer.slots if buffer.written else ():
+            assert np.all(np.isfinite(decode(np.ascontiguousarray(results[buffer.name][slot.name]), slot.kind)))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=names(list(KERNELS)))
+def test_a_right_result_passes_and_one_wrong_value_does_not(kernel: Kernel) -> None:
+    launch = replace(small(kernel, 3), grid=(1, 1, 1))
+    right = expected_results(kernel, launch)
+    verify(kernel, launch, right, right)
+    buffer = next(buffer for buffer in kernel.buffers if buffer.written)
+    wrong = {name: records.copy() for name, records in right.items()}
+    slot = buffer.slots[-1].name
+    column = wrong[buffer.name][slot]
+    bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}").copy()
+    bits[-1] ^= bits.dtype.type(1 << (bits.dtype.itemsize * 8 - 2))
+    wrong[buffer.name][slot] = bits.view(column.dtype)
+    with pytest.raises(ResultError, match=f"{kernel.name}: 1 of {bits.size} values of {buffer.name}.{slot} are wrong"):
+        verify(kernel, launch, wrong, right)
+
+
+MUTABLE = [kernel for kernel in INTERPRETED if kernel.name not in INSENSITIVE]
+
+
+@pytest.mark.parametrize("kernel", MUTABLE, ids=names(MUTABLE))
+def test_a_loop_that_lost_its_last_instruction_is_noticed(kernel: Kernel) -> None:
+    head, tail = kernel.text.split("    sub.u32 left, left, 1;")
+    lines = head.splitlines()
+    doing = (
+        kernel.instruction,
+        "add.rn.f32 x, x, y",
+        "add.rn.f32 sum",
+        "add.rn.f32 heat",
+        "fma.rn.f32 sum",
+        "sub.rn.f32 call",
+        "add.rn.f32 weight",
+    )
+    last = max(place for place, line in enumerate(lines) if line.strip().startswith(doing))
+    damaged = replace(kernel, text="\n".join([*lines[:last], *lines[last + 1 :], "    sub.u32 left, left, 1;" + tail]))
+    launch = small(kernel, 3)
+    try:
+        results = expected_results(damaged, launch)
+    except InterpreterError:
+        return
+    with pytest.raises(ResultError):
+        verify(kernel, launch, results)
+
+
+ACCUMULATING = [kernel for kernel in INTERPRETED if kernel.level == "register" and kernel.module in ("cuda", "sfu")]
+
+
+@pytest.mark.parametrize("kernel", ACCUMULATING, ids=names(ACCUMULATING))
+def test_random_data_keep_the_accumulators_changing(kernel: Kernel) -> None:
+    early, late = (interpret(kernel, small(kernel, turns)).flips for turns in (5, 6))
+    flips = sum(late.get(f"d{chain}", 0) - early.get(f"d{chain}", 0) for chain in range(kernel.chains))
+    assert flips / (32 * kernel.unroll) > MIN_FLIPS
+
+
+@pytest.mark.parametrize("name", ["iadd3_k8_u64", "ffma_k8_u64", "hfma2_k8_u64", "dfma_k8_u64", "lop3_xor_k8_u64", "mma_f16"])
+def test_zeros_switch_fewer_bits_than_random_data(name: str) -> None:
+    kernel = kernel_named(name)
+    zero, random = (sum(interpret(kernel, small(kernel, 4, pattern)).flips.values()) for pattern in ("zero", "random"))
+    assert zero < random / 2
+
+
+@pytest.mark.parametrize("name", ["ffma_k8_u64", "fmul_k8_u64"])
+def test_idle_lanes_do_no_work_and_leave_no_result(name: str) -> None:
+    kernel = kernel_named(name)
+    launch = replace(small(kernel, 2), active_lanes=8)
+    full = interpret(kernel, small(kernel, 2)).counts[kernel.instruction]
+    assert interpret(kernel, launch).counts[kernel.instruction] * 4 == full
+    results = expected_results(kernel, launch)["results"]
+    assert np.all(results["d0"][8:] == 0)
+    assert np.any(results["d0"][:8] != 0)
+
+
+@pytest.mark.parametrize("kernel", SWEEP, ids=names(list(SWEEP)))
+def test_kernels_of_the_sweep_do_the_same_with_more_or_fewer_operations(kernel: Kernel) -> None:
+    counts = interpret(kernel, small(kernel, 1)).counts
+    assert counts[kernel.instruction] >= 32 * kernel.unroll
+
+
+def test_kernels_can_be_sent_to_another_process() -> None:
+    for kernel in KERNELS:
+        assert pickle.loads(pickle.dumps(kernel)).digest() == kernel.digest()
+
+
+def test_inputs_are_the_same_for_a_seed_and_differ_between_seeds() -> None:
+    kernel = kernel_named("ffma_k8_u64")
+    one, again, other = (filled_buffers(kernel, replace(small(kernel, 1), seed=seed))["operands"] for seed in (1, 1, 2))
+    assert one.tobytes() == again.tobytes()
+    assert one.tobytes() != other.tobytes()

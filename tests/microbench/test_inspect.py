@@ -1,0 +1,151 @@
+"""The inspection notices each way in which a loop is not what it was meant to be."""
+
+import pytest
+
+from microbench.compile import Toolchain, compile_kernels
+from microbench.errors import InspectionError
+from microbench.families.rows import Row, instruction_kernel, slots, start
+from microbench.families.tensor import ROWS, matrix_kernel
+from microbench.inspect import InspectedEntry, body_complaint, check_body, histogram, loop_body, read_listings
+from microbench.kernel import EVERYWHERE, Expectation, Kernel
+
+LISTING = """
+	.section	.text.twice,"ax",@progbits
+	.sectionflags	@"SHF_BARRIERS=1"
+.text.twice:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_0:
+        /*0010*/                   FFMA R2, R2, R3, R4 ;
+        /*0020*/              @!P1 BRA `(.L_x_1) ;
+        /*0030*/                   CALL.REL.NOINC `($__slow) ;
+.L_x_1:
+        /*0040*/                   UIADD3 UR4, UR4, -0x1, URZ ;
+        /*0050*/                   ISETP.NE.U32.AND P0, PT, RZ, UR4, PT ;
+        /*0060*/               @P0 BRA `(.L_x_0) ;
+        /*0070*/               @P0 CALL.REL.NOINC `(.L_x_2) ;
+.L_x_2:
+        /*0080*/                   EXIT ;
+$__slow:
+.L_x_3:
+        /*0090*/                   FADD R2, R2, R2 ;
+        /*00a0*/                   BRA `(.L_x_3);
+	.section	.nv.info,"",@"SHT_CUDA_INFO"
+        /*0000*/                   FADD R2, R2, R2 ;
+"""
+
+
+def entry(**body: int) -> InspectedEntry:
+    return InspectedEntry(
+        name="k", registers=8, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, shared_bytes=0, body=body, whole=body
+    )
+
+
+def complaint_about(row: Row, toolchain: Toolchain, architecture: str = "sm_90") -> str:
+    kernel = instruction_kernel(row)
+    module = compile_kernels([kernel], architecture, "O3", toolchain)
+    return body_complaint(kernel.expectation, module.entries[kernel.name], "O3")
+
+
+def test_the_loop_ends_at_its_branch_and_leaves_callees_out() -> None:
+    body = loop_body(read_listings(LISTING)["twice"])
+    assert dict(histogram(body)) == {"BRA": 2, "CALL.REL.NOINC": 1, "FFMA": 1, "ISETP.NE.U32.AND": 1, "UIADD3": 1}
+
+
+def test_leaving_a_loop_by_a_call_of_an_own_label_is_a_branch() -> None:
+    whole = read_listings(LISTING)["twice"].instructions
+    assert [line.opcode for line in whole if line.address == 0x70] == ["BRA"]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "Fatal: not a cubin", ".section .nv.info,x\n /*0000*/ FADD R1, R1, R1 ;"])
+def test_text_without_machine_code_is_refused(text: str) -> None:
+    with pytest.raises(InspectionError, match="no machine code"):
+        read_listings(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "complaint"),
+    [
+        ({}, {}, "no loop"),
+        ({"FFMA": 60, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "60 of FFMA in the loop, 64 promised"),
+        ({"FFMA": 128, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "128 of FFMA in the loop, 64 promised"),
+        ({"FFMA": 64, "MOV": 3, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "3 of 70 instructions are MOV"),
+        ({"FFMA": 64, "UIADD3": 2, "ISETP": 1, "BRA": 1}, {}, "uniform datapath"),
+        ({"FFMA": 64, "CALL.REL.NOINC": 1, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "emulated"),
+        ({"FFMA": 64, "LDL": 1, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "local memory"),
+        ({"FFMA": 64, "A": 1, "B": 1, "C": 1, "D": 1, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "are not the promised ones"),
+        ({"FFMA": 64, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, ""),
+        ({"FFMA.FTZ": 64, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, ""),
+        ({"FFMA2": 64, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {}, "0 of FFMA"),
+        ({"FFMA": 64, "CALL.REL.NOINC": 8, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {"calls": True}, ""),
+        ({"FFMA": 64, "FADD": 64, "ISETP": 1, "UIADD3": 1, "BRA": 1}, {"companions": ("FADD",)}, ""),
+    ],
+)
+def test_each_departure_from_the_promised_loop_has_its_complaint(body: dict[str, int], expected: dict[str, object], complaint: str) -> None:
+    promise = Expectation(opcodes=("FFMA",), fewest=64, most=64, **expected)  # type: ignore[arg-type]
+    said = body_complaint(promise, entry(**body), "O3")
+    assert complaint in said
+    assert bool(said) == bool(complaint)
+
+
+def test_spilled_registers_are_a_complaint() -> None:
+    spilled = InspectedEntry(
+        name="k", registers=255, spill_store_bytes=16, spill_load_bytes=16, stack_bytes=16, shared_bytes=0, body={"FFMA": 1}, whole={}
+    )
+    assert "32 bytes of registers are spilled" in body_complaint(Expectation(opcodes=("FFMA",), fewest=1, most=1), spilled, "O3")
+
+
+def test_copies_are_let_pass_without_optimisation_and_the_work_is_still_counted() -> None:
+    promise = Expectation(opcodes=("FFMA",), fewest=64, most=64)
+    assert body_complaint(promise, entry(FFMA=64, MOV=40, ISETP=1, IADD3=1, BRA=1), "O0") == ""
+    assert "16 of FFMA" in body_complaint(promise, entry(FFMA=16, MOV=40, ISETP=1, IADD3=1, BRA=1), "O0")
+
+
+def test_the_message_names_kernel_and_level() -> None:
+    kernel: Kernel = instruction_kernel(Row(name="k", ptx="x", templates=("x {d};",), start=start("u32", 0, 1), sass=("FFMA",)))
+    with pytest.raises(InspectionError, match="k_k8_u64 at O3: it has no loop"):
+        check_body(kernel, entry(), "O3")
+
+
+def test_immediate_operands_that_fold_away_are_noticed(toolchain: Toolchain) -> None:
+    row = Row(name="fold", ptx="and.b32", templates=("and.b32 {d}, {d}, 255;",), start=start("u32", 0, 9), sass=("LOP3",))
+    assert "in the loop, 64 promised" in complaint_about(row, toolchain) or "no loop" in complaint_about(row, toolchain)
+
+
+def test_an_idempotent_operation_without_a_breaker_is_noticed(toolchain: Toolchain) -> None:
+    row = Row(name="idempotent", ptx="abs.s32", templates=("abs.s32 {d}, {d};",), start=start("s32", -9, 9), sass=("IABS",))
+    assert complaint_about(row, toolchain)
+
+
+def test_merged_additions_are_noticed(toolchain: Toolchain) -> None:
+    row = Row(
+        name="merged",
+        ptx="add.u32",
+        templates=("add.u32 {d}, {d}, {x};",),
+        start=start("u32", 0, 9),
+        operands=slots("u32", (1, 9), (1, 9), (1, 9), (1, 9)),
+        sass=("IADD3", "IMAD.IADD", "VIADD"),
+    )
+    assert "of IADD3 or IMAD.IADD or VIADD in the loop, 64 promised" in complaint_about(row, toolchain, "sm_80")
+
+
+def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_datapath(toolchain: Toolchain) -> None:
+    row = Row(
+        name="uniform",
+        ptx="mad.lo.u32",
+        templates=("mad.lo.u32 u, u, active_lanes, left;",),
+        breaker="add.u32 {d}, {d}, u;",
+        every=8,
+        start=start("u32", 0, 9),
+        temporaries={"u": "b32"},
+        sass=("IMAD",),
+        companions=("IADD3", "VIADD", "IMAD.IADD", "IMAD.MOV", "MOV"),
+    )
+    assert complaint_about(row, toolchain)
+
+
+def test_emulated_fp8_products_of_a_warp_are_noticed_on_hopper(toolchain: Toolchain) -> None:
+    row = next(row for row in ROWS if row.name == "mma_e4m3")
+    kernel = matrix_kernel(row)
+    anywhere = Kernel(**{name: getattr(kernel, name) for name in Kernel.__dataclass_fields__} | {"support": EVERYWHERE})
+    module = compile_kernels([anywhere], "sm_90", "O3", toolchain)
+    assert body_complaint(kernel.expectation, module.entries["mma_e4m3"], "O3")

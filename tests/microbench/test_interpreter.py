@@ -1,0 +1,314 @@
+"""The interpreter against arithmetic done in another way: whole numbers, fractions, NumPy's own functions."""
+
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from microbench.errors import InterpreterError
+from microbench.interpreter import execute
+from microbench.interpreter.arithmetic import compute
+from microbench.interpreter.program import parse
+from microbench.interpreter.warp import fragment, load_matrices, multiply
+from microbench.kernel import Argument
+from microbench.numbers import decode, encode
+from microbench.ptx import entry_text
+
+WORDS = st.integers(0, 2**32 - 1)
+HALVES = st.floats(width=16, allow_nan=False, allow_infinity=False)
+SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-(2.0**60), max_value=2.0**60)
+DOUBLES = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-(2.0**200), max_value=2.0**200)
+MASK = 2**32 - 1
+
+
+def one(opcode: str, *sources: NDArray[np.generic] | int | float, carry: int = 0) -> int:
+    """The result of an instruction for one thread."""
+    words = [word if isinstance(word, np.ndarray) else np.array([word], dtype=np.uint32) for word in sources]
+    with np.errstate(all="ignore"):
+        result, _ = compute(tuple(opcode.split(".")), words, np.array([carry], dtype=np.uint64))
+    return int(result[0])
+
+
+def signed(word: int) -> int:
+    return word - 2**32 if word >> 31 else word
+
+
+def single(number: float) -> NDArray[np.uint32]:
+    return np.array([number], dtype=np.float32).view(np.uint32)
+
+
+def double(number: float) -> NDArray[np.uint64]:
+    return np.array([number], dtype=np.float64).view(np.uint64)
+
+
+@given(WORDS, WORDS, WORDS)
+def test_integer_arithmetic_is_that_of_whole_numbers_modulo_the_width(a: int, b: int, c: int) -> None:
+    assert one("add.u32", a, b) == (a + b) & MASK
+    assert one("sub.s32", a, b) == (a - b) & MASK
+    assert one("mul.lo.u32", a, b) == a * b & MASK
+    assert one("mul.hi.u32", a, b) == a * b >> 32
+    assert one("mul.hi.s32", a, b) == (signed(a) * signed(b) >> 32) & MASK
+    assert one("mad.hi.u32", a, b, c) == ((a * b >> 32) + c) & MASK
+    assert one("mul.wide.u32", a, b) == a * b
+    assert one("mul24.lo.u32", a, b) == (a & 0xFFFFFF) * (b & 0xFFFFFF) & MASK
+    assert one("min.s32", a, b) == min(signed(a), signed(b)) & MASK
+    assert one("max.u32", a, b) == max(a, b)
+    assert one("sad.s32", a, b, c) == (abs(signed(a) - signed(b)) + c) & MASK
+    assert one("abs.s32", a) == abs(signed(a)) & MASK
+
+
+@given(WORDS, st.integers(1, 2**32 - 1))
+def test_quotient_and_remainder_make_up_the_dividend(a: int, b: int) -> None:
+    assert (one("div.u32", a, b), one("rem.u32", a, b)) == divmod(a, b)
+    quotient, rest = signed(one("div.s32", a, b)), signed(one("rem.s32", a, b))
+    if (signed(a), signed(b)) != (-(2**31), -1):
+        assert quotient * signed(b) + rest == signed(a)
+        assert abs(rest) < abs(signed(b))
+        assert rest == 0 or (rest < 0) == (signed(a) < 0)
+
+
+@given(WORDS, WORDS, WORDS, st.integers(0, 255))
+def test_a_truth_table_decides_each_bit(a: int, b: int, c: int, table: int) -> None:
+    expected = sum((table >> ((a >> bit & 1) << 2 | (b >> bit & 1) << 1 | (c >> bit & 1)) & 1) << bit for bit in range(32))
+    assert one("lop3.b32", a, b, c, table) == expected
+
+
+@given(WORDS, WORDS, st.integers(0, 80))
+def test_shifts_are_those_of_whole_numbers(a: int, b: int, by: int) -> None:
+    assert one("shl.b32", a, by) == a << by & MASK
+    assert one("shr.u32", a, by) == a >> by
+    assert one("shr.s32", a, by) == signed(a) >> by & MASK
+    both = b << 32 | a
+    assert one("shf.l.wrap.b32", a, b, by) == both << by % 32 >> 32 & MASK
+    assert one("shf.r.wrap.b32", a, b, by) == both >> by % 32 & MASK
+
+
+@given(WORDS, WORDS, st.integers(0, 31), st.integers(0, 32))
+def test_fields_put_in_come_out_again(a: int, b: int, start: int, length: int) -> None:
+    taken = min(length, 32 - start)
+    assert one("bfe.u32", one("bfi.b32", a, b, start, length), start, taken) == a & ((1 << taken) - 1)
+    assert one("bfi.b32", a, b, start, 0) == b
+
+
+@given(WORDS)
+def test_bit_counts_agree_with_the_binary_form(a: int) -> None:
+    digits = f"{a:032b}"
+    assert one("popc.b32", a) == digits.count("1")
+    assert one("clz.b32", a) == 32 - a.bit_length()
+    assert one("brev.b32", a) == int(digits[::-1], 2)
+    assert one("bfind.u32", a) == (a.bit_length() - 1) & MASK
+    assert one("bfind.shiftamt.u32", a) == (32 - a.bit_length() if a else MASK)
+    top = (~a & MASK) if a >> 31 else a
+    assert one("bfind.s32", a) == (top.bit_length() - 1) & MASK
+
+
+@given(WORDS, WORDS, WORDS)
+def test_bytes_are_chosen_and_multiplied_one_by_one(a: int, b: int, selector: int) -> None:
+    both = (b << 32 | a).to_bytes(8, "little")
+    chosen = []
+    for place in range(4):
+        choice = selector >> 4 * place & 15
+        byte = both[choice & 7]
+        chosen.append((255 if byte & 128 else 0) if choice & 8 else byte)
+    assert one("prmt.b32", a, b, selector) == int.from_bytes(bytes(chosen), "little")
+    left, right = struct.unpack("4b", struct.pack("<I", a)), struct.unpack("4b", struct.pack("<I", b))
+    assert one("dp4a.s32.s32", a, b, selector) == (sum(x * y for x, y in zip(left, right, strict=True)) + selector) & MASK
+    halves = struct.unpack("2h", struct.pack("<I", a))
+    assert one("dp2a.lo.s32.s32", a, b, selector) == (halves[0] * right[0] + halves[1] * right[1] + selector) & MASK
+
+
+@given(st.lists(WORDS, min_size=4, max_size=4), st.lists(WORDS, min_size=4, max_size=4))
+def test_a_carry_chain_adds_and_subtracts_long_numbers(a: list[int], b: list[int]) -> None:
+    def number(words: list[int]) -> int:
+        return sum(word << 32 * place for place, word in enumerate(words))
+
+    for first, rest, expected in (
+        ("add.cc.u32", "addc.cc.u32", number(a) + number(b)),
+        ("sub.cc.u32", "subc.cc.u32", number(a) - number(b)),
+    ):
+        carry, words = np.zeros(1, dtype=np.uint64), []
+        for place in range(4):
+            operands = [np.array([side[place]], dtype=np.uint32) for side in (a, b)]
+            word, carry = compute(tuple((rest if place else first).split(".")), operands, carry)
+            words.append(int(word[0]))
+        assert number(words) == expected % 2**128
+
+
+def rounded(exact: Fraction, kind: str) -> float:
+    """A fraction rounded to nearest, ties to even, by comparison with the neighbours of an approximation."""
+    dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[kind]
+    near = dtype(float(exact))
+    candidates = [near, np.nextafter(near, dtype(np.inf)), np.nextafter(near, dtype(-np.inf))]
+    finite = [value for value in candidates if np.isfinite(value)]
+    distance = [abs(Fraction(float(value)) - exact) for value in finite]
+    best = [value for value, gap in zip(finite, distance, strict=True) if gap == min(distance)]
+    even = [value for value in best if not int(np.array([value]).view(f"u{value.itemsize}")[0]) & 1]
+    return float((even or best)[0])
+
+
+# Just below the middle of two neighbours: rounding to float64 first would land on the middle, and go the wrong way.
+@example(2.0**-24 * (1 + 2.0**-23), 1 - 2.0**-23, 1 + 2.0**-23)
+@given(SINGLES, SINGLES, SINGLES)
+def test_a_single_multiply_add_is_rounded_once(a: float, b: float, c: float) -> None:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    got = np.array([one("fma.rn.f32", single(a), single(b), single(c))], dtype=np.uint32).view(np.float32)[0]
+    if exact and abs(exact) < Fraction(2) ** 127 and abs(exact) > Fraction(2) ** -126:
+        assert float(got) == rounded(exact, "f32")
+
+
+@example(2.0**-53 * (1 + 2.0**-52), 1 - 2.0**-52, 1 + 2.0**-52)
+@given(DOUBLES, DOUBLES, DOUBLES)
+def test_a_double_multiply_add_is_rounded_once(a: float, b: float, c: float) -> None:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    got = np.array([one("fma.rn.f64", double(a), double(b), double(c))], dtype=np.uint64).view(np.float64)[0]
+    smallest = min((abs(Fraction(x)) for x in (a, b) if x), default=Fraction(1))
+    if exact and smallest > Fraction(2) ** -400 and abs(exact) > Fraction(2) ** -700:
+        assert float(got) == rounded(exact, "f64")
+
+
+@given(st.tuples(HALVES, HALVES, HALVES), st.tuples(HALVES, HALVES, HALVES))
+def test_each_half_of_a_pair_is_computed_for_itself(low: tuple[float, ...], high: tuple[float, ...]) -> None:
+    words = [encode(np.array(pair), "f16x2") for pair in zip(low, high, strict=True)]
+    got = decode(np.array([one("fma.rn.f16x2", *words)], dtype=np.uint32), "f16x2")
+    for place, (a, b, c) in enumerate((low, high)):
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+        if exact and abs(exact) < 65504 and abs(exact) >= Fraction(2) ** -14:
+            assert got[place] == rounded(exact, "f16")
+
+
+@given(SINGLES, st.floats(2.0**-10, 1000.0, width=32))
+def test_ieee_functions_are_those_of_numpy(a: float, b: float) -> None:
+    with np.errstate(all="ignore"):
+        assert one("div.rn.f32", single(a), single(b)) == int((np.float32(a) / np.float32(b)).view(np.uint32))
+        assert one("sqrt.rn.f32", single(b)) == int(np.sqrt(np.float32(b)).view(np.uint32))
+        assert one("rcp.rn.f32", single(b)) == int((np.float32(1) / np.float32(b)).view(np.uint32))
+        assert one("copysign.f32", single(a), single(b)) == int(np.copysign(np.float32(b), np.float32(a)).view(np.uint32))
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.floats(allow_infinity=False, allow_nan=True, width=32))
+def test_conversions_round_clamp_and_forget_what_is_no_number(whole: int, real: float) -> None:
+    assert one("cvt.rn.f32.s32", whole & MASK) == int(np.float32(whole).view(np.uint32))
+    expected = 0 if np.isnan(real) else int(min(max(np.trunc(real), -(2.0**31)), 2.0**31 - 1))
+    assert signed(one("cvt.rzi.s32.f32", single(real))) == expected
+
+
+SHAPES = [
+    ("f16", (16, 8, 8), 2, 1, "f32", 4),
+    ("f16", (16, 8, 16), 4, 2, "f32", 4),
+    ("bf16", (16, 8, 16), 4, 2, "f32", 4),
+    ("tf32", (16, 8, 4), 2, 1, "f32", 4),
+    ("tf32", (16, 8, 8), 4, 2, "f32", 4),
+    ("s8", (8, 8, 16), 1, 1, "s32", 2),
+    ("s8", (16, 8, 32), 4, 2, "s32", 4),
+    ("e4m3", (16, 8, 32), 4, 2, "f32", 4),
+    ("f64", (8, 8, 4), 1, 1, "f64", 2),
+    ("f64", (16, 8, 16), 8, 4, "f64", 4),
+]
+
+
+@pytest.mark.parametrize(("kind", "shape", "a", "b", "sums", "c"), SHAPES)
+def test_the_fragments_of_a_warp_hold_each_element_of_a_matrix_once(
+    kind: str, shape: tuple[int, int, int], a: int, b: int, sums: str, c: int
+) -> None:
+    m, n, k = shape
+    for part, number, element, size in (("a", a, kind, (m, k)), ("b", b, kind, (k, n)), ("c", c, sums, (m, n))):
+        rows, columns = fragment(part, element, number, shape)
+        seen = np.zeros(size, dtype=int)
+        np.add.at(seen, (rows, columns), 1)
+        assert np.all(seen == 1)
+
+
+def test_a_product_of_fragments_is_the_product_of_the_matrices() -> None:
+    generator = np.random.default_rng(3)
+    left, right = generator.integers(-3, 4, (16, 16)).astype(float), generator.integers(-3, 4, (16, 8)).astype(float)
+    registers = []
+    for part, number, matrix in (("a", 4, left), ("b", 2, right)):
+        rows, columns = fragment(part, "f16", number, (16, 8, 16))
+        numbers = matrix[rows, columns].reshape(32, number, 2)
+        registers.append([encode(np.ascontiguousarray(numbers[:, place, :]).ravel(), "f16x2") for place in range(number)])
+    nothing = [np.zeros(32, dtype=np.uint32) for _ in range(4)]
+    opcode = ("mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", "f16", "f16", "f32")
+    product = multiply(opcode, nothing, registers[0], registers[1], None)
+    rows, columns = fragment("c", "f32", 4, (16, 8, 16))
+    got = np.stack([word.view(np.float32) for word in product], axis=1)
+    assert np.array_equal(got, (left @ right)[rows, columns])
+
+
+def test_matrices_loaded_transposed_are_the_transposes() -> None:
+    rows = np.arange(32 * 8, dtype=np.uint16).reshape(1, 32, 8)
+    turned = rows.reshape(4, 8, 8).transpose(0, 2, 1).reshape(1, 32, 8)
+    for plain, transposed in zip(load_matrices(rows, False), load_matrices(turned, True), strict=True):
+        assert np.array_equal(plain, transposed)
+
+
+def run(body: list[str], *, block: int = 32, buffer: int = 32, iterations: int = 1, **registers: tuple[str, ...]) -> NDArray[np.uint32]:
+    """One block executes a body that stores words to `out`."""
+    arguments = (Argument(pointer="out"), Argument(scalar="iterations"), Argument(scalar="active_lanes"))
+    text = entry_text(
+        name="k",
+        arguments=arguments,
+        registers={"b32": ("x", "y"), "b64": ("at",), **registers},
+        before=["mad.wide.u32 at, thread, 4, out;", "mov.b32 x, 0;"],
+        body=body,
+        after=["st.global.b32 [at], x;"],
+    )
+    done = execute(parse(text), [np.zeros(buffer, dtype=np.uint32), iterations, 32], 1, block, max_statements=1000)
+    return done.buffers["out"].view(np.uint32)
+
+
+def test_threads_that_part_at_a_branch_meet_again() -> None:
+    body = ["and.b32 y, lane, 1;", "setp.eq.u32 even, y, 0;", "@even bra SKIP;", "add.u32 x, x, 10;", "SKIP:", "add.u32 x, x, lane;"]
+    out = run(body, iterations=3, pred=("even",))
+    lane = np.arange(32)
+    assert np.array_equal(out, 3 * lane + np.where(lane % 2, 30, 0))
+
+
+def test_a_barrier_shows_every_thread_what_the_others_stored() -> None:
+    text = entry_text(
+        name="k",
+        arguments=(Argument(pointer="out"), Argument(scalar="iterations"), Argument(scalar="active_lanes")),
+        registers={"b32": ("x", "cell", "other"), "b64": ("at",)},
+        shared=".shared .align 4 .b8 pool[256];",
+        before=["mov.u32 cell, pool;", "mad.lo.u32 cell, local, 4, cell;", "xor.b32 other, cell, 252;"],
+        body=["st.shared.b32 [cell], local;", "bar.sync 0;", "ld.shared.b32 x, [other];", "bar.sync 0;"],
+        after=["mad.wide.u32 at, thread, 4, out;", "st.global.b32 [at], x;"],
+    )
+    done = execute(parse(text), [np.zeros(64, dtype=np.uint32), 2, 32], 1, 64)
+    assert np.array_equal(done.buffers["out"].view(np.uint32), np.arange(64)[::-1])
+
+
+@pytest.mark.parametrize(
+    ("body", "buffer", "block", "complaint"),
+    [
+        (["add.u32 x, x, 1;"], 8, 32, "buffer out has 32 bytes"),
+        (["ld.global.b32 x, [at+2];"], 32, 32, "not a multiple of 4 bytes"),
+        (["mov.b64 at, 64;", "ld.global.b32 x, [at];"], 32, 32, "outside every buffer"),
+        (["ld.shared.b32 x, [y];"], 32, 32, "shared memory has 0 bytes"),
+        (["div.u32 x, x, y;"], 32, 32, "divided by 0"),
+        (["tex.1d x, y;"], 32, 32, "outside the generated subset"),
+        (["add.u32 x, x, unknown;"], 32, 32, "'unknown' is no register"),
+        (["add.u64 x, at, at;"], 32, 32, "cannot take a result of 64 bits"),
+        (["EVER:", "bra EVER;"], 32, 32, "did not end"),
+        (["add.u32 x, x, 1;"], 32, 33, "not whole warps"),
+        (["setp.eq.u32 even, lane, 0;", "@even shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;"], 32, 32, "not reached by whole warps"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_one_line(body: list[str], buffer: int, block: int, complaint: str) -> None:
+    with pytest.raises(InterpreterError, match=complaint) as failed:
+        run(body, buffer=buffer, block=block, pred=("even",))
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("text", ["", "not ptx", ".visible .entry k(", ".visible .entry k()\n{\n 42 is no statement;\n}"])
+def test_text_that_is_no_entry_is_refused(text: str) -> None:
+    with pytest.raises(InterpreterError):
+        parse(text)
+
+
+def test_the_number_of_arguments_must_fit() -> None:
+    with pytest.raises(InterpreterError, match="takes 0 arguments, 1 were given"):
+        execute(parse(".visible .entry k()\n{\n ret;\n}"), [3], 1, 32)

@@ -1,0 +1,137 @@
+"""Launches fill the GPU, stay in the cache that they are for, and say what does not fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from estimator.gpu import GpuSpec
+from estimator.specifications import gpu_names, load_gpu
+from microbench.errors import LaunchError
+from microbench.families import KERNELS, kernel_named
+from microbench.inspect import InspectedEntry
+from microbench.kernel import Kernel
+from microbench.launch import plan_launches, shares_region, swept_sms
+from microbench.operands import buffer_bytes
+from microbench.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
+
+GPUS = gpu_names()
+FITTING = 0.5
+MISSING = 8.0
+
+
+def entry(kernel: Kernel, registers: int = 32, shared_bytes: int = 0) -> InspectedEntry:
+    nothing = {"spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0}
+    return InspectedEntry(name=kernel.name, registers=registers, shared_bytes=shared_bytes, body={}, whole={}, **nothing)
+
+
+@pytest.fixture(scope="module", params=GPUS)
+def gpu(request: pytest.FixtureRequest) -> GpuSpec:
+    return load_gpu(request.param)
+
+
+def test_every_kernel_has_its_launches_on_every_gpu(gpu: GpuSpec) -> None:
+    for kernel in KERNELS:
+        for mode in kernel.modes:
+            launches = plan_launches(kernel, gpu, entry(kernel), mode, iterations=10)
+            assert all(launch.threads_per_block == kernel.block_threads or mode == "single" for launch in launches)
+            assert all(launch.blocks >= 1 and launch.region_bytes >= kernel.min_region_bytes for launch in launches)
+            assert [launch.active_threads for launch in launches] == sorted({launch.active_threads for launch in launches})
+            assert all(launch.low_confidence == (mode == "single") for launch in launches)
+
+
+def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpec) -> None:
+    for kernel in KERNELS:
+        if kernel.residence is None:
+            continue
+        launch = plan_launches(kernel, gpu, entry(kernel), "full", iterations=10)[0]
+        walked = launch.region_bytes * (1 if shares_region(kernel) else launch.blocks)
+        if kernel.residence[0] == "l1":
+            assert walked / gpu.num_sms <= FITTING * gpu.shared_bytes_per_sm
+        elif kernel.level == "l2":
+            assert walked <= FITTING * gpu.l2_bytes
+        elif kernel.level in ("dram", "peer"):
+            assert MISSING * gpu.l2_bytes <= walked <= gpu.dram_bytes
+        assert buffer_bytes(kernel, launch) < gpu.dram_bytes
+
+
+def test_full_launches_use_every_sm_and_all_that_fits_one(gpu: GpuSpec) -> None:
+    kernel = kernel_named("ffma_k8_u64")
+    launch = plan_launches(kernel, gpu, entry(kernel, registers=32), "full", iterations=10)[0]
+    assert launch.blocks == gpu.num_sms * gpu.warps_per_sm * 32 // kernel.block_threads
+    assert launch.active_threads == launch.threads
+
+
+def test_the_sweep_over_sms_goes_from_one_to_all(gpu: GpuSpec) -> None:
+    counts = swept_sms(gpu.num_sms)
+    assert (counts[0], counts[-1]) == (1, gpu.num_sms)
+    assert list(counts) == sorted(set(counts))
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "pattern", "iterations", "complaint"),
+    [
+        ("mma_f16", "lane_sweep", "random", 1, "cannot run as lane_sweep; it has full, sm_sweep"),
+        ("fdiv_rn_k8_u16", "full", "zero", 1, "cannot take zero data; it has constant, random"),
+        ("ffma_k8_u64", "full", "random", 0, "do not fit its 32-bit counter"),
+        ("ffma_k8_u64", "full", "random", 2**32, "do not fit its 32-bit counter"),
+    ],
+)
+def test_launches_that_cannot_be_are_refused(name: str, mode: str, pattern: str, iterations: int, complaint: str) -> None:
+    kernel = kernel_named(name)
+    with pytest.raises(LaunchError, match=complaint):
+        plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel), mode, iterations=iterations, pattern=pattern)  # type: ignore[arg-type]
+
+
+def test_a_block_that_does_not_fit_is_refused_with_what_it_needs() -> None:
+    kernel = replace(kernel_named("ffma_k8_u64"), block_threads=1024)
+    with pytest.raises(LaunchError, match="1024 threads with 128 registers"):
+        plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel, registers=128), "full", iterations=1)
+
+
+def test_the_duration_line_recovers_what_made_it() -> None:
+    counts = [1000, 2000, 5000, 20_000]
+    line = fit_duration(counts, [1e-5 + 3e-7 * count for count in counts])
+    assert (line.intercept_s, line.slope_s) == (pytest.approx(1e-5), pytest.approx(3e-7))
+    assert line.residual_s == pytest.approx(0.0, abs=1e-12)
+    assert line.duration_s(line.iterations(0.25)) == pytest.approx(0.25, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("counts", "times", "complaint"),
+    [
+        ([1, 2], [1.0, 2.0], "2 different lengths"),
+        ([1, 1, 1], [1.0, 1.0, 1.0], "1 different lengths"),
+        ([1, 2, 3], [3.0, 2.0, 1.0], "do not last longer"),
+        ([1, 2, 3], [1.0, float("nan"), 3.0], "not positive and finite"),
+        ([1, 2, 3], [1.0, 0.0, 3.0], "not positive and finite"),
+    ],
+)
+def test_runs_that_make_no_line_are_refused(counts: list[int], times: list[float], complaint: str) -> None:
+    with pytest.raises(LaunchError, match=complaint):
+        fit_duration(counts, times)
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, float("nan"), float("inf"), 1e9])
+def test_durations_that_cannot_be_made_are_refused(duration: float) -> None:
+    with pytest.raises(LaunchError):
+        fit_duration([1, 2, 3], [1e-6, 2e-6, 3e-6]).iterations(duration)
+
+
+def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
+    assert wave_launch(gpu, 10).threads == gpu.num_sms * 4 * wave_kernel().block_threads
+    half = wave_launch(gpu, 10, 0.5)
+    assert half.blocks == round(gpu.num_sms / 2)
+    assert half.threads_per_block == 1024
+    assert wave_launch(gpu, 10, 1e-6).blocks == 1
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_shares_outside_the_gpu_are_refused(share: float) -> None:
+    with pytest.raises(LaunchError, match="give more than 0 and at most 1"):
+        wave_launch(load_gpu(GPUS[0]), 10, share)
+
+
+def test_a_period_is_divided_by_its_duty() -> None:
+    assert duty_cycle(0.1, 0.25) == (pytest.approx(0.025), pytest.approx(0.075))
+    with pytest.raises(LaunchError):
+        duty_cycle(0.1, 1.0)

@@ -1,0 +1,178 @@
+"""Kernels against NumPy, written from what they are meant to compute and not from their text."""
+
+from dataclasses import replace
+from math import erf, exp, log, sqrt
+
+import numpy as np
+
+from microbench.check import expected_results, filled_buffers
+from microbench.families import kernel_named
+from microbench.families.rodinia import AMBIENT, AMBIENT_RATE, HEAT_RATE, LEARNING_RATE, MOMENTUM
+from microbench.kernel import Kernel, Launch
+from microbench.numbers import bf16_values, decode
+
+TURNS = 3
+
+
+def prepared(name: str) -> tuple[Kernel, Launch]:
+    kernel = kernel_named(name)
+    return kernel, replace(kernel.check_launch(), iterations=TURNS)
+
+
+def blocks_of(values: np.ndarray, launch: Launch) -> np.ndarray:
+    """Shape (blocks, turns that fit a region, threads)."""
+    return values.reshape(launch.blocks, -1, launch.threads_per_block)
+
+
+def test_sums_in_the_manner_of_fibonacci() -> None:
+    kernel, launch = prepared("iadd_k8_u64")
+    inputs = filled_buffers(kernel, launch)["operands"]
+    d = np.stack([inputs[f"d{chain}"] for chain in range(8)]).astype(object)
+    for _ in range(TURNS * 8):
+        for chain in range(8):
+            d[chain] = (d[chain] + d[(chain + 1) % 8]) % 2**32
+    results = expected_results(kernel, launch)["results"]
+    assert all(np.array_equal(results[f"d{chain}"], d[chain].astype(np.uint32)) for chain in range(8))
+
+
+def test_multiply_adds_in_double_precision() -> None:
+    kernel, launch = prepared("dfma_k8_u64")
+    inputs = filled_buffers(kernel, launch)["operands"]
+    d = np.stack([inputs[f"d{chain}"] for chain in range(8)])
+    for _ in range(TURNS):
+        for factor, summand in [(0, 1), (0, 3), (2, 3), (2, 1)] * 2:
+            d = d * inputs[f"x{factor}"] + inputs[f"x{summand}"]
+    results = expected_results(kernel, launch)["results"]
+    assert all(np.allclose(results[f"d{chain}"], d[chain], rtol=1e-13) for chain in range(8))
+
+
+def test_a_long_addition_carries_through_all_accumulators() -> None:
+    kernel, launch = prepared("addc_k8_u64")
+    inputs = filled_buffers(kernel, launch)["operands"]
+    total = [sum(int(inputs[f"d{chain}"][thread]) << 32 * chain for chain in range(8)) for thread in range(4)]
+    for thread in range(4):
+        for _ in range(TURNS):
+            for step in range(8):
+                word = int(inputs[f"x{step % 4}"][thread])
+                total[thread] = (total[thread] + sum(word << 32 * chain for chain in range(8))) % 2**256
+    results = expected_results(kernel, launch)["results"]
+    got = [sum(int(results[f"d{chain}"][thread]) << 32 * chain for chain in range(8)) for thread in range(4)]
+    assert got == total
+
+
+def test_a_chase_through_shared_memory_goes_down_its_bank() -> None:
+    kernel, launch = prepared("lds_chase")
+    thread = np.arange(launch.threads) % launch.threads_per_block
+    assert np.array_equal(expected_results(kernel, launch)["results"]["word"], (4 * thread + 128 * 16 * TURNS) % 16384)
+
+
+def test_a_chase_through_memory_goes_down_its_column() -> None:
+    kernel, launch = prepared("l1_chase")
+    thread = np.arange(launch.threads) % launch.threads_per_block
+    steps = 16 * TURNS * launch.threads_per_block
+    assert np.array_equal(expected_results(kernel, launch)["results"]["word"], 8 * (thread + steps) % launch.region_bytes)
+
+
+def test_a_copy_holds_what_was_read() -> None:
+    kernel, launch = prepared("dram_copy")
+    copied = expected_results(kernel, launch)["copied"]["word"]
+    assert np.array_equal(copied, filled_buffers(kernel, launch)["data"]["word"])
+
+
+def test_tensor_products_add_one_product() -> None:
+    kernel, launch = prepared("mma_bf16")
+    inputs = filled_buffers(kernel, launch)["operands"]
+    a = np.stack([bf16_values(np.ascontiguousarray(inputs[f"a{place}"]).view(np.uint16)).reshape(-1, 2) for place in range(4)], axis=1)
+    b = np.stack([bf16_values(np.ascontiguousarray(inputs[f"b{place}"]).view(np.uint16)).reshape(-1, 2) for place in range(2)], axis=1)
+    left, right = np.zeros((16, 16)), np.zeros((16, 8))
+    for lane in range(32):
+        for register in range(4):
+            for half in range(2):
+                left[lane // 4 + 8 * (register % 2), lane % 4 * 2 + half + 8 * (register // 2)] = a[lane, register, half]
+        for register in range(2):
+            for half in range(2):
+                right[lane % 4 * 2 + half + 8 * register, lane // 4] = b[lane, register, half]
+    got = expected_results(kernel, launch)["results"]["c2_3"][:32]
+    want = [(left @ right)[lane // 4 + 8, lane % 4 * 2 + 1] for lane in range(32)]
+    assert np.allclose(got, np.array(want) + inputs["c2_3"][:32], atol=1e-4)
+
+
+def test_warpgroup_products_are_those_of_the_tiles_in_memory() -> None:
+    kernel, launch = prepared("wgmma_f16_n64")
+    values = decode(filled_buffers(kernel, launch)["tiles"]["pair"], "f16x2")
+
+    def element(first: int, rows: int, step: int, row: int, depth: int) -> float:
+        core = (depth // 8) * (rows // 8) + row // 8
+        return float(values[first + step * rows * 16 + core * 64 + row % 8 * 8 + depth % 8])
+
+    row, column = 16 * 2 + 5 + 8, 9
+    products = [sum(element(0, 64, step, row, k) * element(4 * 64 * 16, 64, step, column, k) for k in range(16)) for step in range(4)]
+    turn = products[0] - products[1] + products[2] - products[3]
+    # Row 45: third warp, lane 4·5 + 0, upper eight rows; column 9: second group of eight, odd.
+    got = expected_results(kernel, launch)["results"]["c7"][2 * 32 + 20]
+    assert np.isclose(got, TURNS * turn + products[0], rtol=1e-5)
+
+
+def test_vector_sums() -> None:
+    kernel, launch = prepared("vector_add_256")
+    inputs = filled_buffers(kernel, launch)
+    a, b, c = (blocks_of(inputs[name]["value"], launch) for name in ("a", "b", "c"))
+    c = c.copy()
+    c[:, :TURNS] = a[:, :TURNS] + b[:, :TURNS]
+    assert np.array_equal(blocks_of(expected_results(kernel, launch)["c"]["value"], launch)[:, :TURNS], c[:, :TURNS])
+
+
+def test_matrix_products() -> None:
+    for side in (16, 32):
+        kernel, launch = prepared(f"matrix_mul_{side}")
+        inputs = filled_buffers(kernel, launch)
+        a, b = (blocks_of(inputs[name]["value"], launch)[:, :TURNS].reshape(-1, TURNS, side, side) for name in ("a", "b"))
+        want = np.einsum("gtij,gtjk->gik", a.astype(np.float64), b.astype(np.float64))
+        assert np.allclose(expected_results(kernel, launch)["c"]["sum"].reshape(want.shape), want, atol=1e-4)
+
+
+def test_option_prices_are_those_of_black_and_scholes() -> None:
+    kernel, launch = prepared("black_scholes_128")
+    inputs = filled_buffers(kernel, launch)
+    results = expected_results(kernel, launch)
+    price, strike, years = (blocks_of(inputs[name]["value"], launch)[0, 0].astype(float) for name in ("prices", "strikes", "terms"))
+    for place in range(0, 128, 17):
+        root = 0.30 * sqrt(years[place])
+        one = (log(price[place] / strike[place]) + (0.02 + 0.5 * 0.30**2) * years[place]) / root
+        n_one, n_two = (0.5 * (1.0 + erf(d / sqrt(2.0))) for d in (one, one - root))
+        discounted = strike[place] * exp(-0.02 * years[place])
+        call = price[place] * n_one - discounted * n_two
+        assert np.isclose(results["calls"]["value"][place], call, atol=2e-4)
+        assert np.isclose(results["puts"]["value"][place], call - price[place] + discounted, atol=2e-4)
+
+
+def test_heat_spreads_on_the_plate() -> None:
+    kernel, launch = prepared("hotspot_16")
+    inputs = filled_buffers(kernel, launch)
+    heat = blocks_of(inputs["heats"]["value"], launch)[:, 0].reshape(-1, 16, 16).astype(np.float64)
+    power = blocks_of(inputs["powers"]["value"], launch).reshape(launch.blocks, -1, 16, 16)
+    for turn in range(TURNS):
+        padded = np.pad(heat, ((0, 0), (1, 1), (1, 1)), mode="edge")
+        around = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
+        heat = heat + HEAT_RATE * (around - 4 * heat) + AMBIENT_RATE * (AMBIENT - heat) + power[:, turn]
+    assert np.allclose(expected_results(kernel, launch)["result"]["heat"].reshape(heat.shape), heat, rtol=1e-5)
+
+
+def test_a_layer_sums_weighted_inputs() -> None:
+    kernel, launch = prepared("backprop_forward_16")
+    inputs = filled_buffers(kernel, launch)
+    weights = blocks_of(inputs["weights"]["value"], launch)[:, :TURNS].reshape(launch.blocks, TURNS, 16, 16).astype(np.float64)
+    layer = blocks_of(inputs["inputs"]["value"], launch)[:, 0].reshape(launch.blocks, 1, 16, 16)
+    want = (weights * layer).sum(axis=(1, 2))
+    got = expected_results(kernel, launch)["result"]["sum"].reshape(launch.blocks, 16, 16)
+    assert np.allclose(got, want[:, None, :], atol=1e-5)
+
+
+def test_weights_move_along_the_gradient_with_momentum() -> None:
+    kernel, launch = prepared("backprop_adjust_16")
+    inputs = filled_buffers(kernel, launch)
+    weights, earlier, delta, layer = (blocks_of(inputs[name]["value"], launch) for name in ("weights", "earlier", "delta", "layer"))
+    change = LEARNING_RATE * delta[:, :1] * layer[:, :1] + MOMENTUM * earlier[:, :TURNS]
+    results = expected_results(kernel, launch)
+    assert np.allclose(blocks_of(results["weights"]["value"], launch)[:, :TURNS], weights[:, :TURNS] + change, atol=1e-6)
+    assert np.allclose(blocks_of(results["earlier"]["value"], launch)[:, :TURNS], change, atol=1e-6)
