@@ -1,59 +1,170 @@
-"""`collect sensor`."""
+"""`collect sensor`: characterise a power sensor on a board, or from a recording."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from collector.commands.options import (
     CONTEXT,
-    OutputFile,
     asked_clocks,
+    duration_s,
     gpu_option,
+    meter_arguments,
     meter_option,
     one_board,
     output_options,
+    require_dataset_packages,
     seed_option,
-    simulated_meter,
 )
-from collector.commands.output import say
+from collector.commands.output import note, say
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+
+if TYPE_CHECKING:
+    from collector.sensor.calibration import SensorCalibration
+    from collector.sensor.characterisation import CharacterisationGoal
+
+RECORDED_ONLY = ("load", "reference", "column")
+LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest")
 
 
 @click.command("sensor", context_settings=CONTEXT)
 @gpu_option
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
 @meter_option
+@click.option("--window-std-ms", type=click.FloatRange(min=0, min_open=True), help="Run loads until the window's standard error is this.")
+@click.option("--gain-std", type=click.FloatRange(min=0, min_open=True), help="Run loads until the gain's standard error is this.")
+@click.option("--longest", default="3m", show_default=True, metavar="TIME", help="Stop after loads of this length: 90s, 3m.")
+@click.option("--readings", type=click.Path(path_type=Path), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
+@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
+@click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
+@click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @click.option("--out", type=OutputFile(), metavar="SENSOR.json", help="Write the JSON document to a file as well.")
+@click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
 @seed_option
 @output_options
-def sensor_command(gpu: str, freq: str, pmd: str, out: Path | None, seed: int, as_json: bool, quiet: bool, verbose: bool) -> int:
+@click.pass_context
+def sensor_command(
+    context: click.Context,
+    gpu: str,
+    freq: str,
+    pmd: str,
+    window_std_ms: float | None,
+    gain_std: float | None,
+    longest: str,
+    readings: Path | None,
+    load: Path | None,
+    reference: Path | None,
+    column: str | None,
+    out: Path | None,
+    report: Path | None,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
     """Characterise a board's power sensor: update clock, averaging, delay, rise; gain where a meter is there.
 
-    Runs loads of its own for about half a minute.  What cannot be told is null, with the reason under notes.
+    On a board it runs loads of its own, for half a minute or until the asked standard errors are reached.  With
+    --readings it works from a recording, as far as that can tell; --gpu then names the board of a log that holds
+    several.  What cannot be told is null, with the reason and the run that would tell under notes.
     """
+    _check_options(context, recorded=readings is not None)
+    for path in (out, report):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise CollectorError(f"{path}: cannot be written; name a file in a folder that is there")
+    if readings is not None:
+        board = gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
+        calibration, page = _recorded(readings, load, reference, column, board)
+        open_question = load is None and reference is None and calibration.update_period_s is not None
+    else:
+        from collector.sensor.characterisation import CharacterisationGoal
+
+        window_std_s = None if window_std_ms is None else window_std_ms * 1e-3
+        goal = CharacterisationGoal(window_std_s=window_std_s, gain_std=gain_std, longest_s=duration_s(longest, "--longest"))
+        calibration, runs, page = _measured(gpu, freq, pmd, seed, goal)
+        open_question = False
+        if verbose and not quiet:
+            for run in runs:
+                note(run)
+    if report is not None:
+        _write(report, page().encode())
+    _written(calibration, out, as_json)
+    return DONE if calibration.averaging != "undetermined" or open_question else DONE_WITH_WARNINGS
+
+
+def _check_options(context: click.Context, *, recorded: bool) -> None:
+    """Raises UsageError for options that belong to the other way of working."""
+    foreign = LIVE_ONLY if recorded else RECORDED_ONLY
+    for name in foreign:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            word = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{word} has no meaning with --readings" if recorded else f"{word} needs --readings", context)
+
+
+def _recorded(
+    readings: Path, load: Path | None, reference: Path | None, column: str | None, board: str | None
+) -> "tuple[SensorCalibration, Callable[[], str]]":
+    """The sensor behind a recording, and what makes a page of it."""
+    require_dataset_packages()
+    from collector.recordings.run import read_run
+    from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
+    from collector.sensor.report import sensor_html
+
+    run = read_run(readings, load, reference, column, board)
+    record = SensorRecord(
+        time_s=run.time_s,
+        power_w=run.power_w,
+        load=run.load,
+        meter_s=run.meter_s,
+        meter_w=run.meter_w,
+        meter_rate_std=run.meter_rate_std,
+    )
+    name = SensorName(gpu_uuid=run.board, driver="", sensor="log", field=run.column)
+    found = identify_sensor(record, name, run.remarks)
+    return found.calibration, lambda: sensor_html(f"{readings.name}: power sensor", found.calibration, record, found.updates)
+
+
+def _measured(
+    gpu: str, freq: str, pmd: str, seed: int, goal: "CharacterisationGoal"
+) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
+    """The sensor of a board, the loads that were run, and what makes a page of it."""
     from collector.bench import open_bench
     from collector.clocks import held_clock
-    from collector.display import sensor_lines
     from collector.sampling import Sampler
     from collector.sensor.characterisation import characterise_sensor
-    from estimator.whole_file import write_whole
+    from collector.sensor.report import sensor_html
 
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise CollectorError(f"{out}: cannot be written; name a file in a folder that is there")
-    with open_bench(one_board(gpu), seed=seed, meter=simulated_meter(pmd, gpu)) as bench, held_clock(bench.gpu) as hold, stoppable():
-        clocks = asked_clocks(freq, bench, "--freq")
+    with open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as bench, held_clock(bench.gpu) as hold, stoppable():
+        clocks = asked_clocks(freq, bench.gpu, "--freq")
         if len(clocks) != 1:
             raise CollectorError(f"--freq {freq!r} names {len(clocks)} clocks; give one, or current")
         hold.set(clocks[0])
-        calibration = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).calibration
+        found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors), goal=goal)
+        title = f"{bench.gpu.identity().name}: power sensor{' (simulated)' if bench.simulated else ''}"
+    return found.calibration, found.runs, lambda: sensor_html(title, found.calibration, found.record, found.updates)
+
+
+def _written(calibration: "SensorCalibration", out: Path | None, as_json: bool) -> None:
+    """The result on stdout, and whole in a file.  Raises CollectorError."""
+    from collector.display import sensor_lines
+
     document = calibration.document()
     if out is not None:
-        try:
-            write_whole(out, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
-        except OSError as error:
-            raise CollectorError(f"{out}: cannot be written ({error.strerror})") from error
+        _write(out, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
     say(document if as_json else sensor_lines(calibration))
-    return DONE if calibration.averaging != "undetermined" else DONE_WITH_WARNINGS
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole.  Raises CollectorError."""
+    from estimator.whole_file import write_whole
+
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise CollectorError(f"{path}: cannot be written ({error.strerror})") from error

@@ -22,8 +22,9 @@ class SensorCalibration:
     `gpu_uuid`, `driver`, `sensor` and `field` say which.  Updates come every `update_period_s`; each averages by
     `averaging` over `window_s` (boxcar width, or 2τ with τ = `tau_s`) and ends `delay_s` before its host stamp;
     `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a load's start to
-    90 % of its level, `settle_s` to within one per cent, creep aside; `transient` its class.  A reading is
-    `gain` · power + `offset_w`, with noise `reading_noise_w` in steps of `resolution_w`.  `_std` are standard
+    90 % of its level, `settle_s` to within one per cent, creep aside; the board's power alone takes `board_rise_s`, the
+    sensor `sensor_rise_s`; `transient` is the class.  A reading is `gain` · power + `offset_w`, with noise
+    `reading_noise_w` in steps of `resolution_w`; `residual_w` is the rms distance of readings from the fit.  `_std` are standard
     errors, those of gain and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the
     kernels that were compared, best first.
     """
@@ -44,6 +45,8 @@ class SensorCalibration:
     delay_std_s: float | None = None
     rise_time_s: float | None = None
     settle_s: float | None = None
+    board_rise_s: float | None = None
+    sensor_rise_s: float | None = None
     transient: str | None = None
     gain: float | None = None
     gain_std: float | None = None
@@ -51,6 +54,7 @@ class SensorCalibration:
     offset_std_w: float | None = None
     gain_offset_correlation: float | None = None
     sampled_fraction: float | None = None
+    residual_w: float | None = None
     reading_noise_w: float | None = None
     resolution_w: float | None = None
     poll_period_s: float | None = None
@@ -106,12 +110,8 @@ def calibration_from_document(document: Mapping[str, Any], where: str = "sensor 
     return SensorCalibration(**values)
 
 
-def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibration:
-    """A calibration of one board's sensor from a JSON file.
-
-    Raises SensorError for a file that cannot be read, is none, or belongs to another board or driver: a driver may
-    change what a sensor does.
-    """
+def load_calibration(path: Path) -> SensorCalibration:
+    """A calibration from a JSON file, whatever board it is of.  Raises SensorError for a file that cannot be read or is none."""
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
@@ -120,12 +120,17 @@ def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibratio
         raise SensorError(f"{path}: no JSON document ({error})") from error
     if not isinstance(document, Mapping):
         raise SensorError(f"{path}: no sensor calibration; `collect sensor --out {path}` makes one")
-    calibration = calibration_from_document(document, str(path))
+    return calibration_from_document(document, str(path))
+
+
+def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibration:
+    """A calibration of one board's sensor from a JSON file.
+
+    Raises SensorError for a file that cannot be read, is none, or belongs to another board or driver: a driver may
+    change what a sensor does.
+    """
+    calibration = load_calibration(path)
     for name, mine, theirs in (("board", gpu_uuid, calibration.gpu_uuid), ("driver", driver, calibration.driver)):
         if mine != theirs:
             raise SensorError(f"{path}: for {name} {theirs}, this is {name} {mine}; characterise this one with `collect sensor`")
     return calibration
-
-
-def _tables(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)

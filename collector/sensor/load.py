@@ -27,15 +27,28 @@ LEAD_S: Final = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadStamps:
-    """When a load ran, host time [s]: run i from `start_s[i]` to `end_s[i]`, ascending; shape (n,)."""
+    """When a load ran, host time [s]: run i from `start_s[i]` to `end_s[i]`, ascending; shape (n,).
+
+    `level` are the runs' shares of the full load, all 1 where it is left out.  Nothing is known of the load after
+    `known_until_s`.
+    """
 
     start_s: Array
     end_s: Array
+    level: Array | None = None
+    known_until_s: float = float("inf")
 
     @property
     def edges(self) -> int:
-        """Number of edges."""
-        return 2 * len(self.start_s)
+        """Number of edges: adjoining runs share one."""
+        if not len(self.start_s):
+            return 0
+        return 2 * len(self.start_s) - int(np.count_nonzero(self.start_s[1:] <= self.end_s[:-1]))
+
+    @property
+    def levels(self) -> Array:
+        """The runs' shares of the full load, shape (n,)."""
+        return np.ones(len(self.start_s)) if self.level is None else self.level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +72,22 @@ def load_shapes(load: LoadStamps, until_s: float) -> LoadShapes:
     origin = float(load.start_s[0]) - LEAD_S
     count = int((until_s + LEAD_S - origin) / BIN_S)
     count += -count % FOURIER_MULTIPLE
-    level_sum = np.zeros(count + 1)
-    grid = np.arange(count + 1) * BIN_S
-    for start, end in zip(load.start_s - origin, load.end_s - origin, strict=True):
-        level_sum += np.clip(grid - start, 0.0, end - start)
-    level = np.diff(level_sum) / BIN_S
+    level = np.diff(np.interp(origin + np.arange(count + 1) * BIN_S, *_load_integral(load))) / BIN_S
     spectrum = np.fft.rfft(level)
     fast = spectrum * pole(count, LAUNCH_RISE_S)
     slow = fast * pole(count, SLOW_RISE_S) ** 2
     creep = fast * pole(count, CREEP_S)
     return LoadShapes(origin_s=origin, shapes=np.fft.irfft(np.stack([fast, slow, creep]), n=count, axis=1))
+
+
+def _load_integral(load: LoadStamps) -> tuple[Array, Array]:
+    """Integral of the level over time at its corners: times [s] and values, ascending."""
+    times = np.empty(2 * len(load.start_s))
+    times[0::2], times[1::2] = load.start_s, load.end_s
+    values = np.zeros(len(times))
+    values[1::2] = np.cumsum(load.levels * (load.end_s - load.start_s))
+    values[2::2] = values[1:-1:2]
+    return times, values
 
 
 def pole(count: int, time_constant_s: float) -> ComplexArray:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from collector.errors import SensorError
-from collector.sensor.averaging import fit_averaging
+from collector.sensor.averaging import Averaging, fit_averaging
 from collector.sensor.calibration import SensorCalibration, calibration_from_document, read_calibration
 from collector.sensor.load import LoadStamps, load_shapes, pole
-from collector.sensor.update_clock import fit_update_clock
+from collector.sensor.sources import load_source
+from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.quantities import Array
 
 
@@ -87,20 +88,24 @@ def read_through(load: LoadStamps, kernel: str, width_s: float, period_s: float,
     return time_s, value[np.searchsorted(update_s, time_s, side="right") - 1]
 
 
+def by_load(clock: UpdateClock, updates: Updates, load: LoadStamps) -> Averaging:
+    return fit_averaging(updates, load_source(load, float(updates.time_s[-1])), clock, load)
+
+
 @pytest.mark.parametrize(("kernel", "width_s", "period_s"), [("low-pass", 0.025, 0.1012), ("boxcar", 1.05, 0.1)])
 def test_the_kernel_is_named_and_its_width_found(kernel: str, width_s: float, period_s: float) -> None:
     load = load_of([(1.27 * period_s, 3.0), (2.3 * period_s, 2.5), (4.7 * period_s, 2.0), (3.0, 3.0)], seed=1)
     clock, updates = fit_update_clock(*read_through(load, kernel, width_s, period_s, 2e-3, seed=2))
-    found = fit_averaging(updates, load, clock.period_s)
+    found = by_load(clock, updates, load)
     assert found.kind == ("trailing-mean" if width_s > 1.0 else kernel), found.reason
-    best = found.fits[0]
+    best = found.best
     assert best.width_s == pytest.approx(width_s, abs=max(3.0 * best.width_std_s, 0.03 * width_s))
 
 
 def test_a_lone_step_names_no_kernel() -> None:
     load = LoadStamps(start_s=np.array([3.0]), end_s=np.array([7.0]))
     clock, updates = fit_update_clock(*read_through(load, "boxcar", 0.1, 0.1, 0.0, seed=3))
-    found = fit_averaging(updates, load, clock.period_s)
+    found = by_load(clock, updates, load)
     assert found.kind == "undetermined"
     assert "edges" in found.reason
 
@@ -110,7 +115,7 @@ def test_a_load_locked_to_the_updates_names_no_kernel() -> None:
     starts = 1.0 + 2.0 * period_s * np.arange(40)
     load = LoadStamps(start_s=starts, end_s=starts + period_s)
     clock, updates = fit_update_clock(*read_through(load, "boxcar", 0.025, period_s, 0.0, seed=4))
-    found = fit_averaging(updates, load, clock.period_s)
+    found = by_load(clock, updates, load)
     assert found.kind == "undetermined"
     assert "locked" in found.reason
 

@@ -1,0 +1,86 @@
+"""Logs of nvidia-smi: which columns are time, power and board, and what a local stamp means."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.errors import SensorError
+from estimator.quantities import Array
+from estimator.specifications import near_match
+
+POWER_COLUMNS: Final = ("power.draw.instant", "power.draw", "power.draw.average")
+"""Columns with a board's power, the one that averages least first."""
+BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
+"""Columns that name a board, best first."""
+TIME_COLUMN: Final = "timestamp"
+STAMP: Final = r"^\s*\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z?\s*$"
+US_PER_S: Final = 1e6
+WHOLE, FRACTION = 19, 7
+"""Characters of a stamp to its seconds, and of what follows them that counts: a point and microseconds."""
+NOTHING: Final = pa.scalar(None, pa.string())
+MILLI_UNIT: Final = "mW"
+
+
+def bare_name(name: str) -> str:
+    """A column's name without its unit: `power.draw [W]` → `power.draw`."""
+    return re.sub(r"\s*\[[^\]]*\]\s*$", "", name).strip().lower()
+
+
+def unit_factor(name: str) -> float:
+    """What a column's figures are multiplied with to be watts."""
+    return 1e-3 if f"[{MILLI_UNIT}]" in name else 1.0
+
+
+def is_nvidia_smi(names: Sequence[str]) -> bool:
+    """Whether a header is one of nvidia-smi's query logs."""
+    bare = [bare_name(name) for name in names]
+    return TIME_COLUMN in bare and len(bare) > 1
+
+
+def power_columns(names: Sequence[str], wanted: str | None, where: str) -> tuple[int, ...]:
+    """Positions of the power columns to try, best first: the named one, or all that are known.
+
+    Raises SensorError for a name that is not there, and where there is no power at all.
+    """
+    bare = [bare_name(name) for name in names]
+    if wanted is not None:
+        asked = bare_name(wanted)
+        if asked not in bare:
+            raise SensorError(f"{where}: no column {wanted!r}{near_match(asked, bare)}; its columns: {', '.join(bare)}")
+        return (bare.index(asked),)
+    found = tuple(bare.index(name) for name in POWER_COLUMNS if name in bare)
+    if not found:
+        raise SensorError(f"{where}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
+    return found
+
+
+def board_column(names: Sequence[str]) -> int | None:
+    """Position of the column that names the board; None where there is none."""
+    bare = [bare_name(name) for name in names]
+    return next((bare.index(name) for name in BOARD_COLUMNS if name in bare), None)
+
+
+def stamps_s(column: Any) -> Array:
+    """Local stamps as seconds since 1970 as if they were universal time; nan where a cell is no stamp."""
+    if pa.types.is_timestamp(column.type):
+        micro = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        return _filled(micro) / US_PER_S
+    text = pc.utf8_trim_whitespace(column)
+    good = pc.match_substring_regex(text, STAMP)
+    text = pc.replace_substring_regex(pc.replace_substring(pc.if_else(good, text, NOTHING), "/", "-"), r"[TZ]", " ")
+    seconds = pc.strptime(pc.utf8_slice_codeunits(text, 0, WHOLE), format="%Y-%m-%d %H:%M:%S", unit="s", error_is_null=True)
+    part = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(text, WHOLE, WHOLE + FRACTION))
+    fraction = pc.if_else(pc.equal(part, ""), "0", part).cast(pa.float64())
+    result: Array = _filled(seconds.cast(pa.int64())) + _filled(fraction)
+    return result
+
+
+def _filled(column: Any) -> Array:
+    """Figures as float64, nan where there is none."""
+    figures = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.float64)
+    filled: Array = np.where(pc.is_null(column).to_numpy(zero_copy_only=False), np.nan, figures)
+    return filled

@@ -1,0 +1,85 @@
+"""Stamps in order: local clocks that were put back or forward, steps backwards, repeated stamps."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.errors import SensorError
+from estimator.quantities import Array
+
+ZONE_STEP_S: Final = 900.0
+"""Zones and summer times are multiples of a quarter of an hour apart."""
+LEAST_JUMP_S, MOST_JUMP_S = 1700.0, 7300.0
+"""Summer time moves clocks by half an hour to two hours."""
+JUMP_TOLERANCE_S: Final = 1.0
+MILLI_STEP_S: Final = 3.0
+MICRO_STEP: Final = 500.0
+"""Median distances of stamps beyond which they are no seconds but milliseconds, or microseconds."""
+LEAST_STEP_S: Final = 1e-6
+MOST_POWER_W: Final = 5000.0
+"""Median reading beyond which power is not in watts; the largest module draws 2.7 kW."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """Rows in order: time [s] strictly ascending, power [W] finite, shape (n,), and remarks on what was put right."""
+
+    time_s: Array
+    power_w: Array
+    remarks: tuple[str, ...]
+
+
+def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> Ordered:
+    """Rows as they were written, put in order.
+
+    Rows without a number are left out; jumps of a local clock to or from summer time are undone; rows whose time lies
+    before that of an earlier row are left out; of equal stamps the last row stays.
+
+    Raises SensorError for nothing left, and for stamps or powers in another unit.
+    """
+    finite = np.isfinite(time_s) & np.isfinite(power_w)
+    remarks = []
+    if len(finite) and not np.all(finite):
+        remarks.append(f"{np.count_nonzero(~finite)} of {len(finite)} rows have no time or no power")
+    time_s, power_w = time_s[finite], power_w[finite]
+    if len(time_s) < 2:
+        raise SensorError(f"{where}: holds {len(time_s)} rows with a time and a power; record a run of some seconds")
+    if local_time:
+        time_s, jumps = _without_jumps(time_s)
+        if jumps:
+            remarks.append(f"{jumps} jump(s) of the local clock undone")
+    highest = np.maximum.accumulate(time_s)
+    forward = time_s >= highest
+    if not np.all(forward):
+        remarks.append(f"{np.count_nonzero(~forward)} rows left out: their time lies before that of an earlier row")
+    time_s, power_w = time_s[forward], power_w[forward]
+    last = np.append(time_s[1:] > time_s[:-1], True)
+    time_s, power_w = time_s[last], power_w[last]
+    check_units(time_s, power_w, where)
+    return Ordered(time_s=time_s, power_w=power_w, remarks=tuple(remarks))
+
+
+def check_units(time_s: Array, power_w: Array, where: str) -> None:
+    """Raises SensorError for stamps that are no seconds, or power that is not in watts."""
+    if len(time_s) < 2:
+        raise SensorError(f"{where}: all rows have the same time; record a run of some seconds")
+    step = float(np.median(np.diff(time_s)))
+    if step > MILLI_STEP_S or step < LEAST_STEP_S:
+        unit = "microseconds" if step > MICRO_STEP else "milliseconds" if step > MILLI_STEP_S else "no seconds"
+        raise SensorError(f"{where}: stamps {step:.3g} apart (median) look like {unit}; give t_s in seconds")
+    level = float(np.median(np.abs(power_w)))
+    if level > MOST_POWER_W:
+        raise SensorError(f"{where}: a median power of {level:.4g} looks like milliwatts; give power in watts")
+
+
+def _without_jumps(time_s: Array) -> tuple[Array, int]:
+    """Stamps with jumps to and from summer time undone, and how many there were."""
+    step = np.diff(time_s)
+    usual = float(np.median(step))
+    turns = np.rint((step - usual) / ZONE_STEP_S) * ZONE_STEP_S
+    jump = (np.abs(turns) >= LEAST_JUMP_S) & (np.abs(turns) <= MOST_JUMP_S) & (np.abs(step - usual - turns) < JUMP_TOLERANCE_S)
+    if not np.any(jump):
+        return time_s, 0
+    moved = np.concatenate([[0.0], np.cumsum(np.where(jump, turns, 0.0))])
+    return time_s - moved, int(np.count_nonzero(jump))

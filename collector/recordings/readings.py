@@ -1,0 +1,142 @@
+"""Polled readings of one board from a log: `t_s,power_w`, or what nvidia-smi wrote."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from collector.errors import SensorError
+from collector.recordings.nvidia_smi import bare_name, board_column, is_nvidia_smi, power_columns, stamps_s, unit_factor
+from collector.recordings.ordering import ordered
+from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns
+from estimator.quantities import Array
+from estimator.specifications import near_match
+
+TIME: Final = "t_s"
+POWER: Final = "power_w"
+TOGETHER_SHARE: Final = 0.8
+"""Where this share of the rows has the time of the row before, rows of several boards lie side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedReadings:
+    """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
+
+    `column` is the log's column, `board` what names the board in it ("" where nothing does).  `local_time` says that
+    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `remarks` say what was put right.
+    """
+
+    time_s: Array
+    power_w: Array
+    column: str
+    board: str
+    local_time: bool
+    remarks: tuple[str, ...]
+
+
+def read_readings(path: Path, column: str | None = None, board: str | None = None) -> RecordedReadings:
+    """Readings from a CSV or Parquet log; `column` names the power, `board` the board (index, UUID or PCI address) of several.
+
+    Raises SensorError for a file that cannot be used, in one line that says why.
+    """
+    log = open_log(path)
+    bare = [bare_name(name) for name in log.names]
+    if TIME in bare:
+        return _plain(log, bare, column)
+    if is_nvidia_smi(log.names):
+        return _nvidia_smi(log, column, board)
+    raise SensorError(
+        f"{path}: needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {', '.join(bare[:12]) or 'none'}"
+    )
+
+
+def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedReadings:
+    wanted = bare_name(column) if column is not None else POWER
+    if wanted not in bare:
+        raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {', '.join(bare[:12])}")
+    time, power = gathered(log, [bare.index(TIME), bare.index(wanted)])
+    rows = ordered(time, power, str(log.path), local_time=False)
+    return RecordedReadings(time_s=rows.time_s, power_w=rows.power_w, column=wanted, board="", local_time=False, remarks=rows.remarks)
+
+
+def gathered(log: LogFile, wanted: Sequence[int]) -> list[Array]:
+    """Columns of numbers as arrays; the last row of a text that was cut is left out."""
+    parts = [[numbers(column) for column in columns] for columns in read_columns(log, wanted)]
+    joined = [np.concatenate([part[place] for part in parts]) if parts else np.empty(0) for place in range(len(wanted))]
+    return joined if log.complete else [column[:-1] for column in joined]
+
+
+def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> RecordedReadings:
+    """Readings from nvidia-smi's log; where no column is named the first that holds figures."""
+    bare = [bare_name(name) for name in log.names]
+    powers = power_columns(log.names, column, str(log.path))
+    boards = board_column(log.names)
+    wanted = [bare.index("timestamp"), *powers] + ([boards] if boards is not None else [])
+    times, figures, names = [], [], []
+    for columns in read_columns(log, wanted):
+        times.append(stamps_s(columns[0]))
+        figures.append(np.stack([numbers(item) for item in columns[1 : 1 + len(powers)]]))
+        if boards is not None:
+            names.append(_texts(columns[-1]))
+    if not times:
+        raise SensorError(f"{log.path}: has a header and no rows")
+    time, power = np.concatenate(times), np.concatenate(figures, axis=1)
+    if boards is not None:
+        chosen, kept = _one_board(pa.concat_arrays(names), board, log)
+        time, power = time[kept], power[:, kept]
+    else:
+        chosen = ""
+    if not log.complete:
+        time, power = time[:-1], power[:, :-1]
+    filled = np.flatnonzero(np.any(np.isfinite(power), axis=1))
+    if not len(filled):
+        raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure ([N/A] throughout)")
+    place = int(filled[0])
+    _check_single(time, log, boards is not None)
+    rows = ordered(time, power[place] * unit_factor(log.names[powers[place]]), str(log.path), local_time=True)
+    remarks = rows.remarks
+    if column is None and len(powers) > 1:
+        remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
+    return RecordedReadings(
+        time_s=rows.time_s, power_w=rows.power_w, column=bare[powers[place]], board=chosen, local_time=True, remarks=remarks
+    )
+
+
+def _texts(column: Any) -> Any:
+    """A column as text, stripped."""
+    return pc.utf8_trim_whitespace(column.cast(pa.string(), safe=False))
+
+
+def _one_board(names: Any, board: str | None, log: LogFile) -> tuple[str, Any]:
+    """The board's name and which rows are its.  Raises SensorError where it is open which."""
+    present = sorted(name for name in pc.unique(names).to_pylist() if name)
+    where = f"{log.path}: holds {len(present)} boards ({', '.join(present[:8])})"
+    if board is None:
+        if len(present) != 1:
+            raise SensorError(f"{where}; choose one with --gpu" if present else f"{log.path}: names no board in any row")
+        wanted = present[0]
+    else:
+        matching = [name for name in present if name.lower() == board.strip().lower()]
+        if not matching:
+            raise SensorError(f"{where}, none of them {board!r}; choose one with --gpu")
+        wanted = matching[0]
+    kept = pc.fill_null(pc.equal(names, wanted), False).to_numpy(zero_copy_only=False)
+    return wanted, kept
+
+
+def _check_single(time_s: Array, log: LogFile, chosen: bool) -> None:
+    """Raises SensorError for rows of several boards that nothing tells apart."""
+    known = time_s[np.isfinite(time_s)]
+    if chosen or len(known) < 4:
+        return
+    groups = np.unique(np.diff(np.flatnonzero(np.append(True, np.diff(known) != 0.0))), return_counts=True)
+    sizes, counts = groups
+    if len(sizes) and int(sizes[np.argmax(counts)]) > 1 and counts.max() >= TOGETHER_SHARE * counts.sum():
+        size = int(sizes[np.argmax(counts)])
+        raise SensorError(
+            f"{log.path}: rows come {size} at a time, so {size} boards share the log; log with --query-gpu=index,… or -i INDEX"
+        )

@@ -1,0 +1,83 @@
+"""An external meter's power from a recording: `t_s,power_w`, or the bytes of a PMD."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from collector.errors import SensorError
+from collector.pmd.recording import sample_blocks, scan_recording
+from collector.pmd.recording_files import read_recording, stamps_path
+from collector.pmd.samples import chosen_rails
+from collector.pmd.zero import zero_currents
+from collector.recordings.ordering import ordered
+from collector.recordings.readings import POWER, TIME, gathered
+from collector.recordings.text_columns import open_log
+from estimator.quantities import Array
+
+PMD_SUFFIXES: Final = (".pmd", ".bin")
+START_STAMP: Final = "PMD_start_ts.txt"
+START_LEAD_S: Final = 0.05
+"""GPU_Power_Benchmark writes the host's time in microseconds this long after the first packet."""
+US_PER_S, NS_PER_S = 1e6, 1e9
+START_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedReference:
+    """A meter's samples: `time_s` ascending, `power_w` (n,).  `own_clock` says that its rate is the meter's, not the host's."""
+
+    time_s: Array
+    power_w: Array
+    own_clock: bool
+    remarks: tuple[str, ...]
+
+
+def read_reference(path: Path) -> RecordedReference:
+    """A meter's power from a CSV or Parquet file `t_s,power_w`, or from a PMD's raw bytes (`.pmd`, `.bin`).
+
+    Raises SensorError or DatasetError for a file that cannot be used.
+    """
+    if path.suffix.lower() in PMD_SUFFIXES:
+        return _pmd(path)
+    log = open_log(path)
+    bare = [name.lower() for name in log.names]
+    if TIME not in bare or POWER not in bare:
+        raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {', '.join(bare[:12])}")
+    time, power = gathered(log, [bare.index(TIME), bare.index(POWER)])
+    rows = ordered(time, power, str(path), local_time=False)
+    return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)
+
+
+def _pmd(path: Path) -> RecordedReference:
+    """Sum of a PMD's rails over host time."""
+    recording = read_recording(path)
+    header = recording.header
+    start_s = _start_s(path) - START_LEAD_S if header is None else 0.0
+    scanned = scan_recording(recording)
+    rails = chosen_rails(recording.model, ())
+    zero = zero_currents(recording.model, None)
+    blocks = [(block.host_ns, block.rail_power_w()[:, rails].sum(axis=1)) for block in sample_blocks(scanned, zero)]
+    host_ns = np.concatenate([stamps for stamps, _ in blocks])
+    if header is None:
+        time = start_s + (host_ns - host_ns[0]) / NS_PER_S
+    else:
+        time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
+    rows = ordered(time, np.concatenate([power for _, power in blocks]), str(path), local_time=False)
+    return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=header is None, remarks=rows.remarks)
+
+
+def _start_s(path: Path) -> float:
+    """The host's time in a file beside a recording without stamps [s since 1970].  Raises SensorError."""
+    beside = path.with_name(START_STAMP)
+    try:
+        with beside.open("rb") as stream:
+            start = float(stream.read(START_BYTES).decode("ascii")) / US_PER_S
+    except FileNotFoundError:
+        raise SensorError(f"{path}: when it began is not known; {stamps_path(path).name} or {START_STAMP} beside it says so") from None
+    except (OSError, ValueError) as error:
+        raise SensorError(f"{beside}: holds no time in microseconds ({' '.join(str(error).split())[:80]})") from error
+    if not 0.0 < start < 1e11:
+        raise SensorError(f"{beside}: {start * US_PER_S:g} is no time in microseconds since 1970")
+    return start

@@ -1,0 +1,118 @@
+"""One recorded run: readings, load stamps and a meter's power on one time base."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from collector.errors import SensorError
+from collector.recordings.alignment import align_meter
+from collector.recordings.loads import read_load
+from collector.recordings.ordering import ZONE_STEP_S
+from collector.recordings.readings import RecordedReadings, read_readings
+from collector.recordings.reference import RecordedReference, read_reference
+from collector.sensor.load import LoadStamps
+from estimator.quantities import Array
+
+MIN_OVERLAP_S: Final = 1.0
+MOST_ZONE_S: Final = 15 * 3600.0
+"""Zones lie between −12 and +14 hours, with summer time."""
+PPM: Final = 1e6
+UNTIED_RATE: Final = 5e-4
+"""Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """Polls `time_s`, `power_w` (n,) [s after the first poll, W]; load and meter where they were given, in the same time.
+
+    `origin_s` is the first poll's own stamp, its zone put right [s].  `column` and `board` say what the readings are;
+    `remarks` what was put right, by what it concerns.
+    """
+
+    time_s: Array
+    power_w: Array
+    origin_s: float
+    column: str
+    board: str
+    load: LoadStamps | None
+    meter_s: Array | None
+    meter_w: Array | None
+    meter_rate_std: float
+    remarks: dict[str, str]
+
+
+def read_run(
+    readings: Path, load: Path | None = None, reference: Path | None = None, column: str | None = None, board: str | None = None
+) -> RecordedRun:
+    """A run from its files.  Raises SensorError, in one line, for files that cannot be used or share no time."""
+    polled = read_readings(readings, column, board)
+    stamps = read_load(load) if load is not None else None
+    meter = read_reference(reference) if reference is not None else None
+    remarks: dict[str, str] = {}
+    zone_s = _zone(polled, stamps, meter)
+    if zone_s:
+        remarks["time_zone"] = f"readings moved by {-zone_s / 3600.0:+g} h: their stamps are local time"
+    time_s = polled.time_s - zone_s
+    if stamps is not None:
+        _check_overlap(time_s, float(stamps.start_s[0]), float(stamps.end_s[-1]), "load", load)
+    meter_s = meter_w = None
+    rate_std = 0.0
+    if meter is not None:
+        meter_s, meter_w = meter.time_s, meter.power_w
+        meter_s, rate_std, remark = _tied(meter, stamps)
+        if remark:
+            remarks["reference_clock"] = remark
+        _check_overlap(time_s, float(meter_s[0]), float(meter_s[-1]), "reference", reference)
+        if meter.remarks:
+            remarks["reference"] = "; ".join(meter.remarks)
+    if polled.remarks:
+        remarks["readings"] = "; ".join(polled.remarks)
+    origin = float(time_s[0])
+    return RecordedRun(
+        time_s=time_s - origin,
+        power_w=polled.power_w,
+        origin_s=origin,
+        column=polled.column,
+        board=polled.board,
+        load=None if stamps is None else _moved(stamps, origin),
+        meter_s=None if meter_s is None else meter_s - origin,
+        meter_w=meter_w,
+        meter_rate_std=rate_std,
+        remarks=remarks,
+    )
+
+
+def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: RecordedReference | None) -> float:
+    """How far a local log's stamps lie before universal time [s], from what else was recorded; 0 where nothing says."""
+    if not polled.local_time or (load is None and meter is None):
+        return 0.0
+    other = 0.5 * float(load.start_s[0] + load.end_s[-1]) if load is not None else 0.5 * float(meter.time_s[0] + meter.time_s[-1])  # type: ignore[union-attr]
+    apart = 0.5 * float(polled.time_s[0] + polled.time_s[-1]) - other
+    zone = float(np.rint(apart / ZONE_STEP_S) * ZONE_STEP_S)
+    return zone if abs(zone) <= MOST_ZONE_S else 0.0
+
+
+def _check_overlap(time_s: Array, begin_s: float, end_s: float, what: str, path: Path | None) -> None:
+    """Raises SensorError where readings and something else share less than MIN_OVERLAP_S."""
+    shared = min(float(time_s[-1]), end_s) - max(float(time_s[0]), begin_s)
+    if shared < min(MIN_OVERLAP_S, 0.5 * (end_s - begin_s)):
+        spans = f"readings cover {time_s[0]:.3f} to {time_s[-1]:.3f} s, the {what} {begin_s:.3f} to {end_s:.3f} s"
+        raise SensorError(f"{path}: shares no time with the readings: {spans}; give both on one time base, in seconds")
+
+
+def _tied(meter: RecordedReference, load: LoadStamps | None) -> tuple[Array, float, str]:
+    """The meter's stamps in host time, the relative error of its rate, and a remark where it has a clock of its own."""
+    found = align_meter(meter.time_s, meter.power_w, load) if load is not None else None
+    if found is None:
+        untied = "the meter's own clock at its nominal rate: no edges of a load tie it to the host's"
+        return (meter.time_s, UNTIED_RATE, untied) if meter.own_clock else (meter.time_s, 0.0, "")
+    if not meter.own_clock and not found.drifts:
+        return meter.time_s, 0.0, ""
+    said = f"meter's clock off by {found.rate * PPM:+.0f} ± {found.rate_std * PPM:.0f} ppm by {found.edges} edges"
+    return found.host_s(meter.time_s), found.rate_std, f"{said} (scatter {found.scatter_s * 1e3:.2f} ms), put right"
+
+
+def _moved(load: LoadStamps, origin: float) -> LoadStamps:
+    return replace(load, start_s=load.start_s - origin, end_s=load.end_s - origin, known_until_s=load.known_until_s - origin)

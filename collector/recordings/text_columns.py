@@ -1,0 +1,127 @@
+"""Columns of a CSV or Parquet file as they stand, a piece at a time: memory stays bounded whatever the file holds."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from collector.errors import SensorError
+
+HEADER_BYTES: Final = 1 << 16
+"""A header longer than this is none."""
+BLOCK_BYTES: Final = 1 << 20
+"""Bytes of text that are parsed at once."""
+BATCH_ROWS: Final = 1 << 16
+MAX_ROWS: Final = 20_000_000
+"""Rows that are kept of one file: 55 hours of polls 10 ms apart."""
+ENCODINGS: Final = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+"""What PowerShell makes of a redirected log; everything else is taken for UTF-8."""
+ANY_BYTE: Final = "latin-1"
+"""Cells are read with an encoding that knows every byte: figures are ASCII, and damaged text must not stop a reader."""
+NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*[A-Za-z%]{0,3}\s*$"
+UNIT: Final = r"\s*[A-Za-z%]{1,3}$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """A file with columns: `names` as its header has them, stripped; `encoding` None for Parquet.
+
+    `complete` is false where a text does not end with its last line's end: that line may be cut.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    encoding: str | None
+    complete: bool
+
+
+def open_log(path: Path) -> LogFile:
+    """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEADER_BYTES)
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - 2))
+            tail = stream.read(2)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SensorError(f"{path}: cannot be read ({reason})") from error
+    if not head.strip():
+        raise SensorError(f"{path}: is empty")
+    if head.startswith(b"PAR1"):
+        try:
+            return LogFile(path=path, names=tuple(pa_parquet.read_schema(path).names), encoding=None, complete=True)
+        except (pa.ArrowException, OSError) as error:
+            raise SensorError(f"{path}: not a readable Parquet file ({_line(error)})") from error
+    encoding = next((name for mark, name in ENCODINGS if head.startswith(mark)), "utf-8")
+    text = (
+        head[: len(head) - len(head) % 2].decode(encoding, errors="replace") if encoding != "utf-8" else head.decode("utf-8-sig", "replace")
+    )
+    first = text.splitlines()[0] if text.splitlines() else ""
+    if len(first) >= HEADER_BYTES // 2 or "\x00" in first:
+        raise SensorError(f"{path}: no CSV file: its first line is no header")
+    try:
+        names = tuple(name.strip() for name in next(csv.reader([first], skipinitialspace=True), []))
+    except csv.Error as error:
+        raise SensorError(f"{path}: its first line is no header ({error})") from error
+    return LogFile(path=path, names=names, encoding=encoding, complete=tail.rstrip(b"\x00")[-1:] in (b"\n", b"\r"))
+
+
+def read_columns(log: LogFile, wanted: Sequence[int]) -> Iterator[list[Any]]:
+    """The wanted columns (by position), piece by piece: a list of Arrow arrays each, text for CSV.
+
+    Lines with another number of cells are left out.  Raises SensorError.
+    """
+    rows = 0
+    try:
+        for batch in _batches(log, wanted):
+            rows += batch.num_rows
+            if rows > MAX_ROWS:
+                raise SensorError(f"{log.path}: has more than {MAX_ROWS} rows; cut out the part that holds the run")
+            yield [batch.column(index) for index in range(batch.num_columns)]
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise SensorError(f"{log.path}: cannot be read ({_line(error)})") from error
+
+
+def _batches(log: LogFile, wanted: Sequence[int]) -> Iterator[Any]:
+    if log.encoding is None:
+        with pa_parquet.ParquetFile(log.path) as parquet:
+            for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=[log.names[index] for index in wanted]):
+                yield batch.select([log.names[index] for index in wanted])
+        return
+    names = [str(index) for index in range(len(log.names))]
+    chosen = [names[index] for index in wanted]
+    encoding = ANY_BYTE if log.encoding == "utf-8" else log.encoding
+    read = pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows=1, encoding=encoding)
+    parse = pa_csv.ParseOptions(invalid_row_handler=lambda _row: "skip")
+    convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
+    try:
+        reader = pa_csv.open_csv(log.path, read_options=read, parse_options=parse, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return
+        raise
+    with reader:
+        yield from reader
+
+
+def numbers(column: Any) -> Any:
+    """A column as float64 numpy array: numbers with or without a unit behind them, nan for all else."""
+    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+        return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return pa.nulls(len(column), pa.float64()).to_numpy(zero_copy_only=False)
+    plain = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), UNIT, "")
+    kept = pc.if_else(pc.match_substring_regex(column, NUMBER), plain, pa.scalar(None, pa.string()))
+    return kept.cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def _line(error: BaseException) -> str:
+    """An error of another library as a part of one line."""
+    return " ".join(str(error).split())[:200]

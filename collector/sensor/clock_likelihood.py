@@ -1,0 +1,109 @@
+"""How likely the changes and the silences of a polled value are under a clock."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.quantities import Array
+
+CHANGE_FLOOR: Final = 2e-3
+"""Probability of a change that no update explains; keeps one odd reading from deciding."""
+MISSED_SHARES: Final = (0.005, 0.05, 0.3, 0.8)
+"""Shares of updates that may show no change (skipped, or the same value again)."""
+SILENCE_FLOOR: Final = -60.0
+"""Least log-probability of one silence."""
+PERIOD_LIMITS_S: Final = (2e-3, 2.0)
+"""Periods between which sensors of NVIDIA boards lie, with room (15 to 101 ms seen)."""
+LOG_JITTER_LEAST: Final = float(np.log(2e-5))
+MAX_JITTER_SHARE: Final = 0.25
+"""A phase that scatters by more than this share of the period is none."""
+SHARP: Final = 6.0
+"""Standard deviations beyond which an update surely lies on one side."""
+TANH_FACTOR, TANH_CUBIC = 0.7978845608028654, 0.044715
+"""The normal distribution as a hyperbolic tangent, error below 4e-4."""
+CHUNK: Final = 1_000_000
+"""Terms that are evaluated at once; bounds memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Changes of a polled value: update i came after `after_s` and not later than `until_s`, and left `value`.  Shape (n,)."""
+
+    after_s: Array
+    until_s: Array
+    value: Array
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.value)
+
+    @property
+    def middle_s(self) -> Array:
+        """Middles of the brackets [s]."""
+        return 0.5 * (self.after_s + self.until_s)
+
+    @property
+    def width_s(self) -> Array:
+        """Widths of the brackets [s]."""
+        return self.until_s - self.after_s
+
+    def part(self, first: int, last: int) -> "Changes":
+        """Changes first to last − 1."""
+        return Changes(after_s=self.after_s[first:last], until_s=self.until_s[first:last], value=self.value[first:last])
+
+
+def find_changes(time_s: Array, value: Array) -> Changes:
+    """The changes in polls at `time_s` (ascending), both of shape (n,); polls that are not finite are left out."""
+    finite = np.isfinite(value)
+    time_s, value = time_s[finite], value[finite]
+    index = np.flatnonzero(value[1:] != value[:-1]) + 1
+    return Changes(after_s=time_s[index - 1], until_s=time_s[index], value=value[index])
+
+
+def expected_updates(x: Array, period: Array, phase: Array, jitter: Array) -> Array:
+    """Expected number of updates before times x, up to a constant: N(x) = k + Φ((x − φ − kT)/s)."""
+    position = (x - phase) / period
+    whole = np.rint(position)
+    z = np.clip((position - whole) * (period / jitter), -SHARP, SHARP)
+    return whole + 0.5 * (1.0 + np.tanh(TANH_FACTOR * z * (1.0 + TANH_CUBIC * z * z)))
+
+
+def log_likelihoods(changes: Changes, points: Array, origin_s: float) -> Array:
+    """Log-likelihood of clocks (period, phase after `origin_s`, log jitter), points of shape (g, 3) → (g,).
+
+    Changes want an update in their brackets, the time between two brackets wants none: that rejects fractions of the
+    period and aliases of the poll.
+    """
+    size = max(1, CHUNK // (2 * len(changes)))
+    values = np.concatenate([_block(changes, points[i : i + size], origin_s) for i in range(0, len(points), size)])
+    period, log_jitter = points[:, 0], points[:, 2]
+    good = (period >= PERIOD_LIMITS_S[0]) & (period <= PERIOD_LIMITS_S[1]) & (log_jitter >= LOG_JITTER_LEAST)
+    good &= log_jitter <= np.log(MAX_JITTER_SHARE * np.maximum(period, PERIOD_LIMITS_S[0]))
+    return np.where(good, values, -np.inf)
+
+
+def _block(changes: Changes, points: Array, origin_s: float) -> Array:
+    count = len(changes)
+    edges = np.concatenate([changes.after_s, changes.until_s]) - origin_s
+    number = expected_updates(edges, points[:, :1], points[:, 1:2], np.exp(points[:, 2:3]))
+    seen = np.minimum(number[:, count:] - number[:, :count], 1.0)
+    silent = np.maximum(number[:, 1:count] - number[:, count:-1], 0.0)
+    whole = np.floor(silent)
+    part = silent - whole
+    best = np.full(len(points), -np.inf)
+    for share in MISSED_SHARES:
+        total = np.log(CHANGE_FLOOR + ((1.0 - CHANGE_FLOOR) * (1.0 - share)) * seen).sum(axis=1)
+        total += np.maximum(whole * np.log(share) + np.log1p(-(1.0 - share) * part), SILENCE_FLOOR).sum(axis=1)
+        best = np.maximum(best, total)
+    return best
+
+
+def likelihood_of(changes: Changes, origin_s: float) -> Callable[[Array], float]:
+    """The log-likelihood as a function of one clock, shape (3,)."""
+
+    def function(point: Array) -> float:
+        return float(log_likelihoods(changes, point[None, :], origin_s)[0])
+
+    return function

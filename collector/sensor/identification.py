@@ -1,0 +1,280 @@
+"""What one record tells of a power sensor: readings, and load stamps and a meter's power where they are there."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from collector.errors import SensorError
+from collector.sensor.averaging import Averaging, fit_averaging
+from collector.sensor.calibration import NO_METER, SensorCalibration
+from collector.sensor.gain import Gain, LevelGain, fit_gain, fit_levels, joint_gain
+from collector.sensor.kernel_fit import KernelFit
+from collector.sensor.load import LoadStamps
+from collector.sensor.meter_edges import load_of_meter
+from collector.sensor.rise import LAGGED_SHARE, Rise, fit_rise
+from collector.sensor.sources import PowerSource, load_source, meter_source
+from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
+from estimator.frozen import FrozenMapping
+from estimator.quantities import Array
+
+NO_LOAD: Final = "readings alone do not say what the board drew"
+NO_LOAD_REMEDY: Final = "give the load's stamps or an external meter's power beside them"
+SUGGESTED: Final = (
+    "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
+)
+FREE_CLOCK_POLLS: Final = 0.4
+"""Error of widths and delays on a clock without a grid, in polls; of six simulated ones the largest was 0.37."""
+BEFORE_LOAD_S: Final = 5.0
+"""A meter's record counts from so long before the load's first edge."""
+RESOLUTION_DECIMALS: Final = 4
+"""NVML reports milliwatts."""
+STEADY_SHARE: Final = 0.01
+MIN_STEADY: Final = 15
+"""Updates count as steady where the expectation moves by less than this share; so many are needed."""
+MAD_TO_STD: Final = 1.4826
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorRecord:
+    """Polls `time_s`, `power_w` (n,) with the load and a meter's samples in the same time, where known.
+
+    `meter_rate_std` is the relative error of the meter's clock where nothing tied it to the host's; `levels` are runs at
+    steady levels beside that load, told by the meter alone.
+    """
+
+    time_s: Array
+    power_w: Array
+    load: LoadStamps | None = None
+    meter_s: Array | None = None
+    meter_w: Array | None = None
+    meter_rate_std: float = 0.0
+    levels: LoadStamps | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorName:
+    """Which sensor: board, driver, source and field; "" where not known."""
+
+    gpu_uuid: str
+    driver: str
+    sensor: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identification:
+    """A calibration and what led to it; None for steps that were not reached."""
+
+    calibration: SensorCalibration
+    clock: UpdateClock | None
+    updates: Updates | None
+    averaging: Averaging | None
+
+
+def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, str] | None = None) -> Identification:
+    """All that a record tells; what it does not tell is None, with the reason under `notes`.
+
+    `remarks` are notes on the record itself.
+    """
+    notes = dict(remarks or {})
+    try:
+        clock, updates = fit_update_clock(record.time_s, record.power_w)
+    except SensorError as error:
+        return Identification(calibration=_unknown(name, str(error), notes), clock=None, updates=None, averaging=None)
+    if not clock.rigid:
+        notes["update_period_s"] = "updates do not keep to a grid; the period is their mean distance, times within a poll are a guess"
+    meter, load = _meter(record, notes), record.load
+    if load is None and meter is not None and record.meter_s is not None and record.meter_w is not None:
+        load = load_of_meter(record.meter_s, record.meter_w)
+    averaging = _averaging(updates, clock, meter, record.load, load, notes)
+    gain = _gain(record, updates, averaging, meter, notes)
+    rise = fit_rise(averaging.ranked, updates, load, meter) if averaging is not None and load is not None else None
+    if rise is None:
+        missing = NO_LOAD if load is None else "no rise of a load is seen in the readings"
+        notes["rise_time_s"] = notes["transient"] = f"{missing}; {NO_LOAD_REMEDY}" if load is None else missing
+    calibration = _calibration(name, clock, updates, averaging, gain, rise, notes)
+    return Identification(calibration=calibration, clock=clock, updates=updates, averaging=averaging)
+
+
+def _meter(record: SensorRecord, notes: dict[str, str]) -> PowerSource | None:
+    """The meter as a source; where it is none, the reason goes into the notes."""
+    if record.meter_s is None or record.meter_w is None:
+        notes["gain"] = notes["offset_w"] = NO_METER
+        return None
+    try:
+        kept = slice(None)
+        if record.load is not None:
+            begin = float(record.load.start_s[0]) - BEFORE_LOAD_S
+            kept = slice(int(np.searchsorted(record.meter_s, begin)), None)
+        return meter_source(record.meter_s[kept], record.meter_w[kept], record.meter_rate_std)
+    except SensorError as error:
+        notes["gain"] = notes["offset_w"] = str(error)
+        return None
+
+
+def _averaging(
+    updates: Updates,
+    clock: UpdateClock,
+    meter: PowerSource | None,
+    stamps: LoadStamps | None,
+    load: LoadStamps | None,
+    notes: dict[str, str],
+) -> Averaging | None:
+    """The decision, from the meter where it is there, else from the stamps; reasons go into the notes."""
+    sources = ([meter] if meter is not None else []) + ([load_source(stamps, float(updates.time_s[-1]))] if stamps is not None else [])
+    reason, found = "", None
+    for source in sources:
+        try:
+            found = fit_averaging(updates, source, clock, load)
+            break
+        except SensorError as error:
+            reason = str(error)
+    if found is not None and found.kind != "undetermined":
+        notes["delay_s"] = "includes how early or late the host stamps a reading"
+        return found
+    if found is not None:
+        reason = f"{found.reason}; {found.remedy}; likeliest so far: {_described(found.best)}"
+    elif not sources:
+        reason = f"{NO_LOAD}: {SUGGESTED.format(period=1.27e3 * clock.period_s)}"
+    for key in ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction"):
+        notes[key] = reason
+    return found
+
+
+def _described(fit: KernelFit) -> str:
+    if fit.kernel == "none":
+        return "no averaging"
+    return f"{fit.kernel}, {'2τ' if fit.kernel == 'low-pass' else 'width'} {fit.width_s * 1e3:.1f} ms"
+
+
+def _gain(
+    record: SensorRecord, updates: Updates, averaging: Averaging | None, meter: PowerSource | None, notes: dict[str, str]
+) -> Gain | None:
+    """Gain and offset against the meter: in the averaging's own fit where a kernel is claimed, else where power is steady."""
+    if meter is None or averaging is None or record.meter_s is None or record.meter_w is None:
+        if meter is not None:
+            notes.setdefault("gain", notes.get("averaging", ""))
+            notes.setdefault("offset_w", notes.get("averaging", ""))
+        return None
+    try:
+        if averaging.source == "meter" and averaging.kind not in ("undetermined", "trailing-mean"):
+            gain = joint_gain(averaging.best)
+        else:
+            gain = fit_gain(updates, averaging.best, meter)
+    except SensorError as error:
+        notes["gain"] = notes["offset_w"] = str(error)
+        return None
+    steady = record.levels or record.load
+    levels: LevelGain | None = fit_levels(updates, averaging.best, meter, steady) if steady is not None else None
+    if levels is not None:
+        notes["gain_levels"] = levels.remark(gain)
+    return gain
+
+
+def _unknown(name: SensorName, reason: str, notes: dict[str, str]) -> SensorCalibration:
+    """A calibration that knows nothing."""
+    for key in ("update_period_s", "averaging", "window_s", "delay_s", "gain", "offset_w", "rise_time_s", "transient", "sampled_fraction"):
+        notes[key] = reason
+    return SensorCalibration(
+        gpu_uuid=name.gpu_uuid,
+        driver=name.driver,
+        sensor=name.sensor,
+        field=name.field,
+        averaging="undetermined",
+        n_updates=0,
+        notes=FrozenMapping(notes),
+    )
+
+
+def _calibration(
+    name: SensorName,
+    clock: UpdateClock,
+    updates: Updates,
+    averaging: Averaging | None,
+    gain: Gain | None,
+    rise: Rise | None,
+    notes: dict[str, str],
+) -> SensorCalibration:
+    """Everything that was found, as one value."""
+    kind = averaging.kind if averaging is not None else "undetermined"
+    best = averaging.best if averaging is not None and kind != "undetermined" else None
+    if kind not in ("low-pass", "undetermined"):
+        notes["tau_s"] = f"a time constant belongs to a low-pass; this is {kind}"
+    return SensorCalibration(
+        gpu_uuid=name.gpu_uuid,
+        driver=name.driver,
+        sensor=name.sensor,
+        field=name.field,
+        averaging=kind,
+        n_updates=clock.n_updates,
+        update_period_s=clock.period_s,
+        update_period_std_s=clock.period_std_s,
+        update_jitter_s=clock.jitter_s,
+        window_s=best.width_s if best else None,
+        window_std_s=_with_polls(best.width_std_s, clock) if best else None,
+        tau_s=0.5 * best.width_s if best and kind == "low-pass" else None,
+        delay_s=best.delay_s if best else None,
+        delay_std_s=_with_polls(best.delay_std_s, clock) if best else None,
+        rise_time_s=rise.readings_s if rise else None,
+        settle_s=rise.settle_s + clock.jitter_s + clock.poll_s if rise else None,
+        board_rise_s=rise.board_s if rise else None,
+        sensor_rise_s=rise.sensor_s if rise and best else None,
+        transient=_transient(kind, best, rise, clock.period_s),
+        gain=gain.gain if gain else None,
+        gain_std=gain.gain_std if gain else None,
+        offset_w=gain.offset_w if gain else None,
+        offset_std_w=gain.offset_std_w if gain else None,
+        gain_offset_correlation=gain.correlation if gain else None,
+        sampled_fraction=min(1.0, best.width_s / clock.period_s) if best else None,
+        residual_w=float(np.sqrt(np.mean(averaging.best.residual_w**2))) if averaging else None,
+        reading_noise_w=_steady_noise(averaging.best) if averaging else None,
+        resolution_w=_resolution(updates.value),
+        poll_period_s=clock.poll_s,
+        candidates=tuple(_candidate(fit) for fit in averaging.fits) if averaging else (),
+        notes=FrozenMapping(notes),
+    )
+
+
+def _with_polls(std_s: float, clock: UpdateClock) -> float:
+    """A standard error enlarged for a clock without a grid: an update's time is known to a share of a poll only [s]."""
+    return std_s if clock.rigid else float(np.hypot(std_s, FREE_CLOCK_POLLS * clock.poll_s))
+
+
+def _transient(kind: str, best: KernelFit | None, rise: Rise | None, period_s: float) -> str | None:
+    """The class of the rise that readings show."""
+    if rise is None:
+        return None
+    if kind == "trailing-mean":
+        return "ramp"
+    if kind == "low-pass" and best is not None and best.width_s > period_s:
+        return "logarithmic"
+    return "lagged" if rise.late_share > LAGGED_SHARE else "instant"
+
+
+def _steady_noise(fit: KernelFit) -> float:
+    """Scatter of readings where neither this update nor the next one sees the load change [W]."""
+    steady = np.abs(np.diff(fit.predicted_w)) < STEADY_SHARE * np.ptp(fit.predicted_w)
+    differences = np.diff(fit.residual_w)[steady]
+    if len(differences) < MIN_STEADY:
+        differences = np.diff(fit.residual_w)
+    return float(MAD_TO_STD * np.median(np.abs(differences)) / np.sqrt(2.0))
+
+
+def _resolution(value: Array) -> float | None:
+    """Smallest step between readings [W]; None where there is only one value."""
+    steps = np.diff(np.unique(np.round(value, RESOLUTION_DECIMALS)))
+    return float(np.round(steps.min(), RESOLUTION_DECIMALS)) if len(steps) else None
+
+
+def _candidate(fit: KernelFit) -> FrozenMapping[Any]:
+    return FrozenMapping(
+        {
+            "kernel": fit.kernel,
+            "window_s": fit.width_s,
+            "window_std_s": fit.width_std_s if np.isfinite(fit.width_std_s) else None,
+            "delay_s": fit.delay_s,
+            "score": fit.score,
+            "r2": fit.r2,
+        }
+    )

@@ -1,0 +1,272 @@
+"""The best fit of one averaging kernel to updates: width and delay searched, amplitudes solved inside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from collector.sensor.simplex import simplex_maximum
+from collector.sensor.sources import NONE_WIDTH_S, PowerSource, averaged_by
+from estimator.quantities import Array
+
+DELAY_LIMIT_S: Final = 0.014
+"""Delays searched, either sign: a reader stamps up to some milliseconds early."""
+DELAY_SOFT_S: Final = 0.012
+DELAY_STEPS_S: Final = {True: 0.8e-3, False: 1e-3}
+QUICK_PERIOD_S: Final = 0.03
+"""Steps of the first search over delays; finer (True) for periods below QUICK_PERIOD_S."""
+SLOPE_STEP_S: Final = 4e-4
+"""Finite difference of a predicted reading over its window's end."""
+TAIL_DEGREES: Final = 4.0
+"""Degrees of freedom of the Student distribution of residuals: single updates may be far off."""
+JITTER_PRIOR_S: Final = 6e-4
+JITTER_PRIOR_LN_STD: Final = 1.2
+VARIANCE_FLOOR_W2: Final = 1e-6
+BOXCAR_LEAST_S, LOW_PASS_LEAST_S = 8e-4, 6e-4
+BOXCAR_MOST_S, LOW_PASS_MOST_S = 1.35, 0.6
+"""Widths and time constants searched: below any effect, and above the one-second mean and the slowest board seen."""
+BOXCAR_POINTS, LOW_PASS_POINTS = 40, 32
+NEEDLES: Final = ((1.0, 0.06, 25), (0.5, 0.06, 9), (0.25, 0.06, 7))
+"""Around these shares of the period, ± so much, so many widths more: near a lock the misfit is a needle 1 ms wide."""
+CLIP: Final = 8.0
+EVALUATIONS, RESTART_EVALUATIONS = 150, 150
+START_STEP: Final = (0.08, 8e-4, 0.5, 0.5, 0.0)
+RESTART_STEP: Final = (0.01, 3e-4, 0.1, 0.1, 0.3)
+"""First moves in log width, delay, log noise, log jitter, and drift in its standard deviations."""
+RIDGE: Final = 1e-10
+LONG_WIDTH_S: Final = 0.4
+LONG_WIDTHS_S: Final = (0.8, 1.305, 0.005)
+LONG_DELAYS_S: Final = (-0.008, 0.009, 0.004)
+"""A boxcar longer than LONG_WIDTH_S has lumpy increments: its width comes from plain least squares over these grids."""
+WALL: Final = -1e18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFit:
+    """The best fit of one kernel: `width_s` is a boxcar's W or a low-pass's 2τ, 0 for none.
+
+    `amplitude_w` are the offset and a factor for each column of the source (a meter's is the gain); `score` the
+    penalised log-likelihood, `terms` its parts by update.  `noise_w` and `jitter_s` are the scatter of readings and of
+    window ends, `drift` that of the delay through the record, in the source's standard deviations; `residual_w` is
+    reading minus prediction, shape (n,).  Standard errors are nan until `with_errors` has worked them out.
+    """
+
+    kernel: str
+    width_s: float
+    delay_s: float
+    noise_w: float
+    jitter_s: float
+    drift: float
+    amplitude_w: Array
+    score: float
+    terms: Array
+    predicted_w: Array
+    residual_w: Array
+    r2: float
+    width_std_s: float = float("nan")
+    delay_std_s: float = float("nan")
+    amplitude_covariance: Array | None = None
+
+    @property
+    def parameter_s(self) -> float:
+        """A boxcar's width, a low-pass's time constant [s]."""
+        return 0.5 * self.width_s if self.kernel == "low-pass" else max(self.width_s, NONE_WIDTH_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A point of the search worked out: log-likelihood with priors, its terms (n,), amplitudes, prediction and residual (n,)."""
+
+    total: float
+    terms: Array
+    amplitude: Array
+    predicted: Array
+    residual: Array
+    weight: Array
+
+
+class KernelProblem:
+    """One kernel against updates at `time_s` with `value` (n,).
+
+    Points are (log parameter, delay, log noise, log jitter, drift of the delay in the source's standard deviations).
+    """
+
+    def __init__(self, kernel: str, source: PowerSource, time_s: Array, value: Array) -> None:
+        self.kernel = kernel
+        self.source = source
+        self.time_s = time_s
+        self.value = value
+        self._respond = averaged_by(kernel, source)
+        self._drift = source.drift_std * (time_s - time_s.mean())
+
+    def design(self, parameter_s: float, delay_s: Array, drift: float = 0.0) -> Array:
+        """Ones and averaged columns for delays of shape (g,): (g, n, 1 + c)."""
+        columns = self._respond(parameter_s, self.time_s - drift * self._drift - delay_s[:, None])
+        return np.concatenate([np.ones((*columns.shape[:2], 1)), columns], axis=2)
+
+    def evaluate(self, point: Array, weight: Array) -> Evaluation:
+        """The Student likelihood at a point; jitter acts through the slope of the prediction, or ramps would dominate.
+
+        `weight` (n,) starts the two rounds of reweighted least squares.
+        """
+        delay, noise2, jitter2 = float(point[1]), float(np.exp(2.0 * point[2])), float(np.exp(2.0 * point[3]))
+        designs = self.design(float(np.exp(point[0])), np.array([delay - SLOPE_STEP_S, delay, delay + SLOPE_STEP_S]), float(point[4]))
+        design, slope = designs[1], (designs[0] - designs[2]) / (2.0 * SLOPE_STEP_S)
+        for _ in range(2):
+            amplitude = solved(design, self.value, weight, self.source.signed + 1)
+            predicted = design @ amplitude
+            residual = self.value - predicted
+            variance = noise2 + jitter2 * (slope @ amplitude) ** 2 + VARIANCE_FLOOR_W2
+            z = residual**2 / variance
+            weight = (TAIL_DEGREES + 1.0) / (TAIL_DEGREES + z) / variance
+        terms = -0.5 * np.log(variance) - 0.5 * (TAIL_DEGREES + 1.0) * np.log1p(z / TAIL_DEGREES)
+        prior = 0.5 * ((point[3] - np.log(JITTER_PRIOR_S)) / JITTER_PRIOR_LN_STD) ** 2
+        prior += 0.5 * (delay / DELAY_SOFT_S) ** 4 + 0.5 * float(point[4]) ** 2
+        return Evaluation(
+            total=float(terms.sum() - prior), terms=terms, amplitude=amplitude, predicted=predicted, residual=residual, weight=weight
+        )
+
+
+def solved(design: Array, value: Array, weight: Array, signed: int) -> Array:
+    """Weighted least squares, columns from `signed` on not negative (a negative one is dropped); shape (c,)."""
+    weighted = design * weight[:, None]
+    normal, moment = design.T @ weighted, value @ weighted
+    normal[np.diag_indices_from(normal)] += RIDGE * float(np.trace(normal))
+    kept = list(range(len(moment)))
+    while True:
+        part = np.linalg.solve(normal[np.ix_(kept, kept)], moment[kept])
+        negative = [place for place, index in enumerate(kept) if index >= signed and part[place] < 0.0]
+        if not negative:
+            break
+        kept.pop(negative[0])
+    result = np.zeros(len(moment))
+    result[kept] = part
+    return result
+
+
+def fit_kernel(problem: KernelProblem, period_s: float) -> KernelFit:
+    """The best width, delay, noise and jitter of one kernel; standard errors come from `errors.with_errors`."""
+    parameters, delays = _start_parameters(problem.kernel, period_s), _start_delays(period_s)
+    misfit = np.stack([_misfit(problem, parameter, delays) for parameter in parameters])
+    best: tuple[Array, float] | None = None
+    for row, column in _two_lowest(misfit):
+        start_noise = float(np.log(max(0.5 * np.sqrt(np.exp(misfit[row, column])), 0.05)))
+        start = np.array([np.log(parameters[row]), delays[column], start_noise, np.log(5e-4), 0.0])
+        found = _climbed(problem, start, START_STEP, EVALUATIONS)
+        best = found if best is None or found[1] > best[1] else best
+    assert best is not None
+    again = _climbed(problem, best[0], RESTART_STEP, RESTART_EVALUATIONS)
+    point = again[0] if again[1] > best[1] else best[0]
+    fit = described(problem, point)
+    if fit.kernel == "boxcar" and fit.width_s > LONG_WIDTH_S:
+        fit = replace(fit, width_s=_long_width(problem, fit.width_s))
+    return fit
+
+
+def described(problem: KernelProblem, point: Array) -> KernelFit:
+    """A point of the search as a fit."""
+    found = problem.evaluate(point, _even(problem))
+    found = problem.evaluate(point, found.weight)
+    value = problem.value
+    parameter = float(np.exp(point[0]))
+    return KernelFit(
+        kernel=problem.kernel,
+        width_s=parameter * {"none": 0.0, "low-pass": 2.0, "boxcar": 1.0}[problem.kernel],
+        delay_s=float(point[1]),
+        noise_w=float(np.exp(point[2])),
+        jitter_s=float(np.exp(point[3])),
+        drift=float(point[4]),
+        amplitude_w=found.amplitude,
+        score=found.total - (0.0 if problem.kernel == "none" else 0.5 * float(np.log(len(value)))),
+        terms=found.terms,
+        predicted_w=found.predicted,
+        residual_w=found.residual,
+        r2=float(1.0 - np.var(found.residual) / max(float(np.var(value)), 1e-12)),
+    )
+
+
+def _even(problem: KernelProblem) -> Array:
+    return np.ones(len(problem.value))
+
+
+def _start_parameters(kernel: str, period_s: float) -> Array:
+    """Widths (boxcar) or time constants (low-pass) to start from [s], ascending."""
+    if kernel == "none":
+        return np.array([NONE_WIDTH_S])
+    if kernel == "low-pass":
+        return np.geomspace(LOW_PASS_LEAST_S, LOW_PASS_MOST_S, LOW_PASS_POINTS)
+    dense = [np.linspace(1.0 - span, 1.0 + span, count) * share * period_s for share, span, count in NEEDLES]
+    return np.unique(np.concatenate([np.geomspace(BOXCAR_LEAST_S, BOXCAR_MOST_S, BOXCAR_POINTS), *dense]))
+
+
+def _start_delays(period_s: float) -> Array:
+    step = DELAY_STEPS_S[period_s < QUICK_PERIOD_S]
+    return np.arange(-DELAY_LIMIT_S, DELAY_LIMIT_S + 0.5 * step, step)
+
+
+def _misfit(problem: KernelProblem, parameter_s: float, delays_s: Array) -> Array:
+    """Log of the clipped mean square residual of plain least squares, for all delays at once; shape (g,)."""
+    design = problem.design(parameter_s, delays_s)
+    normal = design.transpose(0, 2, 1) @ design
+    trace = np.trace(normal, axis1=1, axis2=2)
+    normal += np.eye(design.shape[2]) * (RIDGE * trace)[:, None, None]
+    amplitude = np.linalg.solve(normal, (problem.value @ design)[..., None])[..., 0]
+    residual2 = (problem.value - (design @ amplitude[..., None])[..., 0]) ** 2
+    limit = CLIP**2 * np.median(residual2, axis=1, keepdims=True) + 0.1
+    logs: Array = np.log(np.mean(np.minimum(residual2, limit), axis=1) + 1e-4)
+    return logs
+
+
+def _two_lowest(misfit: Array) -> list[tuple[int, int]]:
+    """The lowest cell and the lowest one apart from it."""
+    left = misfit.copy()
+    cells = []
+    for _ in range(2):
+        row, column = divmod(int(np.argmin(left)), left.shape[1])
+        if not np.isfinite(left[row, column]):
+            break
+        cells.append((row, column))
+        left[max(0, row - 2) : row + 3, max(0, column - 2) : column + 3] = np.inf
+    return cells
+
+
+def _climbed(problem: KernelProblem, start: Array, step: tuple[float, ...], evaluations: int) -> tuple[Array, float]:
+    first = problem.evaluate(start, _even(problem))
+    weight = first.weight
+    moves = np.array(step)
+    if problem.kernel == "none":
+        moves[0] = 0.0
+    return simplex_maximum(_walled(problem, weight), start, moves, evaluations=evaluations)
+
+
+def _walled(problem: KernelProblem, weight: Array) -> Callable[[Array], float]:
+    low, high = {
+        "none": (np.log(NONE_WIDTH_S), np.log(NONE_WIDTH_S)),
+        "boxcar": (np.log(0.5 * BOXCAR_LEAST_S), np.log(1.3 * BOXCAR_MOST_S)),
+        "low-pass": (np.log(0.5 * LOW_PASS_LEAST_S), np.log(1.3 * LOW_PASS_MOST_S)),
+    }[problem.kernel]
+
+    def function(point: Array) -> float:
+        if not (
+            low <= point[0] <= high
+            and abs(point[1]) < 2.0 * DELAY_LIMIT_S
+            and -7.0 < point[2] < 6.0
+            and -12.0 < point[3] < -3.0
+            and abs(point[4]) < 5.0
+        ):
+            return WALL
+        return problem.evaluate(point, weight).total
+
+    return function
+
+
+def _long_width(problem: KernelProblem, width_s: float) -> float:
+    """Width of a one-second mean by plain least squares [s]."""
+    widths, delays = np.arange(*LONG_WIDTHS_S), np.arange(*LONG_DELAYS_S)
+    misfit = []
+    for width in np.append(widths, width_s):
+        design = problem.design(float(width), delays)
+        residuals = [problem.value - part @ solved(part, problem.value, _even(problem), problem.source.signed + 1) for part in design]
+        misfit.append(min(float(residual @ residual) for residual in residuals))
+    return float(np.append(widths, width_s)[int(np.argmin(misfit))])

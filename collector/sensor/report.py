@@ -1,0 +1,170 @@
+"""The page of a characterised sensor: what it read, what its model would have read, and why that model."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+from collector.response import possible_responses
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.identification import SensorRecord
+from collector.sensor.report_emulation import Emulated, Reference, emulated, load_reference, loss_over_window, meter_reference
+from collector.sensor.update_clock import Updates
+from estimator.charts import Axis, Series, axis_over, bars_svg, line_svg, scatter_svg
+from estimator.pages import figure_html, page_html, section_html, table_html, text_html
+from estimator.quantities import Array, IntArray
+
+LONGEST_VIEW_S: Final = 4.0
+HISTOGRAM_BINS: Final = 60
+HISTOGRAM_PERIODS: Final = 2.5
+"""Intervals between changes are shown up to so many update periods."""
+UNITS: Final = (
+    ("update_period_s", "update_period_std_s", "Update period", 1e3, "ms"),
+    ("window_s", "window_std_s", "Window", 1e3, "ms"),
+    ("tau_s", None, "Time constant", 1e3, "ms"),
+    ("delay_s", "delay_std_s", "Delay", 1e3, "ms"),
+    ("rise_time_s", None, "Rise time", 1e3, "ms"),
+    ("settle_s", None, "Settles within", 1e3, "ms"),
+    ("gain", "gain_std", "Gain", 1.0, ""),
+    ("offset_w", "offset_std_w", "Offset", 1.0, "W"),
+    ("sampled_fraction", None, "Time seen", 100.0, "%"),
+    ("reading_noise_w", None, "Noise", 1.0, "W"),
+    ("update_jitter_s", None, "Jitter of an update", 1e3, "ms"),
+)
+
+
+def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
+    """The page: `record` are the polls with load and meter, where they were recorded, `updates` what was found in them."""
+    update_s = updates.time_s if updates is not None else np.zeros(0)
+    update_w = updates.value if updates is not None else np.zeros(0)
+    reference = None
+    if record.meter_s is not None and record.meter_w is not None and len(record.meter_s) > 1:
+        reference = meter_reference(record.meter_s, record.meter_w)
+    elif record.load is not None and len(record.load.start_s) and len(update_s):
+        reference = load_reference(record.load, float(update_s[-1]))
+    return page_html(
+        title,
+        (
+            section_html("Sensor", _figures(calibration)),
+            section_html("Reading and model", _model(calibration, update_s, update_w, reference)),
+            section_html("Misfit over the window", _loss(calibration, update_s, update_w, reference)),
+            section_html("Update clock", period_chart(record.time_s, record.power_w, calibration.update_period_s)),
+            section_html("Candidates", _candidates(calibration)),
+            section_html("Notes", "".join(f"<p>{text_html(key)}: {escape(text)}</p>" for key, text in calibration.notes.items())),
+        ),
+    )
+
+
+def parts_of(charts: Sequence[str]) -> str:
+    """Charts side by side; nothing without charts."""
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
+
+
+def period_chart(poll_s: Array, poll_w: Array, period_s: float | None) -> str:
+    """Histogram of the intervals between changes of the reading."""
+    changed = poll_s[1:][np.diff(poll_w) != 0.0]
+    interval = np.diff(changed) * 1e3
+    if len(interval) < 2:
+        return ""
+    most = HISTOGRAM_PERIODS * period_s * 1e3 if period_s else float(np.quantile(interval, 0.95)) * 1.2
+    shown = interval[interval <= most]
+    if len(shown) < 2:
+        return ""
+    counts, edges = np.histogram(shown, bins=HISTOGRAM_BINS, range=(0.0, most))
+    x = Axis(label="time between changes [ms]", low=0.0, high=most, logarithmic=False)
+    y = Axis(label="changes", low=0.0, high=1.05 * float(counts.max()), logarithmic=False)
+    known = f"; the clock behind them ticks every {period_s * 1e3:.5g} ms" if period_s else ""
+    text = f"Time between {len(interval)} changes of the reading, to within a poll{known}."
+    return parts_of([figure_html(bars_svg("Update periods", text, edges, counts.astype(np.float64), x, y), text)])
+
+
+def _figures(calibration: SensorCalibration) -> str:
+    facts = {
+        "Board": calibration.gpu_uuid or "not named",
+        "Driver": calibration.driver or "not named",
+        "Source": f"{calibration.sensor} {calibration.field}",
+        "Averaging": calibration.averaging,
+        "Transient": calibration.transient or "unknown",
+        "Updates": f"{calibration.n_updates}",
+    }
+    for key, std_key, name, scale, unit in UNITS:
+        value = getattr(calibration, key)
+        std = getattr(calibration, std_key) if std_key else None
+        if value is None:
+            facts[name] = f"unknown: {calibration.notes.get(key, 'not told by this record')}"
+        else:
+            facts[name] = f"{value * scale:.5g}{'' if std is None else f' ± {std * scale:.2g}'} {unit}".rstrip()
+    return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items()) + "</dl>"
+
+
+def _model(calibration: SensorCalibration, update_s: Array, update_w: Array, reference: Reference | None) -> str:
+    """Trace with the emulated reading, and the residuals."""
+    if reference is None:
+        return "<p>Neither a load nor a meter was recorded: there is nothing to emulate the reading from.</p>"
+    found = emulated(update_s, update_w, reference, possible_responses(calibration).responses[0])
+    if found is None:
+        return ""
+    view = _busiest(found)
+    x = axis_over("time [s]", [found.time_s[view]], logarithmic=False)
+    y = axis_over("reading [W]", [found.value[view], found.predicted[view]], logarithmic=False)
+    text = "Updates as they were read, and what the model of the sensor makes of the load."
+    series = [
+        Series(name="read", x=found.time_s[view], y=found.value[view]),
+        Series(name="emulated", x=found.time_s[view], y=found.predicted[view]),
+    ]
+    residual = found.value - found.predicted
+    away = f"Read less emulated, over the whole record: {float(np.sqrt(np.mean(residual**2))):.2g} W rms."
+    whole, left = axis_over("time [s]", [found.time_s], logarithmic=False), axis_over("read − emulated [W]", [residual], logarithmic=False)
+    return parts_of(
+        [
+            figure_html(line_svg("Reading and model", text, series, x, y), text),
+            figure_html(
+                scatter_svg("Residuals", away, [Series(name="residual", x=found.time_s, y=residual)], whole, left, diagonal=False), away
+            ),
+        ]
+    )
+
+
+def _busiest(found: Emulated) -> IntArray:
+    """The updates of the LONGEST_VIEW_S in which the reading changes most."""
+    moved = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(found.predicted)))])
+    ends = np.searchsorted(found.time_s, found.time_s + LONGEST_VIEW_S, side="right") - 1
+    start = int(np.argmax(moved[ends] - moved))
+    return np.arange(start, max(int(ends[start]) + 1, start + 2), dtype=np.int64)
+
+
+def _loss(calibration: SensorCalibration, update_s: Array, update_w: Array, reference: Reference | None) -> str:
+    period = calibration.update_period_s
+    if reference is None or period is None or len(update_s) < 2:
+        return ""
+    best = possible_responses(calibration).responses[0]
+    series = []
+    for kernel in ("boxcar", "low-pass"):
+        widths, loss = loss_over_window(update_s, update_w, reference, kernel, best.lag_s, period)
+        known = np.isfinite(loss)
+        if known.any():
+            series.append(Series(name=kernel, x=widths[known] * 1e3, y=loss[known]))
+    if not series:
+        return ""
+    x = axis_over("window: W, or 2τ [ms]", [part.x for part in series], logarithmic=True)
+    y = axis_over("rms misfit [W]", [part.y for part in series], logarithmic=False)
+    text = (
+        f"Misfit of boxcar and low-pass over their width, the readings' mean age held at {best.lag_s * 1e3:.3g} ms; lowest at the window."
+    )
+    return parts_of([figure_html(line_svg("Loss over window", text, series, x, y), text)])
+
+
+def _candidates(calibration: SensorCalibration) -> str:
+    head = ("kernel", "window [ms]", "std [ms]", "delay [ms]", "log-likelihood")
+    keys = (("window_s", 1e3), ("window_std_s", 1e3), ("delay_s", 1e3), ("score", 1.0))
+    rows = [
+        [str(candidate.get("kernel")), *(_scaled(candidate.get(key), scale) for key, scale in keys)] for candidate in calibration.candidates
+    ]
+    return table_html("Kernels that were compared, best first", head, rows)
+
+
+def _scaled(value: Any, scale: float) -> float:
+    """A number in its unit; nan for anything else."""
+    return float(value) * scale if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,0 +1,286 @@
+"""Recorded logs: whatever their form, the same readings; what cannot be used is refused in one line."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collector.errors import CollectorError, SensorError
+from collector.recordings.alignment import align_meter
+from collector.recordings.loads import read_load, stamps_of_levels
+from collector.recordings.readings import read_readings
+from collector.recordings.reference import read_reference
+from collector.recordings.run import read_run
+from collector.recordings.text_columns import LogFile, open_log
+from collector.sensor.load import LoadStamps
+
+COUNT = 400
+POLL_S = 0.007
+BEGIN = datetime(2023, 7, 14, 10, 12, 46, tzinfo=UTC)
+
+POWER = 60.0 + np.round(40.0 * (np.arange(COUNT) // 15 % 7) / 6.0, 2)
+
+
+def stamp(seconds: float, begin: datetime = BEGIN) -> str:
+    moment = begin + timedelta(seconds=seconds)
+    return moment.strftime("%Y/%m/%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def smi_text(
+    header: str = "timestamp, utilization.gpu [%], power.draw [W]",
+    row: Callable[[int], str] = lambda i: f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}",
+    newline: str = "\n",
+) -> str:
+    return newline.join([header, *(row(i) for i in range(COUNT))]) + newline
+
+
+def written(folder: Path, content: str | bytes, name: str = "log.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        smi_text(),
+        smi_text("power.draw [W], timestamp, pstate", lambda i: f"{POWER[i]:.2f} W, {stamp(i * POLL_S)}, P0"),
+        smi_text("timestamp, power.draw", lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f} W"),
+        smi_text(newline="\r\n"),
+        "\ufeff" + smi_text(),
+        smi_text().encode("utf-16"),
+        smi_text("timestamp,power.draw [mW]", lambda i: f"{stamp(i * POLL_S)},{POWER[i] * 1e3:.0f}"),
+        smi_text("timestamp, power.draw [W], power.draw.instant [W]", lambda i: f"{stamp(i * POLL_S)}, [N/A], {POWER[i]:.2f}"),
+        smi_text("timestamp, power.draw.instant [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, [Not Supported], {POWER[i]:.2f}"),
+        "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT)),
+        '"power_w","t_s","note"\n' + "".join(f"{POWER[i]:.2f},{i * POLL_S:.3f},x\n" for i in range(COUNT)),
+        smi_text() + stamp(9.0) + ", 0, 1",
+    ],
+    ids=["plain", "order", "units", "crlf", "bom", "utf-16", "milliwatts", "instant", "fallback", "seconds", "quoted", "truncated"],
+)
+def test_a_log_reads_the_same_in_every_form(tmp_path: Path, content: str | bytes) -> None:
+    found = read_readings(written(tmp_path, content))
+    assert found.power_w == pytest.approx(POWER)
+    assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=1e-3)
+
+
+@pytest.mark.parametrize("hours", [1.0, -1.0, 0.5])
+def test_summer_time_leaves_no_jump(tmp_path: Path, hours: float) -> None:
+    def row(i: int) -> str:
+        return f"{stamp(i * POLL_S + (3600.0 * hours if i >= COUNT // 2 else 0.0))}, 0, {POWER[i]:.2f}"
+
+    found = read_readings(written(tmp_path, smi_text(row=row)))
+    assert found.power_w == pytest.approx(POWER)
+    assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=2e-3)
+    assert any("local clock" in remark for remark in found.remarks)
+
+
+def test_a_step_back_leaves_time_ascending_and_is_said(tmp_path: Path) -> None:
+    def row(i: int) -> str:
+        return f"{stamp(i * POLL_S - (0.1 if i >= 200 else 0.0))}, 0, {POWER[i]:.2f}"
+
+    found = read_readings(written(tmp_path, smi_text(row=row)))
+    assert np.all(np.diff(found.time_s) > 0)
+    assert any("before" in remark for remark in found.remarks)
+
+
+def test_of_equal_stamps_the_last_value_stays(tmp_path: Path) -> None:
+    text = "t_s,power_w\n" + "".join(f"{(i // 2) * 0.01:.2f},{i}\n" for i in range(40))
+    found = read_readings(written(tmp_path, text))
+    assert found.power_w.tolist() == [float(i) for i in range(1, 40, 2)]
+
+
+def boards_text(index: bool) -> str:
+    names = "timestamp, index, power.draw [W]" if index else "timestamp, power.draw [W]"
+    rows = []
+    for i in range(COUNT):
+        for board in (0, 1):
+            middle = f" {board}," if index else ""
+            rows.append(f"{stamp(i * POLL_S)},{middle} {POWER[i] + 100 * board:.2f} W")
+    return "\n".join([names, *rows]) + "\n"
+
+
+def test_of_several_boards_the_named_one_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, boards_text(True))
+    assert read_readings(path, board="1").power_w == pytest.approx(POWER + 100.0)
+    assert read_readings(path, board="0").power_w == pytest.approx(POWER)
+    with pytest.raises(SensorError, match=r"2 boards \(0, 1\); choose one with --gpu"):
+        read_readings(path)
+    with pytest.raises(SensorError, match="none of them '7'"):
+        read_readings(path, board="7")
+    with pytest.raises(SensorError, match="rows come 2 at a time"):
+        read_readings(written(tmp_path, boards_text(False), "unnamed.csv"))
+
+
+def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> None:
+    header = "timestamp, power.draw [W], power.draw.average [W]"
+    path = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f}, {POWER[i] + 7.0:.2f}"))
+    for name in ("power.draw.average", "power.draw.average [W]", " Power.Draw.Average"):
+        assert read_readings(path, name).power_w == pytest.approx(POWER + 7.0)
+    with pytest.raises(SensorError, match=r"no column 'power.drow'.*power.draw"):
+        read_readings(path, "power.drow")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "is empty"),
+        ("   \n\n", "is empty"),
+        ("t_s,power_w\n", "holds 0 rows"),
+        ("t_s,power_w\n1.0,50\n", "holds 1 rows"),
+        ("time,watts\n1,2\n", "needs the columns t_s,power_w"),
+        ("t_s,watts\n1,2\n", "no column 'power_w'"),
+        ("2023/07/14 10:12:46.483, 0, 56.12\n", "with its header"),
+        ("t_s,power_w\n" + "".join(f"{i * 7000},50\n" for i in range(9)), "microseconds"),
+        ("t_s,power_w\n" + "".join(f"{i * 7},50\n" for i in range(9)), "milliseconds"),
+        ("t_s,power_w\n" + "".join(f"{i * 0.007},{56120 + i}\n" for i in range(9)), "milliwatts"),
+        ("t_s,power_w\n" + "1.0,50\n" * 9, "same time"),
+        ("timestamp, power.draw [W]\n", "no rows"),
+        ("timestamp, utilization.gpu [%]\n2023/07/14 10:12:46.483, 0\n", "no power column"),
+        (smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, [N/A]"), "N/A"),
+        (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), "0 rows"),
+        ("t_s,power_w\n1,2,3\n" * 5, "holds 0 rows"),
+        (b"\x00\x01\x02\xff" * 2000, "header"),
+        (b"PAR1" + b"\x00" * 100, "Parquet"),
+        (b"x" * 300_000, "header"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | bytes, reason: str) -> None:
+    with pytest.raises(SensorError, match=reason) as caught:
+        read_readings(written(tmp_path, content))
+    assert "\n" not in str(caught.value)
+    assert "log.csv" in str(caught.value)
+
+
+def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    for read in (read_readings, read_load, read_reference):
+        with pytest.raises(CollectorError, match="cannot be read|is not known"):
+            read(tmp_path / "none.csv")  # type: ignore[operator]
+    with pytest.raises(SensorError, match="cannot be read"):
+        read_readings(tmp_path)
+
+
+def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"power_w": POWER, "t_s": np.arange(COUNT) * POLL_S}), path)
+    found = read_readings(path)
+    assert found.power_w == pytest.approx(POWER)
+    assert found.time_s == pytest.approx(np.arange(COUNT) * POLL_S)
+    pq.write_table(pa.table({"t_s": ["a", "b"], "power_w": [[1.0], [2.0]]}), path)
+    with pytest.raises(SensorError, match="0 rows"):
+        read_readings(path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    head=st.sampled_from(
+        [b"", b"t_s,power_w\n", b"timestamp, index, power.draw [W]\n", b"t_s,level\n", b"PAR1", b"\xff\xfe", b"\xef\xbb\xbf"]
+    ),
+    body=st.one_of(st.binary(max_size=300), st.text(alphabet='0123456789.,-+eEnaiNf \n\r"/:[]W\x00é', max_size=400).map(str.encode)),
+)
+def test_no_bytes_break_a_reader(tmp_path: Path, head: bytes, body: bytes) -> None:
+    path = written(tmp_path, head + body)
+    for read in (read_readings, read_load, read_reference):
+        with suppress(CollectorError):
+            read(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=st.lists(st.tuples(st.floats(), st.floats()), max_size=40))
+def test_whatever_the_figures_time_ascends_and_power_is_finite(tmp_path: Path, cells: list[tuple[float, float]]) -> None:
+    path = written(tmp_path, "t_s,power_w\n" + "".join(f"{t!r},{p!r}\n" for t, p in cells))
+    try:
+        found = read_readings(path)
+    except SensorError:
+        return
+    assert np.all(np.diff(found.time_s) > 0)
+    assert np.all(np.isfinite(found.power_w))
+
+
+def test_a_load_is_read_as_runs_with_levels(tmp_path: Path) -> None:
+    text = "t_s,level\n0,0\n1.0,1\n1.5,0\n2.0,0.5\n3.0,1\n4.0,1\n5.0,0\n"
+    load = read_load(written(tmp_path, text))
+    assert load.start_s.tolist() == [1.0, 2.0, 3.0]
+    assert load.end_s.tolist() == [1.5, 3.0, 5.0]
+    assert load.levels.tolist() == [1.0, 0.5, 1.0]
+    assert load.edges == 5
+    assert load.known_until_s == float("inf")
+
+
+def test_a_load_that_stays_on_is_unknown_after_its_last_edge() -> None:
+    load = stamps_of_levels(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 1.0]))
+    assert load.end_s.tolist() == [2.0]
+    assert load.known_until_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("", "no edge"),
+        ("1,0\n2,0\n", "never on"),
+        ("2,1\n1,0\n", "goes back at row"),
+        ("1,100\n2,0\n", "no share"),
+        ("1,1\n", "end is not known"),
+    ],
+)
+def test_a_load_that_says_nothing_is_refused(tmp_path: Path, rows: str, reason: str) -> None:
+    with pytest.raises(SensorError, match=reason):
+        read_load(written(tmp_path, "t_s,level\n" + rows))
+
+
+def test_readings_and_load_must_share_time(tmp_path: Path) -> None:
+    readings = written(tmp_path, "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT)), "r.csv")
+    load = written(tmp_path, "t_s,level\n1000000,1\n1500000,0\n", "l.csv")
+    with pytest.raises(SensorError, match="shares no time with the readings"):
+        read_run(readings, load)
+
+
+def test_a_local_log_is_moved_to_its_loads_zone(tmp_path: Path) -> None:
+    readings = written(tmp_path, smi_text())
+    edge = (BEGIN - timedelta(hours=5, minutes=30)).timestamp()
+    load = written(tmp_path, f"t_s,level\n{edge + 0.5:.6f},1\n{edge + 2.0:.6f},0\n", "l.csv")
+    run = read_run(readings, load)
+    assert run.load is not None
+    assert run.load.start_s[0] == pytest.approx(0.5, abs=1e-3)
+    assert "-5.5 h" in run.remarks["time_zone"]
+
+
+def test_a_meters_rate_and_offset_come_back_from_a_loads_edges() -> None:
+    random = np.random.default_rng(3)
+    starts = 1.0 + np.cumsum(random.uniform(0.1, 0.14, 60))
+    load = LoadStamps(start_s=starts, end_s=starts + 0.05)
+    host = np.arange(0.0, 10.0, 2e-4)
+    run = np.searchsorted(starts + 3e-4, host, side="right") - 1
+    power = 50.0 + 100.0 * ((run >= 0) & (host < (starts + 0.0503)[np.maximum(run, 0)])) + random.normal(0.0, 3.0, len(host))
+    found = align_meter(0.004 + host * (1.0 + 6e-4), power, load)
+    assert found is not None
+    assert found.drifts
+    assert found.rate == pytest.approx(6e-4, abs=5 * found.rate_std + 1e-6)
+    assert found.host_s(0.004 + host * (1.0 + 6e-4)) == pytest.approx(host, abs=3e-4)
+
+
+def test_a_log_is_never_held_as_text_whole(tmp_path: Path) -> None:
+    path = written(tmp_path, "t_s,power_w\n" + "".join(f"{i * 1e-3:.3f},{i % 97}\n" for i in range(200_000)))
+    before = pa.total_allocated_bytes()
+    found = read_readings(path)
+    assert len(found.time_s) == 200_000
+    assert pa.total_allocated_bytes() - before < 5_000_000
+    assert isinstance(open_log(path), LogFile)
+
+
+def test_published_traces_are_read(shared_data: Path) -> None:
+    folder = shared_data / "sensors" / "a100_square_wave"
+    run = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin")
+    assert run.column == "power.draw.instant"
+    assert run.load is not None
+    assert run.meter_s is not None
+    assert len(run.load.start_s) == 76
+    assert "-1 h" in run.remarks["time_zone"]
+    assert "-591" in run.remarks["reference_clock"]

@@ -1,0 +1,231 @@
+"""Identifying sensors: random simulated ones, published traces, and what a record cannot tell.
+
+`benchmarks/sensor_identification.py` prints the figures themselves, from 300 simulated sensors.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from random_sensors import PlantedSensor, Recording, record
+from sensor_identification import NAME, locked, lone_step, outcomes, sensor_record, summary
+
+from collector.recordings.run import read_run
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.identification import SensorRecord, identify_sensor
+from collector.sensor.load import LoadStamps
+from collector.sensor.update_clock import fit_update_clock
+
+SAMPLE = range(5000, 5004)
+
+A100_LIKE = PlantedSensor(
+    kernel="low-pass",
+    width_s=0.025,
+    period_s=0.1012,
+    rigid=True,
+    gain=0.955,
+    offset_w=-1.2,
+    delay_s=-2e-3,
+    load_period_s=1.27 * 0.1012,
+    poll_s=0.007,
+    noise_w=0.8,
+    step_w=150.0,
+    jitter_s=4e-4,
+)
+
+
+def recorded(planted: PlantedSensor, seed: int = 1) -> Recording:
+    return record(planted, np.random.default_rng(seed))
+
+
+def identified(planted: PlantedSensor, source: str, seed: int = 1) -> SensorCalibration:
+    return identify_sensor(sensor_record(recorded(planted, seed), source), NAME).calibration
+
+
+def test_random_sensors_are_named_rightly_or_not_at_all() -> None:
+    numbers = summary([row for seed in SAMPLE for row in outcomes(seed)])
+    assert numbers["period_within_0.1ms"] == 1.0
+    for source, share in (("meter", 0.75), ("load", 0.5)):
+        assert numbers[source]["wrong"] == 0, numbers[source]["wrong_cases"]
+        assert numbers[source]["claimed_of_tellable"] >= share
+    assert numbers["meter"]["width_within_1ms"] >= 0.75
+    assert numbers["meter"]["width_within_4_std"] == 1.0
+
+
+@pytest.mark.parametrize("kernel", ["boxcar", "low-pass"])
+@pytest.mark.parametrize("source", ["meter", "load"])
+def test_a_lone_step_is_undetermined(kernel: str, source: str) -> None:
+    found = identified(lone_step(replace(A100_LIKE, kernel=kernel)), source)
+    assert found.averaging == "undetermined"
+    assert found.window_s is None
+    assert "step" in found.notes["averaging"] or "edges" in found.notes["averaging"]
+    assert "square wave" in found.notes["averaging"]
+    assert (found.gain is not None) == (source == "meter")
+
+
+@pytest.mark.parametrize("source", ["meter", "load"])
+def test_a_locked_load_is_undetermined_and_says_so(source: str) -> None:
+    found = identified(locked(replace(A100_LIKE, jitter_s=1e-4)), source)
+    assert found.averaging == "undetermined"
+    assert "locked" in found.notes["averaging"]
+
+
+def test_readings_alone_tell_the_clock_and_say_what_would_tell_more() -> None:
+    recording = recorded(A100_LIKE)
+    found = identify_sensor(SensorRecord(time_s=recording.time_s, power_w=recording.reading_w), NAME).calibration
+    assert found.update_period_s == pytest.approx(0.1012, abs=1e-4)
+    assert found.n_updates > 80
+    assert found.gain is None
+    assert found.averaging == "undetermined"
+    assert "129 ms" in found.notes["averaging"]
+
+
+def test_a_meter_alone_is_enough() -> None:
+    recording = recorded(A100_LIKE)
+    given = SensorRecord(time_s=recording.time_s, power_w=recording.reading_w, meter_s=recording.meter_s, meter_w=recording.meter_w)
+    found = identify_sensor(given, NAME).calibration
+    assert found.averaging == "low-pass"
+    assert found.tau_s == pytest.approx(0.0125, abs=5e-4)
+    assert found.gain == pytest.approx(0.955, abs=0.01)
+    assert found.transient is not None
+
+
+def test_gain_and_offset_turn_with_the_readings() -> None:
+    recording = recorded(A100_LIKE)
+    given = sensor_record(recording, "meter")
+    before = identify_sensor(given, NAME).calibration
+    after = identify_sensor(replace(given, power_w=2.0 * given.power_w + 5.0), NAME).calibration
+    assert after.averaging == before.averaging
+    assert after.window_s == pytest.approx(before.window_s, rel=0.01)
+    assert (after.gain or 0.0) == pytest.approx(2.0 * (before.gain or 0.0), rel=2e-3)
+    assert (after.offset_w or 0.0) == pytest.approx(2.0 * (before.offset_w or 0.0) + 5.0, abs=0.5)
+
+
+def test_delay_moves_with_the_stamps() -> None:
+    shift_s = -0.006
+    given = sensor_record(recorded(A100_LIKE), "meter")
+    before = identify_sensor(given, NAME).calibration
+    after = identify_sensor(replace(given, time_s=given.time_s + shift_s), NAME).calibration
+    assert (after.delay_s or 0.0) - (before.delay_s or 0.0) == pytest.approx(shift_s, abs=3e-4)
+
+
+def test_a_meter_of_another_board_gives_no_gain() -> None:
+    recording = recorded(A100_LIKE)
+    noise = 50.0 + np.random.default_rng(7).normal(0.0, 30.0, len(recording.meter_w))
+    found = identify_sensor(replace(sensor_record(recording, "meter"), meter_w=noise), NAME).calibration
+    assert found.averaging == "undetermined"
+    assert found.update_period_s is not None
+
+
+SLOW_LOAD = replace(A100_LIKE, kernel="boxcar", width_s=0.02, load_period_s=2.0)
+
+
+def late_share(recording: Recording) -> float:
+    """Share of the load's first rise that is not there after 20 ms."""
+    before, at_once, later = (
+        float(recording.power_w[int((recording.edge_s[0] + shift - recording.meter_s[0]) / 2e-4) :][:100].mean())
+        for shift in (-0.05, 0.02, 0.7)
+    )
+    return 1.0 - (at_once - before) / (later - before)
+
+
+def test_a_slow_board_is_told_from_a_slow_sensor() -> None:
+    recording = next(found for found in (recorded(SLOW_LOAD, seed) for seed in range(40, 60)) if late_share(found) > 0.25)
+    found = identify_sensor(sensor_record(recording, "meter"), NAME).calibration
+    assert found.transient == "lagged"
+    assert (found.board_rise_s or 0.0) > 0.04
+    assert found.sensor_rise_s is None or found.sensor_rise_s < 0.03
+
+
+@pytest.mark.parametrize("wander_s", [0.0, 6e-3])
+def test_a_wandering_clock_keeps_its_mean_period(wander_s: float) -> None:
+    random = np.random.default_rng(5)
+    update_s = 0.1012 * np.arange(1990) + wander_s * np.sin(2.0 * np.pi * 0.1012 * np.arange(1990) / 100.0) + random.normal(0, 4e-4, 1990)
+    value = np.round(random.normal(80.0, 3.0, 1990), 2)
+    time_s = np.cumsum(0.013 * (1.0 + np.abs(random.normal(0.0, 0.05, 15000))))
+    time_s = time_s[(time_s > update_s[0]) & (time_s < update_s[-1])]
+    clock, _ = fit_update_clock(time_s, value[np.searchsorted(update_s, time_s, side="right") - 1])
+    assert clock.period_s == pytest.approx(0.1012, abs=5e-5)
+    assert clock.rigid
+
+
+@pytest.mark.parametrize("hole_s", [0.0, 1e3, 1e8])
+def test_holes_do_not_move_the_period(hole_s: float) -> None:
+    recording = recorded(replace(A100_LIKE, poll_s=0.013, period_s=0.02))
+    kept = (recording.time_s % 3.0) > 1.0
+    time_s = recording.time_s[kept] + np.where(recording.time_s[kept] > 2.0, hole_s, 0.0)
+    clock, _ = fit_update_clock(time_s, recording.reading_w[kept])
+    assert clock.period_s == pytest.approx(0.02, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "power_w"),
+    [
+        (np.arange(500) * 0.01, np.full(500, 60.0)),
+        (np.arange(500) * 0.01, np.full(500, np.nan)),
+        (np.arange(500) * 0.01, np.arange(500.0)),
+        (np.arange(3) * 0.01, np.array([1.0, 2.0, 3.0])),
+        (np.sort(np.random.default_rng(1).uniform(0, 1e-4, 500)), np.random.default_rng(2).normal(50, 9, 500)),
+        (np.cumsum(np.random.default_rng(1).pareto(0.5, 500)), np.repeat(np.random.default_rng(2).normal(50, 9, 100), 5)),
+    ],
+    ids=["constant", "nan", "every poll", "three", "too fast", "wild stamps"],
+)
+def test_records_that_say_nothing_end_in_reasons(time_s: np.ndarray, power_w: np.ndarray) -> None:
+    load = LoadStamps(start_s=np.array([1.0, 2.0]), end_s=np.array([1.5, 2.5]))
+    found = identify_sensor(SensorRecord(time_s=time_s, power_w=power_w, load=load, meter_s=time_s, meter_w=power_w), NAME).calibration
+    for key in ("update_period_s", "window_s", "gain", "delay_s", "rise_time_s"):
+        assert getattr(found, key) is not None or found.notes[key]
+
+
+def published(shared_data: Path, run: str, column: str, *, meter: bool) -> SensorCalibration:
+    folder = shared_data / "sensors" / run
+    read = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin" if meter else None, column)
+    given = SensorRecord(
+        time_s=read.time_s,
+        power_w=read.power_w,
+        load=read.load,
+        meter_s=read.meter_s,
+        meter_w=read.meter_w,
+        meter_rate_std=read.meter_rate_std,
+    )
+    return identify_sensor(given, NAME).calibration
+
+
+@pytest.mark.parametrize("meter", [True, False])
+def test_the_a100s_square_wave_shows_a_low_pass(shared_data: Path, meter: bool) -> None:
+    found = published(shared_data, "a100_square_wave", "power.draw.instant", meter=meter)
+    assert found.averaging == "low-pass"
+    assert found.window_s == pytest.approx(0.025, abs=1e-3)
+    assert found.update_period_s == pytest.approx(0.1012, abs=1e-4)
+    if not meter:
+        assert found.gain is None
+        return
+    assert found.gain == pytest.approx(0.955, abs=0.01)
+    assert found.offset_w == pytest.approx(-1.5, abs=1.5)
+    assert (found.residual_w or 9.0) <= 1.6
+
+
+def test_the_rtx_3090s_step_shows_its_fields_and_its_gain(shared_data: Path) -> None:
+    average = published(shared_data, "rtx3090_step", "power.draw.average", meter=True)
+    assert average.averaging == "trailing-mean"
+    assert average.window_s == pytest.approx(1.0, abs=0.1)
+    assert average.transient == "ramp"
+    instant = published(shared_data, "rtx3090_step", "power.draw.instant", meter=True)
+    assert instant.averaging == "undetermined"
+    assert instant.candidates[0]["kernel"] == "boxcar"
+    assert instant.candidates[0]["window_s"] == pytest.approx(0.1, abs=5e-3)
+    assert instant.gain == pytest.approx(0.948, abs=0.01)
+    assert instant.transient == "lagged"
+    assert (instant.board_rise_s or 0.0) > 0.1
+
+
+@pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
+def test_the_long_logs_give_the_published_periods(shared_data: Path, log: str, period_s: float) -> None:
+    read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv")
+    clock, _ = fit_update_clock(read.time_s, read.power_w)
+    assert clock.period_s == pytest.approx(period_s, abs=5e-5)
