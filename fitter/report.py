@@ -1,14 +1,16 @@
 """The report of a fit: one self-contained HTML page, no network, no script."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
 import numpy as np
 
 from estimator.bundle_content import Bundle
+from estimator.charts import Axis, Series, axis_over, line_svg, scatter_svg
 from estimator.coefficients import MEANING
-from fitter.charts import Axis, Series, axis_over, line_svg, scatter_svg
+from estimator.pages import LONGEST_CELL, figure_html, number_html, page_html, section_html, table_html, text_html
+from fitter.instructions_display import instruction_html
 from fitter.rows import RejectedRow, Selection, count_reasons, reason_meaning
 from fitter.validation import Prediction
 
@@ -18,95 +20,24 @@ MOST_REJECTED: Final = 200
 MOST_WORST: Final = 15
 """Held-out rows of the largest error that are listed."""
 
-LONGEST_CELL: Final = 160
-"""Texts from data sets are cut here [character]."""
-
 LONGEST_NOTE: Final = 4000
 """Notes name many kinds of kernels; beyond this they are cut [character]."""
-
-STYLE: Final = """
-:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#5a646e;--line:#d5dbe1;
---p0:#0b62c4;--p1:#b4530a;--p2:#1a7f4b;--bad:#b42318}
-@media(prefers-color-scheme:dark){:root{--bg:#14181c;--fg:#e8ecf0;--dim:#a3aeb9;--line:#38414a;
---p0:#6cb2ff;--p1:#ffb066;--p2:#6ddb9c;--bad:#ff8a80}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:72rem;padding:1rem 1.25rem 4rem;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
-h1{font-size:1.6rem;margin:.5rem 0}
-h2{font-size:1.2rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
-.dim,caption,figcaption,dt{color:var(--dim)}
-.bad{color:var(--bad);font-weight:600}
-.charts{display:grid;gap:1.5rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}
-figure,dd{margin:0}
-figcaption,table{font-size:.9rem}
-svg{width:100%;height:auto;font-size:12px}
-.grid line{stroke:var(--line)}
-.text text{fill:var(--fg)}
-.diagonal{stroke:var(--fg);stroke-dasharray:5 4}
-.p0,.p1,.p2{stroke-width:4.5;stroke-linecap:round;fill:none;stroke-opacity:.55}
-.l0,.l1,.l2{fill:none;stroke-width:2}
-.p0,.l0{stroke:var(--p0)}.p1,.l1{stroke:var(--p1)}.p2,.l2{stroke:var(--p2)}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;margin:.5rem 0}
-caption{text-align:left;padding:.25rem 0}
-th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--p0)}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem}
-dd{overflow-wrap:anywhere}
-"""
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
     """The page.  `held_out`: predictions of rows left out of the fit, by what they are ("kernels", "workloads")."""
     sections = (
-        _section("Model card", _model_card(bundle, selection)),
-        _section("Errors on rows left out of the fit", _errors(bundle)),
-        _section("Predicted and measured", _scatters(held_out)),
-        _section("Largest errors", _worst(held_out)),
-        _section("Coefficients", _coefficients(bundle) + _power(bundle)),
-        _section("Voltage and idle power", _curves(bundle)),
-        _section("Rejected rows", _rejected(selection)),
-        _section("Data sets", _datasets(bundle)),
+        section_html("Model card", _model_card(bundle, selection)),
+        section_html("Errors on rows left out of the fit", _errors(bundle)),
+        section_html("Predicted and measured", _scatters(held_out)),
+        section_html("Largest errors", _worst(held_out)),
+        section_html("Coefficients", _coefficients(bundle) + _power(bundle)),
+        section_html("Instruction energies", instruction_html(bundle)),
+        section_html("Voltage and idle power", _curves(bundle)),
+        section_html("Rejected rows", _rejected(selection)),
+        section_html("Data sets", _datasets(bundle)),
     )
-    title = escape(f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><main><h1>{title}</h1>{''.join(sections)}</main></body></html>\n"
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
-
-
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; numbers are set right, all text is escaped and cut."""
-    lines = []
-    for row in rows:
-        cells = "".join(f'<td class="n">{_number(c)}</td>' if isinstance(c, int | float) else f"<td>{_text(c)}</td>" for c in row)
-        lines.append(f"<tr>{cells}</tr>")
-    if not lines:
-        return ""
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    label = escape(caption)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table><caption>{label}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _number(value: float | bool) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "–" if np.isnan(value) else f"{value:.4g}"
-
-
-def _text(value: object) -> str:
-    text = str(value)
-    return escape(text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…")
+    return page_html(f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}", sections)
 
 
 def _model_card(bundle: Bundle, selection: Selection) -> str:
@@ -123,7 +54,7 @@ def _model_card(bundle: Bundle, selection: Selection) -> str:
     }
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
     notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in (*bundle.notes, *selection.notes))
-    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items())
+    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
@@ -137,7 +68,7 @@ def _errors(bundle: Bundle) -> str:
     for quantity in ("latency", "power"):
         known = [row for row in bundle.errors if row[quantity]]
         rows = [[row["family"], row["operator"], row["precision"], row["n"], *_figures(row[quantity], figures)] for row in known]
-        body += _table(f"{quantity.capitalize()} error in percent; coverage of stated 90 % intervals", (*head, *figures), rows)
+        body += table_html(f"{quantity.capitalize()} error in percent; coverage of stated 90 % intervals", (*head, *figures), rows)
     return body
 
 
@@ -160,12 +91,8 @@ def _scatters(held_out: Mapping[str, Prediction]) -> str:
         y = Axis(label=f"predicted {quantity} [{unit}]", low=both.low, high=both.high, logarithmic=logarithmic)
         count = sum(len(s.x) for s in series)
         text = f"Predicted over measured {quantity} of {count} held-out rows; the dashed line is equality."
-        charts.append(_figure(scatter_svg(f"{quantity.capitalize()}: predicted and measured", text, series, x, y, diagonal=True), text))
+        charts.append(figure_html(scatter_svg(f"{quantity.capitalize()}: predicted and measured", text, series, x, y, diagonal=True), text))
     return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _worst(held_out: Mapping[str, Prediction]) -> str:
@@ -180,7 +107,7 @@ def _worst(held_out: Mapping[str, Prediction]) -> str:
             rows.append((abs(figures[-1]), [name, " ".join(prediction.labels[i][1:]), prediction.origins[i], *figures]))
     rows.sort(key=lambda pair: -pair[0])
     head = ("kind", "what", "row", "measured s", "predicted s", "error %")
-    return _table("Held-out rows whose latency is furthest off", head, [row for _, row in rows[:MOST_WORST]])
+    return table_html("Held-out rows whose latency is furthest off", head, [row for _, row in rows[:MOST_WORST]])
 
 
 def _coefficients(bundle: Bundle) -> str:
@@ -190,7 +117,7 @@ def _coefficients(bundle: Bundle) -> str:
             std = group.ln_std.get(name, float("nan"))
             known = "" if name not in group.identified else "data" if group.identified[name] else "prior"
             rows.append([key, name, value, value * std, known, group.rows, MEANING.get(name, "")])
-    return _table("Latency coefficients", ("group", "coefficient", "value", "std", "set by", "rows", "meaning"), rows)
+    return table_html("Latency coefficients", ("group", "coefficient", "value", "std", "set by", "rows", "meaning"), rows)
 
 
 def _power(bundle: Bundle) -> str:
@@ -201,10 +128,10 @@ def _power(bundle: Bundle) -> str:
         [name, farad * 1e9, power.capacitance_std_f.get(name, float("nan")) * 1e9, power.event_energy_j.get(name, float("nan")) * 1e12]
         for name, farad in power.capacitance_f.items()
     ]
-    table = _table("Switched capacitance by module", ("module", "C [nF]", "std [nF]", "energy per event [pJ]"), rows)
+    table = table_html("Switched capacitance by module", ("module", "C [nF]", "std [nF]", "energy per event [pJ]"), rows)
     return table + (
-        f"<p>Running SMs draw {power.busy_w:.3g} ± {_number(power.busy_std_w)} W, a board in use {power.active_w:.3g} ± "
-        f"{_number(power.active_std_w)} W, at {power.reference_clock_mhz:g} MHz and {power.reference_voltage_v:.4g} V.</p>"
+        f"<p>Running SMs draw {power.busy_w:.3g} ± {number_html(power.busy_std_w)} W, a board in use {power.active_w:.3g} ± "
+        f"{number_html(power.active_std_w)} W, at {power.reference_clock_mhz:g} MHz and {power.reference_voltage_v:.4g} V.</p>"
     )
 
 
@@ -222,7 +149,7 @@ def _curve(name: str, unit: str, clocks: Sequence[float], values: Sequence[float
     x = axis_over("SM clock [MHz]", [series.x], logarithmic=False)
     y = axis_over(f"{name.lower()} [{unit}]", [series.y], logarithmic=False)
     text = f"{name} over the SM clock."
-    return _figure(line_svg(name, text, [series], x, y), f"{text} {source[:LONGEST_CELL]}")
+    return figure_html(line_svg(name, text, [series], x, y), f"{text} {source[:LONGEST_CELL]}")
 
 
 def _rejected(selection: Selection) -> str:
@@ -232,8 +159,8 @@ def _rejected(selection: Selection) -> str:
     listed = [_rejected_cells(row) for row in selection.rejected[:MOST_REJECTED]]
     more = len(selection.rejected) - len(listed)
     rest = f'<p class="dim">and {more:,} more</p>' if more > 0 else ""
-    rows = _table("Rejected rows one by one", ("data set", "row", "reason", "rejected", "value"), listed)
-    summary = _table("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
+    rows = table_html("Rejected rows one by one", ("data set", "row", "reason", "rejected", "value"), listed)
+    summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
     return f"{summary}<details><summary>The rows</summary>{rows}{rest}</details>"
 
 
@@ -243,4 +170,4 @@ def _rejected_cells(row: RejectedRow) -> list[Any]:
 
 def _datasets(bundle: Bundle) -> str:
     rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
-    return _table("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)
+    return table_html("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.correction import corrected_power, settle_time_s, steady_power
+from collector.correction import check_plausible, corrected_power, inversion, settle_time_s, steady_power
 from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.energy import counter_energy, launch_energy
+from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.update_clock import held_updates
 from estimator.quantities import Array
@@ -140,3 +141,37 @@ def test_counter_hygiene() -> None:
     nothing = counter_energy(None, None, 100, 3.0, 200.0, 50.0, PERIOD_S, LIMIT_W)
     assert math.isnan(nothing.energy_j)
     assert not nothing.disagrees
+
+
+@given(st.floats(0.8, 1.2), st.floats(-20.0, 20.0), st.floats(10.0, 500.0), st.floats(0.01, 100.0))
+def test_energy_goes_back_as_power_does(gain: float, offset: float, power: float, span_s: float) -> None:
+    back = inversion(a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5))
+    reading = gain * power + offset
+    energy, std = back.energy(reading * span_s, 0.0, span_s)
+    assert back.power_w(np.array([reading]))[0] == pytest.approx(power)
+    assert energy == pytest.approx(power * span_s)
+    assert std == pytest.approx(span_s * back.power_std_w(np.array([reading]), np.zeros(1))[0])
+    assert corrected_power(
+        reading, 0.0, a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5)
+    )[1] == pytest.approx(std / span_s)
+
+
+def test_errors_of_gain_and_offset_that_go_against_each_other_cancel() -> None:
+    spread = {"gain": 1.0, "offset_w": 0.0, "gain_std": 0.01, "offset_std_w": 1.0}
+    stds = [inversion(a_calibration(**spread, gain_offset_correlation=c)).energy(100.0, 0.0, 1.0)[1] for c in (-1.0, 0.0, 1.0)]
+    assert stds == pytest.approx([0.0, math.sqrt(2.0), 2.0], abs=1e-9)
+
+
+def test_a_board_without_a_gain_has_the_spread_of_boards() -> None:
+    back = inversion(a_calibration())
+    assert not back.known
+    energy, std = back.energy(150.0, 0.0, 1.0)
+    assert energy == 150.0
+    assert 0.03 < std / energy < 0.08
+
+
+@pytest.mark.parametrize("change", [{"gain": 1e-6}, {"window_s": -0.1}, {"update_period_s": 1e-200}, {"gain_offset_correlation": 2.0}])
+def test_figures_that_no_sensor_has_are_refused(change: dict[str, float]) -> None:
+    check_plausible(a_calibration(), "here")
+    with pytest.raises(SensorError, match=next(iter(change))):
+        check_plausible(a_calibration(**change), "here")

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from fitter.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
+from estimator.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
 from fitter.report import report_html
 from fitter.rows import RejectedRow
 from fitter.validation import error_rows, predict_kernel_rows, predict_workload_rows

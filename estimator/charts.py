@@ -1,6 +1,6 @@
-"""Charts as inline SVG: scatter and line plots that need no script, no network and follow the page's colours.
+"""Charts as inline SVG: points, lines, bands and bars that need no script, no network and follow the page's colours.
 
-Colours come from the page's CSS (`currentColor`, classes `p0`, `p1`, … for points, `l0`, … for lines), so that one
+Colours come from the page's CSS (classes `p0`, `p1`, … for points, `l0`, … for lines, `b0`, … for areas), so that one
 drawing serves light and dark.  Every chart has a title and a description for screen readers.
 """
 
@@ -36,6 +36,15 @@ class Series:
     name: str
     x: Array
     y: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The area between two lines: x, low and high of shape (n,)."""
+
+    x: Array
+    low: Array
+    high: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +99,64 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
     return _frame(title, description, body, x, y, [part.name for part in series], "p")
 
 
-def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
-    """Lines through points in ascending x."""
+def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, bands: Sequence[Band] = ()) -> str:
+    """Lines through points in ascending x, broken where a value is not finite; bands lie below them, one colour with their line."""
     body = ""
+    for number, band in enumerate(bands):
+        body += "".join(f'<polygon class="b{number}" points="{points}"/>' for points in _areas(band, x, y))
     for number, part in enumerate(series):
-        left, top = _pixels(part, x, y)
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(left, top, strict=True))
-        body += f'<polyline class="l{number}" points="{points}"/>'
+        for piece in _pieces(part):
+            left, top = _pixels(_decimated(piece), x, y)
+            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(left, top, strict=True))
+            body += f'<polyline class="l{number}" points="{points}"/>'
     return _frame(title, description, body, x, y, [part.name for part in series], "l")
+
+
+def bars_svg(title: str, description: str, edges: Array, heights: Array, x: Axis, y: Axis) -> str:
+    """Bars of `heights` (n,) between `edges` (n + 1,)."""
+    body = ""
+    left, _ = _pixels(Series(name="", x=edges, y=np.full(len(edges), y.low)), x, y)
+    _, top = _pixels(Series(name="", x=edges[:-1], y=heights), x, y)
+    bottom = HEIGHT - BOTTOM
+    for start, end, height in zip(left[:-1], left[1:], top, strict=True):
+        body += (
+            f'<rect class="b0" x="{start:.1f}" y="{height:.1f}" width="{max(end - start - 1.0, 0.5):.1f}" height="{bottom - height:.1f}"/>'
+        )
+    return _frame(title, description, body, x, y, [], "l")
+
+
+def _pieces(series: Series) -> list[Series]:
+    """The stretches of a line between values that are not finite."""
+    finite = np.isfinite(series.x) & np.isfinite(series.y)
+    breaks = np.flatnonzero(np.diff(finite.astype(np.int8)) != 0) + 1
+    parts = np.split(np.arange(len(series.x)), breaks)
+    return [Series(name=series.name, x=series.x[part], y=series.y[part]) for part in parts if len(part) and finite[part[0]]]
+
+
+def _decimated(series: Series) -> Series:
+    """A line of at most MOST_POINTS points that keeps every stretch's lowest and highest."""
+    if len(series.x) <= MOST_POINTS:
+        return series
+    keep: set[int] = {0, len(series.x) - 1}
+    for part in np.array_split(np.arange(len(series.x)), MOST_POINTS // 2):
+        keep.update((int(part[np.argmin(series.y[part])]), int(part[np.argmax(series.y[part])])))
+    index = np.array(sorted(keep))
+    return Series(name=series.name, x=series.x[index], y=series.y[index])
+
+
+def _areas(band: Band, x: Axis, y: Axis) -> list[str]:
+    """Corners of the areas between a band's lower and upper line."""
+    step = -(-len(band.x) // MOST_POINTS)
+    places, low, high = band.x[::step], band.low[::step], band.high[::step]
+    both = np.where(np.isfinite(low) & np.isfinite(high), low, np.nan)
+    areas = []
+    for piece in _pieces(Series(name="", x=places, y=both)):
+        inside = (places >= piece.x[0]) & (places <= piece.x[-1])
+        left, top = _pixels(Series(name="", x=places[inside], y=high[inside]), x, y)
+        back, bottom = _pixels(Series(name="", x=places[inside][::-1], y=low[inside][::-1]), x, y)
+        corners = zip(np.concatenate([left, back]), np.concatenate([top, bottom]), strict=True)
+        areas.append(" ".join(f"{a:.1f},{b:.1f}" for a, b in corners))
+    return areas
 
 
 def _thinned(series: Series) -> Series:

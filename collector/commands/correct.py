@@ -1,0 +1,117 @@
+"""`collect correct`."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.output import note, say
+from collector.errors import CollectorError
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+
+if TYPE_CHECKING:
+    from collector.recording_correction import CorrectedRecording
+
+FOLD_AUTO: Final = "auto"
+DOUBTS: Final = ("averaging", "update_period_s", "profile", "readings", "load")
+"""Notes under which the result holds with a warning."""
+
+
+def fold_of(text: str | None) -> float | str | None:
+    """A period in seconds, or "auto"; None where nothing was asked for.  Raises BadParameter for anything else."""
+    if text is None or text.strip().lower() == FOLD_AUTO:
+        return None if text is None else FOLD_AUTO
+    try:
+        period = float(text)
+    except ValueError:
+        period = math.nan
+    if not (math.isfinite(period) and period > 0.0):
+        raise click.BadParameter(f"{text!r} is neither a period in seconds, above 0, nor auto", param_hint="--fold")
+    return period
+
+
+@click.command("correct", context_settings=CONTEXT)
+@click.option(
+    "--readings", type=click.Path(path_type=Path), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log."
+)
+@click.option(
+    "--sensor", type=click.Path(path_type=Path), required=True, metavar="SENSOR.json", help="The sensor, from `collect sensor --out`."
+)
+@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran: t_s,level.")
+@click.option("--column", metavar="NAME", help="Power column of a log that has several.")
+@click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
+@click.option(
+    "--fold", metavar="PERIOD|auto", help="Profile within an execution: by the load's stamps or a period found (auto), or by a period [s]."
+)
+@click.option("--out", type=OutputFile(), metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
+@click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
+@output_options
+def correct_command(
+    readings: Path,
+    sensor: Path,
+    load: Path | None,
+    column: str | None,
+    board: str | None,
+    fold: str | None,
+    out: Path | None,
+    report: Path | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
+
+    With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
+    the sensor's averaging is taken out as far as the readings allow, and the energy is that of the recording.
+    """
+    require_dataset_packages()
+    from collector.correction import check_plausible
+    from collector.correction_display import correction_lines, trace_csv
+    from collector.correction_report import correction_html
+    from collector.recording_correction import correct_recording
+    from collector.recordings.run import read_run
+    from collector.sensor.calibration import load_calibration
+
+    period = fold_of(fold)
+    for path in (out, report):
+        _check_writable(path)
+    calibration = load_calibration(sensor)
+    check_plausible(calibration, str(sensor))
+    run = read_run(readings, load, column=column, board=board)
+    found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
+    if out is not None:
+        _write(out, trace_csv(found, run.origin_s).encode())
+    if report is not None:
+        title = f"{readings.name}: power and energy corrected"
+        _write(report, correction_html(title, found, calibration, run.time_s, run.power_w).encode())
+    document = found.document(run.origin_s)
+    document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
+    say(document if as_json else correction_lines(found, out, report))
+    return _status(found, quiet)
+
+
+def _status(found: "CorrectedRecording", quiet: bool) -> int:
+    """Exit status, and a line for every doubt."""
+    doubts = [key for key in DOUBTS if key in found.notes]
+    if not quiet:
+        for key in doubts:
+            note(f"warning: {found.notes[key]}")
+    return DONE_WITH_WARNINGS if doubts else DONE
+
+
+def _check_writable(path: Path | None) -> None:
+    """Raises CollectorError where a file could not be written, before any work is done."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise CollectorError(f"{path}: cannot be written; name a file in a folder that is there")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole.  Raises CollectorError."""
+    from estimator.whole_file import write_whole
+
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise CollectorError(f"{path}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,76 @@
+"""How others get energy from the same readings: the naive integral, and the published good practice.
+
+Both are shown beside this package's own figure, never used for it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.load import LoadStamps
+from estimator.quantities import Array
+
+FULL_WINDOW_SHARE: Final = 0.9
+"""A window above this share of the update period is taken for a full one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Practice:
+    """What the good practice prescribes for a class of sensors: rise to discard and shift of the readings [s]."""
+
+    discard_s: float
+    shift_s: float
+
+
+FULL_WINDOW: Final = Practice(discard_s=0.25, shift_s=0.1)
+TRAILING_SECOND: Final = Practice(discard_s=1.25, shift_s=0.1)
+SHORT_WINDOW: Final = Practice(discard_s=0.1, shift_s=0.0)
+"""Yang, Adamek and Armour, "Part-time Power Measurements": good practice, cases 1 to 3, and their scripts."""
+
+
+def practice_for(calibration: SensorCalibration) -> Practice:
+    """The published figures for a sensor's class; those of a full window where the class is not known."""
+    period, window = calibration.update_period_s, calibration.window_s
+    if calibration.averaging == "trailing-mean":
+        return TRAILING_SECOND
+    if period is not None and window is not None and window < FULL_WINDOW_SHARE * period:
+        return SHORT_WINDOW
+    return FULL_WINDOW
+
+
+def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
+    """Readings integrated over spans as if each held from its stamp to the next [J], shape (j,).
+
+    `time_s` ascending and `power_w` (n,) are the polls; before the first poll its value is taken.
+    """
+    edges = np.append(time_s, max(float(end_s.max(initial=time_s[-1])), time_s[-1]))
+    sums = np.concatenate([[0.0], np.cumsum(power_w * np.diff(edges))])
+
+    def integral(until_s: Array) -> Array:
+        early: Array = np.minimum(until_s - time_s[0], 0.0) * power_w[0]
+        result: Array = np.interp(until_s, edges, sums) + early
+        return result
+
+    return integral(end_s) - integral(start_s)
+
+
+def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
+    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
+
+    Where the load ends within the rise, its last execution is taken.
+    """
+    kept = load.start_s >= load.start_s[0] + practice.discard_s
+    kept[-1] = True
+    shifted = time_s - practice.shift_s
+    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
+
+    def integral(until_s: Array) -> Array:
+        index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
+        beyond = until_s - shifted[index]
+        value = np.interp(until_s, shifted, power_w)
+        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
+        return result
+
+    return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())

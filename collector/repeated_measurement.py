@@ -1,0 +1,169 @@
+"""Measuring the energy of whatever can be executed again: plan, run, fit, and run again where the error is too large."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from collector.bench import Bench
+from collector.correction import corrected_power, settle_time_s
+from collector.counter import CounterEstimate, counter_estimate
+from collector.devices.protocols import EnergyReading
+from collector.errors import SensorError
+from collector.repeated_energy import RepeatedEnergy, repeated_energy
+from collector.repeats import RepeatPlan, plan_repeats
+from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.load import LoadStamps
+from collector.updates import board_updates
+
+Execution = Callable[[], tuple[int, int]]
+"""Runs once and returns the host's stamps before its first launch and after its end [ns]."""
+
+ASKED_STD: Final = 0.003
+"""Standard error that is asked for by default, as a share of the energy, gain and offset aside."""
+LEAST_SETTLE_S: Final = 0.3
+"""Rise that is left out at the least: the boards' own takes 100 to 250 ms (`sensor.md` 3.2)."""
+RANGING_EXECUTIONS: Final = 3
+BATCHES: Final = 3
+"""Runs at most: the error was larger than planned where a second one is needed."""
+LONGEST_GROWTH: Final = 4.0
+LEAST_LENGTH_S: Final = 1e-3
+"""Shorter executions are gathered: the caller repeats its kernel within one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One batch: the plan, the executions' stamps, when they were kept, and the energy found."""
+
+    plan: RepeatPlan
+    load: LoadStamps
+    energy: RepeatedEnergy
+    counter: CounterEstimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedMeasurement:
+    """Energy of an execution [J] over all batches, weighed by their errors; gain and offset are common to them.
+
+    `timing_std_j` is what is left of `energy_std_j` when gain and offset are taken for exact; `reached` whether that is
+    what was asked for.
+    """
+
+    energy_j: float
+    energy_std_j: float
+    timing_std_j: float
+    executions: int
+    elapsed_s: float
+    reached: bool
+    runs: tuple[Run, ...]
+
+
+def measure_repeated(
+    bench: Bench,
+    sampler: Sampler,
+    execute: Execution,
+    calibration: SensorCalibration,
+    *,
+    asked_std: float = ASKED_STD,
+    longest_s: float = 60.0,
+    pauses_allowed: bool = True,
+) -> RepeatedMeasurement:
+    """Energy of an execution to within `asked_std` (a share of it), from as few repetitions as that takes.
+
+    Raises SensorError where executions are too short to stand alone, where their repeats are locked to the sensor and must not be
+    shifted, or where too few readings came; DeviceError where the board fails.
+    """
+    begun_ns = bench.clock.now_ns()
+    sampler.drain()
+    rest_w = _rest_w(bench, sampler, calibration)
+    duration_s, power_w = _ranged(bench, sampler, execute, calibration, rest_w)
+    settle_s = settle_time_s(calibration, LEAST_SETTLE_S)
+    plan = plan_repeats(
+        duration_s, calibration, asked_std, settle_s=settle_s, longest_s=longest_s,
+        power_w=power_w, rest_w=rest_w, pauses_allowed=pauses_allowed,
+    )  # fmt: skip
+    runs: list[Run] = []
+    while len(runs) < BATCHES:
+        runs.append(_batch(bench, sampler, execute, plan, calibration, rest_w))
+        energy, timing_std = _combined(runs)
+        elapsed = (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
+        if timing_std <= asked_std * energy or elapsed > longest_s:
+            break
+        plan = _longer(plan, timing_std / (asked_std * energy), duration_s, longest_s - elapsed)
+    common = max(runs[-1].energy.energy_std_j ** 2 - runs[-1].energy.timing_std_j ** 2, 0.0)
+    return RepeatedMeasurement(
+        energy_j=energy,
+        energy_std_j=math.sqrt(timing_std**2 + common),
+        timing_std_j=timing_std,
+        executions=sum(run.energy.executions for run in runs),
+        elapsed_s=elapsed,
+        reached=timing_std <= asked_std * energy,
+        runs=tuple(runs),
+    )
+
+
+def _rest_w(bench: Bench, sampler: Sampler, calibration: SensorCalibration) -> float:
+    """The last reading at rest [W]."""
+    bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
+    readings = sampler.drain().board
+    known = readings.power_w[np.isfinite(readings.power_w)]
+    return float(known[-1]) if len(known) else math.nan
+
+
+def _ranged(bench: Bench, sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float) -> tuple[float, float]:
+    """Length of an execution [s] and a rough power [W], from a few of them."""
+    stamps = [execute() for _ in range(RANGING_EXECUTIONS)]
+    duration = float(np.median([(end - start) * SECONDS_PER_NS for start, end in stamps]))
+    if not duration >= LEAST_LENGTH_S:
+        raise SensorError(
+            f"an execution takes {duration * 1e3:.3g} ms; stamps tell less than {LEAST_LENGTH_S * 1e3:g} ms badly: "
+            "repeat the kernel within one"
+        )
+    readings = sampler.drain().board
+    known = readings.power_w[np.isfinite(readings.power_w)]
+    highest = float(known.max()) if len(known) else math.nan
+    power, _ = corrected_power(highest, 0.0, calibration)
+    base = rest_w if math.isfinite(rest_w) else 0.0
+    return duration, power if power > 1.5 * base else 2.0 * base  # a short load has not reached the readings yet
+
+
+def _batch(bench: Bench, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration, rest_w: float) -> Run:
+    """Rest, run, rest; then the fit."""
+    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S))
+    polls: list[EnergyReading] = []
+    stamps = []
+    for index in range(plan.executions):
+        stamps.append(execute())
+        reading = sampler.energy()
+        if reading is not None:
+            polls.append(reading)
+        pause = plan.pause_after(index)
+        if pause > 0.0:
+            bench.clock.wait(pause)
+    bench.clock.wait(plan.padding_s)
+    readings = sampler.drain().board
+    table = np.array(stamps, dtype=np.float64) * SECONDS_PER_NS
+    load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
+    poll_s = host_seconds(readings.host_ns)
+    updates = board_updates(poll_s, readings.power_w, calibration)
+    limit = bench.gpu.power_limit_w()
+    lag = 0.0 if calibration.delay_s is None else calibration.delay_s
+    counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
+    energy = repeated_energy(poll_s, readings.power_w, updates, load, calibration, discard_s=plan.discard_s, counter=counter)
+    return Run(plan=plan, load=load, energy=energy, counter=counter)
+
+
+def _combined(runs: list[Run]) -> tuple[float, float]:
+    """Weighted mean over batches and its error, gain and offset aside [J]."""
+    energy = np.array([run.energy.energy_j for run in runs])
+    weight = 1.0 / np.maximum([run.energy.timing_std_j for run in runs], 1e-12) ** 2
+    return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum()))
+
+
+def _longer(plan: RepeatPlan, excess: float, duration_s: float, left_s: float) -> RepeatPlan:
+    """The same plan with as many executions more as the error was too large."""
+    wanted = math.ceil(plan.executions * min(max(excess**2 - 1.0, 1.0), LONGEST_GROWTH))
+    return replace(plan, executions=max(plan.executions, min(wanted, int(left_s / duration_s))))

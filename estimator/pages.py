@@ -1,0 +1,94 @@
+"""One self-contained HTML page of sections, tables and charts: no network, no script, light and dark."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+LONGEST_CELL: Final = 160
+"""Texts from data sets are cut here [character]."""
+
+STYLE: Final = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#5a646e;--line:#d5dbe1;
+--p0:#0b62c4;--p1:#b4530a;--p2:#1a7f4b;--bad:#b42318}
+@media(prefers-color-scheme:dark){:root{--bg:#14181c;--fg:#e8ecf0;--dim:#a3aeb9;--line:#38414a;
+--p0:#6cb2ff;--p1:#ffb066;--p2:#6ddb9c;--bad:#ff8a80}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:72rem;padding:1rem 1.25rem 4rem;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;margin:.5rem 0}
+h2{font-size:1.2rem;margin:2rem 0 .5rem;border-bottom:1px solid var(--line)}
+.dim,caption,figcaption,dt{color:var(--dim)}
+.bad{color:var(--bad);font-weight:600}
+.charts{display:grid;gap:1.5rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}
+figure,dd{margin:0}
+figcaption,table{font-size:.9rem}
+svg{width:100%;height:auto;font-size:12px}
+.grid line{stroke:var(--line)}
+.text text{fill:var(--fg)}
+.diagonal{stroke:var(--fg);stroke-dasharray:5 4}
+.p0,.p1,.p2{stroke-width:4.5;stroke-linecap:round;fill:none;stroke-opacity:.55}
+.l0,.l1,.l2{fill:none;stroke-width:1.6}
+.b0,.b1,.b2{stroke:none;fill-opacity:.25}
+.b0{fill:var(--p0)}.b1{fill:var(--p1)}.b2{fill:var(--p2)}
+.p0,.l0{stroke:var(--p0)}.p1,.l1{stroke:var(--p1)}.p2,.l2{stroke:var(--p2)}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;margin:.5rem 0}
+caption{text-align:left;padding:.25rem 0}
+th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
+td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--p0)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem}
+dd{overflow-wrap:anywhere}
+"""
+
+
+def page_html(title: str, sections: Iterable[str]) -> str:
+    """The whole page."""
+    name = escape(title)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{name}</title><style>{STYLE}</style></head><body><main><h1>{name}</h1>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def section_html(title: str, body: str) -> str:
+    """A section; nothing where its body is empty."""
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+
+
+def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; numbers are set right, all text is escaped and cut."""
+    lines = []
+    for row in rows:
+        cells = "".join(f'<td class="n">{number_html(c)}</td>' if isinstance(c, int | float) else f"<td>{text_html(c)}</td>" for c in row)
+        lines.append(f"<tr>{cells}</tr>")
+    if not lines:
+        return ""
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    label = escape(caption)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table><caption>{label}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def number_html(value: float | bool) -> str:
+    """A number in four figures, counts in full, – for nan."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "–" if np.isnan(value) else f"{value:.4g}"
+
+
+def text_html(value: object) -> str:
+    """A text, escaped and cut."""
+    text = str(value)
+    return escape(text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…")
+
+
+def figure_html(svg: str, caption: str) -> str:
+    """A chart with its caption."""
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

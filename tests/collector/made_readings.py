@@ -1,0 +1,103 @@
+"""Recordings made for tests: a power on a fine grid, read by a sensor whose response is written out here once more."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.load import LoadStamps
+from estimator.quantities import Array
+
+STEP_S = 2e-4
+POLL_S = 0.0061
+REST_W = 60.0
+LEVEL_W = 140.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A recording with its truth: `energy(from, to)` by the fine grid."""
+
+    time_s: Array
+    power_w: Array
+    load: LoadStamps
+    calibration: SensorCalibration
+    grid_s: Array
+    true_w: Array
+
+    def energy_j(self, start_s: Array, end_s: Array) -> Array:
+        sums = np.concatenate([[0.0], np.cumsum(self.true_w)]) * STEP_S
+        edges = np.append(self.grid_s, self.grid_s[-1] + STEP_S)
+        result: Array = np.interp(end_s, edges, sums) - np.interp(start_s, edges, sums)
+        return result
+
+
+def shape_of(place: Array) -> Array:
+    """Power over an execution, as a share of its level: three plateaus."""
+    result: Array = np.where(place < 0.35, 1.15, np.where(place < 0.6, 0.8, 1.0))
+    return result
+
+
+def made(
+    averaging: str,
+    width_s: float,
+    period_s: float,
+    starts_s: Array,
+    length_s: float,
+    *,
+    seed: int = 0,
+    noise_w: float = 0.3,
+    gain: float = 0.955,
+    offset_w: float = -1.5,
+    delay_s: float = 2e-3,
+    after_s: float = 1.5,
+) -> Made:
+    """Executions of `length_s` at `starts_s`, read every `period_s`."""
+    random = np.random.default_rng(seed)
+    end = float(starts_s[-1] + length_s)
+    grid = np.arange(0.0, end + after_s, STEP_S)
+    index = np.searchsorted(starts_s, grid, side="right") - 1
+    place = (grid - starts_s[np.maximum(index, 0)]) / length_s
+    on = (index >= 0) & (place < 1.0)
+    silicon = np.where(on, LEVEL_W * shape_of(place), 0.0)
+    power = REST_W + _pole(silicon, 1e-3) + random.normal(0.0, 1.0, len(grid))
+    update = random.uniform(0.0, period_s) + period_s * np.arange(int((end + after_s) / period_s) + 2)
+    update += random.normal(0.0, 2e-4, len(update))
+    update = update[update < grid[-1]]
+    value = np.round(
+        gain * _seen(averaging, width_s, grid, power, update - delay_s) + offset_w + random.normal(0.0, noise_w, len(update)), 2
+    )
+    poll = np.cumsum(random.uniform(0.9, 1.2, int((end + after_s) / POLL_S)) * POLL_S)
+    poll = poll[(poll > update[0]) & (poll < grid[-1])]
+    calibration = SensorCalibration(
+        gpu_uuid="GPU-0", driver="1", sensor="nvml", field="instant", averaging=averaging, n_updates=100,
+        update_period_s=period_s, update_jitter_s=3e-4, window_s=width_s, window_std_s=2e-4, delay_s=delay_s, delay_std_s=2e-4,
+        gain=gain, gain_std=0.0, offset_w=offset_w, offset_std_w=0.0, reading_noise_w=noise_w,
+    )  # fmt: skip
+    return Made(
+        time_s=poll,
+        power_w=value[np.searchsorted(update, poll, side="right") - 1],
+        load=LoadStamps(start_s=starts_s, end_s=starts_s + length_s),
+        calibration=calibration,
+        grid_s=grid,
+        true_w=power,
+    )
+
+
+def _pole(x: Array, tau_s: float) -> Array:
+    """First-order low-pass from rest."""
+    keep = float(np.exp(-STEP_S / tau_s))
+    kernel = (1.0 - keep) * keep ** np.arange(int(12.0 * tau_s / STEP_S))
+    result: Array = np.convolve(x, kernel)[: len(x)]
+    return result
+
+
+def _seen(averaging: str, width_s: float, grid: Array, power: Array, until_s: Array) -> Array:
+    if averaging == "low-pass":
+        seen = REST_W + _pole(power - REST_W, 0.5 * width_s)
+        return np.interp(until_s, grid + STEP_S, seen)
+    sums = np.concatenate([[0.0], np.cumsum(power)]) * STEP_S
+    edges = np.append(grid, grid[-1] + STEP_S)
+    before = np.minimum(until_s - width_s, 0.0) * REST_W
+    result: Array = (np.interp(until_s, edges, sums) - np.interp(until_s - width_s, edges, sums) - before) / width_s
+    return result

@@ -1,0 +1,214 @@
+"""Energy of repeated executions: true within its stated error, planned before it is run, never fooled by a lock.
+
+Boards and recordings are simulated.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collector.bench import open_simulated
+from collector.errors import SensorError
+from collector.execution_fit import FitSettings, fit_executions
+from collector.practice import FULL_WINDOW, SHORT_WINDOW, TRAILING_SECOND, naive_energy, practice_for, published_energy
+from collector.repeated_energy import RepeatedEnergy, repeated_energy
+from collector.repeats import plan_repeats
+from collector.response import possible_responses
+from collector.sensor.load import LoadStamps
+from collector.updates import board_updates
+from tests.collector.made_readings import Made, made
+
+SENSORS = {
+    "boxcar 100/100": ("boxcar", 0.1, 0.09997),
+    "boxcar 25/100": ("boxcar", 0.025, 0.1),
+    "boxcar 10/20": ("boxcar", 0.01, 0.02004),
+    "low-pass 12.5/101": ("low-pass", 0.025, 0.1012),
+    "low-pass 53/15": ("low-pass", 0.106, 0.01541),
+    "trailing 1 s": ("boxcar", 1.1, 0.09997),
+}
+DISCARD_S = 0.2
+
+
+def planned(name: str, length_s: float, seed: int, pauses: bool = True) -> tuple[Made, float]:
+    """A recording of the run that is planned for a sensor."""
+    averaging, width_s, period_s = SENSORS[name]
+    calibration = made(averaging, width_s, period_s, np.array([1.0, 1.2]), 0.1).calibration
+    plan = plan_repeats(length_s, calibration, 0.003, settle_s=DISCARD_S, power_w=200.0, rest_w=60.0)
+    starts = 2.5 + 0.013 * seed + plan.stamps(length_s).start_s
+    if not pauses:
+        starts = starts[0] + length_s * np.arange(len(starts))
+    return made(averaging, width_s, period_s, starts, length_s, seed=seed), plan.discard_s
+
+
+def evaluated(record: Made, discard_s: float) -> tuple[RepeatedEnergy, float]:
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    found = repeated_energy(record.time_s, record.power_w, updates, record.load, record.calibration, discard_s=discard_s)
+    kept = record.load.start_s >= record.load.start_s[0] + discard_s
+    return found, float(record.energy_j(record.load.start_s[kept], record.load.end_s[kept]).mean())
+
+
+def test_energy_is_true_within_its_error_on_every_class_of_sensor() -> None:
+    errors, z = [], []
+    for seed, length_s in enumerate((0.01, 0.1, 0.325)):
+        for name in SENSORS:
+            found, true = evaluated(*planned(name, length_s, seed))
+            errors.append(found.energy_j / true - 1.0)
+            z.append((found.energy_j - true) / found.energy_std_j)
+            assert found.energy_std_j < 0.02 * true
+            assert abs(errors[-1]) < 0.015, (name, length_s)
+    assert abs(np.mean(errors)) < 0.003
+    assert 0.3 < math.sqrt(np.mean(np.square(z))) < 1.7
+    assert np.mean(np.abs(z) < 2.0) >= 0.83
+
+
+def test_repeats_locked_to_the_updates_have_honestly_large_errors_and_pauses_break_the_lock() -> None:
+    locked, shifted = [], []
+    for seed in range(3):
+        starts = 2.5 + 0.017 * seed + 0.1 * np.arange(50)
+        record = made("boxcar", 0.025, 0.1, starts, 0.1, seed=seed)
+        found, true = evaluated(record, DISCARD_S)
+        locked.append((found.energy_j / true - 1.0, found.energy_std_j / true))
+        found, true = evaluated(*planned("boxcar 25/100", 0.1, seed))
+        shifted.append((found.energy_j / true - 1.0, found.energy_std_j / true))
+    error, std = np.abs(np.array(locked)).T
+    assert error.max() > 0.03
+    assert std.min() > 0.03
+    assert np.all(error < 3.0 * std)
+    assert np.abs(np.array(shifted)[:, 0]).max() < 0.015
+    assert np.array(shifted)[:, 1].max() < 0.015
+
+
+def test_pauses_are_planned_where_repeats_would_lock_and_nowhere_else() -> None:
+    for name in SENSORS:
+        calibration = made(*SENSORS[name], np.array([1.0, 1.2]), 0.1).calibration
+        for length_s in (SENSORS[name][2], 2.0 * SENSORS[name][2]):
+            plan = plan_repeats(length_s, calibration, 0.003, settle_s=DISCARD_S)
+            partly = SENSORS[name][1] < 0.9 * SENSORS[name][2]
+            assert (plan.pause_s > 0.0) == partly, name
+            if partly:
+                share = plan.pause_s / min(length_s, SENSORS[name][2])
+                assert share == pytest.approx(0.381966, abs=1e-6)
+
+
+def test_a_lock_without_pauses_is_refused_with_the_reason() -> None:
+    calibration = made(*SENSORS["boxcar 25/100"], np.array([1.0, 1.2]), 0.1).calibration
+    with pytest.raises(SensorError, match="same places.*allow pauses"):
+        plan_repeats(0.1, calibration, 0.003, settle_s=DISCARD_S, pauses_allowed=False)
+    plan = plan_repeats(0.137, calibration, 0.01, settle_s=DISCARD_S, pauses_allowed=False)
+    assert plan.pause_s == 0.0
+
+
+def test_a_smaller_error_takes_longer() -> None:
+    calibration = made(*SENSORS["low-pass 12.5/101"], np.array([1.0, 1.2]), 0.1).calibration
+    plans = [plan_repeats(0.05, calibration, asked, settle_s=DISCARD_S) for asked in (0.02, 0.005, 0.002)]
+    assert [plan.executions for plan in plans] == sorted(plan.executions for plan in plans)
+    assert plans[0].executions < plans[-1].executions
+    assert all(plan.expected_std <= asked for plan, asked in zip(plans, (0.02, 0.005, 0.002), strict=True))
+    assert plans[-1].stamps(0.05).end_s[-1] < 5.0  # the published practice takes that long, whatever is asked
+
+
+def test_the_naive_way_is_far_off_for_a_single_kernel() -> None:
+    record = made("boxcar", 0.1, 0.1, np.array([3.03]), 0.05)
+    naive = naive_energy(record.time_s, record.power_w, record.load.start_s, record.load.end_s)[0]
+    true = record.energy_j(record.load.start_s, record.load.end_s)[0]
+    assert naive / true - 1.0 < -0.4
+
+
+def test_naive_energy_is_additive_over_adjacent_spans() -> None:
+    record = made("boxcar", 0.1, 0.1, np.array([1.0, 2.0]), 0.5)
+    edges = np.array([0.2, 0.9, 1.7, 2.4, 3.5])
+    parts = naive_energy(record.time_s, record.power_w, edges[:-1], edges[1:])
+    whole = naive_energy(record.time_s, record.power_w, edges[:1], edges[-1:])
+    assert parts.sum() == pytest.approx(whole[0])
+
+
+def test_published_practice_of_a_constant_power_is_that_power() -> None:
+    time_s = np.arange(0.0, 8.0, 0.01)
+    load = LoadStamps(start_s=1.0 + 0.5 * np.arange(10), end_s=1.4 + 0.5 * np.arange(10))
+    for practice in (FULL_WINDOW, TRAILING_SECOND, SHORT_WINDOW):
+        assert published_energy(time_s, np.full(len(time_s), 150.0), load, practice) == pytest.approx(60.0)
+
+
+def test_practice_follows_the_class_of_the_sensor() -> None:
+    classes = {name: practice_for(made(*SENSORS[name], np.array([1.0, 1.2]), 0.1).calibration) for name in SENSORS}
+    assert classes["boxcar 100/100"] == FULL_WINDOW
+    assert classes["low-pass 12.5/101"] == SHORT_WINDOW
+    trailing = replace(made(*SENSORS["trailing 1 s"], np.array([1.0, 1.2]), 0.1).calibration, averaging="trailing-mean")
+    assert practice_for(trailing) == TRAILING_SECOND
+
+
+def test_without_a_gain_errors_hold_the_spread_of_boards() -> None:
+    record, discard = planned("boxcar 100/100", 0.1, 1)
+    unknown = replace(record, calibration=replace(record.calibration, gain=None, gain_std=None, offset_w=None, offset_std_w=None))
+    found, true = evaluated(unknown, discard)
+    assert found.energy_std_j > 0.03 * true
+    assert abs(found.energy_j - true) < 3.0 * found.energy_std_j
+    assert "gain" in found.notes
+
+
+def test_an_undetermined_averaging_is_weighed_by_what_explains_the_readings() -> None:
+    record, discard = planned("low-pass 12.5/101", 0.325, 1)
+    open_ended = replace(record.calibration, averaging="undetermined", window_s=None, window_std_s=None, tau_s=None)
+    found, true = evaluated(replace(record, calibration=open_ended), discard)
+    assert "averaging" in found.notes
+    assert abs(found.energy_j - true) < 3.0 * found.energy_std_j + 0.01 * true
+
+
+def test_too_few_readings_and_too_short_loads_are_refused() -> None:
+    record = made("boxcar", 0.1, 0.1, np.array([1.0, 1.2]), 0.1)
+    response = possible_responses(record.calibration).responses[0]
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    with pytest.raises(SensorError, match="readings lie within"):
+        fit_executions(updates.time_s[:2], updates.value[:2], response, record.load, FitSettings(bins=4))
+    with pytest.raises(SensorError, match="repeat longer"):
+        fit_executions(updates.time_s, updates.value, response, record.load, FitSettings(bins=4, discard_s=5.0))
+
+
+def test_total_energy_is_that_of_the_executions_and_the_rests_between() -> None:
+    starts = 1.5 + 0.31 * np.arange(20)
+    record = made("boxcar", 0.1, 0.09997, starts, 0.2, seed=4)
+    found, _ = evaluated(record, 0.0)
+    true = float(record.energy_j(record.load.start_s[:1], record.load.end_s[-1:])[0])
+    assert found.total_j == pytest.approx(true, rel=0.01)
+    assert abs(found.total_j - true) < 4.0 * found.total_std_j
+
+
+def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None:
+    from benchmarks.energy_of_kernels import CLASSES, one_run
+
+    z = []
+    for kind in CLASSES:
+        if kind.name in ("boxcar 25/100", "boxcar 10/20"):
+            run = one_run(kind, 0.05, 1, 0.004)
+            assert abs(run.ours) < 0.015
+            assert run.naive < -0.08
+            z.append(run.ours / run.stated)
+    assert np.max(np.abs(z)) < 3.5
+
+
+def test_executions_too_short_for_stamps_are_refused() -> None:
+    from collector.bench import Bench
+    from collector.repeated_measurement import measure_repeated
+    from collector.sampling import Sampler
+
+    with open_simulated("a100-pcie-40gb", seed=1) as board:
+        bench = Bench(
+            word="sim",
+            gpu=board.gpu,
+            sensors=(board.sensor,),
+            runner=board.runner,
+            clock=board.clock,
+            gpu_spec=board.world.gpu,
+            simulated=True,
+        )
+
+        def blink() -> tuple[int, int]:
+            start = board.clock.now_ns()
+            board.clock.wait(1e-4)
+            return start, board.clock.now_ns()
+
+        calibration = made("boxcar", 0.1, 0.1, np.array([1.0, 1.2]), 0.1).calibration
+        with pytest.raises(SensorError, match="repeat the kernel within one"):
+            measure_repeated(bench, Sampler(board.gpu, (board.sensor,)), blink, calibration)

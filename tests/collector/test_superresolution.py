@@ -1,0 +1,82 @@
+"""The profile within an execution: found where phases fill, undetermined where they do not.  Recordings are simulated."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from collector.errors import SensorError
+from collector.sensor.load import LoadStamps
+from collector.superresolution import Profile, find_period, fold_profile, periodic_load
+from collector.updates import BoardUpdates, board_updates
+from tests.collector.made_readings import LEVEL_W, REST_W, Made, made, shape_of
+
+
+def folded(record: Made) -> Profile:
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    return fold_profile(updates, record.load, record.calibration, discard_s=0.2)
+
+
+def true_profile(profile: Profile) -> np.ndarray:
+    return REST_W + LEVEL_W * shape_of(profile.place_s / profile.duration_s)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "width_s", "period_s", "length_s"), [("low-pass", 0.025, 0.1012, 0.325), ("boxcar", 0.025, 0.1, 0.2633)]
+)
+def test_a_profile_finer_than_the_updates_is_found(averaging: str, width_s: float, period_s: float, length_s: float) -> None:
+    record = made(averaging, width_s, period_s, 1.5 + length_s * np.arange(60), length_s, seed=3)
+    profile = folded(record)
+    assert np.all(np.isfinite(profile.power_w))
+    assert profile.attained_s < 0.1 * period_s
+    away = profile.power_w - true_profile(profile)
+    assert np.sqrt(np.mean(away**2)) < 0.04 * profile.power_w.mean()
+    assert np.mean(np.abs(away) < 2.0 * profile.std_w) > 0.85
+    kept = record.load.start_s > record.load.start_s[0] + 0.2
+    mean = record.energy_j(record.load.start_s[kept], record.load.end_s[kept]).mean() / length_s
+    assert profile.power_w.mean() == pytest.approx(mean, rel=0.005)
+
+
+def test_executions_locked_to_the_updates_are_undetermined_with_the_reason() -> None:
+    record = made("boxcar", 0.025, 0.1, 1.5 + 0.2 * np.arange(40), 0.2, seed=1)
+    profile = folded(record)
+    unknown = ~np.isfinite(profile.power_w)
+    assert np.mean(unknown) > 0.3
+    assert np.all(np.isinf(profile.resolution_s[unknown]))
+    assert "put pauses" in profile.notes["profile"]
+
+
+def test_a_wider_window_attains_less() -> None:
+    profiles = [folded(made("boxcar", width, 0.1, 1.5 + 0.2633 * np.arange(40), 0.2633, seed=2)) for width in (0.025, 0.1)]
+    assert profiles[0].attained_s < 0.5 * profiles[1].attained_s
+
+
+def test_too_few_or_unlike_executions_are_refused() -> None:
+    record = made("boxcar", 0.1, 0.1, 1.5 + 0.3 * np.arange(3), 0.3)
+    with pytest.raises(SensorError, match="at least 4"):
+        folded(record)
+    unlike = LoadStamps(start_s=np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), end_s=np.array([1.1, 2.9, 3.1, 4.9, 5.1, 6.9]))
+    with pytest.raises(SensorError, match="differ in length"):
+        folded(replace(record, load=unlike))
+
+
+def test_a_period_is_found_from_the_readings_alone() -> None:
+    record = made("boxcar", 0.1, 0.1, 1.0 + 0.73 * np.arange(24), 0.4, seed=5)
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    assert find_period(updates) == pytest.approx(0.73, abs=0.003)
+
+
+def test_no_period_is_found_where_there_is_none() -> None:
+    random = np.random.default_rng(3)
+    time_s = 0.1 * np.arange(300)
+    noise = BoardUpdates(time_s=time_s, value=100.0 + random.normal(0.0, 1.0, 300), period_s=0.1, time_std_s=1e-3, notes={})
+    with pytest.raises(SensorError, match="no period"):
+        find_period(noise)
+    with pytest.raises(SensorError, match="too short or too even"):
+        find_period(replace(noise, value=np.full(300, 100.0)))
+
+
+@pytest.mark.parametrize(("period_s", "reason"), [(5.0, "only 2 periods"), (1e-9, "is the period in seconds")])
+def test_periods_that_cannot_be_folded_are_refused(period_s: float, reason: str) -> None:
+    with pytest.raises(SensorError, match=reason):
+        periodic_load(period_s, 0.0, 12.0)
