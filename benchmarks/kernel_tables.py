@@ -156,7 +156,7 @@ def evaluate(
     arguments = {"sm_clock_mhz": test.clock_mhz(gpu), "warm": test.l2_warm}
     operators = test.row_operators()
     plain = kernel_times(operators, gpu, groups, known=known, tile_predictors=fit.tile_predictors, **arguments)
-    full = kernel_times(operators, gpu, groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals, **arguments)
+    full = kernel_times(operators, gpu, groups, known=known, tile_predictors=fit.tile_predictors, residuals=fit.residuals, **arguments)
     half = NORMAL_90 * full.log_std
     inside = np.abs(np.log(test.latency_s / full.latency_s)) <= half
     stated = np.isfinite(half)

@@ -71,7 +71,7 @@ def score(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case |
     fit = fit_runs(train, case.gpu, case.tables)
     bundle = fit.bundle
     if intervals:
-        bundle = with_uncertainty(bundle, stated_uncertainty(train, case.gpu, case.tables, seed=0))
+        bundle = with_uncertainty(bundle, stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
     latency, power, _ = predict_runs(bundle, test, other.gpu)
     coverage = (float("nan"), float("nan"))
     if intervals:

@@ -16,6 +16,8 @@ from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.resources import resource_folder, resource_names
 from estimator.specifications import near_match
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from microbench.generated_load import MODES, PATTERNS, LoadGroup
+from microbench.kernel import OPTIMISATION_LEVELS
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, ShapeRule
 
 L2_STATES: Final = ("warm", "cold")
@@ -31,6 +33,7 @@ LIMITS: Final[dict[str, tuple[float, float, str]]] = {
     "idle_settle_s": (0.0, 600.0, "s"),
     "idle_window_s": (0.2, 600.0, "s"),
     "kernels_per_block": (1, 100_000, "kernels"),
+    "every_clock_share": (0.0, 1.0, "of the kernels"),
     "anchor_every": (0, 1_000_000, "rows"),
     "count": (1, 1_000_000, "kernels"),
     "min_bytes": (0.0, 1e13, "byte"),
@@ -46,7 +49,10 @@ class CampaignSpec:
 
     `warmup_s` of load at the start; idle power at each clock from `idle_window_s` after `idle_settle_s` of rest;
     `kernels_per_block` kernels in a row at one clock before the next clock takes its turn; all `anchors` again
-    after every `anchor_every` rows (0: never), to show drift.  `digest` identifies the content.
+    after every `anchor_every` rows (0: never), to show drift.  `every_clock_share` of the kernels run at every clock, each
+    of the others at one, as many at one clock as at another: rows cost time, and a new shape tells more than a known one
+    at another clock.  `instructions` are groups of generated kernels, each of which runs at every clock.  `digest` identifies the
+    content.
     """
 
     name: str
@@ -60,6 +66,8 @@ class CampaignSpec:
     anchor_every: int
     anchors: tuple[Operator, ...]
     kernels: tuple[KernelGroup, ...]
+    instructions: tuple[LoadGroup, ...] = ()
+    every_clock_share: float = 1.0
 
 
 def campaign_names() -> tuple[str, ...]:
@@ -92,7 +100,9 @@ def campaign_from_document(document: Mapping[str, Any], where: str) -> CampaignS
     values["measurement"] = reader.build(MeasurementSettings, values.get("measurement", {}), "measurement")
     values["anchors"] = tuple(_anchor(item, f"anchors[{i}]", where) for i, item in enumerate(_list(values, "anchors", where)))
     values["kernels"] = tuple(_group(item, f"kernels[{i}]", reader) for i, item in enumerate(_list(values, "kernels", where)))
-    if not values["kernels"]:
+    groups = _list(values, "instructions", where)
+    values["instructions"] = tuple(_loads(item, f"instructions[{i}]", reader) for i, item in enumerate(groups))
+    if not values["kernels"] and not values["instructions"]:
         raise CampaignError(f"{where}: kernels is empty; a campaign needs at least one group")
     values["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
     spec: CampaignSpec = reader.build(CampaignSpec, values)
@@ -141,6 +151,19 @@ def _group(item: object, path: str, reader: TableReader) -> KernelGroup:
             raise CampaignError(f"{where}: {path}: unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     if group.l2_state not in L2_STATES:
         raise CampaignError(f"{where}: {path}.l2_state = {group.l2_state!r}; known: {', '.join(L2_STATES)}")
+    return group
+
+
+def _loads(item: object, path: str, reader: TableReader) -> LoadGroup:
+    """A group of generated kernels."""
+    group: LoadGroup = reader.build(LoadGroup, item, path)
+    choices = (("modes", group.modes, MODES), ("pattern", (group.pattern,), PATTERNS), ("level", (group.level,), OPTIMISATION_LEVELS))
+    for key, given, known in choices:
+        for name in given:
+            if name not in known:
+                raise CampaignError(f"{reader.where}: {path}.{key} = {name!r}; known: {', '.join(known)}")
+    if not group.kernels:
+        raise CampaignError(f"{reader.where}: {path}.kernels names no kernel")
     return group
 
 

@@ -12,10 +12,13 @@ from collector.config import CampaignSpec
 from collector.correction import DEFAULT_PERIOD_S
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
+from collector.generated_plan import campaign_loads, load_points
 from collector.measurement import Point
 from estimator.errors import WorkloadError
+from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
 from estimator.workload import Operator
+from microbench.generated_load import FAMILY
 from microbench.shapes import KernelGroup, draw_operators
 
 ROW_ID_DIGITS: Final = 16
@@ -45,14 +48,21 @@ class CampaignPlan:
 
 
 def plan_campaign(
-    spec: CampaignSpec, clocks_mhz: tuple[float | None, ...], families: Sequence[str], seed: int, gpu_uuid: str, runner: KernelRunner
+    spec: CampaignSpec,
+    clocks_mhz: tuple[float | None, ...],
+    families: Sequence[str],
+    seed: int,
+    gpu_uuid: str,
+    runner: KernelRunner,
+    gpu: GpuSpec | None = None,
 ) -> CampaignPlan:
     """The plan of a campaign; the same arguments give the same plan.
 
-    `families` limits it to some kernel families (empty: all).  Raises CampaignError for a family that the campaign
-    does not have, for ranges that make no kernels and where nothing is left.
+    `families` limits it to some kernel families (empty: all).  `gpu` is needed where the campaign has generated kernels.  Raises
+    CampaignError for a family that the campaign does not have, for ranges that make no kernels, where nothing is left and where
+    generated kernels cannot be assembled.
     """
-    known = tuple(dict.fromkeys(group.family for group in spec.kernels))
+    known = tuple(dict.fromkeys((*(group.family for group in spec.kernels), *([FAMILY] if spec.instructions else []))))
     for family in families:
         if family not in known:
             raise CampaignError(f"campaign {spec.name} has no family {family!r}{near_match(family, known)}; it has: {', '.join(known)}")
@@ -65,18 +75,21 @@ def plan_campaign(
         if not operators:
             skipped[f"{group.family}.{group.operator}.{group.precision}: not on this board"] = group.count
         kernels.update(dict.fromkeys((operator, group.l2_state) for operator in operators))
-    if not kernels:
+    loads, refused = campaign_loads(spec, families, gpu, seed)
+    skipped.update(refused)
+    if not kernels and not loads:
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs; choose other families or another campaign")
     anchors = tuple(operator for operator in spec.anchors if runner.supports(operator))
-    points = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
-    counts: dict[str, int] = {}
+    own = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
+    points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
+    counts: dict[str, int] = {FAMILY: len(loads)} if loads else {}
     for operator, _ in kernels:
         counts[operator.family] = counts.get(operator.family, 0) + 1
     return CampaignPlan(
         points=points,
         clocks_mhz=clocks_mhz,
         kernels=counts,
-        anchors=len(points) - len(kernels) * len(clocks_mhz),
+        anchors=len(own) - sum(len(chosen) for chosen in clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)),
         skipped=skipped,
         estimated_s=_estimate_s(spec, points, len(clocks_mhz)),
     )
@@ -94,6 +107,19 @@ def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunne
     return []
 
 
+def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[tuple[int, ...]]:
+    """The clocks at which each kernel runs: all for an even choice of `every_clock_share` of them, one in turn for the others."""
+    numbers: list[tuple[int, ...]] = []
+    alone = 0
+    for index in range(kernels):
+        if int((index + 1) * every_clock_share) > int(index * every_clock_share):
+            numbers.append(tuple(range(clocks)))
+        else:
+            numbers.append((alone % clocks,))
+            alone += 1
+    return numbers
+
+
 def _ordered(
     spec: CampaignSpec,
     kernels: list[Kernel],
@@ -108,6 +134,7 @@ def _ordered(
     """
     random = np.random.default_rng(np.random.SeedSequence([seed, len(spec.kernels), 0]))
     order = random.permutation(len(kernels))
+    numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
     points: list[Point] = []
     trials: dict[tuple[Operator, float | None], int] = {}
     since_anchor = spec.anchor_every
@@ -121,7 +148,8 @@ def _ordered(
                     trials[anchor, clock] = trial + 1
                     points.append(_point(spec, (anchor, "warm"), clock, trial, seed, gpu_uuid, anchor=True))
                 since_anchor = 0
-            for place, index in enumerate(random.permutation(block)):
+            chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
+            for place, index in enumerate(chosen):
                 point = _point(spec, kernels[index], clock, 0, seed, gpu_uuid, anchor=False)
                 points.append(replace(point, idle_before=place == 0))
                 since_anchor += 1

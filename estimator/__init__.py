@@ -2,11 +2,12 @@
 
     from estimator import load_bundle, read_workload, estimate
 
-Names are fetched on first use: importing one equation does not load the others.
+Names are fetched on first use: importing one equation does not load the others.  Nothing is imported here, since every
+command passes here before it can answer to an interruption.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""As `typing.TYPE_CHECKING`, which would cost loading that module."""
 
 if TYPE_CHECKING:
     from estimator.bundle import load_bundle
@@ -24,9 +25,11 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    value: object = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

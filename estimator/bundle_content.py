@@ -60,6 +60,9 @@ class PowerCoefficients:
     busy_w, active_w                   power of running SMs and of a board in use, with standard deviations, nan where unknown [W]
     terms, covariance                  names and covariance matrix of the fitted terms, in the terms' own units
     l2_credit                          share of L2 in which a result waits for the next kernel [1]
+    warm_knee, warm_sharpness          edge beyond which operands of a repeated kernel fall out of L2, see `warm_dram_share`
+    leakage_w_per_k, leakage_std_w_per_k   leakage for each kelvin above the board at rest, 0 where not measured [W/K]
+    operating_c, operating_k_per_w     temperature of a working board: operating_c + operating_k_per_w · power [°C], [K/W]
     """
 
     reference_clock_mhz: float
@@ -77,6 +80,12 @@ class PowerCoefficients:
     covariance: Matrix
     l2_credit: float
     rows: int
+    warm_knee: float = 0.8
+    warm_sharpness: float = 4.0
+    leakage_w_per_k: float = 0.0
+    leakage_std_w_per_k: float = 0.0
+    operating_c: float = 0.0
+    operating_k_per_w: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

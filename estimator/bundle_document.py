@@ -151,11 +151,13 @@ def _host(value: Any, at: str) -> HostCost:
 
 
 def _power(value: Any, at: str) -> PowerCoefficients:
-    power = _fields(value, at, PowerCoefficients.__slots__)
+    power = _fields({**LATER_POWER_FIELDS, **_mapping(value, at)}, at, PowerCoefficients.__slots__)
     values: dict[str, Any] = {}
+    for key in LATER_POWER_FIELDS:
+        values[key] = _number(power[key], f"{at}.{key}", low=-math.inf if key == "operating_c" else 0.0)
     for key in ("reference_clock_mhz", "reference_voltage_v", "voltage_exponent", "concavity", "l2_credit", "busy_w", "active_w"):
         values[key] = _number(power[key], f"{at}.{key}", low=0.0)
-    for key in ("reference_clock_mhz", "reference_voltage_v", "concavity"):
+    for key in ("reference_clock_mhz", "reference_voltage_v", "concavity", "warm_knee", "warm_sharpness"):
         if values[key] == 0.0:
             raise BundleError(f"{at}.{key} must be above 0")
     for key in ("busy_std_w", "active_std_w"):
@@ -164,6 +166,17 @@ def _power(value: Any, at: str) -> PowerCoefficients:
         values[key] = _named_numbers(power[key], f"{at}.{key}", POWER_TERMS)
     fitted = _covariance({"names": power["terms"], "covariance": power["covariance"]}, at)
     return PowerCoefficients(**values, terms=fitted.names, covariance=fitted.covariance, rows=_count(power["rows"], f"{at}.rows"))
+
+
+LATER_POWER_FIELDS: Final = {
+    "warm_knee": 0.8,
+    "warm_sharpness": 4.0,
+    "leakage_w_per_k": 0.0,
+    "leakage_std_w_per_k": 0.0,
+    "operating_c": 0.0,
+    "operating_k_per_w": 0.0,
+}
+"""Fields of power that the first bundles lack, with what those meant."""
 
 
 def _voltage(value: Any, at: str) -> VoltageTable:

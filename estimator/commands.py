@@ -12,6 +12,7 @@ import click
 from estimator import __version__
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
 from estimator.errors import EstimatorError, OperatingPointError, WorkloadError
+from estimator.trace_command import trace_command
 
 if TYPE_CHECKING:
     from estimator.bundle import Bundle
@@ -129,7 +130,7 @@ def bundles_command(bundles: Sequence[str], as_json: bool, quiet: bool, verbose:
     return DONE_WITH_WARNINGS if broken else DONE
 
 
-COMMANDS: Final[Mapping[str, click.Command]] = {"bundles": bundles_command}
+COMMANDS: Final[Mapping[str, click.Command]] = {"bundles": bundles_command, "trace": trace_command}
 """Words that, as the first argument, choose a command of their own; anything else is a workload."""
 
 

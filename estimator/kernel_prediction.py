@@ -11,24 +11,27 @@ from typing import Final
 import numpy as np
 
 from estimator.bundle_content import Bundle
-from estimator.coefficients import COLUMN, coefficient_rows, group_key
+from estimator.coefficients import coefficient_rows, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.phases import Phases
-from estimator.power import POWER_TERMS, busy_share, power_events, static_power_w, tensor_rate, term_scale
+from estimator.power import (
+    POWER_TERMS,
+    busy_share,
+    leakage_power_w,
+    power_events,
+    static_power_w,
+    tensor_rate,
+    term_scale,
+    warm_dram_share,
+)
 from estimator.power import events_per_second as full_rates
 from estimator.prediction import board_tables, power_model
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.tile_predictor import predicted_tiles
-from estimator.timeline import dram_share, warm_ratio
+from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator
-
-WARM_KNEE: Final = 0.8
-"""Working set, in L2 sizes, from which on repeated launches of one kernel go back to DRAM."""
-
-WARM_SHARPNESS: Final = 4.0
-"""Sharpness of that transition."""
 
 DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
 
@@ -48,11 +51,19 @@ class KernelTable:
 
 
 def predict_kernels(
-    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: BoolArray, known: KnownTiles | None = None
+    operators: Sequence[Operator],
+    bundle: Bundle,
+    gpu: GpuSpec,
+    *,
+    sm_clock_mhz: Array,
+    warm: BoolArray,
+    known: KnownTiles | None = None,
+    temperature_c: Array | None = None,
 ) -> KernelTable:
     """Latency and power of kernels, each launched over and over by itself at its own clock.
 
     sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
+    temperature_c (n,): of the die, nan where unknown; without it, as warm as the bundle's boards were at such power.
     """
     groups = {name: group.coefficients for name, group in bundle.groups.items()}
     times = kernel_times(
@@ -66,37 +77,64 @@ def predict_kernels(
         residuals=bundle.residuals,
     )
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
-    phases = lower(operators, gpu, coefficients, merged_tiles(known, predicted_tiles(operators, gpu, bundle.tile_predictors))).phases
-    events = kernel_events(phases, gpu, coefficients, warm_ratio(phases, gpu, warm))
+    phases = lower(
+        operators, gpu, coefficients, merged_tiles(known, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
+    ).phases
     return KernelTable(
         latency_s=times.latency_s,
         latency_ln_std=times.log_std,
-        power_w=_power_w(bundle, gpu, events, phases.occupied, times.latency_s, sm_clock_mhz),
+        power_w=_power_w(bundle, gpu, kernel_load(phases, gpu, coefficients, sm_clock_mhz, warm, times.latency_s), temperature_c),
         groups=times.groups,
     )
 
 
-def kernel_events(phases: Phases, gpu: GpuSpec, coefficients: Array, ratio: Array) -> Array:
-    """Events of POWER_TERMS of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLoad:
+    """What kernels launched by themselves ask of the board, columns of shape (n,).
 
-    ratio: as from `warm_ratio`.  The knees that a latency fit finds are softer: DRAM time shows late, where other phases hide it.
+    sm_clock_mhz, latency_s   as given
+    events                    (n, 7) of POWER_TERMS per launch, operands cold
+    warm_ratio                working set in L2 sizes, infinite for cold operands
+    busy                      share of the busy power that flows
     """
-    events = power_events(phases, gpu, 0.0)
-    usual = np.zeros_like(coefficients)
-    usual[:, COLUMN["l2_knee"]], usual[:, COLUMN["l2_knee_exponent"]] = WARM_KNEE, WARM_SHARPNESS
-    events[:, DRAM_TERMS] *= dram_share(usual, ratio)[:, None]
-    return events
+
+    sm_clock_mhz: Array
+    latency_s: Array
+    events: Array
+    warm_ratio: Array
+    busy: Array
 
 
-def _power_w(bundle: Bundle, gpu: GpuSpec, events: Array, occupied: Array, latency_s: Array, sm_clock_mhz: Array) -> Array:
+def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz: Array, warm: BoolArray, latency_s: Array) -> KernelLoad:
+    """The load of kernels, of their phases and coefficients, that take `latency_s` from launch to launch."""
+    ratio = warm_ratio(phases, gpu, warm)
+    gpu_s = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, ratio)
+    gpu_share = np.minimum(gpu_s / measured_seconds(gpu_s, coefficients), 1.0)
+    return KernelLoad(
+        sm_clock_mhz=sm_clock_mhz,
+        latency_s=latency_s,
+        events=power_events(phases, gpu, 0.0),
+        warm_ratio=ratio,
+        busy=busy_share(latency_s, phases.occupied, gpu_share, sm_clock_mhz * HZ_PER_MHZ),
+    )
+
+
+def warm_events(events: Array, ratio: Array, knee: float, sharpness: float) -> Array:
+    """Events of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM."""
+    result = events.copy()
+    result[:, DRAM_TERMS] *= warm_dram_share(ratio, knee, sharpness)[:, None]
+    return result
+
+
+def _power_w(bundle: Bundle, gpu: GpuSpec, load: KernelLoad, temperature_c: Array | None) -> Array:
     model = power_model(bundle)
     if model is None:
-        return np.full(len(latency_s), np.nan)
-    point = board_tables(bundle, gpu).at(sm_clock_mhz)
-    rate = events / latency_s[:, None]
+        return np.full(len(load.latency_s), np.nan)
+    point = board_tables(bundle, gpu).at(load.sm_clock_mhz)
+    rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / load.latency_s[:, None]
     if model.concavity != 1.0:
-        full = full_rates(gpu, sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
+        full = full_rates(gpu, load.sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
         rate = full * (rate / full) ** model.concavity
-    dynamic = (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
-    power_w: Array = np.minimum(static_power_w(model, point, busy_share(latency_s, occupied)) + dynamic, gpu.power_limit_w)
+    other_w = static_power_w(model, point, load.busy) + (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
+    power_w: Array = np.minimum(other_w + leakage_power_w(model, point, other_w, temperature_c), gpu.power_limit_w)
     return power_w

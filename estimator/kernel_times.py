@@ -49,15 +49,16 @@ def kernel_times(
 
     sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
     known: tiles told by kernel names; without them `tile_predictors` say, else the fastest candidate is taken.  A
-    residual tier holds what predicted tiles leave over, so kernels that have one take these whatever is known.
+    residual tier that holds only what predicted tiles leave over needs these, so its kernels take them whatever is known.
     """
     coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
-    tiled = np.array([group is not None and group in residuals for group in served], dtype=np.bool_)
-    tiles = merged_tiles(_unless(known, tiled), predicted_tiles(operators, gpu, tile_predictors))
+    unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
+    known = _unless(known, np.array(unnamed, dtype=np.bool_))
+    tiles = merged_tiles(known, predicted_tiles(operators, gpu, tile_predictors, coefficients))
     phases = lower(operators, gpu, coefficients, tiles).phases
     seconds = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm))
     equations_s = measured_seconds(seconds, coefficients)
-    correction, log_std = log_corrections(operators, served, residuals)
+    correction, log_std = log_corrections(operators, served, residuals, None if known is None else np.isfinite(known.tile_m))
     return KernelTimes(equations_s=equations_s, latency_s=equations_s * np.exp(correction), log_std=log_std, groups=tuple(served))
 
 

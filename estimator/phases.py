@@ -12,17 +12,18 @@ import numpy as np
 
 from estimator.quantities import MODULES, Array, IntArray
 
-OVERLAPPED: Final = ("math", "l2", "dram", "dram_activations", "issue", "loop", "sfu")
-"""Columns of overlapped phases; `dram` and `dram_activations` are one term of the norm, with a lambda each."""
+OVERLAPPED: Final = ("math", "l2", "dram", "dram_activations", "issue", "loop", "sfu", "wait")
+"""Columns of overlapped phases; `dram` and `dram_activations` are one term of the norm, with a lambda each, and so are
+`loop` and `wait`: the parts of a latency that the SM clock drives, and that memory has."""
 
-OVERLAPPED_TERM: Final = (0, 1, 2, 2, 3, 4, 5)
+OVERLAPPED_TERM: Final = (0, 1, 2, 2, 3, 4, 5, 4)
 """The term of the p-norm to which each overlapped column belongs."""
 
-OVERLAPPED_CLOCKED: Final = (True, True, False, False, True, True, True)
+OVERLAPPED_CLOCKED: Final = (True, True, False, False, True, True, True, False)
 """Whether the SM clock drives the column (then it is in SM clocks, else in seconds)."""
 
-SERIAL: Final = ("prologue", "epilogue", "reduce", "reduce_launch", "quantise", "waves", "rows", "row_length", "start")
-SERIAL_CLOCKED: Final = (True, False, True, False, False, True, True, True, True)
+SERIAL: Final = ("prologue", "epilogue", "reduce", "reduce_launch", "quantise", "waves", "rows", "row_length", "start", "store")
+SERIAL_CLOCKED: Final = (True, False, True, False, False, True, True, True, True, True)
 
 START_CLOCKS: Final = 1000.0
 """Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock]."""
@@ -36,8 +37,8 @@ lane instructions; special functions."""
 class Phases:
     """Ideal phases and events of kernels.
 
-    overlapped   (..., 7)  OVERLAPPED columns, [SM clock] or [s]
-    serial       (..., 9)  SERIAL columns, [SM clock] or [s]
+    overlapped   (..., 8)  OVERLAPPED columns, [SM clock] or [s]
+    serial       (..., 10)  SERIAL columns, [SM clock] or [s]
     even_math    (...,)    math clocks if blocks were spread evenly over the SMs (no wave quantisation)
     tile_area    (...,)    elements of an output tile; 0 where there is no tile
     events       (..., 6)  EVENTS counted

@@ -4,7 +4,8 @@ A module's share of dynamic power is kept as energy per event at a reference vol
 follows: C_m = e_m · r_m / V₀², with r_m the events per clock at full activity.  Core modules scale with
 s(V) = (V/V₀)ⁿ; n = 2 is switching alone, fitted values near 3 also carry leakage, regulator losses and the warmer
 die.  DRAM has its own clock and voltage: a byte costs the same at every SM clock, and a second part, `dram_path`,
-for its way through the core's domain.
+for its way through the core's domain.  Where kernels were measured at known temperatures, leakage beyond the board at
+rest is a term of its own.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import ClockTable, GpuSpec
-from estimator.phases import EVENTS, Phases
+from estimator.phases import EVENTS, START_CLOCKS, Phases
 from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 
 POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sfu")
@@ -37,6 +38,8 @@ class PowerModel:
     concavity           exponent of activity, 1 where clocks are locked (energy per event); below 1 it stands for
                         the clock and voltage that a free-running chip gives up under load
     l2_credit           see `dram_traffic`
+    warm_knee, warm_sharpness   see `warm_dram_share`
+    leakage             None where no temperatures were measured
     """
 
     event_energy_j: Array
@@ -46,6 +49,24 @@ class PowerModel:
     concavity: float
     l2_credit: float
     reference_clock_mhz: float
+    warm_knee: float
+    warm_sharpness: float
+    leakage: "Leakage | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leakage:
+    """What a die that is warmer than at rest leaks, and how warm it is.
+
+    w_per_k                          leakage for each kelvin above `idle_c`, at the reference voltage [W/K]
+    idle_c                           temperature at which idle power was measured [°C]
+    operating_c, operating_k_per_w   temperature of a working board: operating_c + operating_k_per_w · power [°C], [K/W]
+    """
+
+    w_per_k: float
+    idle_c: float
+    operating_c: float
+    operating_k_per_w: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +81,16 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardTables:
-    """Voltage [V] and idle power [W] over the SM clock; None where unknown, then flat."""
+    """Voltage [V] and idle power [W] over the SM clock; None where unknown, then flat.
+
+    `idle_temperature_c` is the temperature at which idle power was measured, None where unknown.
+    """
 
     voltage_v: ClockTable | None
     idle_w: ClockTable | None
     reference_clock_mhz: float
     power_limit_w: float
+    idle_temperature_c: float | None = None
 
     def at(self, sm_clock_mhz: Array) -> OperatingPoint:
         """The board at clocks of shape (c,)."""
@@ -88,13 +113,16 @@ LAUNCH_GAP_S: Final = 1e-6
 """Between two launches of a stream SMs stand idle for about this long: the first drains, the second starts [s]."""
 
 
-def busy_share(latency_s: Array, occupied: Array) -> Array:
+def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz: Array) -> Array:
     """Share of `busy_w` that flows while one kernel is launched over and over, shape of `latency_s`.
 
-    Nothing of it between two launches; and SMs without a block are gated, what feeds them is not.
+    gpu_share: share of `latency_s` for which the GPU has the kernel, below 1 where it waits for the host's next launch.
+    Nothing flows between two launches; and SMs without a block are gated, what feeds them is not.  No SM has a block while
+    a kernel starts.
     """
-    running = np.maximum(1.0 - LAUNCH_GAP_S / latency_s, LEAST_RUNNING_SHARE)
-    share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied)
+    running = np.maximum(gpu_share - LAUNCH_GAP_S / latency_s, LEAST_RUNNING_SHARE)
+    started = np.maximum(1.0 - START_CLOCKS / (sm_clock_hz * latency_s), LEAST_RUNNING_SHARE)
+    share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied * started)
     return share
 
 
@@ -102,8 +130,28 @@ UNGATED_SHARE: Final = 0.5
 """Share of the busy power that flows as soon as one SM runs: clock distribution and L2 against the SMs' own (assumed)."""
 
 
-LEAST_RUNNING_SHARE: Final = 0.3
-"""The shortest kernels run for about 1 µs of the 3 µs that a host needs to launch them."""
+LEAST_RUNNING_SHARE: Final = 0.2
+"""The shortest kernels run for less than 1 µs of the 3 to 4 µs that a host needs to launch them."""
+
+WARM_KNEE: Final = 0.8
+WARM_SHARPNESS: Final = 4.0
+"""Working set, in L2 sizes, from which on operands do not wait in L2 for their next use, and how sharp that edge is [1].
+For a board that was not measured: most of a cache keeps lines, and replacement is not perfect (assumed)."""
+
+
+def warm_dram_share(ratio: Array, knee: float = WARM_KNEE, sharpness: float = WARM_SHARPNESS) -> Array:
+    """Share of traffic that crosses DRAM when operands of `ratio` L2 sizes are used again: 1 / (1 + (knee / ratio)^sharpness).
+
+    Infinite ratios (cold operands) cross whole.  The knees that a latency fit finds are softer: DRAM time shows late, where
+    other phases hide it.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        share: Array = 1.0 / (1.0 + (knee / np.maximum(ratio, LEAST_RATIO)) ** sharpness)
+    return share
+
+
+LEAST_RATIO: Final = 1e-9
+"""Keeps the power of an empty working set finite [1]."""
 
 
 def dram_traffic(footprint_byte: Array, l2_bytes: float, credit: float) -> Array:
@@ -179,6 +227,30 @@ def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) 
     core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
     result: Array = point.idle_w + model.active_w * point.idle_ratio + model.busy_w * core * busy_share
     return result
+
+
+LEAKAGE_EXPONENT: Final = 3.0
+"""Leakage grows with about this power of the voltage."""
+
+STRONGEST_FEEDBACK: Final = 0.5
+"""Leakage warms the die that leaks; beyond this gain no board would be stable [1]."""
+
+
+def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, temperature_c: Array | None = None) -> Array:
+    """Leakage beyond the board at rest [W], shape of `other_w`, which is all other power.
+
+    temperature_c: of the die; None or nan where unknown: then as warm as boards of this power usually are, leakage included.
+    """
+    leakage = model.leakage
+    if leakage is None:
+        return np.zeros_like(other_w)
+    per_k = leakage.w_per_k * point.voltage_ratio**LEAKAGE_EXPONENT
+    feedback = np.minimum(per_k * leakage.operating_k_per_w, STRONGEST_FEEDBACK)
+    usual_k = leakage.operating_c - leakage.idle_c + leakage.operating_k_per_w * other_w
+    own: Array = per_k * usual_k / (1.0 - feedback)
+    if temperature_c is None:
+        return own
+    return np.where(np.isfinite(temperature_c), per_k * (temperature_c - leakage.idle_c), own)
 
 
 def settled_clock_mhz(power_w: Array, grid_mhz: Array, limit_w: float, asked_mhz: Array) -> Array:

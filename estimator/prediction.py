@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundle_content import Bundle, PowerCoefficients
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.domain import clock_warning, domain_warnings
 from estimator.gpu import ClockTable, GpuSpec
@@ -16,9 +16,11 @@ from estimator.phases import Phases
 from estimator.power import (
     POWER_TERMS,
     BoardTables,
+    Leakage,
     PowerModel,
     dynamic_power_w,
     events_per_second,
+    leakage_power_w,
     module_activity,
     power_events,
     settled_clock_mhz,
@@ -190,7 +192,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         {name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators]
     )
     coefficients = with_efficiency(coefficients, efficiency)
-    lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors))
+    lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     correction, _ = log_corrections(operators, served, bundle.residuals)
     counts = np.array(workload.counts)
     return Prepared(
@@ -242,8 +244,10 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
         dynamic = dynamic_power_w(model, events, seconds, full_rate, point).sum(axis=-1)
     energy_j = prepared.counts @ (dynamic * seconds)
     busy = np.minimum(gpu_s / latency_s, 1.0)
-    power_w = static_power_w(model, point, busy) + energy_j / latency_s
-    kernel_w = static_power_w(model, point, np.ones_like(busy)) + dynamic
+    other_w = static_power_w(model, point, busy) + energy_j / latency_s
+    leakage_w = leakage_power_w(model, point, other_w)
+    power_w = other_w + leakage_w
+    kernel_w = static_power_w(model, point, np.ones_like(busy)) + leakage_w + dynamic
     return _Columns(seconds=seconds, kernel_w=kernel_w, gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, host_s=host_s)
 
 
@@ -329,7 +333,18 @@ def power_model(bundle: Bundle) -> PowerModel | None:
         concavity=power.concavity,
         l2_credit=power.l2_credit,
         reference_clock_mhz=power.reference_clock_mhz,
+        warm_knee=power.warm_knee,
+        warm_sharpness=power.warm_sharpness,
+        leakage=_leakage(bundle, power),
     )
+
+
+def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
+    """The bundle's leakage, None where it was not measured or the temperature at rest is unknown."""
+    idle_c = bundle.idle.temperature_c if bundle.idle is not None else None
+    if idle_c is None or power.leakage_w_per_k == 0.0:
+        return None
+    return Leakage(w_per_k=power.leakage_w_per_k, idle_c=idle_c, operating_c=power.operating_c, operating_k_per_w=power.operating_k_per_w)
 
 
 def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:

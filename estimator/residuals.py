@@ -1,11 +1,13 @@
 """What the equations leave over: the error of the nearest measured kernels, carried to a kernel nearby.
 
-    r(q) = Σ w_i e_i / Σ w_i · exp(−(d₁ / reach)²),   w_i = 1 / (d_i + softening)³,   over the 8 nearest
+    r(q) = s · Σ w_i e_i / Σ w_i · exp(−(d₁ / reach)²),   w_i = 1 / (d_i + softening)³,   over the 8 nearest
 
-e = ln(measured / equations) of the fit's own rows, d the distance in base-2 logarithms of the shape.  |r| is bounded,
-more tightly for work beyond the largest that was measured: there a neighbour's error says little.
+e = ln(measured / equations) of the fit's own rows, d the distance in base-2 logarithms of the shape.  |r| is bounded.
+The reach, and s for work beyond the largest that was measured (elsewhere 1), are those with which a group's largest
+kernels were forecast best from its smaller ones.
 
 The same neighbours give the uncertainty: σ(q) from the errors that the 25 nearest had when they were left out of the fit.
+Errors are kept twice where kernel names told the tiles: with the tiles that a prediction has, and with the named ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.quantities import Array, BoolArray
+from estimator.errors import BundleError
+from estimator.quantities import Array, BoolArray, IntArray
 from estimator.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -24,12 +27,11 @@ SPREAD_NEIGHBOURS: Final = 25
 SOFTENING: Final = 0.25
 """Distance at which a neighbour's weight has fallen to an eighth of that of an equal shape [octave]."""
 
-REACH: Final = 2.0
-"""Distance of the nearest neighbour at which the correction has faded to 1/e [octave]."""
+USUAL_REACH: Final = 2.0
+"""Distance of the nearest neighbour at which the correction has faded to 1/e [octave], where a bundle states no other."""
 
 LARGEST_CORRECTION: Final = 0.35
-LARGEST_CORRECTION_BEYOND: Final = 0.1
-"""Bounds of |r|, and the bound for work beyond the largest measured [ln]."""
+"""Bound of |r| [ln]."""
 
 SPREAD_OFFSET: Final = 0.01
 """Added to the mean error of the neighbours: measurements repeat no better [ln]."""
@@ -48,26 +50,54 @@ FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fading:
+    """How a neighbour's error loses its meaning with distance.
+
+    reach         distance of the nearest neighbour at which it has faded to 1/e [octave]
+    beyond_share  share of it that holds for work beyond the largest measured [1]
+    """
+
+    reach: float = USUAL_REACH
+    beyond_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierErrors:
+    """Errors of the measured kernels of a group, with their tiles told in one way; columns of shape (n,).
+
+    ln_error     ln(measured / equations)
+    left_out     |ln(measured / prediction)| when the kernel was left out of the fit
+    fading       how far these carry
+    near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
+    beyond       90 % half width for work beyond the largest [ln]
+    beyond_octaves  how far beyond the largest work that was tested [octave]; farther out it grows as a random walk does
+    """
+
+    ln_error: Array
+    left_out: Array
+    fading: Fading
+    near: float
+    far: float
+    beyond: float
+    beyond_octaves: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResidualTier:
-    """Measured kernels of one group, columns of shape (n,).
+    """Measured kernels of one group.
 
     fields       shape fields, each with its weight
     points       (n, f) weighted log2 of these fields
-    ln_error     ln(measured / equations)
-    left_out     |ln(measured / prediction)| when the kernel was left out of the fit
     largest_work the largest work among them
-    near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
-    beyond       90 % half width for work beyond the largest [ln]
+    predicted    errors with tiles as a prediction has them
+    named        errors with the tiles that kernel names tell; None where these were not used
     """
 
     fields: tuple[tuple[str, float], ...]
     points: Array
-    ln_error: Array
-    left_out: Array
     largest_work: float
-    near: float
-    far: float
-    beyond: float
+    predicted: TierErrors
+    named: TierErrors | None
 
 
 def shape_points(operators: Sequence[Operator]) -> Array:
@@ -80,7 +110,10 @@ def shape_points(operators: Sequence[Operator]) -> Array:
 
 def tier_points(tier: ResidualTier, operators: Sequence[Operator]) -> Array:
     """Weighted log2 of the fields that a tier compares, shape (n, f)."""
-    shapes = np.array([[operator[name] for name, _ in tier.fields] for operator in operators], dtype=np.float64)
+    try:
+        shapes = np.array([[operator[name] for name, _ in tier.fields] for operator in operators], dtype=np.float64)
+    except (KeyError, ValueError) as error:
+        raise BundleError(f"the bundle's residuals name a field that kernels of {operators[0].family} lack ({error}); fit again") from error
     return _weighted_log(shapes, tier.fields)
 
 
@@ -109,7 +142,14 @@ def _work(operator: Operator) -> float:
 
 
 def tier_from_document(document: Mapping[str, Any]) -> ResidualTier:
-    """The tier in a bundle; its arrays are built once."""
+    """The tier in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
+    try:
+        return _remembered(document)
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
+
+
+def _remembered(document: Mapping[str, Any]) -> ResidualTier:
     try:
         return _cached_tier(document)
     except TypeError:  # plain dictionaries cannot be remembered
@@ -121,36 +161,90 @@ def _tier(document: Mapping[str, Any]) -> ResidualTier:
     count = len(document["ln_error"])
     sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
     shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
+    named = document.get("named")
+    if not count or not fields or shapes.min() < 0.0 or not all(np.isfinite(weight) for _, weight in fields):
+        raise ValueError("shapes must be numbers of 0 or more")
     return ResidualTier(
         fields=fields,
-        points=_weighted_log(shapes, fields),
-        ln_error=np.array(document["ln_error"], dtype=np.float64),
-        left_out=np.array(document["left_out"], dtype=np.float64),
-        **{name: float(document[name]) for name in ("largest_work", "near", "far", "beyond")},
+        points=_weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields),
+        largest_work=_positive(document["largest_work"]),
+        predicted=_errors(document, count),
+        named=None if named is None else _errors(named, count),
     )
+
+
+def _errors(document: Mapping[str, Any], count: int) -> TierErrors:
+    fading = Fading(reach=_positive(document.get("reach", USUAL_REACH)), beyond_share=float(document.get("beyond_share", 1.0)))
+    return TierErrors(
+        ln_error=_column(document["ln_error"], count),
+        left_out=_column(document["left_out"], count),
+        fading=fading,
+        near=_positive(document["near"]),
+        far=_positive(document["far"]),
+        beyond=_positive(document["beyond"]),
+        beyond_octaves=_positive(document.get("beyond_octaves", np.inf)),
+    )
+
+
+SMALLEST_SIZE: Final = 1e-300
+"""In place of a size of 0, whose logarithm is none."""
+
+
+def _column(values: Any, count: int) -> Array:
+    column = np.broadcast_to(np.array(values, dtype=np.float64), count)
+    if not np.isfinite(column).all():
+        raise ValueError("errors must be finite")
+    return column
+
+
+def _positive(value: Any) -> float:
+    number = float(value)
+    if not number >= 0.0:
+        raise ValueError(f"{number!r} must not be negative")
+    return max(number, SMALLEST_SIZE)
 
 
 _cached_tier = lru_cache(maxsize=256)(_tier)
 
 
-def corrections(tier: ResidualTier, points: Array, work: Array) -> tuple[Array, Array]:
-    """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,)."""
+def corrections(tier: ResidualTier, points: Array, work: Array, named: BoolArray | None = None) -> tuple[Array, Array]:
+    """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,).
+
+    named (q,): kernels whose tile a name told; None: none.
+    """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS)
-    beyond = work > tier.largest_work
-    correction = weighted_error(distance, tier.ln_error[index], beyond)
-    sigma = SPREAD_OFFSET + tier.left_out[index].mean(axis=1)
-    half = np.where(distance[:, 0] <= FAR, tier.near, tier.far) * sigma
-    half = np.where(beyond, np.maximum(half, tier.beyond), half)
+    excess = np.log2(work / tier.largest_work)
+    correction, deviation = _corrected(tier.predicted, distance, index, excess)
+    if named is not None and tier.named is not None and named.any():
+        own = np.flatnonzero(named)
+        correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own])
+    return correction, deviation
+
+
+def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> tuple[Array, Array]:
+    correction = faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
+    sigma = SPREAD_OFFSET + errors.left_out[index].mean(axis=1)
+    half = np.where(distance[:, 0] <= FAR, errors.near, errors.far) * sigma
+    outer = errors.beyond * np.sqrt(np.maximum(excess / errors.beyond_octaves, 1.0))
+    half = np.where(excess > 0.0, np.maximum(half, outer), half)
     return correction, half / NORMAL_90
 
 
-def weighted_error(distance: Array, ln_error: Array, beyond: BoolArray) -> Array:
-    """r of rows of neighbours, nearest first, shape (q, k) → (q,)."""
+def neighbour_error(distance: Array, ln_error: Array) -> Array:
+    """Weighted mean error of neighbours, nearest first, shape (q, k) → (q,)."""
     distance, ln_error = distance[:, :NEIGHBOURS], ln_error[:, :NEIGHBOURS]
     weight = (distance + SOFTENING) ** -3.0
-    raw = (weight * ln_error).sum(axis=1) / weight.sum(axis=1) * np.exp(-((distance[:, 0] / REACH) ** 2))
-    bound = np.where(beyond, LARGEST_CORRECTION_BEYOND, LARGEST_CORRECTION)
-    result: Array = np.clip(raw, -bound, bound)
+    mean: Array = (weight * ln_error).sum(axis=1) / weight.sum(axis=1)
+    return mean
+
+
+def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array:
+    """r, shape (q,): what is left of the neighbours' error at a distance of the nearest [octave].
+
+    excess (q,): how far the work lies beyond the largest measured [octave]; negative inside.
+    """
+    share = np.where(excess > 0.0, fading.beyond_share, 1.0) * np.exp(-((distance / fading.reach) ** 2))
+    result: Array = np.clip(share * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
     return result
 
 
@@ -165,11 +259,15 @@ def nearest(points: Array, queries: Array, count: int) -> tuple[Array, Any]:
 
 
 def log_corrections(
-    operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]
+    operators: Sequence[Operator],
+    groups: Sequence[str | None],
+    residuals: Mapping[str, Mapping[str, Any]],
+    named: BoolArray | None = None,
 ) -> tuple[Array, Array]:
     """Corrections and standard deviations of ln(time) of operators, shapes (n,).
 
     groups: the group that served each operator.  Without a tier for that very group: no correction, deviation nan.
+    named (n,): kernels whose tile a name told; None: none.
     """
     correction = np.zeros(len(operators))
     deviation = np.full(len(operators), np.nan)
@@ -180,5 +278,6 @@ def log_corrections(
     for group, index in members.items():
         chosen = [operators[i] for i in index]
         tier = tier_from_document(residuals[group])
-        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen))
+        own = None if named is None else named[index]
+        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen), own)
     return correction, deviation

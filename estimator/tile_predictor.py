@@ -1,4 +1,6 @@
-"""Which tile a library takes for a matrix product: a decision tree learnt from kernel names, as plain arrays.
+"""Which tile a library takes for a matrix product, learnt from kernel names: a decision tree, or a choice by time and liking.
+
+A choice is described in `estimator.tile_choice`; a tree is a table of plain arrays.
 
 Features are base-2 logarithms of the shape and of the work per SM.  A node tests `feature` against `threshold` (at most:
 `left`, else `right`); a leaf has feature −1 and names its tile and split.
@@ -14,6 +16,7 @@ from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix, matrix_columns
 from estimator.quantities import Array, IntArray
+from estimator.tile_choice import KIND, choice_from_document, chosen_tiles
 from estimator.workload import Operator
 
 FEATURES: Final = ("batch", "m", "n", "k", "outputs_per_sm", "aspect")
@@ -63,10 +66,13 @@ def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:
     return node
 
 
-def predicted_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, Mapping[str, Any]]) -> KnownTiles | None:
-    """Tiles of matrix products whose group has a tree, nan elsewhere; None where no group has one.
+def predicted_tiles(
+    operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, Mapping[str, Any]], coefficients: Array
+) -> KnownTiles | None:
+    """Tiles of matrix products whose group has a predictor, nan elsewhere; None where no group has one.
 
-    predictors: trees by group, looked up by the longest prefix of an operator's group.
+    predictors: by group, looked up by the longest prefix of an operator's group; coefficients (n, ·): rows as from
+    `coefficient_rows`, by which a choice compares times.
     """
     if not predictors:
         return None
@@ -78,7 +84,16 @@ def predicted_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictors: Map
         if group is not None:
             members.setdefault(group, []).append(i)
     for group, index in members.items():
-        tree = tree_from_document(predictors[group])
-        leaf = tree_leaves(tree, tile_features([operators[i] for i in index], gpu))
-        tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = tree.tile_m[leaf], tree.tile_n[leaf], tree.split[leaf]
+        found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
+        tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
     return tiles
+
+
+def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: Mapping[str, Any], coefficients: Array) -> KnownTiles:
+    """Tiles of matrix products by the predictor of their group, columns of shape (n,).  coefficients: (n, ·) rows, or one for all."""
+    if predictor.get("kind") == KIND:
+        taken = chosen_tiles(matrix_columns(operators, gpu), choice_from_document(predictor), gpu, coefficients)
+        return KnownTiles(tile_m=taken.tile_m, tile_n=taken.tile_n, split=taken.split)
+    tree = tree_from_document(predictor)
+    leaf = tree_leaves(tree, tile_features(operators, gpu))
+    return KnownTiles(tile_m=tree.tile_m[leaf], tile_n=tree.tile_n[leaf], split=tree.split[leaf])

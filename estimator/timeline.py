@@ -22,11 +22,15 @@ _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
 _SERIAL_COLUMNS: Final = column_index(SERIAL)
 _TERMS: Final = max(OVERLAPPED_TERM) + 1
 _TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
-_CLOCKED_TERM: Final = np.array([OVERLAPPED_CLOCKED[OVERLAPPED_TERM.index(t)] for t in range(_TERMS)])
+_CLOCKED_MATRIX: Final = _TERM_MATRIX * np.array(OVERLAPPED_CLOCKED)[:, None]
+_CONSTANT_MATRIX: Final = _TERM_MATRIX - _CLOCKED_MATRIX
+_MIXED: Final = OVERLAPPED_TERM[OVERLAPPED.index("wait")]
+_PURE: Final = [t for t in range(_TERMS) if t != _MIXED]
 _CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED)
 _MATH: Final = OVERLAPPED.index("math")
 _DRAM: Final = OVERLAPPED.index("dram")
-_DRAM_COLUMNS: Final = [OVERLAPPED.index("dram"), OVERLAPPED.index("dram_activations")]
+_DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
+_EPILOGUE: Final = SERIAL.index("epilogue")
 _TINY: Final = 1e-300
 
 
@@ -72,20 +76,24 @@ def dram_share(coefficients: Array, ratio: Array) -> Array:
     return result
 
 
-def norm_parts(phases: Phases, coefficients: Array, math_clocks: Array, ratio: Array | None = None) -> tuple[Array, Array, Array, Array]:
+def norm_parts(
+    phases: Phases, coefficients: Array, math_clocks: Array, ratio: Array | None = None
+) -> tuple[Array, Array, Array, Array, Array]:
     """λ-weighted parts of the timeline, ready for any clock; `ratio` as from `warm_ratio`, None where all is cold.
 
-    Returns (terms, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (...,), (...,), (...,);
-    clocked terms are in SM clocks, the others in seconds.
+    Returns (term clocks, term seconds, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (..., 6),
+    (...,), (...,), (...,).
     """
     weighted = coefficients[..., _OVERLAPPED_COLUMNS] * phases.overlapped
     weighted[..., _MATH] = coefficients[..., _MATH] * math_clocks
     if ratio is not None:
         weighted[..., _DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
-    terms = weighted @ _TERM_MATRIX
     serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
+    if ratio is not None:
+        serial[..., _EPILOGUE] *= dram_share(coefficients, ratio)
     return (
-        terms,
+        weighted @ _CLOCKED_MATRIX,
+        weighted @ _CONSTANT_MATRIX,
         coefficients[..., COLUMN["exponent"]],
         serial[..., _CLOCKED_SERIAL].sum(axis=-1),
         serial[..., ~_CLOCKED_SERIAL].sum(axis=-1),
@@ -97,10 +105,10 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 
     phases, coefficients: (..., ·); sm_clock_hz and ratio (as from `warm_ratio`; None: all cold): broadcastable to (...,).
     """
-    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients), ratio)
+    math_clocks = effective_math_clocks(phases, coefficients)
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, math_clocks, ratio)
     clock = np.asarray(sm_clock_hz, dtype=np.float64)
-    seconds = np.where(_CLOCKED_TERM, terms / clock[..., None], terms)
-    joined = p_norm(seconds, exponent) * coefficients[..., COLUMN["strided"]]
+    joined = p_norm(clocks / clock[..., None] + constant_s, exponent) * coefficients[..., COLUMN["strided"]]
     result: Array = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
     return result
 
@@ -130,20 +138,25 @@ def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
 def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array | None = None) -> Array:
     """GPU time of kernels at several clocks [s], shape (n, c), from (n, ·) phases, (c,) clocks and (n,) `ratio` (as `warm_ratio`).
 
-    The terms of a kernel are raised to its p once; a clock then costs one power.
+    The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
     """
-    terms, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, effective_math_clocks(phases, coefficients), ratio)
+    math_clocks = effective_math_clocks(phases, coefficients)
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, math_clocks, ratio)
     reference = float(sm_clock_hz.mean())
-    seconds = np.where(_CLOCKED_TERM, terms / reference, terms)
-    top = np.maximum(_largest(seconds), _TINY)
-    powers = (seconds / top[:, None]) ** exponent[:, None]
-    clocked = powers[:, _CLOCKED_TERM].sum(axis=-1)
-    constant = powers[:, ~_CLOCKED_TERM].sum(axis=-1)
+    top = np.maximum(_largest(clocks / reference + constant_s), _TINY)
+    mixed = np.flatnonzero(constant_s[:, _MIXED] > 0.0)
+    parts = clocks / (reference * top[:, None])
+    parts[mixed, _MIXED] = 0.0
+    clocked = (parts ** exponent[:, None]).sum(axis=-1)
+    constant = ((constant_s[:, _PURE] / top[:, None]) ** exponent[:, None]).sum(axis=-1)
     ratio = reference / sm_clock_hz
     if exponent.size and np.ptp(exponent) == 0:  # one p for all: one row of powers instead of a table
         scaled = clocked[:, None] * (ratio ** exponent[0])[None, :]
     else:
         scaled = clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio)[None, :])
+    if len(mixed):
+        seconds = clocks[mixed, _MIXED, None] / sm_clock_hz + constant_s[mixed, _MIXED, None]
+        scaled[mixed] += (seconds / top[mixed, None]) ** exponent[mixed, None]
     joined = (top * coefficients[:, COLUMN["strided"]])[:, None] * (scaled + constant[:, None]) ** (1.0 / exponent[:, None])
     fixed = (coefficients[:, COLUMN["epsilon_s"]] + serial_s)[:, None]
     result: Array = fixed + joined + serial_clocks[:, None] / sm_clock_hz[None, :]

@@ -11,9 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle_content import Bundle
+from estimator.coefficients import group_key
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
+from estimator.spread import ENOUGH_FAMILIES
 from fitter.diagnostics import fit_warnings
 from fitter.drafts import Draft, draft_from_rows
 from fitter.errors import CalibrationError
@@ -29,6 +31,8 @@ from fitter.export import (
     provenance_of,
     sensor_of,
 )
+from fitter.instructions_section import instruction_section, prior_bundle
+from fitter.residual_tier import FEWEST_POINTS
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section, with_gain_std
@@ -83,11 +87,16 @@ def calibrate(
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
     Raises CalibrationError where there is nothing to fit.
     """
-    if selection.kernels is None and selection.workloads is None:
+    only_instructions = selection.kernels is None and selection.workloads is None
+    if only_instructions and selection.instructions is None:
         raise CalibrationError("no rows to fit")
+    energies, remarks = instruction_section(selection, gpu)
     board = board_knowledge(selection, gpu)
     progress("fitting all rows")
-    found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
+    if only_instructions:
+        found = Draft(bundle=prior_bundle(gpu), kernel_fit=None)
+    else:
+        found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
     held_out = _held_out(selection, gpu, board.tables, found, seed, holdout, progress)
     draft = found.bundle
     selection = with_rejected(selection, found.rejected)
@@ -106,14 +115,15 @@ def calibrate(
         idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, gpu),
+        instruction_energies=energies,
         uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed),
     )
     held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
     errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
-    warnings = fit_warnings(errors)
+    warnings = (*fit_warnings(errors), *remarks)
     documents = tuple(row.document() for row in errors)
     return Calibration(
-        bundle=replace(bundle, errors=documents, notes=(*_prior_notes(bundle), *warnings)),
+        bundle=replace(bundle, errors=documents, notes=(*_prior_notes(bundle), *selection.notes, *warnings)),
         selection=selection,
         errors=errors,
         held_out=held_out,
@@ -155,10 +165,13 @@ def _uncertainty(
     """The `uncertainty` section: of kernel groups and of whole workloads, from rows left out of fits."""
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if selection.workloads is not None and "workloads" in held_out:
-        for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed).items():
+        for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed, draft.bundle).items():
             stated[quantity].update(values)
-    if draft.group_std:
-        stated["latency"]["groups"] = dict(draft.group_std)
+        if draft.kernel_fit is not None:  # measured kernels know their time whatever models use them
+            used = stated["latency"]["families_by_group"]
+            stated["latency"]["families_by_group"] = used | dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)
+    if draft.group_std and draft.kernel_fit is not None:
+        stated["latency"]["groups"] = {key: _of_few(std, _distinct(selection, key)) for key, std in draft.group_std.items()}
     if selection.kernels is not None and "kernels" in held_out:
         prediction = held_out["kernels"]
         groups = served_groups(draft.bundle, selection.kernels)
@@ -184,8 +197,26 @@ def _group_scales(groups: list[str | None], measured: Array, predicted: Array, p
         seen = np.array(values)
         root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
         quantile = float(np.quantile(seen, 0.9)) / NORMAL_90
-        scales[group] = root if len(seen) < PRIOR_KERNELS else 0.5 * (root + quantile)
+        scales[group] = _of_few(root, len(seen)) if len(seen) < PRIOR_KERNELS else 0.5 * (root + quantile)
     return scales
+
+
+def _distinct(selection: Selection, group: str) -> int:
+    """Different kernels among the rows of a group and its classes."""
+    rows = selection.kernels
+    if rows is None:
+        return 0
+    keys = (group_key(rows.operators[i]) for i in np.unique(rows.operator_index).tolist())
+    return sum(key == group or key.startswith(f"{group}.") for key in keys)
+
+
+FEW_KERNELS_STD: Final = 0.35
+"""What one kernel leaves open about the others of its group [ln]; 20 kernels of published tables left 8 to 12 %, as 1/√n says."""
+
+
+def _of_few(std: float, count: int) -> float:
+    """A standard deviation seen on few kernels, with what so few leave open about others; that of many as it is."""
+    return float(np.hypot(std, FEW_KERNELS_STD / np.sqrt(max(count, 1)))) if count < FEWEST_POINTS else std
 
 
 def _with_stated(kind: str, prediction: Prediction, bundle: Bundle, selection: Selection) -> Prediction:

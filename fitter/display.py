@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from estimator.bundle_content import Bundle
 from estimator.frozen import thaw
+from fitter.errors import FitterError
+from fitter.instructions_display import instruction_lines
 from fitter.releases import differences
 from fitter.rows import Selection, count_reasons, reason_meaning
 from fitter.validation import ErrorRow
@@ -29,6 +31,25 @@ def selection_lines(selection: Selection) -> list[str]:
             kept = "; latency kept" if reason in power_only else ""
             lines.append(f"  {count:6,}  {reason}: {reason_meaning(reason)}{kept}")
     return lines
+
+
+def missing_workload_lines(selection: Selection) -> list[str]:
+    """A line for each workload file that rows name and that could not be read, with the rows."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for row in selection.rejected:
+        if row.reason == "MISSING_WORKLOAD":
+            rows.setdefault((row.source, row.detail), []).append(row.row)
+    lines = []
+    for (source, detail), numbers in list(rows.items())[:MOST_LINES]:
+        shown = ", ".join(str(number) for number in numbers[:MOST_LINES]) + (", …" if len(numbers) > MOST_LINES else "")
+        lines.append(f"{source} row{'s' if len(numbers) > 1 else ''} {shown}: {detail}")
+    if len(rows) > MOST_LINES:
+        lines.append(f"{len(rows) - MOST_LINES} further workload files could not be read; -v names their rows")
+    return lines
+
+
+MOST_LINES: Final = 5
+"""Files, and rows of each, that are named unasked."""
 
 
 def error_table(rows: Sequence[ErrorRow]) -> list[str]:
@@ -77,20 +98,24 @@ def show_lines(bundle: Bundle) -> list[str]:
             lines.append(f"    C {name:18} {farad * 1e9:.4g} ± {power.capacitance_std_f.get(name, nan) * 1e9:.2g} nF")
         lines.append(f"    {'busy':20} {power.busy_w:.3g} ± {power.busy_std_w:.2g} W")
         lines.append(f"    {'active':20} {power.active_w:.3g} ± {power.active_std_w:.2g} W")
-    return lines
+    return [*lines, *instruction_lines(bundle)]
 
 
 def _stored_errors(bundle: Bundle) -> list[str]:
     if not bundle.errors:
         return ["no held-out errors"]
-    lines = ["held-out errors [%]: mape / median / p95 / bias"]
-    for row in bundle.errors:
-        parts = [f"  {row['family']} {row['operator']} {row['precision']} (n {row['n']})"]
-        for quantity in ("latency", "power"):
-            if row[quantity]:
-                parts.append(f"{quantity} " + " / ".join(f"{row[quantity][name]:.2f}" for name in FIGURES))
-        lines.append("  ".join(parts))
-    return lines
+    try:
+        return ["held-out errors [%]: mape / median / p95 / bias", *(_stored_error(row) for row in bundle.errors)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FitterError(f"bundle {bundle.name}: its held-out errors are damaged ({error}); fit again") from error
+
+
+def _stored_error(row: Mapping[str, Any]) -> str:
+    parts = [f"  {row['family']} {row['operator']} {row['precision']} (n {row['n']})"]
+    for quantity in ("latency", "power"):
+        if row[quantity]:
+            parts.append(f"{quantity} " + " / ".join(f"{row[quantity][name]:.2f}" for name in FIGURES))
+    return "  ".join(parts)
 
 
 def show_document(bundle: Bundle) -> dict[str, Any]:
@@ -121,6 +146,7 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
         "capacitance_f": {}
         if bundle.power is None
         else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
+        "instruction_energies": thaw(bundle.instruction_energies),
         "errors": thaw(bundle.errors),
         "notes": list(bundle.notes),
     }

@@ -16,7 +16,7 @@ from estimator.gpu import ClockTable, GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array
 from estimator.workload import FAMILY_FIELDS, Operator
-from fitter.rows import Selection
+from fitter.rows import Dataset, Selection
 
 REFERENCE_CLOCK_MHZ: Final = 900.0
 """Clock at which coefficients of power are stated where the data do not suggest another [MHz]."""
@@ -52,7 +52,11 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
             clocks = (np.array(measured.sm_clock_mhz), np.array(voltage.sm_clock_mhz))
             voltage_std = tuple(np.interp(clocks[1], clocks[0], std_v).tolist()) if np.isfinite(std_v).all() else None
     tables = BoardTables(
-        voltage_v=voltage, idle_w=idle, reference_clock_mhz=reference_clock_mhz(selection, gpu), power_limit_w=gpu.power_limit_w
+        voltage_v=voltage,
+        idle_w=idle,
+        reference_clock_mhz=reference_clock_mhz(selection, gpu),
+        power_limit_w=gpu.power_limit_w,
+        idle_temperature_c=temperature,
     )
     return BoardKnowledge(tables=tables, idle_std_w=idle_std, idle_temperature_c=temperature, voltage_std_v=voltage_std)
 
@@ -140,10 +144,22 @@ def gain_std(selection: Selection) -> float:
     return max(found)
 
 
+def has_meter(dataset: Dataset) -> bool:
+    """Whether a meter stood beside the sensor of a data set, so that the sensor's gain is known."""
+    return _known_gain(_object(dataset.metadata.get("sensor"))) is not None
+
+
 def _gain_std(sensor: Mapping[str, Any]) -> float:
+    known = _known_gain(sensor)
+    return UNKNOWN_GAIN_STD if known is None else known
+
+
+def _known_gain(sensor: Mapping[str, Any]) -> float | None:
+    """Relative standard deviation of a sensor's gain, None where no meter told the gain."""
     gain, std = sensor.get("gain"), sensor.get("gain_std")
-    known = isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0
-    return float(std) / float(gain) if known else UNKNOWN_GAIN_STD  # type: ignore[arg-type]
+    if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0:
+        return float(std) / float(gain)
+    return None
 
 
 def board_uuid(selection: Selection) -> str:

@@ -2,17 +2,18 @@
 
 Rows are left out fold by fold, the whole chain (equations, tiles, residual tier) is fitted to the rest, and the errors
 on the fold set the scale around each shape.  Normalised by it they have quantiles that hold inside the measured shapes;
-work beyond the largest is judged by forecasting the largest tenth from the rest.
+work beyond the largest is judged by forecasting the largest tenth, and the largest quarter, from the rest.
 Source: split conformal prediction normalised by a local scale (Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from estimator.quantities import Array, IntArray
-from estimator.residuals import FAR, NORMAL_90, SPREAD_NEIGHBOURS, SPREAD_OFFSET
-from fitter.residual_tier import ShapeErrors, neighbours
+from estimator.residuals import FAR, NORMAL_90, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
+from fitter.residual_tier import Forecast, ShapeErrors, neighbours
 
 FOLDS: Final = 4
 
@@ -23,8 +24,15 @@ FEWEST_FAR: Final = 30
 FAR_WIDENING: Final = 1.3
 """With fewer far kernels than that their quantile is the near one times this."""
 
-EXTRAPOLATED_SHARE: Final = 0.1
-"""Share of the largest kernels that is forecast from the rest."""
+EXTRAPOLATED_SHARES: Final = (0.1, 0.25)
+"""Shares of the largest kernels that are forecast from the rest."""
+
+NEXT_GROWTH: Final = 1.2
+"""A forecast beyond all data goes farther than those that could be tested: the quantile grew by this factor from the first
+share to the second (median over published tables of matrix, attention and vector kernels) [1]."""
+
+TESTED_QUANTILE: Final = 0.9
+"""Quantile of the tested distances beyond the largest work up to which the interval holds unchanged."""
 
 
 def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
@@ -33,26 +41,41 @@ def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
     return fold
 
 
-def largest_rows(shapes: ShapeErrors) -> IntArray:
-    """The rows of the largest work, a tenth of all shapes; none where the shapes do not differ."""
-    bound = np.quantile(shapes.work, 1.0 - EXTRAPOLATED_SHARE)
+def largest_rows(shapes: ShapeErrors, share: float) -> IntArray:
+    """The rows of the largest work, a share of all shapes; none where the shapes do not differ."""
+    bound = np.quantile(shapes.work, 1.0 - share)
     return np.flatnonzero(shapes.work[shapes.index] > bound)
 
 
-def interval_quantiles(shapes: ShapeErrors, left_out: Array, distance: Array, forecast: Array) -> tuple[float, float, float]:
-    """(near, far, beyond) of `estimator.residuals.ResidualTier`.
+def interval_quantiles(
+    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None
+) -> tuple[float, float, float, float]:
+    """(near, far, beyond, beyond_octaves) of `estimator.residuals.TierErrors`.
 
-    left_out, distance (rows,): |ln error| when left out, and the distance of the nearest shape in the fit then;
-    forecast: |ln error| of the largest rows when forecast from the rest, empty where there was no such test.
+    left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows
+    forecast from the rest, empty where there was no such test.
     """
-    error = shapes.mean(left_out)
+    error = np.abs(left_out.errors(fading))
+    mean = shapes.mean(error)
     _, index = neighbours(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
-    sigma = SPREAD_OFFSET + error[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + error
-    ratio = left_out / sigma[shapes.index]
-    near_rows = distance <= FAR
+    sigma = SPREAD_OFFSET + mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + mean
+    ratio = error / sigma[shapes.index]
+    near_rows = left_out.distance <= FAR
     near = _quantile(ratio[near_rows]) if near_rows.any() else _quantile(ratio)
     far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
-    return near, max(far, near), _quantile(forecast) if len(forecast) else NORMAL_90 * float(np.sqrt(np.mean(left_out**2)))
+    tested = [rows for rows in largest if len(rows.bare)]
+    if not tested:
+        return near, max(far, near), NORMAL_90 * float(np.sqrt(np.mean(error**2))), UNTESTED_OCTAVES
+    beyond = NEXT_GROWTH * max(_quantile(np.abs(rows.errors(fading))) for rows in tested)
+    octaves = max(float(np.quantile(rows.excess, TESTED_QUANTILE)) for rows in tested)
+    return near, max(far, near), beyond, max(octaves, LEAST_OCTAVES)
+
+
+UNTESTED_OCTAVES: Final = 1.0
+"""Where no forecast was tested the interval holds this far beyond the largest work [octave]."""
+
+LEAST_OCTAVES: Final = 0.5
+"""Forecasts of work hardly beyond the largest say this much [octave]."""
 
 
 def _quantile(values: Array) -> float:

@@ -13,7 +13,7 @@ from estimator.kernels.registry import KnownTiles, is_matrix
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator
 from fitter.kernel_latency import GroupFit
-from fitter.kernel_section import KernelSection, SectionFit, SectionRows, with_widest_split
+from fitter.kernel_section import KernelSection, SectionFit, SectionRows, class_priors, with_widest_split
 from fitter.priors import FLOOR_WIDTH, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, around, kernel_priors
 from fitter.refinement import refine_section
 from fitter.residual_tier import FEWEST_POINTS
@@ -75,8 +75,12 @@ def fit_kernel_groups(
     operators = rows.row_operators()
     parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
     floor_s = common_floor_s(parts)
-    known = _pooled(rows, operators, gpu, seed, floor_s) | dict(sibling or {})
-    results = [_fit_part(part, gpu, seed, tiles, known, refine, floor_s) for part in parts]
+    pooled = _pooled(rows, operators, gpu, seed, floor_s)
+    known = {family: fit.coefficients for family, fit in pooled.items()} | dict(sibling or {})
+    if POOL_LEADER in known:
+        known = dict.fromkeys(LED_SECTIONS, known[POOL_LEADER]) | known
+    common = _host_prior(floor_s) | _knee_priors(pooled)
+    results = [_fit_part(part, gpu, seed, tiles, known, refine, common) for part in parts]
     equations, left_out = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     rejected: list[RejectedRow] = []
     for part, result in zip(parts, results, strict=True):
@@ -150,16 +154,21 @@ def common_floor_s(parts: list[_Part]) -> float | None:
     """
     shortest = min(float(part.rows.latency_s.min()) for part in parts)
     near = [int((part.rows.latency_s < COMMON_FLOOR_BAND * shortest).sum()) for part in parts]
-    return shortest if sum(count >= COMMON_FLOOR_ROWS for count in near) >= COMMON_FLOOR_SECTIONS else None
+    shown = sum(near) >= COMMON_FLOOR_ROWS and sum(count > 0 for count in near) >= COMMON_FLOOR_SECTIONS
+    return shortest if shown else None
 
 
 COMMON_FLOOR_BAND: Final = 1.02
-COMMON_FLOOR_ROWS: Final = 3
+COMMON_FLOOR_ROWS: Final = 9
 COMMON_FLOOR_SECTIONS: Final = 3
-"""So many rows of so many sections within this factor of the shortest time of all are a floor, and no coincidence."""
+"""So many rows, from so many sections, within this factor of the shortest time of all are a floor, and no coincidence."""
 
 POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
 """Families whose kernels obey one set of coefficients but for their element weights: each section starts from all of them."""
+
+POOL_LEADER: Final = "elementwise"
+LED_SECTIONS: Final = ("norm.batchnorm",)
+"""Sections that belong to another family by name, and to this one by their kernels: inference only scales and shifts."""
 
 POOL_NARROWING: Final = 0.4
 """Widths of a section's priors around its family's coefficients, in widths of the general priors, where it has few kernels."""
@@ -168,16 +177,37 @@ POOL_ROWS: Final = 100.0
 """With many more kernels than this a section goes its own way."""
 
 
-def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, floor_s: float | None) -> dict[str, dict[str, float]]:
-    """Coefficients of whole families, around which their sections are then fitted; sections with few kernels need them."""
-    found: dict[str, dict[str, float]] = {}
+KNEE_FAMILIES: Final = ("elementwise", "copy", "norm", "softmax")
+"""Families that show the L2's knee, clearest first: their time is that of DRAM."""
+
+KNEE_NARROWEST: Final = 0.05
+"""A knee is not known better than this [ln]."""
+
+
+def _host_prior(floor_s: float | None) -> dict[str, Prior]:
+    return {} if floor_s is None else {"floor_s": Prior(centre=floor_s, width=FLOOR_WIDTH / 2.0)}
+
+
+def _knee_priors(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
+    """Priors of the L2's knee, which belongs to the board: as the family says that shows it clearest, where one does."""
+    for family in KNEE_FAMILIES:
+        fit = pooled.get(family)
+        if fit is not None and fit.identified.get("l2_knee"):
+            names = ("l2_knee", "l2_knee_exponent")
+            return {name: Prior(centre=fit.coefficients[name], width=max(fit.ln_std[name], KNEE_NARROWEST)) for name in names}
+    return {}
+
+
+def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, floor_s: float | None) -> dict[str, GroupFit]:
+    """Fits of whole families, around which their sections are then fitted; sections with few kernels need them."""
+    found: dict[str, GroupFit] = {}
     for family in POOLED_FAMILIES:
         index = np.array([i for i, operator in enumerate(operators) if operator.family == family], dtype=np.int64)
         if len({section_key(operators[i]) for i in index}) < 2:
             continue
         part = _Part(family, index, rows, operators, gpu)
-        fit = _section(part, gpu, seed, "auto", {}, floor_s).fit(np.arange(len(index)))
-        found[family] = dict(fit.groups[family].coefficients)
+        fit = _section(part, gpu, seed, "auto", {}, _host_prior(floor_s)).fit(np.arange(len(index)))
+        found[family] = fit.groups[family]
     return found
 
 
@@ -188,9 +218,9 @@ def _fit_part(
     tiles: TileSource,
     sibling: Mapping[str, Mapping[str, float]],
     refine: bool,
-    floor_s: float | None,
+    common: Mapping[str, Prior],
 ) -> _Result:
-    section = _section(part, gpu, seed, tiles, sibling, floor_s)
+    section = _section(part, gpu, seed, tiles, sibling, common)
     everything = np.arange(len(part.rows))
     fit = section.fit(everything)
     equations = section.predict(fit, everything)
@@ -202,7 +232,7 @@ def _fit_part(
     std = {key: float(np.sqrt(np.mean(error[trusted] ** 2))) for key in fit.groups}
     left_out = equations
     if refine and len({part.rows.operators[i] for i in trusted}) >= FEWEST_POINTS:
-        refined = refine_section(section, fit, error, trusted, seed)
+        refined = refine_section(section, fit, trusted, seed)
         tiers, std = refined.tiers, std | dict(refined.std)
         left_out = np.where(np.isfinite(refined.left_out), part.rows.latency_s * np.exp(-refined.left_out), equations)
     return _Result(
@@ -211,9 +241,9 @@ def _fit_part(
 
 
 def _section(
-    part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]], floor_s: float | None
+    part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]], common: Mapping[str, Prior]
 ) -> KernelSection:
-    """The section with its priors and the better of the two ways to tell a tile."""
+    """The section with its priors and the better of the two ways to tell a tile; `common` are priors of board and host."""
     first = part.rows.operators[0]
     matrix = bool(is_matrix([first])[0])
     on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
@@ -228,9 +258,11 @@ def _section(
     known = longest_prefix(part.key, sibling)
     if known is not None:
         pooled = 1.0 - (1.0 - POOL_NARROWING) * POOL_ROWS / (POOL_ROWS + len(part.rows))
-        priors = around(sibling[known], priors, pooled if known in POOLED_FAMILIES else SIBLING_NARROWING)
-    if floor_s is not None:
-        priors["floor_s"] = Prior(centre=floor_s, width=FLOOR_WIDTH / 2.0)
+        if known in (*POOLED_FAMILIES, *LED_SECTIONS):
+            priors = class_priors(sibling[known], priors, pooled)
+        else:
+            priors = around(sibling[known], priors, SIBLING_NARROWING)
+    priors |= {name: prior for name, prior in common.items() if name == "floor_s" or name in priors}
     if not matrix:
         return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
     named = float(np.isfinite(part.rows.known.tile_m).mean()) >= NAMED_SHARE
@@ -261,7 +293,7 @@ def _best(sections: list[KernelSection], seed: int) -> KernelSection:
     return sections[int(np.argmin(errors))]
 
 
-UNNAMED_WAYS: Final[tuple[Literal["free", "matched"], ...]] = ("free", "matched")
+UNNAMED_WAYS: Final[tuple[Literal["chosen", "free", "matched"], ...]] = ("chosen", "free", "matched")
 """Ways to tell the tile of a kernel without a name, beside the tree that learns from names."""
 
 MATCHED_SPLIT: Final = 16.0

@@ -162,6 +162,7 @@ def fit_group(
 
     start: coefficients from which to start in place of the priors' centres, where a similar fit is known.
     """
+    host_known = "floor_s" in priors
     priors = _with_host(problem, dict(priors))
     names = tuple(name for name, prior in priors.items() if prior.width >= FIXED_WIDTH)
     centre = coefficient_vector({name: prior.centre for name, prior in priors.items()})
@@ -176,7 +177,7 @@ def fit_group(
     spread = np.sqrt(np.diag(solution.covariance))
     identified = {name: bool(s < IDENTIFIED_SHRINKAGE * priors[name].width) for name, s in zip(names, spread, strict=True)}
     return GroupFit(
-        coefficients=_split_host(problem, coefficients),
+        coefficients=coefficients if host_known else _split_host(problem, coefficients),
         names=names,
         covariance=solution.covariance,
         identified=identified,

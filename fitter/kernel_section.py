@@ -10,11 +10,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from estimator.coefficients import Prior
+from estimator.coefficients import Prior, coefficient_vector
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles
 from estimator.quantities import Array, BoolArray, IntArray
-from estimator.tile_predictor import tile_features, tree_from_document, tree_leaves
+from estimator.tile_predictor import group_tiles
 from estimator.workload import Operator
 from fitter.kernel_latency import (
     EPSILON_WIDTH,
@@ -27,13 +27,18 @@ from fitter.kernel_latency import (
     weighted_loss,
 )
 from fitter.priors import FLOOR_WIDTH, around
+from fitter.tile_choice import fit_choice
 from fitter.tiles import fit_tiles
 
-Tiles = Literal["none", "free", "named", "matched"]
+Tiles = Literal["none", "free", "named", "chosen", "matched"]
 """Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from.
 
+"named" learns a decision tree, "chosen" how the library weighs time and its likings (`estimator.tile_choice`);
 "matched" takes coefficients from kernels with their named tiles, and predicts with the fastest candidate.
 """
+
+NAMED_WAYS: Final = frozenset({"named", "chosen", "matched"})
+"""Ways whose coefficients come from tiles that kernel names tell."""
 
 CLASS_NARROWING: Final = 0.5
 CLASS_NARROWING_PREFILL: Final = 0.8
@@ -83,7 +88,7 @@ class SectionRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFit:
-    """What a section's rows taught: coefficients of the section and of its classes, and the tree of its tiles, if any."""
+    """What a section's rows taught: coefficients of the section and of its classes, and the predictor of its tiles, if any."""
 
     groups: Mapping[str, GroupFit]
     tree: Mapping[str, Any] | None
@@ -103,7 +108,7 @@ class KernelSection:
         self.tiles = tiles
         self.seed = seed
         self.priors = dict(priors)
-        self.problem = _problem(rows, gpu, rows.known if tiles in ("named", "matched") else None, priors)
+        self.problem = _problem(rows, gpu, rows.known if tiles in NAMED_WAYS else None, priors)
         self.asked = _problem(rows, gpu, None, priors) if tiles == "matched" else self.problem
 
     def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
@@ -115,16 +120,22 @@ class KernelSection:
         tree = None
         if self.tiles == "named":
             tree = fit_tiles(rows.operators, self.gpu, rows.known, seed=self.seed)
+        elif self.tiles == "chosen":
+            tree = fit_choice(rows.operators, self.gpu, rows.known, groups[self.key].coefficients)
         return SectionFit(groups=groups, tree=tree)
 
-    def predict(self, fit: SectionFit, index: IntArray) -> Array:
-        """Times of the rows `index` [s], with tiles as a prediction without kernel names has them."""
+    def knows_names(self) -> bool:
+        """Whether coefficients come from tiles that kernel names tell."""
+        return self.tiles in NAMED_WAYS
+
+    def predict(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> Array:
+        """Times of the rows `index` [s], with tiles as a prediction without kernel names has them, or by these names."""
+        if named:
+            return class_seconds(self.problem.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
         if fit.tree is None:
             return class_seconds(self.asked.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
         rows = self.rows.select(index)
-        tree = tree_from_document(fit.tree)
-        leaf = tree_leaves(tree, tile_features(rows.operators, self.gpu))
-        known = KnownTiles(tile_m=tree.tile_m[leaf], tile_n=tree.tile_n[leaf], split=tree.split[leaf])
+        known = group_tiles(rows.operators, self.gpu, fit.tree, coefficient_vector(fit.groups[self.key].coefficients))
         return class_seconds(_problem(rows, self.gpu, known, self.priors), rows.leaves, self.key, fit)
 
     def _sample(self, train: IntArray) -> IntArray:

@@ -7,11 +7,11 @@ import numpy as np
 
 from estimator.coefficients import COLUMN, coefficient_rows, group_key
 from estimator.gpu import GpuSpec
-from estimator.kernel_prediction import kernel_events
+from estimator.kernel_prediction import kernel_load
 from estimator.kernels.registry import KnownTiles, lower
-from estimator.power import L2_CREDIT, busy_share, power_events
+from estimator.power import L2_CREDIT, power_events
 from estimator.quantities import HZ_PER_MHZ
-from estimator.timeline import warm_ratio, workload_seconds
+from estimator.timeline import workload_seconds
 from fitter.latency import group_table, run_kernels, run_seconds
 from fitter.power_solver import PowerRows
 from fitter.rows import KernelRows, WorkloadRows
@@ -35,9 +35,12 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, M
         power_w=keep.power_w,
         clock_mhz=keep.clock_mhz(gpu),
         event_rate=totals / latency_s[:, None],
+        warm_ratio=np.full(len(latency_s), np.inf),
         busy=np.minimum(gpu_s / latency_s, 1.0),
+        temperature_c=keep.temperature_c,
         weight=keep.weight,
         relative_std=np.zeros(len(latency_s)),
+        kind=np.array([f"model {workload.model_family}" for workload in keep.row_workloads()]),
     )
 
 
@@ -52,14 +55,17 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
     known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
     phases = lower(operators, gpu, coefficients, known).phases
-    events = kernel_events(phases, gpu, coefficients, warm_ratio(phases, gpu, keep.l2_warm))
+    load = kernel_load(phases, gpu, coefficients, keep.clock_mhz(gpu), keep.l2_warm, keep.latency_s)
     return PowerRows(
         power_w=keep.power_w,
-        clock_mhz=keep.clock_mhz(gpu),
-        event_rate=events / keep.latency_s[:, None],
-        busy=busy_share(keep.latency_s, phases.occupied),
+        clock_mhz=load.sm_clock_mhz,
+        event_rate=load.events / keep.latency_s[:, None],
+        warm_ratio=load.warm_ratio,
+        busy=load.busy,
+        temperature_c=keep.temperature_c,
         weight=np.where(keep.latency_s < HOST_BOUND_FLOORS * coefficients[:, COLUMN["floor_s"]], HOST_BOUND_WEIGHT, 1.0) * keep.weight,
         relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),
+        kind=np.array([f"{o.family}.{o.operator}{'.cuda' if o.cuda_cores else ''}" for o in operators]),
     )
 
 

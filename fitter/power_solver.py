@@ -4,15 +4,20 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from estimator.power import POWER_TERMS, OperatingPoint
-from estimator.quantities import Array
+from estimator.kernel_prediction import warm_events
+from estimator.power import LEAKAGE_EXPONENT, POWER_TERMS, OperatingPoint
+from estimator.quantities import Array, BoolArray
 
 PICO: Final = 1e-12
 
 STATIC_TERMS: Final = ("busy", "active")
 TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
+
+LEAKAGE: Final = len(TERMS)
+"""Column of leakage, after those of TERMS."""
 
 PRIOR: Final[dict[str, tuple[float, float]]] = {
     "dram": (45.0, 0.15),
@@ -30,6 +35,9 @@ PRIOR: Final[dict[str, tuple[float, float]]] = {
 DRAM's is tight: one clock cannot tell its memory part from its core part.  docs/model.md names the sources.
 """
 
+LEAKAGE_PRIOR: Final = (0.15, 1.0)
+"""The same of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
+
 PRIOR_WEIGHT: Final = 0.02
 """Relative error of one row against which the priors of a fit of `PRIOR_ROWS` rows are weighed."""
 
@@ -45,73 +53,82 @@ ROBUST_PASSES: Final = 4
 class PowerRows:
     """Power measurements as columns of shape (n,).
 
-    event_rate (n, 7) events of POWER_TERMS per second of the row's time; busy (n,) share of the time that SMs run;
-    relative_std the row's own measuring error, 0 where unknown.
+    event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold; warm_ratio working set in L2 sizes
+    of operands that are used again, infinite for others; busy share of the busy power that flows; temperature_c of the die,
+    nan where unknown; relative_std the row's own measuring error, 0 where unknown; kind what sort of kernel or model a row
+    is of: rows of one kind err alike.
     """
 
     power_w: Array
     clock_mhz: Array
     event_rate: Array
+    warm_ratio: Array
     busy: Array
+    temperature_c: Array
     weight: Array
     relative_std: Array
+    kind: NDArray[np.str_]
+
+    def select(self, index: BoolArray) -> "PowerRows":
+        """The rows `index`."""
+        return PowerRows(**{name: getattr(self, name)[index] for name in PowerRows.__slots__})
 
 
-def design_matrix(rows: PowerRows, point: OperatingPoint, exponent: float, reference_clock_mhz: float) -> Array:
-    """Columns of TERMS [10¹² events/s, or 1], shape (n, 9): coefficients are then pJ per event and W."""
-    core = point.voltage_ratio**exponent
-    columns = rows.event_rate * PICO * core[:, None]
-    columns[:, POWER_TERMS.index("dram")] = rows.event_rate[:, POWER_TERMS.index("dram")] * PICO
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerShape:
+    """What the problem is not linear in: exponent n of the voltage, and the edge beyond which warm operands leave L2."""
+
+    exponent: float
+    warm_knee: float
+    warm_sharpness: float
+
+
+def design_matrix(rows: PowerRows, point: OperatingPoint, shape: PowerShape, reference_clock_mhz: float, warmer_k: Array) -> Array:
+    """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K.
+
+    warmer_k (n,): temperature above that of the board at rest, 0 where leakage is not told apart.
+    """
+    core = point.voltage_ratio**shape.exponent
+    rate = warm_events(rows.event_rate, rows.warm_ratio, shape.warm_knee, shape.warm_sharpness) * PICO
+    columns = rate * core[:, None]
+    columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
     clock_ratio = rows.clock_mhz / reference_clock_mhz
-    return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio])
+    leaking = warmer_k * point.voltage_ratio**LEAKAGE_EXPONENT
+    return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio, leaking])
 
 
-def solve_power(rows: PowerRows, point: OperatingPoint, exponent: float, reference_clock_mhz: float) -> tuple[Array, Array, float]:
-    """Coefficients, final row weights and the cost of a voltage exponent."""
-    design = design_matrix(rows, point, exponent, reference_clock_mhz) / rows.power_w[:, None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerSolution:
+    """Coefficients (10,) in the order of the design's columns, final row weights (n,) and the cost."""
+
+    values: Array
+    weight: Array
+    cost: float
+
+
+def solve_power(rows: PowerRows, point: OperatingPoint, design: Array) -> PowerSolution:
+    """Coefficients that explain power beyond idle, with relative errors; `design` as from `design_matrix`."""
+    relative = design / rows.power_w[:, None]
     target = (rows.power_w - point.idle_w) / rows.power_w
     base = rows.weight / (1.0 + (rows.relative_std / ROBUST_SCALE) ** 2)
     weight = base
-    prior, prior_target = _prior_rows(len(target))
-    values = np.zeros(len(TERMS))
+    prior, prior_target = prior_rows(len(target))
+    values = np.zeros(design.shape[1])
     for _ in range(ROBUST_PASSES):
         root = np.sqrt(weight)
-        values, _ = nnls(np.vstack([design * root[:, None], prior]), np.concatenate([target * root, prior_target]))
-        error = design @ values - target
+        values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))
+        error = relative @ values - target
         weight = base / np.sqrt(1.0 + (error / ROBUST_SCALE) ** 2)
-    cost = float(np.mean(weight * error**2)) + float(np.sum((prior @ values - prior_target) ** 2)) / max(len(target), 1)
-    return values, weight, cost
+    prior_cost = float(np.sum((prior @ values - prior_target) ** 2)) / max(len(target), 1)
+    return PowerSolution(values=values, weight=weight, cost=float(np.mean(weight * error**2)) + prior_cost)
 
 
-def _prior_rows(count: int) -> tuple[Array, Array]:
+def prior_rows(count: int) -> tuple[Array, Array]:
     """Rows that pull each coefficient to its centre; they keep their share of influence up to MOST_PRIOR_ROWS rows of data."""
     strength = PRIOR_WEIGHT * np.sqrt(min(count, MOST_PRIOR_ROWS) / PRIOR_ROWS)
-    centres = np.array([PRIOR[term][0] for term in TERMS])
-    widths = np.array([PRIOR[term][1] for term in TERMS])
+    centres, widths = np.array([*PRIOR.values(), LEAKAGE_PRIOR]).T
     return np.diag(strength / (centres * widths)), strength / widths
 
 
 MOST_PRIOR_ROWS: Final = 60
 """With more rows than this the data, which then come from kernels measured alone, gain on the priors."""
-
-
-def power_covariance(design: Array, residual: Array, weight: Array) -> Array:
-    """Sandwich covariance of the coefficients, shape (9, 9), with the priors as further data.
-
-    The scatter of the rows counts in blocks of neighbours: rows of one kernel or workload err alike.
-    """
-    prior, _ = _prior_rows(len(residual))
-    variance = max(float(np.average(residual**2, weights=weight)), 1e-8)
-    hessian = design.T @ (design * weight[:, None]) / variance + prior.T @ prior / PRIOR_WEIGHT**2
-    inverse = np.linalg.pinv(hessian)
-    scores = design * (weight * residual)[:, None] / variance
-    blocks = np.array_split(np.arange(len(residual)), min(len(residual), MOST_BLOCKS))
-    sums = np.array([scores[block].sum(axis=0) for block in blocks])
-    middle = sums.T @ sums + prior.T @ prior / PRIOR_WEIGHT**2
-    covariance = inverse @ middle @ inverse
-    symmetric: Array = (covariance + covariance.T) / 2.0  # rounding leaves it a little lopsided where rows are few
-    return symmetric
-
-
-MOST_BLOCKS: Final = 40
-"""Blocks of neighbouring rows for the sandwich covariance."""

@@ -106,6 +106,9 @@ LISTED_ALONE: Final[dict[str, Prior]] = {
 }
 """Matrix products that are launched by themselves: no neighbour's tail hides the ends of their phases, so phases overlap more."""
 
+BLOCK_ENDS: Final[dict[str, Prior]] = {"waves": Prior(centre=0.5, width=0.7), "store": Prior(centre=0.5, width=0.7)}
+"""Starts and ends of the blocks of a product that is launched by itself."""
+
 CUDA_CORES: Final[dict[str, Prior]] = {
     "math": Prior(centre=1.0, width=0.1),
     "l2": Prior(centre=0.5, width=0.7),
@@ -124,9 +127,26 @@ ROWS: Final[dict[str, Prior]] = {
     "issue": Prior(centre=1.0, width=0.3),
     "rows": Prior(centre=1.0, width=0.7),
     "row_length": Prior(centre=0.2, width=0.5),
-    "loop": Prior(centre=1.0, width=0.7),
 }
 """Normalisations over rows, with the latency of a row."""
+
+ATTENTION_ALONE: Final[dict[str, Prior]] = {
+    "exponent": Prior(centre=2.0, width=0.5),
+    "math": Prior(centre=1.3, width=0.5),
+    "l2": Prior(centre=1.0, width=0.7),
+    "issue": Prior(centre=0.7, width=0.7),
+    "loop": Prior(centre=1.0, width=0.7),
+    "wait": Prior(centre=0.5, width=0.7),
+    "reduce": Prior(centre=1.0, width=0.7),
+}
+"""Attention launched by itself: there is enough of it to tell its phases apart."""
+
+STEPS: Final[dict[str, Prior]] = {
+    "loop": Prior(centre=1.0, width=0.7),
+    "wait": Prior(centre=1.0, width=0.7),
+    "waves": Prior(centre=0.7, width=0.7),
+}
+"""Memory kernels launched by themselves: round after round of blocks waits for memory."""
 
 TAPS: Final[dict[str, Prior]] = {"issue": Prior(centre=0.6, width=0.7)}
 """Depthwise convolutions: how well a library's kernel reuses addresses and neighbours differs from one to the next."""
@@ -169,14 +189,20 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_
         priors["epsilon_s"] = Prior(centre=epsilon.centre + start_s, width=epsilon.width)
     matrix = "math" in priors and not key.startswith("attention")
     if matrix:
+        priors |= BLOCK_ENDS
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if not key.endswith(QUANTISED):
             priors.pop("quantise")
-    elif key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
-        priors |= ROWS
-    elif key.startswith("conv.depthwise"):
-        priors |= TAPS
+    elif key.startswith("attention"):
+        persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and key.startswith("attention.decode")
+        priors |= {} if persistent else ATTENTION_ALONE
+    else:
+        priors |= STEPS
+        if key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
+            priors |= ROWS
+        elif key.startswith("conv.depthwise"):
+            priors |= TAPS
     if warm:
         priors |= KNEE
     if free_clock and matrix and not cuda_cores:

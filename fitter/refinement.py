@@ -8,12 +8,18 @@ import numpy as np
 
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array, IntArray
-from fitter.intervals import FOLDS, folds_of, interval_quantiles, largest_rows
+from fitter.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
 from fitter.kernel_section import KernelSection, SectionFit
-from fitter.residual_tier import FEWEST_POINTS, ShapeErrors, corrected, shape_errors, tier_document
-
-NOWHERE: Final = 1e3
-"""Distance of the nearest shape where there are too few to speak of neighbours [octave]."""
+from fitter.residual_tier import (
+    FEWEST_POINTS,
+    Forecast,
+    GroupErrors,
+    ShapeErrors,
+    best_fading,
+    forecast,
+    shape_errors,
+    tier_document,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,72 +31,81 @@ class Refinement:
     left_out: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LeftOut:
-    """Errors ln(measured / predicted) of rows left out, by the equations alone and with the tier, and the nearest shape's distance."""
-
-    bare: Array
-    refined: Array
-    distance: Array
+PREDICTED: Final = False
+NAMED: Final = True
+"""Ways to tell a tile: as a prediction does, or by the kernel's name."""
 
 
-def refine_section(section: KernelSection, fit: SectionFit, error: Array, trusted: IntArray, seed: int) -> Refinement:
-    """What neighbours add to the equations, and how far the result can be trusted.
-
-    error (n,): ln(measured / equations) of all rows with `fit`; trusted: rows that count.
-    """
+def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int) -> Refinement:
+    """What neighbours add to the equations, and how far the result can be trusted; trusted: rows that count."""
     rows = section.rows
     shapes = shape_errors([rows.operators[i] for i in trusted])
     fold = folds_of(shapes, seed)
-    found = _LeftOut(**{name: np.full(len(error), np.nan) for name in _LeftOut.__slots__})
+    ways = (PREDICTED, NAMED) if section.knows_names() else (PREDICTED,)
+    empty = {way: _no_forecast(len(rows)) for way in ways}
+    found = empty
     for number in range(FOLDS):
-        _leave_out(section, fit, trusted[fold != number], trusted[fold == number], found)
-    largest = _LeftOut(**{name: np.full(len(error), np.nan) for name in _LeftOut.__slots__})
-    beyond = trusted[largest_rows(shapes)]
-    if len(beyond):
-        _leave_out(section, fit, np.setdiff1d(trusted, beyond), beyond, largest)
+        found = _leave_out(section, fit, trusted[fold != number], trusted[fold == number], found)
+    largest = []
+    for share in EXTRAPOLATED_SHARES:
+        beyond = trusted[largest_rows(shapes, share)]
+        largest.append(_leave_out(section, fit, np.setdiff1d(trusted, beyond), beyond, empty) if len(beyond) else empty)
+    all_rows = np.arange(len(rows))
+    error = {way: np.log(rows.latency_s / section.predict(fit, all_rows, named=way)) for way in ways}
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
+    left_out = np.full(len(rows), np.nan)
     for group, index in _served([rows.leaves[i] for i in trusted], section.key, fit, trusted).items():
-        useful = np.abs(found.refined[index]).mean() < np.abs(found.bare[index]).mean()
-        kept = found.refined if useful else found.bare
-        std[group] = float(np.sqrt(np.mean(kept[index] ** 2)))
         own = shape_errors([rows.operators[i] for i in index])
-        if len(own.operators) < FEWEST_POINTS:
-            continue
-        forecast = (largest.refined if useful else largest.bare)[index]
-        forecast = np.abs(forecast[np.isfinite(forecast)])
-        quantiles = interval_quantiles(own, np.abs(kept[index]), found.distance[index], forecast)
-        tiers[group] = tier_document(own, error[index] * useful, np.abs(kept[index]), quantiles, seed=seed)
-    left_out = found.refined.copy()
+        parts = {
+            way: _group_errors(own, error[way][index], found[way].select(index), [_tested(part[way], index) for part in largest])
+            for way in ways
+        }
+        left_out[index] = found[PREDICTED].select(index).errors(parts[PREDICTED].fading)
+        std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
+        if len(own.operators) >= FEWEST_POINTS:
+            tiers[group] = tier_document(own, parts[PREDICTED], parts.get(NAMED), seed=seed)
     return Refinement(tiers=tiers, std=std, left_out=left_out)
 
 
-def _leave_out(section: KernelSection, fit: SectionFit, train: IntArray, test: IntArray, found: _LeftOut) -> None:
-    """Fit the chain to `train` and write its errors on `test` into `found`."""
+def _group_errors(shapes: ShapeErrors, error: Array, left_out: Forecast, largest: Sequence[Forecast]) -> GroupErrors:
+    """How a group's rows were forecast, with their tiles told in one way."""
+    fading = best_fading([left_out, *largest])
+    quantiles = interval_quantiles(shapes, left_out, largest, fading)
+    return GroupErrors(ln_error=error, left_out=np.abs(left_out.errors(fading)), fading=fading, quantiles=quantiles)
+
+
+def _no_forecast(count: int) -> Forecast:
+    return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
+
+
+def _tested(found: Forecast, index: IntArray) -> Forecast:
+    """The rows among `index` that were forecast."""
+    return found.select(index[np.isfinite(found.bare[index])])
+
+
+def _leave_out(
+    section: KernelSection, fit: SectionFit, train: IntArray, test: IntArray, found: Mapping[bool, Forecast]
+) -> dict[bool, Forecast]:
+    """`found` with the rows `test` as forecast by the chain fitted to `train`, for each way to tell a tile."""
     part = section.fit(train, start=fit)
     rows = section.rows
     both = np.concatenate([train, test])
-    error = np.log(rows.latency_s[both] / section.predict(part, both))
-    leaves = [rows.leaves[i] for i in both]
-    for index in _served(leaves, section.key, part, np.arange(len(both))).values():
-        own_train, own_test = index[index < len(train)], index[index >= len(train)]
-        if not len(own_test):
-            continue
-        correction, distance = _neighbourhood(shape_errors([rows.operators[both[i]] for i in index]), error, index, own_train, own_test)
-        found.bare[both[own_test]] = error[own_test]
-        found.refined[both[own_test]] = error[own_test] - correction
-        found.distance[both[own_test]] = distance
-
-
-def _neighbourhood(shapes: ShapeErrors, error: Array, index: IntArray, train: IntArray, test: IntArray) -> tuple[Array, Array]:
-    """Correction and nearest distance of the rows `test` of a group; shapes and error of its rows `index`."""
-    position = {int(row): i for i, row in enumerate(index)}
-    own_train = np.array([position[int(row)] for row in train], dtype=np.int64)
-    own_test = np.array([position[int(row)] for row in test], dtype=np.int64)
-    if len(np.unique(shapes.index[own_train])) < FEWEST_POINTS:
-        return np.zeros(len(test)), np.full(len(test), NOWHERE)
-    return corrected(shapes, error[index], own_train, own_test)
+    served = _served([rows.leaves[i] for i in both], section.key, part, np.arange(len(both)))
+    result = {}
+    for way, before in found.items():
+        error = np.log(rows.latency_s[both] / section.predict(part, both, named=way))
+        columns = {name: getattr(before, name).copy() for name in Forecast.__slots__}
+        for index in served.values():
+            position = np.arange(len(index))
+            own_train, own_test = position[index < len(train)], position[index >= len(train)]
+            if not len(own_test):
+                continue
+            one = forecast(shape_errors([rows.operators[both[i]] for i in index]), error[index], own_train, own_test)
+            for name, column in columns.items():
+                column[both[index[own_test]]] = getattr(one, name)
+        result[way] = Forecast(**columns)
+    return result
 
 
 def _served(leaves: Sequence[str], key: str, fit: SectionFit, index: IntArray) -> dict[str, IntArray]:

@@ -2,14 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
 from scipy.spatial import cKDTree
 
 from estimator.frozen import FrozenMapping
-from estimator.quantities import Array, IntArray
-from estimator.residuals import FIELD_WEIGHT, NEIGHBOURS, operator_work, shape_points, weighted_error
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.residuals import (
+    FIELD_WEIGHT,
+    NEIGHBOURS,
+    USUAL_REACH,
+    Fading,
+    faded,
+    neighbour_error,
+    operator_work,
+    shape_points,
+)
 from estimator.workload import FAMILY_FIELDS, Operator
 
 MOST_POINTS: Final = 4000
@@ -19,6 +29,16 @@ FEWEST_POINTS: Final = 20
 """Fewer shapes say nothing about their neighbourhood."""
 
 ERROR_DIGITS: Final = 4
+
+NOWHERE: Final = 1e3
+"""Distance of the nearest shape where there are too few to speak of neighbours [octave]."""
+
+REACHES: Final = (1.0, 1.5, USUAL_REACH, 3.0, 4.0)
+BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Fadings that are tried: reaches [octave], and shares beyond the largest work [1]."""
+
+RELUCTANCE: Final = 0.05
+"""By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +75,83 @@ def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArr
     return np.asarray(distance), np.asarray(index, dtype=np.int64)
 
 
-def corrected(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray) -> tuple[Array, Array]:
-    """Correction of the rows `test` from those of `train`, and the distance of the nearest shape, shapes (len(test),)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Rows forecast by a fit of other rows, columns of shape (n,).
+
+    bare        ln(measured / equations)
+    neighbours  the mean of that error over the nearest shapes in the fit
+    distance    distance of the nearest of them [octave]
+    excess      how far the work lies beyond the largest in the fit [octave]
+    """
+
+    bare: Array
+    neighbours: Array
+    distance: Array
+    excess: Array
+
+    def select(self, index: IntArray | BoolArray) -> "Forecast":
+        """The rows `index`."""
+        return Forecast(**{name: getattr(self, name)[index] for name in Forecast.__slots__})
+
+    def errors(self, fading: Fading | None) -> Array:
+        """ln(measured / prediction), shape (n,): with what neighbours add, or without (None)."""
+        return self.bare if fading is None else self.bare - faded(self.neighbours, self.distance, self.excess, fading)
+
+
+def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray) -> Forecast:
+    """The rows `test` of a group, forecast from its rows `train`; ln_error (rows,) by equations fitted to `train`."""
     own = np.unique(shapes.index[train])
+    asked, where = np.unique(shapes.index[test], return_inverse=True)
+    if len(own) < FEWEST_POINTS:
+        nothing = np.zeros(len(test))
+        return Forecast(bare=ln_error[test], neighbours=nothing, distance=np.full(len(test), NOWHERE), excess=nothing)
     counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
     mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
-    asked, where = np.unique(shapes.index[test], return_inverse=True)
     distance, near = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
-    beyond = shapes.work[asked] > shapes.work[own].max()
-    correction = weighted_error(distance, mean[own][near], beyond)
-    return correction[where], distance[where, 0]
+    return Forecast(
+        bare=ln_error[test],
+        neighbours=neighbour_error(distance, mean[own][near])[where],
+        distance=distance[where, 0],
+        excess=np.log2(shapes.work[asked] / shapes.work[own].max())[where],
+    )
 
 
-def tier_document(
-    shapes: ShapeErrors, ln_error: Array, left_out: Array, quantiles: tuple[float, float, float], *, seed: int
-) -> FrozenMapping[Any]:
-    """The tier as a bundle holds it.
+def best_fading(sets: Sequence[Forecast]) -> Fading | None:
+    """The fading with which rows were forecast best; None where neighbours made the forecasts of the first set worse.
 
-    ln_error, left_out (rows,): ln(measured / equations), and |ln(measured / prediction)| when left out; quantiles:
-    near, far, beyond.
+    sets: rows left out at random first, then the largest forecast from the rest; all sets count alike.
     """
-    error, spread = shapes.mean(ln_error), shapes.mean(left_out)
+    filled = [rows for rows in sets if len(rows.bare)]
+    best, least = Fading(), np.inf
+    for reach, share in product(REACHES, BEYOND_SHARES):
+        tried = Fading(reach=reach, beyond_share=share)
+        loss = float(np.mean([np.abs(rows.errors(tried)).mean() for rows in filled]))
+        loss *= 1.0 + RELUCTANCE * (np.log2(reach / USUAL_REACH) ** 2 + (1.0 - share) ** 2)
+        if loss < least:
+            best, least = tried, loss
+    useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
+    return best if useful else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupErrors:
+    """Errors of a group's rows, with their tiles told in one way; columns of shape (rows,).
+
+    ln_error   ln(measured / equations) of the fit
+    left_out   |ln(measured / prediction)| when left out of it
+    fading     how far neighbours' errors carry; None: not at all
+    quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.residuals.TierErrors`
+    """
+
+    ln_error: Array
+    left_out: Array
+    fading: Fading | None
+    quantiles: tuple[float, float, float, float]
+
+
+def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
+    """The tier as a bundle holds it; `named` where kernel names told the tiles."""
     keep = np.arange(len(shapes.operators))
     if len(keep) > MOST_POINTS:
         keep = np.sort(np.random.default_rng(seed).choice(keep, MOST_POINTS, replace=False))
@@ -83,20 +159,29 @@ def tier_document(
     sizes = np.array([operator.shape for operator in shapes.operators])[keep]
     names = FAMILY_FIELDS[family]
     weights = FIELD_WEIGHT.get(family, {})
-    near, far, beyond = quantiles
-    return FrozenMapping(
-        {
-            "fields": tuple(names),
-            "weights": tuple(weights.get(name, 1.0) for name in names),
-            "points": FrozenMapping({name: _compact(sizes[:, i]) for i, name in enumerate(names)}),
-            "ln_error": tuple(np.round(error[keep], ERROR_DIGITS).tolist()),
-            "left_out": tuple(np.round(spread[keep], ERROR_DIGITS).tolist()),
-            "largest_work": float(shapes.work.max()),
-            "near": round(near, ERROR_DIGITS),
-            "far": round(far, ERROR_DIGITS),
-            "beyond": round(beyond, ERROR_DIGITS),
-        }
-    )
+    document = {
+        "fields": tuple(names),
+        "weights": tuple(weights.get(name, 1.0) for name in names),
+        "points": FrozenMapping({name: _compact(sizes[:, i]) for i, name in enumerate(names)}),
+        "largest_work": float(shapes.work.max()),
+        **_error_document(shapes, predicted, keep),
+    }
+    if named is not None:
+        document["named"] = FrozenMapping(_error_document(shapes, named, keep))
+    return FrozenMapping(document)
+
+
+def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, Any]:
+    used = Fading() if errors.fading is None else errors.fading
+    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
+    names = ("near", "far", "beyond", "beyond_octaves")
+    return {
+        "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
+        "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
+        "reach": used.reach,
+        "beyond_share": used.beyond_share,
+        **{name: round(value, ERROR_DIGITS) for name, value in zip(names, errors.quantiles, strict=True)},
+    }
 
 
 def _compact(sizes: Array) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.workload import Operator, Workload
+from fitter.instruction_data import InstructionRows
 
 REASONS: Final[dict[str, str]] = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
@@ -27,12 +28,15 @@ REASONS: Final[dict[str, str]] = {
     "OTHER_GPU": "another GPU than the one asked for",
     "DUPLICATE": "the same row as an earlier one, to the last digit",
     "ABOVE_ROOF": "faster than the hardware's peak rates allow",
+    "OTHER_KERNEL": "a kernel that computes otherwise than those of its operator: many times slower than a fused one",
     "OUTLIER": "time far from that of all other kernels of its kind",
     "ABOVE_LIMIT": "power above the power limit",
     "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",
-    "MISSING_WORKLOAD": "the workload file is missing, lies outside the data set's folder or cannot be read",
+    "MISSING_WORKLOAD": "the workload file is missing or cannot be read",
     "WORKLOAD_WITHOUT_OPERATORS": "a workload of which no operator is known",
-    "BAD_ITERATIONS": "a number of iterations below 1",
+    "BAD_ITERATIONS": "a number of iterations that cannot be",
+    "BAD_TEMPERATURE": "a temperature that no board has",
+    "UNKNOWN_ATTENTION": "a form of attention that is not known",
     "BAD_CLOCK": "a clock that the GPU cannot run",
     "SINGLE_SAMPLE": "power from one sensor reading, taken at the launch",
     "SHORT_WINDOW": "power from too few sensor readings",
@@ -46,6 +50,9 @@ REASONS: Final[dict[str, str]] = {
     "POWER_MISSING": "no reading fell into the window",
     "POWER_ABSURD": "readings that no board gives",
     "SENSOR_STUCK": "readings that did not change although the load did",
+    "CLOCK_VARIED": "the clock changed while a generated kernel ran",
+    "BAD_HISTOGRAM": "a generated kernel whose machine instructions are not counted",
+    "BAD_COUNT": "a count that is not finite, or negative",
 }
 """Reason codes and their meaning.  A code of a file's own `reason` column that is not here is kept as it is."""
 
@@ -313,6 +320,7 @@ class Selection:
     startups: tuple[Startup, ...]
     datasets: tuple[Dataset, ...]
     notes: tuple[str, ...]
+    instructions: InstructionRows | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -321,6 +329,8 @@ class Selection:
         for rows in (self.kernels, self.workloads):
             if rows is not None:
                 found.update(dict.fromkeys(rows.gpus[i] for i in np.unique(rows.gpu_index)))
+        if self.instructions is not None:
+            found.update(dict.fromkeys(self.instructions.gpus))
         return tuple(found)
 
     @property

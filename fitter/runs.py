@@ -9,8 +9,9 @@ import numpy as np
 from estimator.bundle_content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
-from estimator.prediction import estimate
+from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
+from estimator.spread import group_shares
 from fitter.latency import LatencyFit, fit_latency
 from fitter.power import PowerFit, fit_power
 from fitter.power_rows import join_power_rows, workload_power_rows
@@ -110,8 +111,43 @@ def family_folds(rows: WorkloadRows) -> list[BoolArray]:
     return [families == family for family in np.unique(families)]
 
 
-def stated_uncertainty(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) -> dict[str, dict[str, object]]:
-    """The `uncertainty` section of a bundle: from runs left out of fits, never from the fit's own residuals."""
+def families_by_group(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> dict[str, int]:
+    """How many model families of these runs spend a notable part of their GPU time in each group of kernels."""
+    found: dict[str, set[str]] = {}
+    for i in np.unique(rows.workload_index).tolist():
+        workload = rows.workloads[i]
+        answer = estimate(workload, bundle, gpu=gpu)[0]
+        for group, share in group_shares([kernel.group for kernel in answer.kernels], kernel_weights(answer)).items():
+            if share >= NOTABLE_SHARE:
+                found.setdefault(group, set()).add(workload.model_family)
+    return {group: len(families) for group, families in sorted(found.items())}
+
+
+def kernel_weights(answer: Estimate) -> Array:
+    """Share of each kernel in the GPU time of an estimate, shape (n,)."""
+    seconds = np.array([kernel.count * kernel.latency_s for kernel in answer.kernels])
+    result: Array = seconds / max(float(seconds.sum()), 1e-300)
+    return result
+
+
+NOTABLE_SHARE: Final = 0.1
+"""A group with less of the GPU time leaves no trace in the latency of a run that anything could be learnt from [1]."""
+
+
+def stated_uncertainty(
+    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int, bundle: Bundle | None = None
+) -> dict[str, dict[str, object]]:
+    """The `uncertainty` section of a bundle: from runs left out of fits, never from the fit's own residuals.
+
+    bundle: the fit of all rows, by which is counted how many model families used each group of kernels.
+    """
+    stated = _stated(rows, gpu, tables, seed)
+    if bundle is not None:
+        stated["latency"]["families_by_group"] = families_by_group(bundle, rows, gpu)
+    return stated
+
+
+def _stated(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) -> dict[str, dict[str, object]]:
     families = sorted({rows.workloads[i].model_family for i in rows.workload_index})
     folds = workload_folds(rows, seed)
     if len(folds) < 2:

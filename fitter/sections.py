@@ -11,7 +11,7 @@ from estimator.gpu import GpuSpec
 from estimator.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
 from estimator.quantities import Array
 from fitter.latency import LatencyFit, affected_groups
-from fitter.power import PowerFit
+from fitter.power import LeakageFit, PowerFit
 from fitter.power_solver import PICO, TERMS
 
 UNKNOWN_VOLTAGE_V: Final = 1.0
@@ -65,7 +65,19 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         covariance=tuple(tuple(float(v) for v in row) for row in fit.covariance),
         l2_credit=L2_CREDIT,
         rows=fit.rows,
+        warm_knee=fit.warm_knee,
+        warm_sharpness=fit.warm_sharpness,
+        **({} if fit.leakage is None else _leakage(fit.leakage)),
     )
+
+
+def _leakage(fit: LeakageFit) -> dict[str, float]:
+    return {
+        "leakage_w_per_k": fit.w_per_k,
+        "leakage_std_w_per_k": fit.std_w_per_k,
+        "operating_c": fit.operating_c,
+        "operating_k_per_w": fit.operating_k_per_w,
+    }
 
 
 def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficients:
@@ -86,6 +98,7 @@ def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficient
         },
         busy_std_w=float(spread[TERMS.index("busy")]),
         active_std_w=float(spread[TERMS.index("active")]),
+        leakage_std_w_per_k=float(np.hypot(power.leakage_std_w_per_k, gain_std * power.leakage_w_per_k)),
         covariance=tuple(tuple(row) for row in covariance.tolist()),
     )
 
@@ -111,6 +124,8 @@ def idle_section(tables: BoardTables, std_w: float | None = None, temperature_c:
     table = tables.idle_w
     if table is None:
         return None
+    if temperature_c is None:
+        temperature_c = tables.idle_temperature_c
     return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=temperature_c)
 
 

@@ -10,8 +10,11 @@ import numpy as np
 from collector.dataset import is_kernel_dataset
 from estimator.specifications import gpu_names
 from fitter.errors import InputError, SelectionError
+from fitter.export import has_meter
+from fitter.instruction_data import join_instruction_rows
 from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, join_rows
 from fitter.sources import kernel_table, workload_dataset
+from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from fitter.sources.kernel_dataset import read_collected
 from fitter.sources.kernel_table import is_kernel_table, read_kernel_table
 from fitter.sources.screening import known_gpu
@@ -47,8 +50,8 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
             raise InputError(f"{path}: the same data as {seen[digest]}; give every data set once")
         seen[digest] = str(path)
         parts.append(part)
-    selection = _joined(parts)
-    if selection.kernels is None and selection.workloads is None:
+    selection = joined(parts)
+    if selection.kernels is None and selection.workloads is None and selection.instructions is None:
         raise SelectionError(_nothing_left(selection, name))
     return selection
 
@@ -76,6 +79,8 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
     """One data set of whatever kind its content shows."""
     if not path.exists() and not path.with_name(path.name + LOG_SUFFIX).is_file():
         raise InputError(f"{path}: no such file or folder")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: neither a file nor a folder")
     if not path.is_file() or path.name.endswith(LOG_SUFFIX) or is_kernel_dataset(path):
         return _collected(path)
     header = read_header(path)
@@ -97,7 +102,11 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
 
 def _collected(path: Path) -> Selection:
     dataset, rows, rejected = read_collected(path)
-    selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, rejected)
+    instructions, refused = read_instruction_rows(dataset.table, path.name, is_instruction(dataset.table))
+    selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, [*rejected, *refused])
+    if instructions is not None:
+        record = replace(selection.datasets[0], used=selection.datasets[0].used + len(instructions))
+        selection = replace(selection, instructions=instructions, datasets=(record,))
     notes = [*selection.notes]
     if dataset.metadata.get("complete") is False:
         notes.append(f"{path.name}: the campaign did not finish; `collect --resume` goes on with it")
@@ -152,9 +161,16 @@ def _of_gpu(selection: Selection, name: str | None) -> Selection:
                 source, other = rows.sources[rows.source_index[i]], rows.gpus[rows.gpu_index[i]]
                 rejected.append(RejectedRow(source=source, row=int(rows.row[i]), reason="OTHER_GPU", detail=other))
         kept.append(rows.select(own) if rows is not None and own.any() else None)
-    used = sum(len(rows) for rows in kept if rows is not None)
+    instructions = None
+    if selection.instructions is not None:
+        mine = np.array([row.gpu == name for row in selection.instructions.rows], dtype=np.bool_)
+        for row in selection.instructions.select(~mine).rows:
+            rejected.append(RejectedRow(source=row.source, row=row.row, reason="OTHER_GPU", detail=row.gpu))
+        instructions = selection.instructions.select(mine) if mine.any() else None
+    used = sum(len(rows) for rows in (*kept, instructions) if rows is not None)
     return replace(
         selection,
+        instructions=instructions,
         kernels=kept[0] if isinstance(kept[0], KernelRows) else None,
         workloads=kept[1] if isinstance(kept[1], WorkloadRows) else None,
         rejected=tuple(rejected),
@@ -162,14 +178,38 @@ def _of_gpu(selection: Selection, name: str | None) -> Selection:
     )
 
 
-def _joined(parts: list[Selection]) -> Selection:
+def joined(parts: list[Selection]) -> Selection:
+    """Selections of one data set each as one."""
     return Selection(
         kernels=join_rows([part.kernels for part in parts if part.kernels is not None]),
         workloads=join_rows([part.workloads for part in parts if part.workloads is not None]),
+        instructions=join_instruction_rows([part.instructions for part in parts if part.instructions is not None]),
         rejected=tuple(row for part in parts for row in part.rejected),
         startups=tuple(startup for part in parts for startup in part.startups),
         datasets=tuple(dataset for part in parts for dataset in part.datasets),
-        notes=tuple(note for part in parts for note in part.notes),
+        notes=(*(note for part in parts for note in part.notes), *_meter_notes(parts)),
+    )
+
+
+def _meter_notes(parts: list[Selection]) -> tuple[str, ...]:
+    """A remark where the power of some data sets was compared with a meter and that of others was not."""
+    known: dict[bool, list[str]] = {True: [], False: []}
+    for part in parts:
+        if _has_power(part):
+            known[has_meter(part.datasets[0])].append(part.datasets[0].name)
+    if not known[True] or not known[False]:
+        return ()
+    without, metered = (", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "") for names in (known[False], known[True]))
+    return (
+        f"power of {metered} was compared with an external meter, power of {without} was not: "
+        "the gain of their sensors differs by an unknown few per cent, and the fit takes both alike",
+    )
+
+
+def _has_power(part: Selection) -> bool:
+    kernels, workloads = part.kernels, part.workloads
+    return part.instructions is not None or bool(
+        (kernels is not None and np.isfinite(kernels.power_w).any()) or (workloads is not None and np.isfinite(workloads.energy_j).any())
     )
 
 
@@ -178,6 +218,8 @@ def _rows_of(selection: Selection, name: str) -> int:
     for rows in (selection.kernels, selection.workloads):
         if rows is not None:
             count += sum(1 for i in rows.gpu_index if rows.gpus[i] == name)
+    if selection.instructions is not None:
+        count += sum(row.gpu == name for row in selection.instructions.rows)
     return count
 
 

@@ -21,7 +21,8 @@ _CLOCKED: Final = np.array(OVERLAPPED_CLOCKED)
 _SERIAL_CLOCKED: Final = np.array(SERIAL_CLOCKED)
 _MATH: Final = OVERLAPPED.index("math")
 _DRAM: Final = OVERLAPPED.index("dram")
-_DRAM_COLUMNS: Final = [OVERLAPPED.index("dram"), OVERLAPPED.index("dram_activations")]
+_DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
+_EPILOGUE: Final = SERIAL.index("epilogue")
 _TINY: Final = 1e-300
 
 
@@ -41,6 +42,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     seconds = np.where(_CLOCKED, weighted / clock, weighted)
     terms = seconds @ _TERM_MATRIX
     serial = np.where(_SERIAL_CLOCKED, phases.serial / clock, phases.serial) * c[_SERIAL_COLUMNS]
+    serial[:, _EPILOGUE] *= share
 
     exponent = c[COLUMN["exponent"]]
     top = np.maximum(terms.max(axis=1), _TINY)
@@ -60,7 +62,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     log_relative = np.log(np.maximum(relative, _TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
     _add_math_slopes(slope, column_slope[:, _MATH], phases, c, math_clocks)
-    _add_knee_slopes(slope, column_slope[:, _DRAM_COLUMNS].sum(axis=1), c, ratio, share)
+    _add_knee_slopes(slope, column_slope[:, _DRAM_COLUMNS].sum(axis=1) + serial[:, _EPILOGUE], c, ratio, share)
 
     measured = c[COLUMN["offset_s"]] + gpu_s
     slope[:, COLUMN["offset_s"]] = c[COLUMN["offset_s"]]

@@ -34,14 +34,15 @@ def fit_tiles(operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles, *,
     if len(rows) < FEWEST_PRODUCTS:
         return None
     tiles, tile_class = np.unique(np.stack([known.tile_m[rows], known.tile_n[rows]], axis=1), axis=0, return_inverse=True)
-    split_class = _split_class(np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0))
+    classes = split_class(np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0))
     features = tile_features([operators[i] for i in rows.tolist()], gpu)
     learner = DecisionTreeClassifier(max_depth=DEPTH, min_samples_leaf=SMALLEST_LEAF, random_state=seed)
-    learner.fit(features, np.stack([tile_class.reshape(-1), split_class], axis=1))
+    learner.fit(features, np.stack([tile_class.reshape(-1), classes], axis=1))
     return _document(learner, tiles)
 
 
-def _split_class(split: Array) -> IntArray:
+def split_class(split: Array) -> IntArray:
+    """Index into SPLIT_CLASSES of the nearest split-K factor, shape of `split`."""
     classes = np.log(np.array(SPLIT_CLASSES))
     nearest: IntArray = np.abs(np.log(split)[:, None] - classes).argmin(axis=1).astype(np.int64)
     return nearest

@@ -194,7 +194,15 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
             continue
         part, gpu = rows.select(own), gpu_of(bundle, name)
         known = KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k)
-        table = predict_kernels(part.row_operators(), bundle, gpu, sm_clock_mhz=part.clock_mhz(gpu), warm=part.l2_warm, known=known)
+        table = predict_kernels(
+            part.row_operators(),
+            bundle,
+            gpu,
+            sm_clock_mhz=part.clock_mhz(gpu),
+            warm=part.l2_warm,
+            known=known,
+            temperature_c=part.temperature_c,
+        )
         served = np.array([group is not None for group in table.groups])
         columns["latency"][own] = np.where(served, table.latency_s, np.nan)
         columns["power"][own] = np.where(served, table.power_w, np.nan)

@@ -5,14 +5,15 @@ knee.  Only the ratio can be inferred; with the switching exponent 2 it is an ef
 leakage and losses.  Three clocks suffice where one of them lies well above the knee.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from estimator.gpu import ClockTable
-from estimator.power import BoardTables
+from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
 from estimator.quantities import Array
-from fitter.power_solver import PowerRows, solve_power
+from fitter.power_solver import PowerRows, PowerShape, design_matrix, solve_power
 
 FEWEST_CLOCKS: Final = 3
 CLOCK_TOLERANCE: Final = 0.03
@@ -34,17 +35,20 @@ LEAST_GAIN: Final = 0.05
 """Relative fall of the cost below which a rising voltage is not worth two parameters."""
 
 
-def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float) -> ClockTable | None:
-    """A voltage table, 1 V below the knee, or None where fewer than three clocks were measured or power shows no rise."""
+def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, warmer_k: Array) -> ClockTable | None:
+    """A voltage table, 1 V below the knee, or None where fewer than three clocks were measured or power shows no rise.
+
+    warmer_k (n,): temperature above that of the board at rest, 0 where unknown.
+    """
     clocks = distinct_clocks(rows.clock_mhz)
     if len(clocks) < FEWEST_CLOCKS:
         return None
     grid = np.linspace(clocks[0], clocks[-1], TABLE_POINTS)
     best: tuple[float, float, float] | None = None
-    flat = _cost(rows, tables, reference_clock_mhz, _table(grid, 1.0, 0.0))
+    flat = _cost(rows, tables, reference_clock_mhz, warmer_k, _table(grid, 1.0, 0.0))
     for knee in KNEES:
         for slope in SLOPES[1:]:
-            cost = _cost(rows, tables, reference_clock_mhz, _table(grid, knee, slope))
+            cost = _cost(rows, tables, reference_clock_mhz, warmer_k, _table(grid, knee, slope))
             if best is None or cost < best[0]:
                 best = (cost, knee, slope)
     if best is None or best[0] > flat * (1.0 - LEAST_GAIN):
@@ -72,8 +76,8 @@ def _table(grid_mhz: Array, knee: float, slope: float) -> ClockTable:
     )
 
 
-def _cost(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, voltage: ClockTable) -> float:
-    board = BoardTables(
-        voltage_v=voltage, idle_w=tables.idle_w, reference_clock_mhz=reference_clock_mhz, power_limit_w=tables.power_limit_w
-    )
-    return solve_power(rows, board.at(rows.clock_mhz), SWITCHING_EXPONENT, reference_clock_mhz)[2]
+def _cost(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, warmer_k: Array, voltage: ClockTable) -> float:
+    board = replace(tables, voltage_v=voltage, reference_clock_mhz=reference_clock_mhz)
+    point = board.at(rows.clock_mhz)
+    shape = PowerShape(exponent=SWITCHING_EXPONENT, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
+    return solve_power(rows, point, design_matrix(rows, point, shape, reference_clock_mhz, warmer_k)).cost

@@ -154,6 +154,8 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
     barrier, per_element = STEP_CLOCKS["cuda" if product.on_cuda_cores else profile.library.generation]
     similar = tuple(int(2.0 * math.log2(value)) for value in (product.batch, product.m, product.n, product.k))
     errors = stable_stream("tile", profile.gpu, operator.precision, similar).standard_normal(len(kernels) * len(SPLITS)).tolist()
+    liking = stable_stream("kernel", profile.gpu, operator.precision, operator.operator).standard_normal(len(kernels)).tolist()
+    splits = SPLITS if product.batch == 1 else SPLITS[:1]
     best, choice = math.inf, None
     multicast = _multicast(product, profile)
     for i, tile in enumerate(kernels):
@@ -166,7 +168,7 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
         loaded = min(tile.tile_m, product.m) + min(tile.tile_n, product.n)
         port = loaded * product.element_bytes * multicast / (EXPECTED_PATH_SHARE * profile.memory.path_bytes_per_clock)
         step = _step_length(tile, product)
-        for j, split in enumerate(SPLITS):
+        for j, split in enumerate(splits):
             if split > 1 and (product.k / split < SHORTEST_SHARE or tiles * split > 2 * slots):
                 continue
             length = math.ceil(product.k / (split * step)) * step
@@ -177,7 +179,7 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
             cost = waves * (loop + profile.schedule.block_start_clocks + 1000.0)
             if split > 1:
                 cost += SPLIT_CLOCKS + product.m * product.n * product.batch * split * 2 * PARTIAL_BYTES / gpu.l2_bytes_per_clock
-            cost *= math.exp(profile.library.choice_spread * errors[i * len(SPLITS) + j])
+            cost *= math.exp(profile.library.choice_spread * errors[i * len(SPLITS) + j] + profile.library.liking_spread * liking[i])
             if cost < best:
                 best, choice = cost, (tile, split)
     if choice is None:

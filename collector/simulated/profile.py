@@ -148,13 +148,18 @@ class ScheduleProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryProfile:
-    """The simulated vendor library: which kernel sets it draws from and how well they use the matrix units."""
+    """The simulated vendor library: which kernel sets it draws from, how well they use the matrix units, and how it chooses.
+
+    Its costs of a kernel are off by `liking_spread` for all shapes alike and by `choice_spread` from one neighbourhood of
+    shapes to the next (standard deviations of the logarithm).
+    """
 
     generation: str
     tensor_efficiency: float
     cuda_efficiency: float
     stream_path_share: float
     choice_spread: float
+    liking_spread: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

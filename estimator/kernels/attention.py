@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import GpuSpec
-from estimator.kernels.gemm import PADDED_FLOP_SHARE
+from estimator.kernels.gemm import PADDED_FLOP_SHARE, SHARING_ARCHITECTURES, SM_PORT_BYTES
 from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
 from estimator.quantities import HZ_PER_MHZ, Array
 
@@ -28,15 +28,30 @@ DECODE_QUERY_TILE: Final = 64.0
 KEY_STEP_CLOCKS: Final = 600.0
 """Decode: ideal latency of one tile of cached keys: load, scores, maximum, exponentials, product, one after the other [SM clock]."""
 
-RESIDENT_DECODE_BLOCKS: Final = 2.0
+RESIDENT_BLOCKS: Final = 2.0
 LARGE_HEAD: Final = 128.0
-"""Decode: blocks that share an SM, by their registers; those of larger heads have it to themselves, by their shared memory."""
+"""Blocks that share an SM, by their registers; those of larger heads have it to themselves, by their shared memory."""
+
+LARGEST_QUANTISATION: Final = 1.3
+"""Where persistent blocks share out the work, a partly filled last wave costs at most this factor."""
+
+UNEQUAL_TAIL: Final = 0.5
+"""Blocks of a triangle, longest first in each head, end this share of the longest block after the even share of their work."""
+
+EQUAL_LENGTHS: Final = 1.01
+"""Blocks whose longest is within this factor of their mean are equal."""
+
+COMBINE_CLOCKS: Final = 2000.0
+"""Decode: ideal cost of the kernel that joins the shares of a split cache [SM clock]."""
+
+PARTIAL_BYTES: Final = 4.0
+"""Such shares are kept in fp32 [byte]."""
+
+MEMORY_LATENCY_S: Final = 3.0e-7
+"""What a step that waits for DRAM takes longer, under load [s]; no figure of a vendor."""
 
 WAVE_CLOCKS: Final = 1400.0
 """Ideal cost of starting one wave of blocks [SM clock], 1 µs at 1.4 GHz."""
-
-LARGEST_QUANTISATION: Final = 1.3
-"""A partly filled last wave costs at most this factor: blocks of a triangle differ in length and fill in."""
 
 ROW_UNIT_CLOCKS: Final = 10.0
 """Ideal cost of a query row's bookkeeping on an SM [SM clock]."""
@@ -88,23 +103,36 @@ def prefill_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     tile_flop = 4.0 * QUERY_TILE * KEY_TILE * c.head_dim
     heads = c.batch * c.heads
     blocks = heads * query_tiles
-    waves = np.ceil(blocks / gpu.num_sms)
-    uneven = np.minimum(waves * gpu.num_sms / blocks, LARGEST_QUANTISATION)
+    resident = np.where(c.head_dim > LARGE_HEAD, 1.0, 1.0 if gpu.architecture in SHARING_ARCHITECTURES else RESIDENT_BLOCKS)
+    tiles = seen / query_tiles
+    side_by_side = np.minimum(resident, np.ceil(blocks / gpu.num_sms))
+    rounds = blocks / (resident * gpu.num_sms)
+    unequal = np.maximum(longest, rounds * tiles + UNEQUAL_TAIL * longest * (rounds > 1.0))
+    chain = np.where(longest > tiles * EQUAL_LENGTHS, unequal, np.ceil(rounds) * tiles)
+    if gpu.architecture in SHARING_ARCHITECTURES:
+        chain = np.maximum(longest, np.minimum(np.ceil(rounds), rounds * LARGEST_QUANTISATION) * tiles)
     even = heads * seen * tile_flop / (c.flop_per_clock * gpu.num_sms)
-    math = np.maximum(even * uneven, longest * tile_flop / c.flop_per_clock)
+    busiest = chain * side_by_side
+    math = busiest * tile_flop / c.flop_per_clock
     exponentials = heads * seen * QUERY_TILE * KEY_TILE
+    busiest_exponentials = busiest * QUERY_TILE * KEY_TILE
     query_byte = 2.0 * heads * c.queries * c.head_dim * c.element_byte
     cache_byte = 2.0 * c.batch * c.kv_heads * c.context * c.head_dim * c.kv_byte
     reload_byte = heads * seen * KEY_TILE * 2.0 * c.head_dim * c.kv_byte
 
     phases = empty_phases(blocks.shape)
-    _fill(phases, gpu, math=math, even=even, sfu=exponentials, byte=query_byte + cache_byte, waves=waves)
+    moved = query_byte + cache_byte
+    _fill(phases, gpu, math=math, even=even, sfu=busiest_exponentials, byte=moved, waves=np.ceil(rounds))
+    port = busiest * KEY_TILE * 2.0 * c.head_dim * c.kv_byte / SM_PORT_BYTES
+    phases.overlapped[..., OVERLAPPED.index("l2")] = np.maximum(port, (reload_byte + query_byte) / gpu.l2_bytes_per_clock)
+    phases.overlapped[..., OVERLAPPED.index("issue")] = CUDA_PER_EXPONENTIAL * busiest_exponentials / gpu.fp32_lanes
+    phases.overlapped[..., OVERLAPPED.index("loop")] = chain * KEY_STEP_CLOCKS
     phases.serial[..., SERIAL.index("rows")] = heads * c.queries / gpu.num_sms * ROW_UNIT_CLOCKS
-    phases.occupied[...] = np.minimum(blocks / gpu.num_sms, 1.0)
+    phases.occupied[...] = np.minimum(even / math, 1.0)
     filled = c.queries / (query_tiles * QUERY_TILE)
     filled += PADDED_FLOP_SHARE * (1.0 - filled)
     flop = filled * heads * seen * tile_flop
-    _count(phases, byte=query_byte + cache_byte, reload=reload_byte, flop=flop, exponentials=filled * exponentials)
+    _count(phases, byte=query_byte + cache_byte, reload=reload_byte, flop=flop, exponentials=exponentials)
     wide = np.where(c.head_dim > NARROW_HEAD, WIDE_SHARED_PASSES, DEFAULT_SHARED_PASSES)
     phases.events[..., EVENTS.index("shared")] = reload_byte * SHARED_PASSES.get(gpu.architecture, wide)
     return phases
@@ -120,16 +148,30 @@ def decode_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
     query_byte = 2.0 * c.batch * c.heads * c.queries * c.head_dim * c.element_byte
     flop = 4.0 * c.batch * c.kv_heads * group * padded * c.head_dim
     even = flop / (c.flop_per_clock * gpu.num_sms)
-    waves = np.ceil(c.batch * c.kv_heads / gpu.num_sms)
     exponentials = c.batch * c.heads * c.queries * visible
     heads = c.batch * c.kv_heads
     key_tiles = np.ceil(visible / KEY_TILE)
-    resident = np.where(c.head_dim > LARGE_HEAD, 1.0, RESIDENT_DECODE_BLOCKS)
+    resident = np.where(c.head_dim > LARGE_HEAD, 1.0, RESIDENT_BLOCKS)
     walk = np.ceil(key_tiles / np.clip(np.floor(resident * gpu.num_sms / heads), 1.0, key_tiles))
-    rounds = np.ceil(heads * np.ceil(key_tiles / walk) / (resident * gpu.num_sms))
+    splits = np.ceil(key_tiles / walk)
+    blocks = heads * splits
+    rounds = np.ceil(blocks / (resident * gpu.num_sms))
+    side_by_side = np.minimum(resident, np.ceil(blocks / gpu.num_sms))
+    busiest = rounds * side_by_side * walk
+    partial_byte = np.where(splits > 1.0, blocks * PARTIAL_BYTES * c.queries * c.heads / c.kv_heads * c.head_dim, 0.0)
 
     phases = empty_phases(even.shape)
-    _fill(phases, gpu, math=even, even=even, sfu=exponentials, byte=cache_byte + query_byte, waves=waves)
+    busiest_math = busiest * 4.0 * group * KEY_TILE * c.head_dim / c.flop_per_clock
+    busiest_exponentials = busiest * group * KEY_TILE
+    if gpu.architecture in SHARING_ARCHITECTURES:  # blocks share out the work: it is even
+        busiest_math, busiest_exponentials = even, exponentials / gpu.num_sms
+    waves = np.ceil(heads / gpu.num_sms)
+    _fill(phases, gpu, math=busiest_math, even=even, sfu=busiest_exponentials, byte=cache_byte + query_byte, waves=waves)
+    phases.overlapped[..., OVERLAPPED.index("l2")] = busiest * KEY_TILE * 2.0 * c.head_dim * c.kv_byte / SM_PORT_BYTES
+    phases.overlapped[..., OVERLAPPED.index("issue")] = CUDA_PER_EXPONENTIAL * busiest_exponentials / gpu.fp32_lanes
+    phases.overlapped[..., OVERLAPPED.index("wait")] = rounds * walk * MEMORY_LATENCY_S
+    combine = COMBINE_CLOCKS + 2.0 * partial_byte / gpu.l2_bytes_per_clock
+    phases.serial[..., SERIAL.index("reduce")] = np.where(splits > 1.0, combine, 0.0)
     phases.serial[..., SERIAL.index("rows")] = c.batch * c.heads * c.queries * ROW_UNIT_CLOCKS / gpu.num_sms
     phases.overlapped[..., OVERLAPPED.index("loop")] = rounds * walk * KEY_STEP_CLOCKS
     phases.serial[..., SERIAL.index("row_length")] = np.minimum(visible, LONGEST_SERIAL_CONTEXT)
@@ -147,7 +189,7 @@ LONGEST_SERIAL_CONTEXT: Final = 1024.0
 
 def _fill(phases: Phases, gpu: GpuSpec, *, math: Array, even: Array, sfu: Array, byte: Array, waves: Array) -> None:
     phases.overlapped[..., OVERLAPPED.index("math")] = math
-    phases.overlapped[..., OVERLAPPED.index("sfu")] = sfu / (gpu.sfu_op_per_clock * gpu.num_sms)
+    phases.overlapped[..., OVERLAPPED.index("sfu")] = sfu / gpu.sfu_op_per_clock
     phases.overlapped[..., OVERLAPPED.index("dram")] = byte / gpu.dram_bytes_per_s
     phases.serial[..., SERIAL.index("waves")] = waves * WAVE_CLOCKS
     phases.even_math[...] = math

@@ -11,6 +11,7 @@ Phases of one candidate tile (units as in `estimator.phases`):
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW,  reduce, reduce_launch              output and split-K reduction
+    store     the output's way from an SM,  waves  rounds · ROUND_CLOCKS / resident blocks, and the last round's own
 
 Without tensor cores a block has an SM to itself in the count of waves, and K is padded to 8.
 
@@ -41,6 +42,12 @@ LOOP_STEP_CLOCKS: Final = 160.0
 
 PIPELINE_FILL: Final = 80.0
 """Filling and draining a block's pipeline, in reduction steps of its tile."""
+
+ROUND_CLOCKS: Final = 1000.0
+"""Ideal latency of a block beside its reduction: from its start to the first operands, and from the last product to its end [SM clock]."""
+
+PARTIAL_BYTES: Final = 4.0
+"""Partial results are fp32 [byte]."""
 
 SPLIT_TRAFFIC_BYTES: Final = 8.0
 """A split's partial result is written and read back in fp32 [byte/element]."""
@@ -75,11 +82,10 @@ SM_PORT_BYTES: Final = 64.0
 SM_PARTITIONS: Final = 4.0
 """Sub-partitions of an SM, each with its own warps: fewer warps leave units idle (CUDA programming guide)."""
 
-CUDA_WARP_AREA: Final = 2048.0
-"""Output elements of a warp without tensor cores: 8 × 8 for each of 32 threads [element]."""
-
-FEWEST_CUDA_WARPS: Final = 2.0
-"""Warps of the smallest blocks of such kernels."""
+TWO_WARP_EDGE: Final = 64.0
+TWO_WARPS: Final = 2.0
+"""Without tensor cores the square tile of this edge has two warps; all others have one for each sub-partition at least.
+Source: launch sizes in NeuSight's tables of A100 and V100."""
 
 SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 """Here persistent blocks share out the last wave; elsewhere a block stays on its SM."""
@@ -147,17 +153,16 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     area = tiles.tile_m * tiles.tile_n
     blocks = matrix_blocks(columns, tiles)
     on_tensor = columns.tensor > 0.0
-    step = np.where(on_tensor, REDUCTION_STEP, CUDA_REDUCTION_STEP)
+    step = np.where(on_tensor, STEP_BYTES / columns.element_byte, CUDA_REDUCTION_STEP)
     reduction = step * np.ceil(columns.k / (step * tiles.split))
     sharing = np.where(on_tensor, np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM), 1.0)
     rounds = np.ceil(blocks / (gpu.num_sms * sharing))
     waves = sharing * rounds
     busiest = np.ceil(blocks / gpu.num_sms)
-    own_share = np.minimum(np.maximum(area / CUDA_WARP_AREA, FEWEST_CUDA_WARPS) / SM_PARTITIONS, 1.0)
+    own_share = np.where((tiles.tile_m == TWO_WARP_EDGE) & (tiles.tile_n == TWO_WARP_EDGE), TWO_WARPS / SM_PARTITIONS, 1.0)
     block_clocks = 2.0 * area * reduction / columns.flop_per_clock
     loaded_byte = (np.minimum(tiles.tile_m, columns.m) + np.minimum(tiles.tile_n, columns.n)) * reduction * columns.element_byte
     useful_flop = 2.0 * columns.batch * columns.m * columns.n * columns.k
-    outputs = columns.batch * columns.m * columns.n
 
     phases = empty_phases(np.broadcast_shapes(blocks.shape, area.shape))
     overlapped = phases.overlapped
@@ -173,6 +178,11 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     fill = np.where(on_tensor, PIPELINE_FILL, CUDA_PIPELINE_FILL)
     serial[..., SERIAL.index("prologue")] = waves * fill * 2.0 * area / columns.flop_per_clock
     serial[..., SERIAL.index("epilogue")] = columns.output_byte * dram
+    slots = gpu.num_sms * sharing
+    serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0))
+    outputs = columns.batch * columns.m * columns.n
+    stored_byte = outputs * np.where(tiles.split > 1, PARTIAL_BYTES, columns.output_byte / outputs) * tiles.split / blocks
+    serial[..., SERIAL.index("store")] = np.maximum(busiest, 1.0) * stored_byte / SM_PORT_BYTES
     is_split = tiles.split > 1
     serial[..., SERIAL.index("reduce")] = np.where(is_split, SPLIT_TRAFFIC_BYTES * tiles.split * outputs / gpu.l2_bytes_per_clock, 0.0)
     serial[..., SERIAL.index("reduce_launch")] = np.where(is_split, 1e-6, 0.0)
@@ -183,7 +193,6 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     phases.tile_area[...] = area
     phases.ideal_math[...] = useful_flop / (columns.flop_per_clock * gpu.num_sms)
     phases.ideal_math_s[...] = phases.ideal_math / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
-    slots = gpu.num_sms * sharing
     phases.occupied[...] = np.where(blocks <= slots, np.minimum(blocks / gpu.num_sms, 1.0), blocks / (slots * np.ceil(blocks / slots)))
     _count_events(phases.events, columns, tiles, gpu, blocks=blocks)
     return phases

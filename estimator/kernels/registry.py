@@ -11,14 +11,20 @@ from estimator.gpu import GpuSpec
 from estimator.kernels.attention import AttentionColumns, decode_phases, prefill_phases
 from estimator.kernels.gemm import MatrixColumns, candidate_phases, matrix_phases
 from estimator.kernels.streams import (
+    BLOCK_REGISTERS,
+    BLOCK_THREADS,
+    COPY_REGISTERS,
     ELEMENT_WEIGHT,
+    ELEMENTS_PER_BLOCK,
     EVENT_WEIGHT,
     INSTRUCTIONS_PER_ELEMENT,
     ROW_REFETCH,
     SPECIAL_PER_ELEMENT,
     TAP_INSTRUCTIONS,
     StreamColumns,
-    row_residency,
+    block_residency,
+    reduction_blocks,
+    row_blocks,
     stream_phases,
 )
 from estimator.phases import Phases, empty_phases, join_phases
@@ -43,6 +49,10 @@ ROW_PASSES: Final = 3.0
 DEPTHWISE_FIXED: Final = 4.5
 DEPTHWISE_TAP: Final = 1.5
 """Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3."""
+
+DEPTHWISE_THREADS: Final = 256.0
+DEPTHWISE_REGISTERS: Final = 48.0
+"""Threads of a block of such a kernel, and registers of each (assumed)."""
 
 ROWS_UNDER_WAY: Final = 16.0
 """Rows of a norm that an SM works on at once, in blocks of 128 threads.  A norm reads its row for the statistics and again
@@ -209,9 +219,10 @@ def _stream_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     weight = ELEMENT_WEIGHT.get(operator.operator, 1.0)
     special = SPECIAL_PER_ELEMENT.get(operator.operator, 0.0)
     event_weight = EVENT_WEIGHT.get(operator.operator, weight)
-    shared = rows = dim = steps = 0.0
-    resident = 1.0
-    passes = 1.0
+    shared = rows = dim = 0.0
+    steps = passes = 1.0
+    resident = block_residency(gpu, BLOCK_THREADS, COPY_REGISTERS if operator.family == "copy" else BLOCK_REGISTERS)
+    blocks = 0.0
     if operator.family == "conv":  # depthwise: one filter a channel, no reuse worth a matrix unit
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, _ = operator.shape
         out_h = np.floor((height + 2.0 * padding - kernel_h) / stride) + 1.0
@@ -220,13 +231,15 @@ def _stream_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         weight = DEPTHWISE_FIXED + DEPTHWISE_TAP * kernel_h * kernel_w
         event_weight = 1.0 + TAP_INSTRUCTIONS * kernel_h * kernel_w / INSTRUCTIONS_PER_ELEMENT
         passes = 1.0 + ROW_REFETCH * (kernel_h - 1.0)
+        resident = block_residency(gpu, DEPTHWISE_THREADS, DEPTHWISE_REGISTERS)
     elif operator.family in ("softmax", "norm", "reduction"):
         rows, dim = operator.shape
         read = rows * dim
         elements = read
         shared = rows * ROW_SHARED_BYTES
         if operator.family == "reduction":
-            return (read * width, rows * out_width, read, weight, special, shared, rows, dim, resident, steps, event_weight, passes)
+            blocks, resident, steps = reduction_blocks(rows, dim, gpu)
+            return (read * width, rows * out_width, read, weight, special, shared, rows, dim, blocks, resident, steps, event_weight, passes)
         if operator.family == "softmax":
             in_shared = dim * width <= SHARED_ROW_BYTES
             shared = 0.0 if dim <= WARP_ROW_LIMIT else shared + ROW_PASSES * read * width * in_shared
@@ -236,11 +249,15 @@ def _stream_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         if operator.operator == "batchnorm":  # inference: a channel-wise scale and shift, no row to reduce
             rows = dim = shared = 0.0
             passes = 1.0
+            resident = block_residency(gpu, BLOCK_THREADS, COPY_REGISTERS)
         else:
-            resident, steps = row_residency(operator.operator, dim, gpu)
+            blocks, resident, steps = row_blocks(operator.operator, rows, dim, gpu)
     else:
         elements, read = operator.shape
-    return (read * width, elements * out_width, elements, weight, special, shared, rows, dim, resident, steps, event_weight, passes)
+    blocks = blocks or max(elements / ELEMENTS_PER_BLOCK, 1.0)
+    return (
+        read * width, elements * out_width, elements, weight, special, shared, rows, dim, blocks, resident, steps, event_weight, passes,
+    )  # fmt: skip
 
 
 def _streams(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:

@@ -1,9 +1,11 @@
 """Kernels that stream through memory: element-wise work, copies, softmax, norms, reductions, depthwise convolution.
 
     dram    bytes / BW                                    what misses L2
-    l2      bytes / (STREAM_BYTES_PER_CLOCK · S)          what an SM sustains, whatever the level
+    l2      bytes · passes / (STREAM_BYTES_PER_CLOCK · S) what an SM sustains, whatever the level
     issue   instructions / (lanes · S)                    element instructions
-    loop    rounds of resident rows · steps · ROW_STEP_CLOCKS   a block's walk along its row, a memory latency at a time
+    loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   one memory latency after the other: its way to L2 and back,
+    wait    the same · MEMORY_LATENCY_S                   and what DRAM adds
+    waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round, which nothing hides
     rows, row_length                                      per-row latencies of normalisations, an SM at a time
 
 The second and third make memory kernels follow the SM clock, as they do on real boards (docs/model.md).
@@ -16,6 +18,7 @@ import numpy as np
 
 from estimator.gpu import GpuSpec
 from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
+from estimator.power import warm_dram_share
 from estimator.quantities import Array
 
 STREAM_BYTES_PER_CLOCK: Final = 16.0
@@ -33,8 +36,20 @@ ROW_CLOCKS: Final = 100.0
 ROW_ELEMENT_CLOCKS: Final = 0.1
 """Ideal latency of one element of a row [SM clock]."""
 
-ROW_STEP_CLOCKS: Final = 600.0
-"""Ideal latency of one step along a row: a load from memory and what depends on it [SM clock]."""
+STEP_CLOCKS: Final = 600.0
+"""Ideal latency of one step of a block, along its row: a load from L2 and what depends on it [SM clock]."""
+
+MEMORY_LATENCY_S: Final = 3.0e-7
+"""What a load that goes on to DRAM takes longer, under load [s]; no figure of a vendor."""
+
+BLOCK_THREADS: Final = 128.0
+BLOCK_REGISTERS: Final = 32.0
+COPY_REGISTERS: Final = 40.0
+"""Threads of a block of element-wise work, and registers of each; copies that work out addresses have more.
+Source: PyTorch, vectorised element-wise kernels; registers assumed."""
+
+ROUND_CLOCKS: Final = 1000.0
+"""Ideal latency of a block from its start to its end, when nothing runs beside it [SM clock]."""
 
 ELEMENT_WEIGHT: Final[dict[str, float]] = {
     "scalar_pow": 1.3,
@@ -75,7 +90,8 @@ class StreamColumns:
     """Memory kernels as columns of shape (n,): bytes in all, elements computed, weights, rows (0: none) and their length.
 
     `weight` is the issue time of an element and `event_weight` the instructions executed for it, both relative to an addition;
-    `passes` how often the input comes from L2.
+    `passes` how often the input comes from L2.  `blocks` have a row each, or several; `resident` of them share an SM, and each
+    makes `steps` dependent loads.
     """
 
     read_byte: Array
@@ -86,8 +102,9 @@ class StreamColumns:
     shared_byte: Array
     rows: Array
     dim: Array
-    resident_rows: Array
-    row_steps: Array
+    blocks: Array
+    resident: Array
+    steps: Array
     event_weight: Array
     passes: Array
 
@@ -98,39 +115,72 @@ def stream_phases(columns: StreamColumns, gpu: GpuSpec) -> Phases:
     instructions = INSTRUCTIONS_PER_ELEMENT * columns.elements * columns.weight
     phases = empty_phases(total.shape)
     phases.overlapped[..., OVERLAPPED.index("dram")] = total / gpu.dram_bytes_per_s
-    phases.overlapped[..., OVERLAPPED.index("l2")] = total / (STREAM_BYTES_PER_CLOCK * gpu.num_sms)
+    fetched = columns.read_byte * columns.passes + columns.write_byte
+    even = columns.blocks / gpu.num_sms
+    working = gpu.num_sms * np.minimum(even, 1.0)
+    phases.overlapped[..., OVERLAPPED.index("l2")] = fetched / (STREAM_BYTES_PER_CLOCK * working)
     phases.overlapped[..., OVERLAPPED.index("issue")] = instructions / (gpu.fp32_lanes * gpu.num_sms)
-    rounds = np.ceil(columns.rows / (gpu.num_sms * np.maximum(columns.resident_rows, 1.0)))
-    phases.overlapped[..., OVERLAPPED.index("loop")] = rounds * columns.row_steps * ROW_STEP_CLOCKS
+    rounds = np.ceil(even / columns.resident)
+    further = rounds * columns.steps - 1.0  # the first is part of the kernel's start
+    phases.overlapped[..., OVERLAPPED.index("loop")] = further * STEP_CLOCKS
+    phases.overlapped[..., OVERLAPPED.index("wait")] = further * MEMORY_LATENCY_S
+    phases.serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / columns.resident + (rounds > 1.0))
     turns = np.where(columns.rows > 0, np.ceil(columns.rows / gpu.num_sms), 0.0)
     phases.serial[..., SERIAL.index("rows")] = turns * ROW_CLOCKS
     phases.serial[..., SERIAL.index("row_length")] = turns * columns.dim * ROW_ELEMENT_CLOCKS
-    phases.occupied[...] = np.minimum(columns.elements / (ELEMENTS_PER_BLOCK * gpu.num_sms), 1.0)
-    phases.events[..., EVENTS.index("dram")] = total
-    phases.events[..., EVENTS.index("l2")] = columns.read_byte * columns.passes + columns.write_byte
+    phases.occupied[...] = np.minimum(even, 1.0)
+    under_way = np.minimum(columns.blocks, columns.resident * gpu.num_sms) * columns.read_byte / columns.blocks
+    under_way = np.where(columns.rows > 0, under_way, 0.0)  # a second look at rows that meanwhile left L2
+    again = columns.read_byte * (columns.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
+    phases.events[..., EVENTS.index("dram")] = total + again
+    phases.events[..., EVENTS.index("l2")] = fetched
     phases.events[..., EVENTS.index("shared")] = columns.shared_byte
     phases.events[..., EVENTS.index("cuda")] = INSTRUCTIONS_PER_ELEMENT * columns.elements * columns.event_weight
     phases.events[..., EVENTS.index("sfu")] = columns.special * columns.elements
     return phases
 
 
-def row_residency(operator: str, dim: float, gpu: GpuSpec) -> tuple[float, float]:
-    """Rows that an SM works on at once, and dependent loads along one row.
+def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
+    """Blocks of `threads` threads with `registers` registers each that an SM holds at once, at least one."""
+    by_threads = gpu.warps_per_sm * WARP_LANES / threads
+    return max(1.0, float(np.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads)))))
 
-    Softmax keeps short rows in the registers of a warp, four rows a block; longer ones have a block of up to 1,024 threads.
+
+def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
+    """Blocks of a kernel over rows, how many an SM works on at once, and dependent loads of one.
+
+    Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block of up to 1,024 threads.
     Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result.
     Source: launch parameters of PyTorch's kernels (aten/src/ATen/native/cuda: PersistentSoftmax, SoftMax, layer_norm_kernel).
     """
     if operator == "softmax" and dim <= WARP_ROW:
-        registers = ROW_REGISTERS - 8.0 + 2.0 ** np.ceil(np.log2(max(dim, WARP_LANES))) / WARP_LANES
-        return WARP_ROWS * float(np.floor(gpu.registers_per_sm / (NORM_THREADS * registers))), 1.0
+        each = 2.0 if dim <= SHARED_WARP_ROW else 1.0
+        registers = ROW_REGISTERS - 8.0 + each * 2.0 ** np.ceil(np.log2(max(dim, WARP_LANES))) / WARP_LANES
+        return float(np.ceil(rows / (WARP_ROWS * each))), block_residency(gpu, NORM_THREADS, registers), 1.0
     if operator == "softmax":
         threads = min(LARGEST_BLOCK, 2.0 ** np.ceil(np.log2(dim / ROW_VECTOR)))
-        return max(1.0, float(gpu.registers_per_sm // (ROW_REGISTERS * threads))), 3.0 * float(np.ceil(dim / (threads * ROW_VECTOR)))
-    return float(gpu.registers_per_sm // (ROW_REGISTERS * NORM_THREADS)), 2.0 * float(np.ceil(dim / (NORM_THREADS * NORM_VECTOR)))
+        return rows, block_residency(gpu, threads, ROW_REGISTERS), ROW_WALKS * float(np.ceil(dim / (threads * ROW_VECTOR)))
+    return rows, block_residency(gpu, NORM_THREADS, ROW_REGISTERS), 2.0 * float(np.ceil(dim / (NORM_THREADS * NORM_VECTOR)))
 
+
+def reduction_blocks(rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
+    """Blocks of a sum over rows, how many an SM works on at once, and dependent loads of one.
+
+    A block has 512 threads with 16 elements each; long rows have at least two blocks for each SM, if there are as many rows.
+    Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh (vectors of 4, 4 at a time).
+    """
+    blocks = float(np.ceil(rows * dim / (REDUCTION_THREADS * REDUCTION_ELEMENTS)))
+    if dim >= REDUCTION_THREADS:
+        blocks = max(blocks, min(rows, 2.0 * gpu.num_sms))
+    return blocks, block_residency(gpu, REDUCTION_THREADS, BLOCK_REGISTERS), REDUCTION_STEPS
+
+
+REDUCTION_THREADS: Final = 512.0
+REDUCTION_ELEMENTS: Final = 16.0
+REDUCTION_STEPS: Final = 4.0
 
 WARP_ROW: Final = 1024.0
+SHARED_WARP_ROW: Final = 128.0
 WARP_ROWS: Final = 4.0
 WARP_LANES: Final = 32.0
 LARGEST_BLOCK: Final = 1024.0
@@ -138,4 +188,7 @@ ROW_VECTOR: Final = 8.0
 NORM_THREADS: Final = 128.0
 NORM_VECTOR: Final = 4.0
 ROW_REGISTERS: Final = 40.0
-"""Longest row of a warp, rows (warps) of such a block, threads and elements a thread takes at once, registers of a thread."""
+ROW_WALKS: Final = 3.0
+"""Longest row of a warp, longest of two rows that share one, warps of such a block, threads and
+elements a thread takes at once, registers of a thread,
+walks of a softmax along its row: maximum, sum, result."""

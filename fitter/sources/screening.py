@@ -18,6 +18,7 @@ from estimator.specifications import canonical_gpu_name, gpu_names, load_gpu
 from estimator.workload import Operator
 from fitter.errors import InputError
 from fitter.rows import KernelRows, RejectedRow
+from fitter.sources.other_kernels import other_kernel_rows
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
 
 AT_LIMIT_SHARE: Final = 0.96
@@ -25,6 +26,10 @@ AT_LIMIT_SHARE: Final = 0.96
 
 ABOVE_LIMIT_SHARE: Final = 1.03
 """Boards overshoot their limit by less than this; more is another unit or another limit [1]."""
+
+COLDEST_C: Final = -60.0
+HOTTEST_C: Final = 150.0
+"""No board that ran a kernel was colder or hotter than this [°C]."""
 
 CLOCK_MARGIN: Final = 1.1
 """A clock this far beyond the GPU's range is another unit or another GPU [1]."""
@@ -101,10 +106,13 @@ def screen(raw: RawKernels) -> tuple[KernelRows | None, list[RejectedRow]]:
     _read_marks(raw, reasons, power_reasons)
     for i in np.flatnonzero(~(raw.latency_s > 0) | ~(raw.latency_s <= LONGEST_LAUNCH_S)).tolist():
         reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {raw.latency_s[i]:g}"))
+    for i in np.flatnonzero(impossible_temperature(raw.temperature_c)).tolist():
+        reasons.setdefault(i, ("BAD_TEMPERATURE", f"temperature_c = {raw.temperature_c[i]:g}"))
     limit = np.array([spec.power_limit_w if spec else np.nan for spec in specs])
     limit = np.where(np.isfinite(raw.power_limit_w) & (raw.power_limit_w > 0), raw.power_limit_w, limit)
     _check_clocks(raw, specs, reasons)
     _check_roof(raw, specs, reasons)
+    _check_kernels(raw, specs, reasons)
     power = _screen_power(raw, limit, power_reasons)
     rejected = [_rejected(raw, i, *why, power_only=False) for i, why in reasons.items()]
     rejected += [_rejected(raw, i, *why, power_only=True) for i, why in power_reasons.items() if reasons.get(i, ("",))[0] != why[0]]
@@ -117,6 +125,13 @@ def known_gpu(text: str) -> GpuSpec | None:
     """The specification of the GPU that a row names; a simulated board is the GPU that it simulates."""
     name = canonical_gpu_name(text.removeprefix(SIMULATED_PREFIX))
     return None if name is None else load_gpu(name)
+
+
+def impossible_temperature(temperature_c: Array) -> BoolArray:
+    """Temperatures that no board has, shape (n,); unknown ones (nan) are not among them."""
+    with np.errstate(invalid="ignore"):
+        result: BoolArray = (temperature_c < COLDEST_C) | (temperature_c > HOTTEST_C)
+    return result
 
 
 def mark_code(text: str) -> str:
@@ -174,6 +189,20 @@ def _check_roof(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int,
         fast = raw.latency_s[index] * ROOF_TOLERANCE < roof
         for i, least in zip(index[fast].tolist(), roof[fast].tolist(), strict=True):
             reasons.setdefault(i, ("ABOVE_ROOF", f"latency_s = {raw.latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s"))
+
+
+def _check_kernels(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int, tuple[str, str]]) -> None:
+    """Decode rows that another kernel ran than the rows of their collection are rejected."""
+    members: dict[tuple[str, str], list[int]] = {}
+    for i, (spec, operator) in enumerate(zip(specs, raw.operators, strict=True)):
+        if spec is not None and operator is not None and operator.family == "attention" and i not in reasons:
+            members.setdefault((spec.name, raw.library[i]), []).append(i)
+    for (name, _), rows in members.items():
+        index = np.array(rows, dtype=np.int64)
+        operators = [operator for i in rows if (operator := raw.operators[i]) is not None]
+        clock = np.where(np.isnan(raw.sm_clock_mhz[index]), raw.sm_clock_asked_mhz[index], raw.sm_clock_mhz[index])
+        for i in index[other_kernel_rows(operators, load_gpu(name), raw.latency_s[index], clock)].tolist():
+            reasons.setdefault(i, ("OTHER_KERNEL", f"latency_s = {raw.latency_s[i]:.4g}, many times that of a fused kernel"))
 
 
 def _check_unit(raw: RawKernels, latency_s: Array, roof_s: Array, spec: GpuSpec) -> None:

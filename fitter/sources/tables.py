@@ -153,17 +153,38 @@ def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
         file = pq.ParquetFile(path)
         wanted = [name for name in file.schema_arrow.names if name in columns]
         for name in wanted:
-            kind = file.schema_arrow.field(name).type
-            if pa.types.is_nested(kind) and not pa.types.is_list(kind):
-                raise InputError(f"{path}: column {name!r} holds {kind}; expected plain numbers or text")
+            field = file.schema_arrow.field(name)
+            if pa.types.is_nested(field.type):
+                raise InputError(f"{path}: column {name!r} holds {field.type}; expected plain numbers or text")
+            _check_unit(path, field)
         frame: pd.DataFrame = file.read(columns=wanted, use_threads=False).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
     return frame
 
 
+def _check_unit(path: Path, field: pa.Field) -> None:
+    """A unit that a column states about itself must be the one that its name ends with."""
+    stated = (field.metadata or {}).get(b"unit", b"").decode("utf-8", errors="replace").strip()
+    expected = next((unit for ending, unit in UNITS.items() if field.name.endswith(ending)), None)
+    if stated and expected is not None and stated.lower().lstrip("°") not in expected:
+        raise InputError(f"{path}: column {field.name!r} states the unit {stated[:40]!r}; it must be {expected[0]}")
+
+
+UNITS: Final = {"_mhz": ("MHz", "mhz"), "_s": ("s", "s"), "_w": ("W", "w"), "_j": ("J", "j"), "_c": ("°C", "c")}
+"""Endings of column names, and how their unit is written, first as people do."""
+
+OTHER_ENCODINGS: Final = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""First bytes of texts in other encodings than UTF-8."""
+
+OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
 def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
     """Names in the first line of a CSV file, checked to be names."""
+    encoding = next((name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark)), None)
+    if encoding is not None:
+        raise InputError(f"{path}: {encoding} text; save it as UTF-8")
     if b"\0" in head:
         raise InputError(f"{path}: neither CSV nor Parquet (binary content)")
     try:
@@ -171,6 +192,9 @@ def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start}); neither CSV nor Parquet") from error
     names = tuple(name.strip() for name in next(csv.reader([line])))
+    separator = next((word for sign, word in OTHER_SEPARATORS.items() if len(names) < 3 <= line.count(sign) + 1), None)
+    if separator is not None:
+        raise InputError(f"{path}: its fields stand between {separator}; write a table with commas between them and points in its numbers")
     if len(names) > MOST_COLUMNS or any(len(name) > LONGEST_TEXT for name in names):
         raise InputError(f"{path}: the first line is not a header of column names")
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -188,7 +212,7 @@ def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not a well-formed CSV table ({_first_line(error)})") from error
-    if len(frame.columns) != len(names):
+    if len(frame.columns) != len(names) or not isinstance(frame.index, pd.RangeIndex):  # fields beyond the header would be an index
         raise InputError(f"{path}: rows have another number of fields than the header's {len(names)} columns")
     frame.columns = pd.Index(names)
     return frame

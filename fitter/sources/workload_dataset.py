@@ -15,19 +15,19 @@ from estimator.errors import EstimatorError
 from estimator.formats import read_workload
 from estimator.gpu import GpuSpec
 from estimator.power import ASSUMED_IDLE_SHARE
-from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.rewriting import ATTENTION_FORMS
+from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray, canonical_precision
+from estimator.rewriting import ATTENTION_FORMS, with_precision
 from estimator.specifications import gpu_names
 from estimator.workload import COMPLETED, Operator, Workload
 from fitter.errors import InputError
 from fitter.rows import RejectedRow, Startup, WorkloadRows
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work
-from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, known_gpu
+from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpu
 from fitter.sources.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
 from fitter.sources.tables import Table
 
-LONGEST_ITERATION_S: Final = 30 * 86400.0
-"""No iteration of a workload takes a month: such a time is an error of whoever wrote it [s]."""
+LONGEST_RUN_S: Final = 30 * 86400.0
+"""No run, and so no iteration, takes a month: such a time is an error of whoever wrote it [s]."""
 
 COLUMNS: Final = frozenset(
     {
@@ -127,10 +127,10 @@ def _gpus(texts: list[str], reasons: dict[int, tuple[str, str]]) -> list[GpuSpec
 
 
 def _workloads(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Workload | None]:
-    """The workload of each row, its attention in the form that the row names; every file is read once a form."""
-    cache: dict[tuple[str, str], Workload | tuple[str, str]] = {}
+    """The workload of each row, attention and number format as the row names them; every file is read once for each."""
+    cache: dict[tuple[str, str, str], Workload | tuple[str, str]] = {}
     result: list[Workload | None] = []
-    for i, key in enumerate(zip(table.texts("workload"), table.texts("attention"), strict=True)):
+    for i, key in enumerate(zip(table.texts("workload"), table.texts("attention"), table.texts("precision"), strict=True)):
         if i in reasons and reasons[i][0] == "BAD_TEXT":
             result.append(None)
             continue
@@ -143,14 +143,21 @@ def _workloads(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Worklo
     return result
 
 
-def _workload(folder: Path, text: str, attention: str) -> Workload | tuple[str, str]:
+def _workload(folder: Path, text: str, attention: str, precision: str) -> Workload | tuple[str, str]:
     if not text or "\0" in text:
         return ("MISSING_WORKLOAD", "no workload is named")
+    if attention and attention.lower() not in ATTENTION_FORMS:
+        return ("UNKNOWN_ATTENTION", f"{attention[:40]!r}; known: {', '.join(ATTENTION_FORMS)}")
+    if precision and canonical_precision(precision) is None:
+        return ("UNKNOWN_PRECISION", f"{precision[:40]!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     path = folder / text
     try:
         if not path.is_file():  # also keeps pipes and devices out
-            return ("MISSING_WORKLOAD", f"{text[:200]!r}: no such file beside the data set")
-        workload = read_workload(path, attention=attention.lower() if attention.lower() in ATTENTION_FORMS else "")
+            found = "not a file" if path.exists() else "no such file; paths are relative to the data set's folder"
+            return ("MISSING_WORKLOAD", f"{text[:200]!r}: {found}")
+        workload = read_workload(path, attention=attention.lower())
+        if precision:
+            workload = with_precision(workload, precision)
     except EstimatorError as error:
         return ("MISSING_WORKLOAD", str(error)[:300])
     except OSError as error:
@@ -160,11 +167,17 @@ def _workload(folder: Path, text: str, attention: str) -> Workload | tuple[str, 
 
 def _check_runs(table: Table, runs: _Runs, reasons: dict[int, tuple[str, str]]) -> None:
     """Rows with values that cannot be."""
-    for i in _indices(~(runs.latency_s > 0) | ~(runs.latency_s <= LONGEST_ITERATION_S)):
+    for i in _indices(~(runs.latency_s > 0) | ~(runs.latency_s <= LONGEST_RUN_S)):
         reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {runs.latency_s[i]:g}"))
-    for i in _indices(table.garbled("iterations") | (runs.iterations < 1)):
-        reasons.setdefault(i, ("BAD_ITERATIONS", f"iterations = {runs.iterations[i]:g}"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        endless = runs.iterations * runs.latency_s > LONGEST_RUN_S
+    for i in _indices(table.garbled("iterations") | (runs.iterations < 1) | endless):
+        reasons.setdefault(i, ("BAD_ITERATIONS", f"iterations = {runs.iterations[i]:g} of {runs.latency_s[i]:g} s"))
+    for i in _indices(table.garbled("temperature_c") | impossible_temperature(runs.temperature_c)):
+        reasons.setdefault(i, ("BAD_TEMPERATURE", f"temperature_c = {runs.temperature_c[i]:g}"))
     for name, column in (("sm_clock_mhz", runs.asked_mhz), ("sm_clock_measured_mhz", runs.measured_mhz)):
+        for i in _indices(table.garbled(name) & ~np.isfinite(column)):
+            reasons.setdefault(i, ("BAD_CLOCK", f"{name} is no number"))
         for i in _indices(~np.isnan(column)):
             spec = runs.gpus[i]
             if spec and not spec.sm_clock_min_mhz / CLOCK_MARGIN <= column[i] <= spec.sm_clock_limit_mhz * CLOCK_MARGIN:
@@ -175,7 +188,7 @@ def _check_runs(table: Table, runs: _Runs, reasons: dict[int, tuple[str, str]]) 
 
 
 def _startups(runs: _Runs, hosts: list[str], reasons: dict[int, tuple[str, str]]) -> dict[str, StartupEstimate]:
-    """Start-up of each host; truncated runs are rejected."""
+    """Start-up of each host; truncated runs are rejected, and runs whose share of a known start-up is not."""
     duration_s = runs.iterations * runs.latency_s
     bound = _gpu_bound(runs)
     result: dict[str, StartupEstimate] = {}
@@ -188,6 +201,9 @@ def _startups(runs: _Runs, hosts: list[str], reasons: dict[int, tuple[str, str]]
         for i in rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist():
             detail = f"iterations × latency_s = {duration_s[i]:.3g} s where the other runs aim at {target:g} s"
             reasons.setdefault(i, ("TRUNCATED_RUN", detail))
+        if result[host].startup_s > 0:
+            for i in rows[~np.isfinite(runs.iterations[rows])].tolist():
+                reasons.setdefault(i, ("BAD_ITERATIONS", "missing, so the start-up within latency_s cannot be removed"))
     return result
 
 

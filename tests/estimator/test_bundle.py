@@ -79,6 +79,12 @@ def example() -> dict:
             "covariance": [[1e-26]],
             "l2_credit": 0.25,
             "rows": 7,
+            "warm_knee": 0.7,
+            "warm_sharpness": 5.0,
+            "leakage_w_per_k": 0.16,
+            "leakage_std_w_per_k": 0.02,
+            "operating_c": 38.5,
+            "operating_k_per_w": 0.08,
         },
         "voltage": {"sm_clock_mhz": [210.0, 1410.0], "voltage_v": [0.69375, 0.89375], "std_v": None, "source": "table"},
         "idle": {"sm_clock_mhz": [210.0, 1410.0], "power_w": [44.5, 67.3], "std_w": 0.3, "source": "table", "temperature_c": None},
@@ -311,6 +317,8 @@ STRUCTURAL_FAULTS = [
     (("power", "event_energy_j", "dram"), -1.0, "must not be negative"),
     (("power", "concavity"), 0.0, "power.concavity must be above 0"),
     (("power", "busy_w"), None, "power.busy_w must be a number"),
+    (("power", "warm_knee"), 0.0, "power.warm_knee must be above 0"),
+    (("power", "leakage_w_per_k"), -0.1, "power.leakage_w_per_k = -0.1 must not be negative"),
     (("voltage", "std_v"), "x", "voltage.std_v must be a list"),
     (("idle", "temperature_c"), "warm", "idle.temperature_c must be a number"),
     (("residuals",), {"gemm": 1}, "residuals.gemm must be an object"),
@@ -379,6 +387,15 @@ def test_newer_format_is_refused_with_the_remedy(tmp_path, version):
 @pytest.mark.parametrize("version", ["", "1", "1.0.0", "one", "-1.0", "1.٣", None, 1.0, ["1.0"]])
 def test_version_that_is_none_is_refused(tmp_path, version):
     refused(written(tmp_path, changed(("format_version",), version)), "must read MAJOR.MINOR")
+
+
+def test_power_without_leakage_and_edge_of_l2_means_what_it_meant_before_there_were_such_fields():
+    document = example()
+    for later in ("warm_knee", "warm_sharpness", "leakage_w_per_k", "leakage_std_w_per_k", "operating_c", "operating_k_per_w"):
+        del document["power"][later]
+    VALIDATOR.validate(signed(document))
+    power = bundle_from_document(signed(document)).power
+    assert (power.warm_knee, power.warm_sharpness, power.leakage_w_per_k) == (0.8, 4.0, 0.0)
 
 
 def test_older_format_without_a_way_up_is_refused(tmp_path):

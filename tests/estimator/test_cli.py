@@ -533,3 +533,26 @@ def test_a_capped_sweep_still_tells_the_clocks_that_were_asked_for(capsys, bundl
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [float(row["asked_clock_mhz"]) for row in rows] == [1200.0, 1410.0]
     assert all(float(row["sm_clock_mhz"]) < 1200.0 for row in rows)
+
+
+def test_a_word_that_is_neither_file_nor_command_is_named_before_options_are_missed(capsys):
+    assert "trace: no such workload file" in fails(capsys, "trace", "model")
+
+
+@pytest.mark.parametrize("option", ["--out", "--bundle", "--gpu-spec"])
+def test_an_empty_name_of_a_file_is_wrong_usage(capsys, bundle, workload, option):
+    words = {"--bundle": bundle} | {option: ""}
+    assert main([str(workload), *(word for pair in words.items() for word in pair)]) == 2
+    assert "an empty text names no file" in capsys.readouterr().err
+
+
+def test_an_interruption_while_modules_load_is_as_quiet_as_any(monkeypatch, capsys):
+    class Interrupting:
+        def find_spec(self, name, path, target=None):
+            if name == "estimator.commands":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "estimator.commands", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert main(["--help"]) == 130
+    assert capsys.readouterr().err == "estimate: interrupted\n"

@@ -6,10 +6,21 @@ from numpy.testing import assert_allclose
 
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.gpu import GpuSpec
-from estimator.kernel_prediction import kernel_events
+from estimator.kernel_prediction import warm_events
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.phases import EVENTS, Phases
-from estimator.power import POWER_TERMS, busy_share
+from estimator.power import (
+    POWER_TERMS,
+    WARM_KNEE,
+    WARM_SHARPNESS,
+    BoardTables,
+    Leakage,
+    PowerModel,
+    busy_share,
+    leakage_power_w,
+    power_events,
+    warm_dram_share,
+)
 from estimator.specifications import load_gpu
 from estimator.timeline import warm_ratio
 from estimator.workload import Operator, make_operator
@@ -74,20 +85,66 @@ def test_warm_operands_that_fit_into_the_l2_do_not_cross_dram(a100: GpuSpec) -> 
     for m, low, high in ((512, 0.0, 0.01), (16384, 0.99, 1.0)):
         operator = linear(m, n=16384 if m > 512 else 1024)
         phases = phases_of(operator, a100)
-        coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
-        warm, cold = (kernel_events(phases, a100, coefficients, warm_ratio(phases, a100, np.array([w])))[0] for w in (True, False))
+        counted = power_events(phases, a100, 0.0)
+        warm, cold = (warm_events(counted, warm_ratio(phases, a100, np.array([w])), WARM_KNEE, WARM_SHARPNESS)[0] for w in (True, False))
         dram, l2 = POWER_TERMS.index("dram"), POWER_TERMS.index("l2")
         assert low <= warm[dram] / cold[dram] <= high
         assert warm[l2] == cold[l2]
 
 
-def test_busy_power_falls_with_idle_sms_and_with_the_gaps_between_short_kernels() -> None:
-    seconds = np.array([1e-3, 1e-5, 3e-6])
-    full, half = busy_share(seconds, np.ones(3)), busy_share(seconds, np.full(3, 0.5))
+def test_the_edge_of_l2_lies_at_the_knee_and_cold_operands_cross_whole() -> None:
+    ratio = np.array([0.0, 0.4, 0.7, 1.4, np.inf])
+    soft, sharp = warm_dram_share(ratio, 0.7, 3.0), warm_dram_share(ratio, 0.7, 6.0)
+    assert_allclose(soft[[2, 4]], [0.5, 1.0])
+    assert soft[0] == pytest.approx(0.0, abs=1e-12)
+    assert sharp[1] < soft[1]
+    assert sharp[3] > soft[3]
+
+
+def test_rows_that_leave_l2_before_their_second_look_cross_dram_again(a100: GpuSpec) -> None:
+    for dim, low, high in ((768, 1.0, 1.001), (16384, 1.3, 1.5)):
+        row = make_operator("norm", "layernorm", "bf16", rows=8192, dim=dim)
+        assert low <= events_of(row, a100)["dram"] / (8192 * dim * 4) <= high
+
+
+def test_padded_query_rows_are_exponentiated_like_all_others(a100: GpuSpec) -> None:
+    def prefill(queries: int) -> dict[str, float]:
+        return events_of(
+            make_operator(
+                "attention", "prefill", "bf16",
+                batch=1, queries=queries, context=1024, heads=8, kv_heads=8, head_dim=64, window=0, causal=0,
+            ),
+            a100,
+        )  # fmt: skip
+
+    assert prefill(65)["sfu"] == prefill(128)["sfu"]
+    assert prefill(65)["tensor"] < prefill(128)["tensor"]
+
+
+def test_busy_power_falls_with_idle_sms_with_the_gaps_between_short_kernels_and_with_waiting_for_the_host() -> None:
+    seconds, clock, whole = np.array([1e-3, 1e-5, 3e-6]), np.full(3, 1.41e9), np.ones(3)
+    full, half = busy_share(seconds, whole, whole, clock), busy_share(seconds, np.full(3, 0.5), whole, clock)
     assert (np.diff(full) < 0).all()
     assert full[0] == pytest.approx(1.0, abs=2e-3)
     assert (half < full).all()
     assert (half > 0.5 * full).all()
+    assert (busy_share(seconds, whole, 0.8 * whole, clock) < full).all()
+
+
+def test_leakage_feeds_back_on_itself_and_follows_a_given_temperature(a100: GpuSpec) -> None:
+    leakage = Leakage(w_per_k=0.2, idle_c=38.0, operating_c=38.0, operating_k_per_w=0.1)
+    model = PowerModel(
+        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=0.0, active_w=0.0, voltage_exponent=2.0, concavity=1.0, l2_credit=0.0,
+        reference_clock_mhz=900.0, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS, leakage=leakage,
+    )  # fmt: skip
+    tables = BoardTables(voltage_v=a100.voltage_v, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=250.0)
+    point, other = tables.at(np.array([900.0, 1410.0])), np.array([150.0, 150.0])
+    own = leakage_power_w(model, point, other)
+    total = other + own
+    told = leakage_power_w(model, point, other, 38.0 + 0.1 * total)
+    assert_allclose(own, told)
+    assert own[1] > own[0] > 0.0
+    assert_allclose(leakage_power_w(model, point, other, np.array([38.0, np.nan])), [0.0, own[1]])
 
 
 def test_few_blocks_leave_sms_without_work(a100: GpuSpec) -> None:

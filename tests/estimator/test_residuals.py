@@ -1,23 +1,19 @@
 """The residual tier: neighbours correct the equations near measured shapes and hold back elsewhere."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping, thaw
 from estimator.quantities import Array
-from estimator.residuals import (
-    LARGEST_CORRECTION,
-    LARGEST_CORRECTION_BEYOND,
-    log_corrections,
-    nearest,
-    weighted_error,
-)
+from estimator.residuals import LARGEST_CORRECTION, Fading, faded, log_corrections, nearest, neighbour_error
 from estimator.workload import Operator, make_operator
-from fitter.residual_tier import neighbours, shape_errors, tier_document
+from fitter.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
 
 GROUP = "gemm.linear.bf16"
 
@@ -31,8 +27,16 @@ def various(count: int, seed: int = 0) -> list[Operator]:
     return [product(*(float(v) for v in row)) for row in sizes]
 
 
-def document(operators: list[Operator], ln_error: Array, left_out: Array) -> FrozenMapping[object]:
-    return tier_document(shape_errors(operators), ln_error, left_out, (2.0, 3.0, 0.4), seed=0)
+BEYOND_OCTAVES = 2.0
+
+
+def group_errors(ln_error: Array, left_out: Array) -> GroupErrors:
+    return GroupErrors(ln_error=ln_error, left_out=left_out, fading=Fading(), quantiles=(2.0, 3.0, 0.4, BEYOND_OCTAVES))
+
+
+def document(operators: list[Operator], ln_error: Array, left_out: Array, named: Array | None = None) -> FrozenMapping[object]:
+    errors = None if named is None else group_errors(named, np.abs(named))
+    return tier_document(shape_errors(operators), group_errors(ln_error, left_out), errors, seed=0)
 
 
 def test_a_measured_shape_takes_its_own_error() -> None:
@@ -49,12 +53,79 @@ def test_far_from_all_measured_shapes_the_equations_stand_alone() -> None:
     assert abs(correction[0]) < 1e-6
 
 
-@given(st.floats(-3.0, 3.0), st.booleans())
-def test_corrections_are_bounded_more_tightly_beyond_the_largest_work(error: float, beyond: bool) -> None:
-    found = weighted_error(np.zeros((1, 8)), np.full((1, 8), error), np.array([beyond]))
-    limit = LARGEST_CORRECTION_BEYOND if beyond else LARGEST_CORRECTION
-    assert abs(found[0]) <= limit
-    assert found[0] == pytest.approx(np.clip(error, -limit, limit))
+@given(st.floats(-3.0, 3.0), st.floats(0.0, 9.0), st.floats(-9.0, 9.0), st.sampled_from([0.0, 0.25, 1.0]))
+def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(
+    error: float, distance: float, excess: float, share: float
+) -> None:
+    found = faded(np.array([error]), np.array([distance]), np.array([excess]), Fading(reach=1.5, beyond_share=share))[0]
+    assert abs(found) <= min(LARGEST_CORRECTION, abs(error))
+    assert found * error >= 0.0
+    if excess > 0.0:
+        inside = faded(np.array([error]), np.array([distance]), np.array([-1.0]), Fading(reach=1.5))[0]
+        assert abs(found) <= abs(inside)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=8, max_size=8), st.lists(st.floats(0.0, 5.0), min_size=8, max_size=8))
+def test_the_neighbours_error_lies_among_theirs(errors: list[float], distances: list[float]) -> None:
+    mean = neighbour_error(np.sort(np.array([distances])), np.array([errors]))[0]
+    assert min(errors) - 1e-12 <= mean <= max(errors) + 1e-12
+
+
+def forecast_of(bare: Array, neighbour: Array, distance: float, excess: float) -> Forecast:
+    count = len(bare)
+    return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess))
+
+
+def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear_out() -> None:
+    error = np.random.default_rng(0).normal(0.05, 0.03, 400)
+    inside = forecast_of(error, error, 0.3, -3.0)
+    carries = best_fading([inside, forecast_of(error, error, 0.8, 1.0)])
+    reverses = best_fading([inside, forecast_of(-error, error, 0.8, 1.0)])
+    assert carries is not None
+    assert reverses is not None
+    assert carries.beyond_share == 1.0
+    assert reverses.beyond_share == 0.0
+
+
+def test_neighbours_that_know_nothing_are_not_asked() -> None:
+    rng = np.random.default_rng(0)
+    assert best_fading([forecast_of(rng.normal(0, 0.02, 500), rng.normal(0, 0.2, 500), 0.3, -1.0)]) is None
+
+
+def test_named_tiles_have_errors_of_their_own() -> None:
+    operators = various(200)
+    residuals = {GROUP: document(operators, np.full(200, 0.2), np.full(200, 0.2), named=np.full(200, -0.05))}
+    asked = operators[:2]
+    correction, deviation = log_corrections(asked, [GROUP] * 2, residuals, np.array([False, True]))
+    assert correction == pytest.approx([0.2, -0.05])
+    assert deviation[1] < deviation[0]
+
+
+def test_without_errors_of_named_tiles_a_name_changes_nothing() -> None:
+    operators = various(100)
+    residuals = {GROUP: document(operators, np.full(100, 0.2), np.full(100, 0.2))}
+    told = log_corrections(operators[:9], [GROUP] * 9, residuals, np.ones(9, dtype=bool))
+    np.testing.assert_array_equal(told, log_corrections(operators[:9], [GROUP] * 9, residuals))
+
+
+def test_a_tier_written_without_fadings_still_reads() -> None:
+    operators = various(60)
+    plain = dict(thaw(document(operators, np.full(60, 0.1), np.full(60, 0.1))))
+    for name in ("reach", "beyond_share", "beyond_octaves"):
+        del plain[name]
+    correction, deviation = log_corrections(operators[:3], [GROUP] * 3, {GROUP: plain})
+    assert correction == pytest.approx(0.1)
+    assert np.all(np.isfinite(deviation))
+
+
+def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
+    operators = various(300)
+    largest = max(operators, key=lambda o: o["m"] * o["n"] * o["k"])
+    residuals = {GROUP: document(operators, np.zeros(300), np.full(300, 0.02))}
+    farther = [product(largest["m"] * 2.0**i, largest["n"], largest["k"]) for i in range(12)]
+    _, std = log_corrections(farther, [GROUP] * 12, residuals)
+    assert np.all(np.diff(std[1:]) >= -1e-12)
+    assert std[-1] > 2.0 * std[1]
 
 
 def test_a_group_without_a_tier_is_left_alone() -> None:
@@ -100,3 +171,29 @@ def test_uncertainty_grows_where_neighbours_were_wrong_and_where_none_are_near()
     _, std = log_corrections([small, large, unseen], [GROUP] * 3, residuals)
     assert std[0] < std[1]
     assert std[0] < std[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("near", -1.0),
+        ("near", "x"),
+        ("reach", math.nan),
+        ("ln_error", (1.0, 2.0)),
+        ("largest_work", None),
+        ("weights", (1.0,)),
+        ("points", ()),
+    ],
+)
+def test_a_damaged_tier_is_refused_in_words(name: str, value: object) -> None:
+    operators = various(40)
+    broken = dict(thaw(document(operators, np.zeros(40), np.zeros(40)))) | {name: value}
+    with pytest.raises(BundleError, match="residuals are damaged"):
+        log_corrections(operators[:2], [GROUP] * 2, {GROUP: broken})
+
+
+def test_a_tier_of_another_family_is_refused_in_words() -> None:
+    operators = various(40)
+    softmax = make_operator("softmax", "softmax", "fp32", rows=8, dim=8)
+    with pytest.raises(BundleError, match="name a field that kernels of softmax lack"):
+        log_corrections([softmax], ["softmax"], {"softmax": document(operators, np.zeros(40), np.zeros(40))})

@@ -7,10 +7,11 @@ import pytest
 
 from estimator.coefficients import group_key
 from estimator.kernel_times import kernel_times
+from estimator.kernels.registry import KnownTiles
 from estimator.workload import Operator, make_operator
-from fitter.intervals import folds_of, interval_quantiles
+from fitter.intervals import NEXT_GROWTH, folds_of, interval_quantiles
 from fitter.kernel_groups import KernelFit, fit_kernel_groups
-from fitter.residual_tier import shape_errors
+from fitter.residual_tier import Forecast, shape_errors
 from fitter.rows import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
@@ -99,7 +100,42 @@ def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
     shapes = shape_errors(gemm)
     scale = np.where(np.array([operator["m"] for operator in gemm]) > 2000, 0.2, 0.02)
     error = np.abs(np.random.default_rng(0).normal(0, scale))
-    near, far, beyond = interval_quantiles(shapes, error, np.zeros(len(gemm)), error[:100])
+    rows = Forecast(bare=error, neighbours=np.zeros(len(gemm)), distance=np.zeros(len(gemm)), excess=np.full(len(gemm), -1.0))
+    largest = replace(rows.select(np.arange(100)), excess=np.full(100, 1.5))
+    near, far, beyond, octaves = interval_quantiles(shapes, rows, [largest], None)
     assert 1.5 < near < 3.0
     assert far >= near
-    assert beyond == pytest.approx(np.quantile(error[:100], 0.9), rel=0.3)
+    assert beyond == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
+    assert octaves == pytest.approx(1.5)
+
+
+def test_forecasts_that_go_farther_set_the_width_beyond_the_largest_work() -> None:
+    gemm = [operator for operator in various_operators(300) if operator.family == "gemm"]
+    count = len(gemm)
+    rows = Forecast(bare=np.full(count, 0.02), neighbours=np.zeros(count), distance=np.zeros(count), excess=np.full(count, -1.0))
+    small, wide = (Forecast(bare=np.full(50, e), neighbours=np.zeros(50), distance=np.ones(50), excess=np.ones(50)) for e in (0.05, 0.2))
+    narrow = interval_quantiles(shape_errors(gemm), rows, [small], None)
+    assert interval_quantiles(shape_errors(gemm), rows, [small, wide], None)[2] == pytest.approx(4.0 * narrow[2])
+
+
+def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:
+    """Tiles that a tree cannot guess: the shape does not tell them, the kernel's name does."""
+    rng = np.random.default_rng(0)
+    operators = [make_operator("gemm", "linear", "fp32", batch=1, m=m, n=n, k=k) for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]
+    tile = np.where(rng.random(300) < 0.5, 64.0, 128.0)
+    known = KnownTiles(tile_m=tile, tile_n=tile, split=np.ones(300))
+    exact = kernel_rows(BUNDLE, operators)
+    arguments = {"sm_clock_mhz": exact.sm_clock_mhz, "warm": exact.l2_warm}
+    planted = {key: group.coefficients for key, group in BUNDLE.groups.items()}
+    drift = np.array([0.1 * np.sin(np.log2(operator["k"])) for operator in operators])
+    seconds = kernel_times(operators, BUNDLE.gpu, planted, known=known, **arguments).equations_s * np.exp(drift)
+    named = replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300))
+    found = fit_kernel_groups(named, BUNDLE.gpu, seed=0, tiles="named")
+    groups = {key: group.coefficients for key, group in found.groups.items()}
+    told = kernel_times(
+        operators, BUNDLE.gpu, groups, known=known, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments
+    )
+    guessed = kernel_times(operators, BUNDLE.gpu, groups, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments)
+    assert np.abs(np.log(told.latency_s / seconds)).mean() < 0.5 * np.abs(np.log(told.equations_s / seconds)).mean()
+    assert np.abs(np.log(told.latency_s / seconds)).mean() < np.abs(np.log(guessed.latency_s / seconds)).mean()
+    assert np.nanmedian(told.log_std) < np.nanmedian(guessed.log_std)

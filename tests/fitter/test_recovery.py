@@ -1,17 +1,19 @@
 """Planted coefficients come back from runs of whole workloads, within what the fit says of itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
+from estimator.power import POWER_TERMS, BoardTables, warm_dram_share
 from estimator.prediction import estimate
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.latency import TIED, fit_latency, prior_groups, shifted
 from fitter.power import fit_power
 from fitter.power_rows import workload_power_rows
-from fitter.power_solver import PRIOR, TERMS
+from fitter.power_solver import PRIOR, TERMS, PowerRows
 from fitter.rows import WorkloadRows
 from fitter.runs import fit_runs, stated_uncertainty
 from tests.estimator.synthetic import known_bundle, transformer
@@ -29,7 +31,8 @@ def a100() -> GpuSpec:
 
 
 def planted_energies() -> Array:
-    return np.array([PRIOR[term][0] for term in TERMS]) * PLANTED_FACTOR
+    planted: Array = np.array([PRIOR[term][0] for term in TERMS]) * PLANTED_FACTOR
+    return planted
 
 
 def runs(gpu: GpuSpec, seed: int = 0, noise: float = NOISE) -> WorkloadRows:
@@ -160,6 +163,77 @@ def test_covariances_are_symmetric_however_few_the_rows(a100: GpuSpec) -> None:
         for covariance in (fit.latency.covariance, fit.power.covariance):
             assert np.array_equal(covariance, covariance.T)
             assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+IDLE_C, PLANTED_LEAKAGE_W_PER_K = 38.0, 0.2
+
+
+def kernels(gpu: GpuSpec, seed: int = 0) -> PowerRows:
+    """Kernels of twelve kinds at three clocks that obey the equations with planted energies, leakage and edge of L2."""
+    rng = np.random.default_rng(seed)
+    kind = np.repeat(np.arange(12), 30)
+    clock = np.tile([510.0, 900.0, 1410.0], len(kind) // 3)
+    mix = rng.uniform(0.1, 1.0, (12, len(POWER_TERMS)))[kind] * rng.uniform(0.5, 1.0, (len(kind), 1))
+    mix[:, 1] = mix[:, 0]  # both parts of DRAM's energy belong to the same bytes
+    ratio = np.exp(rng.uniform(-1.5, 1.5, len(kind)))
+    energy = planted_energies()
+    share = 0.1 / (energy[: len(POWER_TERMS)] * 1e-12) * 60.0  # each term alone would draw about 6 W
+    rate = mix * share
+    busy = rng.uniform(0.5, 1.0, len(kind))
+    point = tables(gpu).at(clock)
+    core = point.voltage_ratio**2
+    crossing = warm_dram_share(ratio, 0.65, 5.0)
+    watt = point.idle_w + energy[-2] * busy * core * clock / 900.0 + energy[-1] * point.idle_ratio
+    for i in range(len(POWER_TERMS)):
+        watt += energy[i] * 1e-12 * rate[:, i] * (crossing if i < 2 else 1.0) * (1.0 if i == 0 else core)
+    temperature = IDLE_C + 0.08 * watt + rng.normal(0.0, 3.0, len(kind))
+    watt += PLANTED_LEAKAGE_W_PER_K * point.voltage_ratio**3 * (temperature - IDLE_C)
+    return PowerRows(
+        power_w=watt * np.exp(0.5 * NOISE * rng.standard_normal(len(kind))),
+        clock_mhz=clock,
+        event_rate=rate,
+        warm_ratio=ratio,
+        busy=busy,
+        temperature_c=temperature,
+        weight=np.ones(len(kind)),
+        relative_std=np.zeros(len(kind)),
+        kind=np.array([f"kind {i}" for i in kind]),
+    )
+
+
+def warm_tables(gpu: GpuSpec) -> BoardTables:
+    return replace(tables(gpu), idle_temperature_c=IDLE_C)
+
+
+def test_leakage_and_the_edge_of_l2_come_back_from_kernels_at_known_temperatures(a100: GpuSpec) -> None:
+    fit = fit_power(kernels(a100), warm_tables(a100), 900.0)
+    assert fit.leakage is not None
+    assert abs(fit.leakage.w_per_k - PLANTED_LEAKAGE_W_PER_K) < 3.0 * fit.leakage.std_w_per_k
+    assert fit.leakage.std_w_per_k < 0.5 * PLANTED_LEAKAGE_W_PER_K
+    assert fit.leakage.operating_k_per_w == pytest.approx(0.08, rel=0.2)
+    assert fit.warm_knee == pytest.approx(0.65, abs=0.06)
+    assert fit.voltage_exponent == pytest.approx(2.0, abs=0.3)
+    spread = np.sqrt(np.diag(fit.covariance))
+    for term, found, planted, std in zip(TERMS, fit.values, planted_energies(), spread, strict=True):
+        if not term.startswith("dram"):
+            assert abs(found - planted) < 3.0 * std, (term, found, planted, std)
+
+
+def test_no_leakage_is_told_apart_where_the_temperature_at_rest_is_unknown(a100: GpuSpec) -> None:
+    rows = kernels(a100)
+    assert fit_power(rows, tables(a100), 900.0).leakage is None
+    assert fit_power(replace(rows, temperature_c=np.full(len(rows.power_w), np.nan)), warm_tables(a100), 900.0).leakage is None
+
+
+def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations(a100: GpuSpec) -> None:
+    rows = kernels(a100)
+    honest = fit_power(rows, warm_tables(a100), 900.0)
+    tensor = TERMS.index("tensor")
+    rate = rows.event_rate.copy()
+    rate[rows.kind == "kind 3", tensor] *= 2.0
+    wrong = fit_power(replace(rows, event_rate=rate), warm_tables(a100), 900.0)
+    assert wrong.covariance[tensor, tensor] > 2.0 * honest.covariance[tensor, tensor]
+    assert abs(wrong.values[tensor] - planted_energies()[tensor]) < 3.0 * np.sqrt(wrong.covariance[tensor, tensor])
 
 
 def test_priors_know_that_hopper_shares_out_its_last_wave() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,8 @@ import pytest
 from collector.dataset import DatasetError
 from fitter.errors import InputError, SelectionError
 from fitter.rows import join_rows
-from fitter.selection import read_selection, require_one_gpu
+from fitter.selection import joined, read_selection, require_one_gpu
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 
 def test_kinds_are_told_by_content(shared_data: Path) -> None:
@@ -85,3 +87,13 @@ def test_no_data_set_and_missing_or_empty_ones_are_refused(tmp_path: Path) -> No
         read_selection([tmp_path / "none.parquet"])
     with pytest.raises(DatasetError, match="no Parquet file"):
         read_selection([tmp_path])
+
+
+def test_power_with_and_without_a_meter_is_not_mixed_in_silence() -> None:
+    plain = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
+    record = plain.datasets[0]
+    metered = replace(plain, datasets=(replace(record, name="metered", metadata={"sensor": {"gain": 1.02, "gain_std": 0.004}}),))
+    assert joined([plain]).notes == joined([metered, metered]).notes == ()
+    (note,) = joined([plain, metered]).notes
+    assert "metered was compared with an external meter" in note
+    assert record.name in note

@@ -46,10 +46,15 @@ def test_every_row_of_the_fp32_tables_is_accepted(shared_data: Path, name: str) 
         assert np.isfinite(rows.tile_m).all()
 
 
-def test_every_row_of_the_burst_tables_is_accepted_and_cold(shared_data: Path) -> None:
+def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fused_kernel_takes(shared_data: Path) -> None:
     for name in ("gemm_latency", "attention_latency", "repeatability_pairs"):
-        rows, rejected = read_file(shared_data / "aiconfigurator" / f"{name}.csv")
-        assert rejected == []
+        path = shared_data / "aiconfigurator" / f"{name}.csv"
+        rows, rejected = read_file(path)
+        table = open_table(path, COLUMNS)
+        heads = table.numbers("head_dim")
+        assert {row.reason for row in rejected} <= {"OTHER_KERNEL"}
+        assert all(heads[row.row - 1] == 512 for row in rejected)
+        assert len(rejected) < 0.005 * len(table)
         assert not rows.l2_warm.any()
 
 
@@ -59,10 +64,10 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data: P
     # Counts by reason as the file states them; ABOVE_ROOF also holds what the file itself overlooks.
     stated = {"SINGLE_SAMPLE": 1424, "SHORT_WINDOW": 1503, "HISTORY": 193, "UNSET_OPERANDS": 190, "SEQUENCE": 162, "COLD_START": 13}
     assert stated.items() <= counts.items()
-    assert {row.reason for row in rejected if not row.power_only} == {"UNSET_OPERANDS", "HOST_BOUND", "ABOVE_ROOF"}
-    assert int(np.isfinite(rows.power_w).sum()) == 7216
+    assert {row.reason for row in rejected if not row.power_only} == {"UNSET_OPERANDS", "HOST_BOUND", "ABOVE_ROOF", "OTHER_KERNEL"}
+    assert int(np.isfinite(rows.power_w).sum()) == 6742
     assert len(rows) == 10716 - sum(not row.power_only for row in rejected)
-    assert 0.3 < rows.at_limit.sum() / 7216 < 0.5
+    assert 0.3 < rows.at_limit.sum() / 6742 < 0.5
 
 
 def test_rows_faster_than_dram_are_those_whose_keys_were_still_in_l2(shared_data: Path) -> None:

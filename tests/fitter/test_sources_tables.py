@@ -106,3 +106,49 @@ def test_a_folder_has_a_digest_that_changes_with_any_byte(tmp_path: Path) -> Non
     before = file_digest(tmp_path)
     written(tmp_path / "x", "2")
     assert file_digest(tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a;b;name\n1,5;2;x\n", "semicolons"),
+        (b"a\tb\tname\n1\t2\tx\n", "tabs"),
+        ("a,b,name\n1,2,x\n".encode("utf-16"), "UTF-16"),
+        ("a,b,name\n1,2,x\n".encode("utf-32"), "UTF-32"),
+        (b"a,b\n1,2,3\n4,5,6\n", "another number of fields"),
+    ],
+)
+def test_a_table_of_another_make_is_refused_with_its_reason(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        open_table(written(tmp_path / "t.csv", content), COLUMNS)
+
+
+def test_marks_of_byte_order_and_ends_of_lines_change_nothing(tmp_path: Path) -> None:
+    plain = "a,b,name\n1,2.5,x\n3,4.5,y\n"
+    for content in (plain.encode("utf-8-sig"), plain.replace("\n", "\r\n").encode(), plain.replace("\n", "\r").encode()):
+        table = open_table(written(tmp_path / "t.csv", content), COLUMNS)
+        assert table.numbers("b").tolist() == [2.5, 4.5]
+        assert table.texts("name") == ["x", "y"]
+
+
+def test_a_column_that_states_another_unit_than_its_name_is_refused(tmp_path: Path) -> None:
+    for unit, name, fine in (
+        (b"s", "latency_s", True),
+        (b"ms", "latency_s", False),
+        ("°C".encode(), "temperature_c", True),
+        (b"mW", "power_w", False),
+    ):
+        path = tmp_path / "t.parquet"
+        pq.write_table(pa.table([pa.array([1.0])], schema=pa.schema([pa.field(name, pa.float64(), metadata={"unit": unit})])), path)
+        if fine:
+            assert len(open_table(path, frozenset({name}))) == 1
+        else:
+            with pytest.raises(InputError, match="states the unit"):
+                open_table(path, frozenset({name}))
+
+
+def test_lists_and_structures_are_no_numbers(tmp_path: Path) -> None:
+    for values in ([[1.0], [2.0]], [{"x": 1.0}, {"x": 2.0}]):
+        pq.write_table(pa.table({"a": values}), tmp_path / "t.parquet")
+        with pytest.raises(InputError, match="plain numbers or text"):
+            open_table(tmp_path / "t.parquet", COLUMNS)

@@ -34,6 +34,8 @@ def read(tmp_path: Path, shared_data: Path) -> Reader:
         "latency_s": "0.0212",
         "energy_j": "3.4",
         "temperature_c": "60",
+        "precision": "bf16",
+        "attention": "eager",
     }
 
     def reader(*runs: Mapping[str, str]) -> WorkloadReading:
@@ -163,3 +165,44 @@ def test_the_target_and_start_up_come_from_the_runs_themselves(target: float, st
 def test_runs_of_fixed_iterations_have_no_target() -> None:
     assert np.isnan(target_duration_s(100 * np.geomspace(0.01, 1.0, 20)))
     assert np.isnan(target_duration_s(np.array([30.0, 30.1])))
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ({"precision": "zz"}, "UNKNOWN_PRECISION"),
+        ({"attention": "weird"}, "UNKNOWN_ATTENTION"),
+        ({"temperature_c": "1e308"}, "BAD_TEMPERATURE"),
+        ({"temperature_c": "-300"}, "BAD_TEMPERATURE"),
+        ({"temperature_c": "hot"}, "BAD_TEMPERATURE"),
+        ({"sm_clock_mhz": "nine"}, "BAD_CLOCK"),
+        ({"iterations": "1e300"}, "BAD_ITERATIONS"),
+        ({"workload": "MISSING.json"}, "MISSING_WORKLOAD"),
+        ({"workload": "workloads"}, "MISSING_WORKLOAD"),
+        ({"workload": "../../../../etc/hostname"}, "MISSING_WORKLOAD"),
+    ],
+)
+def test_a_value_that_cannot_be_rejects_its_row_and_no_other(read: Reader, run: Mapping[str, str], reason: str) -> None:
+    reading = read({}, {"latency_s": "0.0213"}, run)
+    assert [(row.row, row.reason) for row in reading.rejected] == [(3, reason)]
+    assert reading.rows is not None
+    assert len(reading.rows) == 2
+
+
+def test_a_run_without_its_count_cannot_lose_its_start_up(read: Reader) -> None:
+    runs = [{"latency_s": f"{0.0212 + 1e-5 * i:g}", "iterations": "1490"} for i in range(8)]
+    reading = read(*runs, {"iterations": ""})
+    assert [(row.row, row.reason) for row in reading.rejected] == [(9, "BAD_ITERATIONS")]
+
+
+def test_a_run_in_another_number_format_than_its_list_is_read_in_its_own(read: Reader) -> None:
+    reading = read({}, {"precision": "fp16"})
+    assert reading.rows is not None
+    first, second = reading.rows.row_workloads()
+    assert {o.precision for o in first.operators if o.family == "gemm"} == {"bf16"}
+    assert {o.precision for o in second.operators if o.family == "gemm"} == {"fp16"}
+
+
+def test_a_path_above_the_data_set_is_followed(read: Reader, tmp_path: Path) -> None:
+    reading = read({"workload": f"../{tmp_path.name}/workloads/{LIST}"})
+    assert reading.rejected == []

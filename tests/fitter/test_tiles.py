@@ -4,14 +4,21 @@ import json
 
 import numpy as np
 
+from estimator.coefficients import coefficient_vector
 from estimator.frozen import thaw
-from estimator.kernels.registry import KnownTiles
+from estimator.kernels.registry import KnownTiles, matrix_columns
 from estimator.specifications import load_gpu
-from estimator.tile_predictor import predicted_tiles, tile_features, tree_from_document, tree_leaves
+from estimator.tile_choice import candidate_seconds, choice_from_document, chosen_tiles
+from estimator.tile_predictor import group_tiles, predicted_tiles, tile_features, tree_from_document, tree_leaves
+from estimator.tiling import Candidates
 from estimator.workload import Operator, make_operator
+from fitter.tile_choice import FEWEST_SHAPES, fit_choice
 from fitter.tiles import FEWEST_PRODUCTS, fit_tiles
 
 GPU = load_gpu("a100-pcie-40gb")
+VALUES = {"math": 1.05, "l2": 1.0, "dram": 1.1, "dram_activations": 1.1, "loop": 0.5, "exponent": 2.0, "epsilon_s": 2e-6}
+VECTOR = coefficient_vector(VALUES)
+COEFFICIENTS = np.tile(VECTOR, (400, 1))
 
 
 def products(count: int, seed: int = 0) -> list[Operator]:
@@ -31,7 +38,7 @@ def test_a_plain_rule_is_found_again() -> None:
     tree = fit_tiles(operators, GPU, library(operators), seed=0)
     assert tree is not None
     asked = products(400, seed=1)
-    tiles, truth = predicted_tiles(asked, GPU, {"gemm.linear": tree}), library(asked)
+    tiles, truth = predicted_tiles(asked, GPU, {"gemm.linear": tree}, COEFFICIENTS), library(asked)
     assert tiles is not None
     assert np.mean(tiles.tile_m == truth.tile_m) > 0.98
     assert np.mean(tiles.split == truth.split) > 0.98
@@ -62,9 +69,47 @@ def test_few_names_teach_nothing() -> None:
 
 def test_kernels_without_tiles_or_trees_keep_their_freedom() -> None:
     operators = [*products(2), make_operator("softmax", "softmax", "fp32", rows=8.0, dim=8.0)]
-    assert predicted_tiles(operators, GPU, {}) is None
+    assert predicted_tiles(operators, GPU, {}, COEFFICIENTS) is None
     tree = fit_tiles(products(300), GPU, library(products(300)), seed=0)
     assert tree is not None
-    other = predicted_tiles(operators, GPU, {"gemm.bmm": tree})
+    other = predicted_tiles(operators, GPU, {"gemm.bmm": tree}, COEFFICIENTS)
     assert other is not None
     assert np.all(np.isnan(other.tile_m))
+
+
+LIKED = (64.0, 64.0)
+OFFERED = Candidates(tile_m=np.array([128.0, 64.0, 32.0]), tile_n=np.array([128.0, 64.0, 32.0]), split=np.ones(3))
+
+
+def liking_library(operators: list[Operator]) -> tuple[KnownTiles, np.ndarray]:
+    """A library that takes the fastest of three tiles but for one kernel, whose cost it believes to be 40 % less; times as well."""
+    seconds, _ = candidate_seconds(matrix_columns(operators, GPU), OFFERED, GPU, VECTOR)
+    taken = (seconds * np.where(OFFERED.tile_m == LIKED[0], 0.6, 1.0)).argmin(axis=1)
+    tiles = KnownTiles(tile_m=OFFERED.tile_m[taken], tile_n=OFFERED.tile_n[taken], split=OFFERED.split[taken])
+    return tiles, seconds[np.arange(len(taken)), taken]
+
+
+def test_a_library_with_a_liking_is_found_again_where_the_fastest_tile_misleads() -> None:
+    document = fit_choice(products(80), GPU, liking_library(products(80))[0], VALUES)
+    assert document is not None
+    asked = products(300, seed=1)
+    truth, _ = liking_library(asked)
+    found = group_tiles(asked, GPU, json.loads(json.dumps(thaw(document))), VECTOR)
+    seconds, _ = candidate_seconds(matrix_columns(asked, GPU), OFFERED, GPU, VECTOR)
+    fastest = OFFERED.tile_m[seconds.argmin(axis=1)]
+    assert np.mean(found.tile_m == truth.tile_m) > 0.9 > np.mean(fastest == truth.tile_m)
+
+
+def test_a_choice_takes_only_tiles_that_were_seen_and_can_be() -> None:
+    document = fit_choice(products(80), GPU, liking_library(products(80))[0], VALUES)
+    assert document is not None
+    choice = choice_from_document(document)
+    tiles = chosen_tiles(matrix_columns(products(50, seed=2), GPU), choice, GPU, VECTOR)
+    seen = set(zip(choice.candidates.tile_m, choice.candidates.tile_n, strict=True))
+    assert set(zip(tiles.tile_m, tiles.tile_n, strict=True)) <= seen
+    assert np.all(tiles.split == 1)
+
+
+def test_few_shapes_teach_no_choice_however_many_rows_they_have() -> None:
+    operators = products(FEWEST_SHAPES - 1) * 5
+    assert fit_choice(operators, GPU, liking_library(operators)[0], VALUES) is None

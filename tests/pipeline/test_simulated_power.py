@@ -10,8 +10,10 @@ import pytest
 
 from collector.cli import main
 from collector.simulated.profile import load_board
-from collector.simulated.silicon import planted_event_energy_j
+from collector.simulated.silicon import leakage_w, planted_event_energy_j
 from estimator.bundle_content import PowerCoefficients
+from estimator.kernel_prediction import predict_kernels
+from estimator.kernels.registry import KnownTiles
 from estimator.quantities import Array
 from estimator.resources import resource_folder
 from estimator.specifications import load_gpu
@@ -19,13 +21,16 @@ from fitter.calibration import Calibration, calibrate
 from fitter.selection import read_selection
 
 BOARD = "a100-pcie-40gb"
-POWER_LIMIT_PERCENT = 4.0
-"""Mean error of kernels left out, at their predicted latency."""
+POWER_LIMIT_PERCENT = 3.0
+"""Mean error of kernels left out, at their predicted latency, with the tiles that kernel names tell."""
 
-TIMED_POWER_LIMIT_PERCENT = 3.0
+TIMED_POWER_LIMIT_PERCENT = 1.8
 """The same of kernels whose latency is predicted within 5 %."""
 
 WELL_TIMED = 0.05
+TYPICAL_POWER_W = 120.0
+"""Of the campaign's kernels."""
+
 HIDDEN = "\n[faults]\nhidden_pj_per_byte = 40.0\nhidden_pitch_bytes = 512.0\n"
 
 
@@ -96,10 +101,42 @@ def test_planted_static_power_comes_back_within_three_stated_deviations(honest: 
     assert abs(power.active_w - profile.power.active_w) < 3.0 * power.active_std_w
 
 
+def test_planted_leakage_and_the_edge_of_l2_come_back(honest: Calibration) -> None:
+    power, profile = power_of(honest), load_board(BOARD)
+    assert honest.bundle.idle is not None
+    cold_c = honest.bundle.idle.temperature_c
+    assert cold_c is not None
+    warm_c = power.operating_c + power.operating_k_per_w * TYPICAL_POWER_W
+    at_work, at_rest = (leakage_w(profile, power.reference_voltage_v, one) for one in (warm_c, cold_c))
+    assert abs(power.leakage_w_per_k - (at_work - at_rest) / (warm_c - cold_c)) < 3.0 * power.leakage_std_w_per_k
+    assert power.warm_knee == pytest.approx(profile.memory.l2_usable_share, abs=0.1)
+
+
+def test_a_told_temperature_predicts_power_better_than_the_usual_one(honest: Calibration) -> None:
+    rows = honest.selection.kernels
+    assert rows is not None
+    rows = rows.select(np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit & (rows.sm_clock_asked_mhz > 1400.0)))
+    known = KnownTiles(tile_m=rows.tile_m, tile_n=rows.tile_n, split=rows.split_k)
+    gpu = load_gpu(BOARD)
+    told, usual = (
+        predict_kernels(
+            rows.row_operators(),
+            honest.bundle,
+            gpu,
+            sm_clock_mhz=rows.clock_mhz(gpu),
+            warm=rows.l2_warm,
+            known=known,
+            temperature_c=temperature,
+        ).power_w
+        for temperature in (rows.temperature_c, None)
+    )
+    assert np.median(np.abs(told / rows.power_w - 1.0)) < np.median(np.abs(usual / rows.power_w - 1.0))
+
+
 def test_stated_deviations_are_small_enough_to_mean_something(honest: Calibration) -> None:
     power = power_of(honest)
-    for module in ("dram", "l2", "shared", "tensor", "cuda"):
-        assert power.capacitance_std_f[module] < 0.15 * power.capacitance_f[module], module
+    for module, largest in (("dram", 0.1), ("l2", 0.15), ("shared", 0.2), ("tensor", 0.1), ("cuda", 0.1)):
+        assert power.capacitance_std_f[module] < largest * power.capacitance_f[module], module
 
 
 def test_a_module_that_the_model_lacks_raises_the_reported_error_and_a_warning(honest: Calibration, hidden: Calibration) -> None:

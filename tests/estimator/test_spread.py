@@ -1,0 +1,57 @@
+"""Stated uncertainty: what the fit has not seen widens it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator.bundle_content import Bundle
+from estimator.errors import BundleError
+from estimator.spread import PRIOR_STD, UNTESTED_STD, latency_log_std
+from tests.fitter.measured import planted_bundle
+
+GROUPS = ("conv", "gemm")
+SHARES = np.array([0.5, 0.5])
+
+
+def stating(**latency: object) -> Bundle:
+    return replace(planted_bundle(), uncertainty={"latency": latency, "power": {}})
+
+
+def of_runs(family: str, **more: object) -> float:
+    bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert", "vit"), **more)
+    return latency_log_std(bundle, family, 0.0, GROUPS, SHARES)
+
+
+def test_kernels_that_one_family_alone_used_widen_the_interval_of_another_family() -> None:
+    counted = of_runs("resnet", families_by_group={"conv": 1, "gemm": 2})
+    assert counted**2 == pytest.approx(of_runs("resnet") ** 2 + (0.5 * UNTESTED_STD[1]) ** 2)
+    assert of_runs("resnet", families_by_group={"gemm": 2}) > counted
+
+
+def test_a_family_that_the_fit_saw_is_as_certain_as_its_runs_were() -> None:
+    assert of_runs("vit", families_by_group={"conv": 1}) == pytest.approx(0.04)
+
+
+def test_groups_that_several_families_used_add_nothing() -> None:
+    assert of_runs("resnet", families_by_group={"conv": 2, "gemm": 3}) == of_runs("resnet")
+
+
+def test_what_only_the_host_decides_does_not_depend_on_untested_kernels() -> None:
+    bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert",), families_by_group={})
+    assert latency_log_std(bundle, "bert", 1.0, GROUPS, SHARES) == pytest.approx(0.1)
+    assert latency_log_std(bundle, "resnet", 1.0, GROUPS, SHARES) == pytest.approx(np.hypot(0.1, 0.05))
+
+
+def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
+    bundle = stating(groups={"gemm": 0.02})
+    bundle = replace(bundle, groups={key: replace(group, rows=0 if key == "conv" else 100) for key, group in bundle.groups.items()})
+    assert latency_log_std(bundle, "", 0.0, GROUPS, SHARES) == pytest.approx(np.hypot(0.5 * PRIOR_STD, 0.5 * 0.02))
+
+
+@pytest.mark.parametrize(
+    "latency", [{"groups": {"gemm": "x"}}, {"groups": {"gemm": -1.0}}, {"groups": [1]}, {"gpu": None}, {"gpu": 0.1, "launch": "x"}]
+)
+def test_damaged_uncertainty_is_refused_in_words(latency: dict[str, object]) -> None:
+    with pytest.raises(BundleError, match="uncertainty is damaged"):
+        latency_log_std(stating(**latency), "", 0.0, GROUPS, SHARES)

@@ -1,0 +1,74 @@
+"""Fits of very few rows: a useful bundle with an honest width, or one clear line."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from estimator.bundle import load_bundle, save_bundle
+from estimator.prediction import estimate
+from estimator.specifications import load_gpu
+from fitter.calibration import calibrate
+from fitter.check import check_bundle
+from fitter.errors import SelectionError
+from fitter.rows import KernelRows, Selection, join_rows
+from fitter.selection import read_selection
+from tests.estimator.synthetic import transformer
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+
+GPU_NAME = "a100-pcie-40gb"
+WORKLOAD = transformer(512, 768, 12, name="small", family="small")
+LEAST_STD = 0.05
+"""No fit of one kernel knows a whole model better than this [relative]."""
+
+
+@pytest.fixture(scope="module")
+def measured(shared_data: Path) -> KernelRows:
+    tables = (read_selection([shared_data / "neusight" / f"{name}_train.csv"], GPU_NAME).kernels for name in ("vector", "bmm"))
+    rows = join_rows([table for table in tables if table is not None])
+    assert rows is not None
+    return rows
+
+
+def random_subsets(rows: KernelRows, seed: int) -> Iterator[KernelRows]:
+    """Few rows of all families, of one family, and of one kernel measured over and over; some with power."""
+    rng = np.random.default_rng(seed)
+    families = np.array([rows.operators[i].family for i in rows.operator_index])
+    for count in (1, 2, 5, 12):
+        yield rows.select(rng.choice(len(rows), count, replace=False))
+        own = np.flatnonzero(families == rng.choice(np.unique(families)))
+        yield replace(some := rows.select(rng.choice(own, count)), power_w=rng.uniform(90.0, 240.0, len(some)))
+        yield rows.select(np.repeat(rng.integers(len(rows)), count))
+
+
+def bundle_of(selection: Selection, folder: Path) -> float:
+    """Fit, save, load, check and estimate; the relative standard deviation of the estimate."""
+    calibration = calibrate(selection, load_gpu(GPU_NAME), seed=0)
+    save_bundle(calibration.bundle, folder / "few.json")
+    bundle = load_bundle(str(folder / "few.json"))
+    check_bundle(bundle, selection)
+    answer = estimate(WORKLOAD, bundle)[0]
+    assert np.isfinite(answer.latency_s)
+    assert answer.latency_s > 0
+    return answer.latency_s_std / answer.latency_s
+
+
+def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(measured: KernelRows, tmp_path: Path) -> None:
+    for rows in random_subsets(measured, seed=3):
+        assert bundle_of(selection_of(rows), tmp_path) > LEAST_STD
+
+
+def test_one_kernel_measured_often_is_one_kernel(tmp_path: Path) -> None:
+    product = various_operators(1)
+    once = bundle_of(selection_of(kernel_rows(planted_bundle(), product)), tmp_path)
+    often = bundle_of(selection_of(kernel_rows(planted_bundle(), product * 30, noise=0.001)), tmp_path)
+    assert often == pytest.approx(once, rel=0.3)
+
+
+def test_no_usable_row_is_one_line(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,8,8,-1\n", encoding="utf-8")
+    with pytest.raises(SelectionError, match=r"^no usable row among 1 \(1 BAD_LATENCY\); first: rows.csv row 1"):
+        read_selection([table])
