@@ -164,7 +164,7 @@ def test_extra_all_needs_neither_gpu_nor_pytorch(project: dict[str, Any]) -> Non
         return names
 
     everything = expand("all")
-    assert everything == expand("collect") | expand("fit") | expand("cluster") | expand("ptx")
+    assert everything == expand("collect") | expand("fit") | expand("cluster") | expand("plots") | expand("ptx")
     assert not [name for name in everything if re.match(r"cupy|cupti|torch", name)]
 
 

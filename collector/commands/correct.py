@@ -47,6 +47,7 @@ def fold_of(text: str | None) -> float | str | None:
 )
 @click.option("--out", type=OutputFile(), metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
+@click.option("--pictures", type=OutputFile(), metavar="FOLDER", help="Write the charts as PNG files.")
 @output_options
 def correct_command(
     readings: Path,
@@ -57,6 +58,7 @@ def correct_command(
     fold: str | None,
     out: Path | None,
     report: Path | None,
+    pictures: Path | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -83,9 +85,14 @@ def correct_command(
     found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
     if out is not None:
         _write(out, trace_csv(found, run.origin_s).encode())
-    if report is not None:
-        title = f"{readings.name}: power and energy corrected"
-        _write(report, correction_html(title, found, calibration, run.time_s, run.power_w).encode())
+    if report is not None or pictures is not None:
+        page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w)
+        if report is not None:
+            _write(report, page.encode())
+        if pictures is not None:
+            from collector.pictures import write_pictures
+
+            write_pictures(pictures, page)
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
     say(document if as_json else correction_lines(found, out, report))

@@ -46,6 +46,7 @@ LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest")
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @click.option("--out", type=OutputFile(), metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
+@click.option("--pictures", type=OutputFile(), metavar="FOLDER", help="Write the charts as PNG files.")
 @seed_option
 @output_options
 @click.pass_context
@@ -63,6 +64,7 @@ def sensor_command(
     column: str | None,
     out: Path | None,
     report: Path | None,
+    pictures: Path | None,
     seed: int,
     as_json: bool,
     quiet: bool,
@@ -94,6 +96,10 @@ def sensor_command(
                 note(run)
     if report is not None:
         _write(report, page().encode())
+    if pictures is not None:
+        from collector.pictures import write_pictures
+
+        write_pictures(pictures, page())
     _written(calibration, out, as_json)
     return DONE if calibration.averaging != "undetermined" or open_question else DONE_WITH_WARNINGS
 
