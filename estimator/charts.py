@@ -28,6 +28,11 @@ MOST_POINTS: Final = 1500
 
 _numbers = count()
 
+EDGE_SPACE: Final = 12.0
+"""A label nearer to the right edge than this ends at its tick [pixel]."""
+LETTER_WIDTH: Final = 7.0
+"""Wide letters of the charts' text [pixel]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -191,7 +196,8 @@ def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Seq
     for tick in x.ticks():
         at = LEFT + float(x.place(np.array([tick]))[0]) * (right - LEFT)
         grid += f'<line x1="{at:.1f}" y1="{TOP:g}" x2="{at:.1f}" y2="{bottom:g}"/>'
-        texts += f'<text x="{at:.1f}" y="{bottom + 16:g}" text-anchor="middle">{tick:g}</text>'
+        anchor = "end" if at > right - EDGE_SPACE else "middle"
+        texts += f'<text x="{at:.1f}" y="{bottom + 16:g}" text-anchor="{anchor}">{tick:g}</text>'
     for tick in y.ticks():
         at = bottom - float(y.place(np.array([tick]))[0]) * (bottom - TOP)
         grid += f'<line x1="{LEFT:g}" y1="{at:.1f}" x2="{right:g}" y2="{at:.1f}"/>'
@@ -201,6 +207,8 @@ def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Seq
     texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
     legend = ""
     if len(names) > 1:
+        width = LETTER_WIDTH * max(map(len, names)) + 34.0
+        legend += f'<rect class="legend" x="{LEFT + 6:g}" y="{TOP + 1:g}" width="{width:g}" height="{16 * len(names) + 4:g}"/>'
         for i, name in enumerate(names):
             at = TOP + 14 + 16 * i
             legend += f'<path class="{kind}{i}" d="M{LEFT + 14:g} {at - 4:g}h{0 if kind == "p" else 14}"/>'

@@ -42,6 +42,12 @@ def test_every_chart_becomes_a_file_named_by_its_title(tmp_path: Path) -> None:
     assert all(len(np.unique(pixels(path))) > 20 for path in written), "a picture is empty"
 
 
+def test_the_words_are_drawn(tmp_path: Path) -> None:
+    (with_words,) = write_pictures(tmp_path / "a", page("Power"))
+    (without,) = write_pictures(tmp_path / "b", page("Power").replace("power [W]", ""))
+    assert np.count_nonzero(pixels(with_words)) != np.count_nonzero(pixels(without))
+
+
 def test_a_page_without_charts_gives_no_files(tmp_path: Path) -> None:
     assert write_pictures(tmp_path, page_html("Nothing", [])) == []
 
