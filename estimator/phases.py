@@ -26,7 +26,7 @@ SERIAL: Final = ("prologue", "epilogue", "reduce", "reduce_launch", "quantise", 
 SERIAL_CLOCKED: Final = (True, False, True, False, False, True, True, True, True, True)
 
 START_CLOCKS: Final = 1000.0
-"""Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock]."""
+"""Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock] (assumed)."""
 
 EVENTS: Final = MODULES
 """Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop (those of 16-bit operands that take as long); CUDA-core

@@ -25,10 +25,14 @@ TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
         (8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (64, 256), (128, 256), (256, 256), (64, 64),
     ),
 }  # fmt: skip
-"""Tensor-core output tiles (tile_m, tile_n) by tile class; small tile_m is the swapped form used for decoding."""
+"""Tensor-core output tiles (tile_m, tile_n) by tile class; small tile_m is the swapped form used for decoding.
+
+Source of Ampere's tiles with both edges of 64 and more: CUTLASS, generator.py (GenerateSM80_TensorOp_16816).  The smaller ones and
+those of Hopper and Blackwell are assumed."""
 
 CUDA_TILES: Final = ((32, 32), (32, 64), (64, 64), (128, 32), (32, 128), (64, 128), (128, 128))
-"""CUDA-core (fp32) output tiles of cuBLAS.  Source: kernel names in NeuSight's tables of A100 and V100."""
+"""CUDA-core (fp32) output tiles of cuBLAS.  Source: kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_m),
+as cuBLAS counts by columns."""
 
 SPLITS: Final[dict[str, tuple[int, ...]]] = {
     "ampere": (1, 2, 4, 8),
@@ -36,22 +40,23 @@ SPLITS: Final[dict[str, tuple[int, ...]]] = {
     "blackwell": (1, 2, 3, 4, 6, 8, 16),
     "cuda": (1, 2, 3, 4, 6, 8, 16),
 }
-"""Split-K factors by tile class."""
+"""Split-K factors by tile class (assumed)."""
 
 MOST_SPLIT_WAVES: Final[dict[str, float]] = {"ampere": 2.0, "hopper": math.inf, "blackwell": math.inf, "cuda": math.inf}
-"""Libraries split a reduction to fill idle SMs: no more blocks than this many times the SMs."""
+"""Libraries split a reduction to fill idle SMs: no more blocks than this many times the SMs (assumed)."""
 
 WIDE_SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
-"""Split-K factors of libraries that split freely, as far as a group's `widest_split` goes."""
+"""Split-K factors of libraries that split freely, as far as a group's `widest_split` goes (assumed)."""
 
 WIDE_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {"ampere": ((256, 64), (64, 256), (64, 16), (32, 128))}
-"""Further tensor-core tiles of such libraries, beside TENSOR_TILES."""
+"""Further tensor-core tiles of such libraries, beside TENSOR_TILES; those with an edge below 64 are assumed."""
 
 REDUCTION_STEP: Final = 64
-"""Reduction length to which libraries pad a block's share of K [element]."""
+"""Reduction steps that LOOP_STEP_CLOCKS stands for [element].  Source: CUTLASS, default_gemm_configuration.h (ThreadblockShape for
+Ampere)."""
 
 SHORTEST_SPLIT: Final = 128
-"""Libraries do not split K into shares shorter than this [element]."""
+"""Libraries do not split K into shares shorter than this [element] (assumed)."""
 
 ARCHITECTURE_TILES: Final[dict[str, str]] = {"hopper": "hopper", "blackwell": "blackwell"}
 """Tile class of an architecture; all others use the Ampere set."""

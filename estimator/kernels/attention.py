@@ -3,7 +3,9 @@
 Prefill: the matrix work of the causal (or windowed) triangle in whole tiles, exponentials on the special-function
 units, Q, K, V and O across DRAM once, one wave of blocks after another, rows.  Decode: the cache across DRAM once,
 the padded matrix work, waves, rows.  The parts add (exponent 1): fitted norms fell below 1, phases do not overlap.
-Source: FlashAttention-2 (arXiv 2307.08691) for the block structure; terms kept by ablation (docs/model.md).
+Source: FlashAttention-2 (arXiv 2307.08691) for the block structure; terms kept by ablation (docs/model.md).  Launch parameters
+were read in Dao-AILab/flash-attention: csrc/flash_attn (FlashAttention-2) and hopper (FlashAttention-3).  Serving libraries have
+kernels of their own, so the parameters stand for them by assumption.
 """
 
 from dataclasses import dataclass
@@ -17,35 +19,43 @@ from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
 from estimator.quantities import HZ_PER_MHZ, Array
 
 QUERY_TILE: Final = 128.0
-"""Query rows of a block (two warp groups of 64)."""
+"""Query rows of a block.  Source: FlashAttention-2, flash_fwd_launch_template.h (run_mha_fwd_hdim32 to 256), for compute capability
+8.0; FlashAttention-3, tile_size.h (tile_size_fwd_sm90), two warp groups of 64, from heads of 128 on.  Others have 64 or 192."""
 
 KEY_TILE: Final = 64.0
-"""Keys that a block takes at a time; cached contexts are padded to it."""
+"""Keys that a block takes at a time; cached contexts are padded to it.  Source: FlashAttention-2, flash_fwd_launch_template.h, for
+prefill with heads of 96 and more on compute capability 8.0.  Assumed elsewhere: heads of 64 have 128 there, cached keys 256, 128
+and 64 for heads up to 64, up to 128 and larger (run_mha_fwd_splitkv_dispatch), FlashAttention-3 mostly 128 and more."""
 
 DECODE_QUERY_TILE: Final = 64.0
-"""Decode: query heads that share a key head are padded to this many rows."""
+"""Decode: query heads that share a key head are padded to this many rows.  Source: FlashAttention-2, flash_fwd_launch_template.h
+(run_mha_fwd_splitkv_dispatch) and flash_api.cpp (seqlenq_ngroups_swapped)."""
 
 KEY_STEP_CLOCKS: Final = 600.0
 """Decode: ideal latency of one tile of cached keys: load, scores, maximum, exponentials, product, one after the other [SM clock]."""
 
 RESIDENT_BLOCKS: Final = 2.0
 LARGE_HEAD: Final = 128.0
-"""Blocks that share an SM, by their registers; those of larger heads have it to themselves, by their shared memory."""
+"""Blocks that share an SM, by their registers (128 threads of up to 255); those of larger heads have it to themselves, by their
+shared memory.  Source: FlashAttention-2, kernel_traits.h (kSmemSize: 64 KiB for heads of 128, 96 and 128 KiB for 192 and 256, of an
+A100's 164) and flash_api.cpp (set_params_splitkv plans for two blocks an SM, there whatever the head)."""
 
 LARGEST_QUANTISATION: Final = 1.3
-"""Where persistent blocks share out the work, a partly filled last wave costs at most this factor."""
+"""Where persistent blocks share out the work, a partly filled last wave costs at most this factor (assumed)."""
 
 UNEQUAL_TAIL: Final = 0.5
-"""Blocks of a triangle, longest first in each head, end this share of the longest block after the even share of their work."""
+"""Blocks of a triangle end this share of the longest block after the even share of their work (assumed).  FlashAttention-3 hands
+out the longest first (tile_scheduler.hpp, DynamicPersistentTileScheduler), FlashAttention-2 starts them in the order of rows."""
 
 EQUAL_LENGTHS: Final = 1.01
 """Blocks whose longest is within this factor of their mean are equal."""
 
 COMBINE_CLOCKS: Final = 2000.0
-"""Decode: ideal cost of the kernel that joins the shares of a split cache [SM clock]."""
+"""Decode: ideal cost of the kernel that joins the shares of a split cache [SM clock] (assumed).  Source of the kernel:
+FlashAttention-2, flash_fwd_launch_template.h (flash_fwd_splitkv_combine_kernel)."""
 
 PARTIAL_BYTES: Final = 4.0
-"""Such shares are kept in fp32 [byte]."""
+"""Such shares are kept in fp32 [byte].  Source: FlashAttention-2, flash_api.cpp (set_params_splitkv, out_accum)."""
 
 MEMORY_LATENCY_S: Final = 3.0e-7
 """What a step that waits for DRAM takes longer, under load [s]; no figure of a vendor."""
@@ -58,17 +68,20 @@ ROW_UNIT_CLOCKS: Final = 10.0
 
 
 DEFAULT_SHARED_PASSES: Final = 5.0
-"""Shared-memory passes over a block's keys and values: one write, and one read by each of four warps."""
+"""Shared-memory passes over a block's keys and values: one write, and one read by each of four warps, which have query rows of their
+own.  Source: FlashAttention-2, kernel_traits.h (TiledMma)."""
 
 NARROW_HEAD: Final = 128.0
 WIDE_SHARED_PASSES: Final = 9.0
-"""Heads wider than this have eight warps a block (FlashAttention-2 on compute capability 8.0), and so many passes."""
+"""Heads wider than this have eight warps a block, and so many passes.  Source: FlashAttention-2, flash_fwd_launch_template.h
+(run_mha_fwd_hdim192; run_mha_fwd_hdim256 where, as on compute capability 8.0, 128 KiB of shared memory fit)."""
 
 SHARED_PASSES: Final[dict[str, float]] = {"hopper": 3.0, "blackwell": 3.0}
-"""The same where matrix units read shared memory themselves: one write, and one read by each of two warp groups."""
+"""The same where matrix units read shared memory themselves: one write, and one read by each of two warp groups.  Source:
+FlashAttention-3, tile_size.h (128 rows from heads of 128 on; three groups below); Blackwell assumed alike."""
 
 CUDA_PER_EXPONENTIAL: Final = 6.0
-"""Lane instructions for each score: scale, running maximum, subtraction, sum, rescaling, conversion."""
+"""Lane instructions for each score: scale, running maximum, subtraction, sum, rescaling, conversion (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +197,8 @@ def decode_phases(columns: AttentionColumns, gpu: GpuSpec) -> Phases:
 
 
 LONGEST_SERIAL_CONTEXT: Final = 1024.0
-"""Longer contexts are split among blocks; up to here one block walks along them [token]."""
+"""Longer contexts are split among blocks; up to here one block walks along them [token] (assumed).  FlashAttention-2 splits whenever
+that fills idle SMs, FlashAttention-3 from five tiles of keys on (heuristics.h, num_splits_heuristic)."""
 
 
 def _fill(phases: Phases, gpu: GpuSpec, *, math: Array, even: Array, sfu: Array, byte: Array, waves: Array) -> None:

@@ -32,10 +32,12 @@ from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.tiling import REDUCTION_STEP, SHORTEST_SPLIT, Candidates
 
 SM_FILL_AREA: Final = 256.0 * 128.0
-"""Output elements whose accumulators fill an SM's registers; smaller tiles share an SM [element]."""
+"""Output elements whose accumulators fill an SM's registers; smaller tiles share an SM [element] (assumed).  It is CUTLASS' largest
+tile on Ampere, generator.py (GenerateSM80_TensorOp_16816): 256 threads with 128 accumulators each and, at most, as many registers
+for the rest."""
 
 BLOCKS_FILLING_AN_SM: Final = 4.0
-"""Most blocks of a matrix product that share an SM."""
+"""Most blocks of a matrix product that share an SM (assumed)."""
 
 LOOP_STEP_CLOCKS: Final = 160.0
 """Ideal latency of 64 reduction steps of one block [SM clock]."""
@@ -53,22 +55,26 @@ SPLIT_TRAFFIC_BYTES: Final = 8.0
 """A split's partial result is written and read back in fp32 [byte/element]."""
 
 LARGEST_WARP_TILE: Final = 64.0
-"""Largest edge of a warp's share of the tile: each element from shared memory serves that many products."""
+"""Largest edge of a warp's share of the tile: each element from shared memory serves that many products.  Source: CUTLASS,
+default_gemm_configuration.h (WarpShape)."""
 
 SMALLEST_WARP_TILE: Final = 16.0
-"""Smallest edge of a warp's share: that of one matrix instruction."""
+"""Smallest edge of a warp's share: the longest of one matrix instruction's.  Source: CUTLASS, default_gemm_configuration.h
+(InstructionShape, 16 × 8 × 16 on Ampere)."""
 
 CUDA_WARP_TILE: Final = (64.0, 32.0)
-"""A warp's share without tensor cores: 8 × 4 threads with 8 × 8 products each.  Source: CUTLASS, SIMT GEMM."""
+"""A warp's share without tensor cores: 8 × 4 threads with 8 × 8 products each.  Source: CUTLASS, default_gemm_configuration.h
+(OpClassSimt, there 32 × 64) and default_mma_core_simt.h (simt_get_warp_threads_m); cuBLAS assumed alike."""
 
 STEP_BYTES: Final = 64.0
-"""Smallest piece of a reduction that a block takes at a time with tensor cores [byte].  Source: CUTLASS defaults, 32 elements of 16 bit."""
+"""Smallest piece of a reduction that a block takes at a time with tensor cores [byte].  Source: CUTLASS, generator.py
+(GenerateSM80_TensorOp_16816): 32 or 64 elements of 16 bit; cuBLAS assumed alike."""
 
 PADDED_FLOP_SHARE: Final = 0.2
 """Energy of a product with a padded zero relative to a useful one: the unit is clocked, but few bits toggle (assumed)."""
 
 OUTPUT_INSTRUCTIONS: Final = 4.0
-"""Lane instructions of one output element: scale, add, convert, store."""
+"""Lane instructions of one output element: scale, add, convert, store (assumed)."""
 
 QUANTISE_BYTES: Final = 3.0
 """fp8 operands: activations are read in 16 bit and written in 8 [byte/element]."""
@@ -85,13 +91,15 @@ SM_PARTITIONS: Final = 4.0
 TWO_WARP_EDGE: Final = 64.0
 TWO_WARPS: Final = 2.0
 """Without tensor cores the square tile of this edge has two warps; all others have one for each sub-partition at least.
-Source: launch sizes in NeuSight's tables of A100 and V100."""
+Source: launch sizes in NeuSight's tables of A100 and V100 (sgemm_64x64: 64 threads; all others: 128 or 256)."""
 
 SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
-"""Here persistent blocks share out the last wave; elsewhere a block stays on its SM."""
+"""Here persistent blocks share out the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
+flash_fwd_launch_template.h (UsePersistentScheduler); for matrix products `wave_exponent` on H100 and H200 (docs/model.md)."""
 
 CUDA_REDUCTION_STEP: Final = 8.0
-"""Reduction length to which kernels without tensor cores pad a block's share of K [element]."""
+"""Reduction length to which kernels without tensor cores pad a block's share of K [element].  Source: CUTLASS,
+default_gemm_configuration.h (OpClassSimt, ThreadblockShape); cuBLAS assumed alike."""
 
 CUDA_PIPELINE_FILL: Final = 8.0
 """Filling and draining a block's pipeline without tensor cores, in reduction steps of its tile."""
@@ -226,6 +234,9 @@ def _count_events(events: Array, columns: MatrixColumns, tiles: Candidates, gpu:
 
 
 def _warp_edge(tile: Array) -> Array:
-    """Edge of a warp's share of a tensor-core tile: blocks have at least two warps along each edge.  Source: CUTLASS defaults."""
+    """Edge of a warp's share of a tensor-core tile: blocks have two warps along each edge, or more.
+
+    Source: CUTLASS, generator.py (GenerateSM80_TensorOp_16816); 256 × 64 is the exception, with four warps along one edge.
+    """
     edge: Array = np.clip(tile / 2.0, SMALLEST_WARP_TILE, LARGEST_WARP_TILE)
     return edge

@@ -34,29 +34,35 @@ from estimator.timeline import kernel_seconds
 from estimator.workload import FAMILY_FIELDS, Operator
 
 ROW_SHARED_BYTES: Final = 256.0
-"""Shared memory that one row's reduction passes through [byte]."""
+"""Shared memory that one row's reduction passes through [byte] (assumed)."""
 
 WARP_ROW_LIMIT: Final = 1024
-"""Longest row of a softmax that stays in the registers of a warp [element].  Source: PyTorch, softmax_warp_forward."""
+"""Longest row of a softmax that stays in the registers of a warp [element].  Source: PyTorch, aten/src/ATen/native/cuda/SoftMax.cu
+(host_softmax) and PersistentSoftmax.cuh; NeuSight's tables switch kernels there."""
 
 SHARED_ROW_BYTES: Final = 48 * 1024
 """Longest row of a softmax that a block keeps in shared memory, which it writes once and reads twice; longer ones come
-from memory three times [byte].  Source: PyTorch, cunn_SoftMaxForwardSmem."""
+from memory three times [byte].  Source: PyTorch, SoftMax.cu (host_softmax, cunn_SoftMaxForwardSmem and cunn_SoftMaxForward), with
+the 48 KiB that CUDA grants a block unasked.  The version in NeuSight's tables has cunn_SoftMaxForward alone."""
 
 ROW_PASSES: Final = 3.0
-"""Passes of a softmax over its row: maximum, sum, result."""
+"""Passes of a softmax over its row: maximum, sum, result.  Source: PyTorch, SoftMax.cu (cunn_SoftMaxForward)."""
 
 DEPTHWISE_FIXED: Final = 4.5
 DEPTHWISE_TAP: Final = 1.5
-"""Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3."""
+"""Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3
+(assumed)."""
 
 DEPTHWISE_THREADS: Final = 256.0
 DEPTHWISE_REGISTERS: Final = 48.0
-"""Threads of a block of such a kernel, and registers of each (assumed)."""
+"""Threads of a block of such a kernel, and registers of each (assumed).  PyTorch's own kernel has 1,024 threads with one output each
+and so at most 64 registers (aten/src/ATen/native/cuda/DepthwiseConv2d.cu, CUDA_NUM_THREADS of KernelUtils.h); half precision and
+channels-last layouts mostly go to cuDNN (Convolution.cpp, use_cudnn_depthwise), whose blocks are not published."""
 
 ROWS_UNDER_WAY: Final = 16.0
-"""Rows of a norm that an SM works on at once, in blocks of 128 threads.  A norm reads its row for the statistics and again
-for the result; what the SM's own cache cannot hold meanwhile comes from L2 again.  Source: PyTorch, vectorized_layer_norm."""
+"""Rows of a norm that an SM works on at once, a block of 128 threads each: 2,048 threads, whatever their registers (assumed).  A
+norm reads its row for the statistics and again for the result; what the SM's own cache cannot hold meanwhile comes from L2 again.
+Source: PyTorch, aten/src/ATen/native/cuda/layer_norm_kernel.cu (launch_vectorized_layer_norm_kernel, compute_stats)."""
 
 EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Operand precisions into which linear layers first convert their activations."""

@@ -28,7 +28,9 @@ INSTRUCTIONS_PER_ELEMENT: Final = 8.0
 """Lane instructions of one simple element operation: load, convert, compute, store, addresses."""
 
 ELEMENTS_PER_BLOCK: Final = 512.0
-"""Elements of a block: 128 threads with four each.  Source: PyTorch, vectorised element-wise kernels."""
+"""Elements of a block: 128 threads with four each.  Source: PyTorch, aten/src/ATen/native/cuda/thread_constants.h (num_threads,
+thread_work_size), and the grids in NeuSight's tables of A100 and V100; later versions have eight or more (CUDALoops.cuh,
+elems_per_thread)."""
 
 ROW_CLOCKS: Final = 100.0
 """Ideal latency of one row of a normalisation on an SM [SM clock]."""
@@ -46,7 +48,9 @@ BLOCK_THREADS: Final = 128.0
 BLOCK_REGISTERS: Final = 32.0
 COPY_REGISTERS: Final = 40.0
 """Threads of a block of element-wise work, and registers of each; copies that work out addresses have more.
-Source: PyTorch, vectorised element-wise kernels; registers assumed."""
+Source of the threads: PyTorch, thread_constants.h (num_threads), and for copies CUDALoops.cuh (launch_legacy_kernel, 128 threads
+with four elements each, two if they have 4 bytes or more).  Registers are assumed; only for reductions 32 follow from the source:
+Reduce.cuh bounds a launch to 512 threads and four blocks an SM."""
 
 ROUND_CLOCKS: Final = 1000.0
 """Ideal latency of a block from its start to its end, when nothing runs beside it [SM clock]."""
@@ -74,10 +78,11 @@ EVENT_WEIGHT: Final[dict[str, float]] = {"silu": 2.0, "rmsnorm": 1.5, "sum": 0.6
 latencies: a reduction stores next to nothing, an RMS norm has no mean to subtract."""
 
 TAP_INSTRUCTIONS: Final = 2.5
-"""Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check."""
+"""Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""
 
 ROW_REFETCH: Final = 0.5
-"""Share of a depthwise filter's further rows that its block has to fetch from L2 again: outputs of a block span about two rows."""
+"""Share of a depthwise filter's further rows that its block has to fetch from L2 again: outputs of a block span about two rows
+(assumed)."""
 
 SPECIAL_PER_ELEMENT: Final[dict[str, float]] = {
     "softmax": 1.0, "gelu": 1.0, "tanh": 1.0, "silu": 2.0, "sigmoid": 2.0, "exp": 1.0, "pow": 2.0, "scalar_pow": 0.0, "div": 1.0,
@@ -149,9 +154,12 @@ def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
 def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
     """Blocks of a kernel over rows, how many an SM works on at once, and dependent loads of one.
 
-    Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block of up to 1,024 threads.
+    Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block each, its threads a power of two.
     Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result.
-    Source: launch parameters of PyTorch's kernels (aten/src/ATen/native/cuda: PersistentSoftmax, SoftMax, layer_norm_kernel).
+    Source: PyTorch, aten/src/ATen/native/cuda: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMax_getBlockSize,
+    cunn_SoftMaxForward), layer_norm_kernel.cu (launch_vectorized_layer_norm_kernel, compute_stats), and the launch sizes in
+    NeuSight's tables.  Later versions give long rows of a softmax 1,024 threads always (SoftMaxForward_getBlockSize), and have
+    an RMS norm of one kernel, that of the layer norm; in others its operators are launched one by one.
     """
     if operator == "softmax" and dim <= WARP_ROW:
         each = 2.0 if dim <= SHARED_WARP_ROW else 1.0
@@ -166,8 +174,10 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
 def reduction_blocks(rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
     """Blocks of a sum over rows, how many an SM works on at once, and dependent loads of one.
 
-    A block has 512 threads with 16 elements each; long rows have at least two blocks for each SM, if there are as many rows.
-    Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh (vectors of 4, 4 at a time).
+    A block has 512 threads with 16 elements each, in four vectors of four; long rows have at least two blocks for each SM, if there
+    are as many rows.  Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh (MAX_NUM_THREADS, min_values_per_thread,
+    input_vec_size).  There threads of shorter rows, 16 rows a block, have more elements each, and rows are split for four blocks
+    for each SM at most: the even share and the two blocks are assumed.
     """
     blocks = float(np.ceil(rows * dim / (REDUCTION_THREADS * REDUCTION_ELEMENTS)))
     if dim >= REDUCTION_THREADS:
@@ -189,6 +199,9 @@ NORM_THREADS: Final = 128.0
 NORM_VECTOR: Final = 4.0
 ROW_REGISTERS: Final = 40.0
 ROW_WALKS: Final = 3.0
-"""Longest row of a warp, longest of two rows that share one, warps of such a block, threads and
-elements a thread takes at once, registers of a thread,
-walks of a softmax along its row: maximum, sum, result."""
+"""Longest row of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest of two rows that share one (batches_per_warp),
+warps of such a block (128 threads), lanes of a warp; threads of the largest block (SoftMax.cu, max_threads; versions before
+SoftMaxForward_getBlockSize took half of them) and elements of a thread for which it is sized (SoftMax_getBlockSize: two vectors of
+16 bytes, so 8 in fp32, which is what NeuSight's tables show); threads of a norm and elements that each takes at once
+(layer_norm_kernel.cu, num_threads and vec_size); registers of a thread (assumed); walks of a softmax along its row: maximum, sum,
+result (cunn_SoftMaxForward)."""
