@@ -14,13 +14,14 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench wheel clean distclean
+.PHONY: help install demo test lint format bench fuzz wheel clean distclean
 
 help:
 	@echo 'make demo    collect on the simulated A100, fit, estimate a real model'
 	@echo 'make test    style, types, import rules and tests'
 	@echo 'make lint    style, types and import rules alone'
 	@echo 'make bench   timings and accuracies'
+	@echo 'make fuzz    coverage-guided fuzzing of all readers, FUZZ_S seconds each'
 	@echo 'make wheel   the distribution, in dist/'
 	@echo 'make clean   remove what these made (distclean: the virtual environment too)'
 
@@ -83,3 +84,12 @@ clean:
 
 distclean: clean
 	@rm -rf $(VENV)
+
+# Installs atheris beside the rest; a finding is left in build/fuzz.
+FUZZ_S ?= 60
+FUZZ_TARGETS := pmd readings readings-parquet load reference reference-pmd sensor replay bundle workload
+fuzz: $(STAMP)
+	@$(BIN)/python -m pip install -qq -e '.[fuzz]' && mkdir -p build/fuzz
+	@for target in $(FUZZ_TARGETS); do echo "== $$target"; \
+	  $(BIN)/python -m tests.fuzz.targets $$target -max_total_time=$(FUZZ_S) -max_len=100000 -timeout=20 -rss_limit_mb=2048 \
+	    -artifact_prefix=build/fuzz/$$target- -verbosity=0 -print_final_stats=1 || exit 1; done
