@@ -12,10 +12,12 @@ from collector.correction import SteadyPower, settle_time_s, steady_power, updat
 from collector.dataset import operator_columns
 from collector.devices.protocols import GpuState, LaunchRecord, PreparedKernel, StateReadings, limiting_reasons
 from collector.energy import CounterEnergy, counter_energy, launch_energy
+from collector.generated_rows import load_columns, sampled_columns
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensor.calibration import SensorCalibration
 from estimator.quantities import Array
 from estimator.workload import Operator
+from microbench.generated_load import GeneratedLoad
 from microbench.sizing import launches_for
 
 RANGING_GROWTH: Final = 20
@@ -78,7 +80,8 @@ class MeasurementSettings:
 class Point:
     """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result.
 
-    With `idle_before` the board rests before it long enough to tell its power at rest.
+    With `idle_before` the board rests before it long enough to tell its power at rest.  `load` is a generated kernel, which then
+    runs in place of a library's; `operator` names it.
     """
 
     row_id: str
@@ -88,6 +91,7 @@ class Point:
     trial: int
     seed: int
     idle_before: bool = False
+    load: GeneratedLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +138,7 @@ def measure_kernel(
     identity = bench.gpu.identity()
     row: dict[str, Any] = {
         "row_id": point.row_id,
-        **operator_columns(point.operator),
+        **(operator_columns(point.operator) if point.load is None else load_columns(point.load)),
         **_kernel_columns(run.prepared),
         "gpu": identity.canonical_name or identity.name,
         "gpu_uuid": identity.uuid,
@@ -162,13 +166,15 @@ def measure_kernel(
         "started_unix_s": run.started_unix_s,
         "trial": point.trial,
         "seed": point.seed,
+        **({} if point.load is None else sampled_columns(run.trace.board, run.record)),
     }
     return {name: _known(value) for name, value in row.items()}
 
 
 def _run(bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration) -> _Run:
     """Rest, range, run."""
-    prepared = bench.runner.prepare(point.operator, point.l2_state)
+    load = point.load
+    prepared = bench.runner.prepare(point.operator, point.l2_state) if load is None else bench.runner.prepare_generated(load)
     sampler.drain()
     bench.clock.wait(settings.idle_s if point.idle_before else settings.gap_s)
     rest = sampler.drain()

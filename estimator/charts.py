@@ -197,11 +197,11 @@ def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Seq
         at = LEFT + float(x.place(np.array([tick]))[0]) * (right - LEFT)
         grid += f'<line x1="{at:.1f}" y1="{TOP:g}" x2="{at:.1f}" y2="{bottom:g}"/>'
         anchor = "end" if at > right - EDGE_SPACE else "middle"
-        texts += f'<text x="{at:.1f}" y="{bottom + 16:g}" text-anchor="{anchor}">{tick:g}</text>'
+        texts += f'<text x="{at:.1f}" y="{bottom + 16:g}" text-anchor="{anchor}">{tick:.5g}</text>'
     for tick in y.ticks():
         at = bottom - float(y.place(np.array([tick]))[0]) * (bottom - TOP)
         grid += f'<line x1="{LEFT:g}" y1="{at:.1f}" x2="{right:g}" y2="{at:.1f}"/>'
-        texts += f'<text x="{LEFT - 6:g}" y="{at + 4:.1f}" text-anchor="end">{tick:g}</text>'
+        texts += f'<text x="{LEFT - 6:g}" y="{at + 4:.1f}" text-anchor="end">{tick:.5g}</text>'
     texts += f'<text x="{(LEFT + right) / 2:g}" y="{HEIGHT - 10:g}" text-anchor="middle">{escape(x.label)}</text>'
     middle = (TOP + bottom) / 2
     texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'

@@ -8,6 +8,7 @@ import numpy as np
 
 from estimator.bundle_content import Bundle
 from fitter.display import selection_document
+from fitter.instructions_check import instruction_errors
 from fitter.rows import Selection
 from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
 
@@ -65,6 +66,10 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         summary["workloads"] = summary_row(runs.known(), "workloads")
         families += error_rows(by_model_family(runs, selection.workloads))
         raw += error_rows(predict_workload_rows(bundle, selection.workloads, raw=True))
+    if selection.instructions is not None:
+        compared, remarks = instruction_errors(bundle, selection.instructions)
+        rows += compared
+        warnings += remarks
     for kind, row in summary.items():
         if row.coverage < LEAST_COVERAGE:
             warnings.append(f"the stated 90 % intervals hold {row.coverage:.0%} of the {kind}: the bundle does not describe these data")

@@ -54,7 +54,7 @@ def measure_campaign(
             for line in bench.notes:
                 note(f"warning: {line}")
         clocks = asked_clocks(freqs, bench.gpu, "--freqs")
-        plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner)
+        plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
         if dry_run:
             say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
             return DONE

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.dataset.log import LOG_SUFFIX, read_log
-from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
+from collector.dataset.schema import KERNEL_COLUMNS, LATER_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
 
 MAX_METADATA_BYTES: Final = 64 << 20
@@ -115,10 +115,10 @@ def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
                 raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
             metadata = decode_metadata(content, str(path))
             _check_version(metadata, path)
-            missing = [name for name in KERNEL_COLUMNS if name not in schema.names]
+            missing = [name for name in KERNEL_COLUMNS if name not in schema.names and name not in LATER_COLUMNS]
             if missing:
                 raise DatasetError(f"{path}: columns are missing: {', '.join(missing)}; collect it again")
-            table = file.read(columns=list(KERNEL_COLUMNS))
+            table = with_later_columns(file.read(columns=[name for name in KERNEL_COLUMNS if name in schema.names]))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(f"{path}: truncated, damaged or no Parquet file ({reason}); collect it again") from error
@@ -127,6 +127,14 @@ def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path}: a column has another type than the schema says ({str(error).splitlines()[0]})") from error
     return table, metadata
+
+
+def with_later_columns(table: pa.Table) -> pa.Table:
+    """A table with the columns that its version did not have yet, all null."""
+    for name in KERNEL_COLUMNS:
+        if name in LATER_COLUMNS and name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, KERNEL_COLUMNS[name].type))
+    return table
 
 
 def _check_version(metadata: dict[str, Any], path: Path) -> None:

@@ -15,7 +15,7 @@ from collector.errors import DatasetError
 from estimator.errors import WorkloadError
 from estimator.workload import FAMILY_FIELDS, Operator, make_operator
 
-SCHEMA_VERSION: Final = "1.0"
+SCHEMA_VERSION: Final = "1.1"
 """Version of the columns and of the file metadata; the minor number grows when a column is added."""
 
 METADATA_KEY: Final = b"wattprint"
@@ -131,8 +131,38 @@ KERNEL_COLUMNS: Final[dict[str, Column]] = {
     "started_unix_s": _optional(_NUMBER, "s", "wall time at the start of the run, since 1970; simulated where the board is"),
     "trial": _required(_COUNT, "1", "0 for the first measurement of this kernel at this clock, 1 for the next"),
     "seed": _required(_COUNT, "1", "seed of the campaign that chose the kernel"),
+    # generated kernels, since 1.1
+    "instruction": _optional(_TEXT, "", "PTX instruction or access that a generated kernel prices"),
+    "launch_mode": _optional(_TEXT, "", "how a generated kernel is launched: full, sm_sweep, lane_sweep or single"),
+    "data_pattern": _optional(_TEXT, "", "what the operands of a generated kernel hold: zero, constant or random"),
+    "unroll": _optional(_COUNT, "1", "operations in the body of the loop"),
+    "chains": _optional(_COUNT, "1", "independent chains of operations of a thread"),
+    "iterations": _optional(_COUNT, "1", "turns of the loop in one launch"),
+    "active_threads": _optional(_COUNT, "1", "threads that do the work"),
+    "active_warps": _optional(_COUNT, "1", "warps with a thread that does the work"),
+    "loop_opcodes": _optional(_TEXT, "", "machine instructions of one turn of the loop by opcode, a JSON object"),
+    "loop_operations": _optional(_TEXT, "", "PTX instructions of one turn of the loop by name, loop control aside, a JSON object"),
+    "shared_transactions": _optional(_NUMBER, "1", "128-byte transactions of shared memory in one launch, by construction"),
+    "l1_transactions": _optional(_NUMBER, "1", "128-byte transactions of L1 in one launch, by construction"),
+    "l2_transactions": _optional(_NUMBER, "1", "32-byte transactions of L2 in one launch, by construction"),
+    "dram_transactions": _optional(_NUMBER, "1", "32-byte transactions of DRAM in one launch, by construction"),
+    "assembler": _optional(_TEXT, "", "assembler, its version, level and target"),
+    "cubin_sha256": _optional(_TEXT, "", "digest of the machine code that was inspected and that ran"),
+    "ptx_sha256": _optional(_TEXT, "", "digest of the kernel's PTX text"),
+    "energy_mtsm_j": _optional(_NUMBER, "J", "energy of one launch by synchronised monitoring: mean of all polls times time"),
+    "energy_sma_j": _optional(_NUMBER, "J", "energy of one launch by background sampling: highest poll times time"),
+    "energy_papi_j": _optional(_NUMBER, "J", "energy of one launch as PAPI has it: one reading at the end times time"),
 }
 """Columns of a kernel dataset, in file order."""
+
+LATER_COLUMNS: Final = frozenset(
+    {
+        "instruction", "launch_mode", "data_pattern", "unroll", "chains", "iterations", "active_threads", "active_warps", "loop_opcodes",
+        "loop_operations", "shared_transactions", "l1_transactions", "l2_transactions", "dram_transactions", "assembler", "cubin_sha256",
+        "ptx_sha256", "energy_mtsm_j", "energy_sma_j", "energy_papi_j",
+    }
+)  # fmt: skip
+"""Columns that files of version 1.0 do not have; they are read as null."""
 
 FLAGS: Final[dict[str, str]] = {
     "throttled": "the board ran below the clock asked for, because of a limit",

@@ -16,6 +16,7 @@ from estimator.errors import EstimatorError
 from estimator.gpu import GpuSpec
 from estimator.specifications import gpu_from_document
 from estimator.workload import Operator
+from microbench.generated_load import GeneratedLoad
 
 LONGEST_LINE: Final = 64 * 2**20
 """Characters of one call and its answer: an hour of readings has some 20 million."""
@@ -179,6 +180,11 @@ class PlayedRunner:
     def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
         """The kernel that was chosen for the operator."""
         prepared: PreparedKernel = self._player.call("runner", "prepare", operator, l2_state)
+        return prepared
+
+    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
+        """The generated kernel that was loaded then; another machine code, from another assembler, is another kernel."""
+        prepared: PreparedKernel = self._player.call("runner", "prepare_generated", *load.told())
         return prepared
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:

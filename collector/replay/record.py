@@ -15,6 +15,7 @@ from collector.errors import CollectorError, DeviceError
 from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error
 from estimator.specifications import document_of_gpu
 from estimator.workload import Operator
+from microbench.generated_load import GeneratedLoad
 
 COMPRESSION: Final = 6
 
@@ -150,6 +151,13 @@ class RecordedRunner:
     def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
         """Choose and set up the kernel for an operator."""
         prepared: PreparedKernel = self._recorder.call("runner", "prepare", self._runner.prepare, operator, l2_state)
+        return prepared
+
+    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
+        """Load a generated kernel; a recording keeps what tells it from others, not its machine code."""
+        prepared: PreparedKernel = self._recorder.call(
+            "runner", "prepare_generated", lambda *_told: self._runner.prepare_generated(load), *load.told()
+        )
         return prepared
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:

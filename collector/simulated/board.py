@@ -16,6 +16,7 @@ from collector.simulated.world import LoadedKernel, World
 from estimator.errors import SpecificationError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
+from microbench.generated_load import GeneratedLoad, prepared_load
 
 EPOCH_UNIX_S: Final = 1_704_067_200.0
 """Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""
@@ -146,6 +147,14 @@ class SimulatedRunner:
         prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
         if prepared not in self._loaded:
             self._loaded[prepared] = self._world.load(plan, l2_state)
+        self._world.rest(SETUP_S)
+        return prepared
+
+    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
+        """A generated kernel, ready to run."""
+        loaded = self._world.load_generated(load)
+        prepared = prepared_load(load)
+        self._loaded[prepared] = loaded
         self._world.rest(SETUP_S)
         return prepared
 

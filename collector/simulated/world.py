@@ -8,6 +8,7 @@ import numpy as np
 
 from collector.devices import THROTTLE_BITS
 from collector.errors import ClockError
+from collector.simulated.generated import generated_plan, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import kernel_timing
@@ -22,6 +23,7 @@ from collector.simulated.silicon import (
 from collector.simulated.trace import PowerTrace
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, IntArray
+from microbench.generated_load import GeneratedLoad
 
 NS: Final = 1e-9
 PAST_S: Final = 5.0
@@ -56,11 +58,12 @@ class OperatingPoint:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedKernel:
-    """A planned kernel in one L2 state, with the operating points worked out so far."""
+    """A planned kernel in one L2 state, with the operating points worked out so far; `generated` is set for a generated one."""
 
     plan: KernelPlan
     l2_state: str
     energy: LaunchEnergy
+    generated: GeneratedLoad | None = None
     points: dict[float, OperatingPoint] = field(default_factory=dict)
 
 
@@ -143,6 +146,11 @@ class World:
         """A plan made ready to run."""
         return LoadedKernel(plan=plan, l2_state=l2_state, energy=launch_energy(self.profile, plan, l2_state))
 
+    def load_generated(self, load: GeneratedLoad) -> LoadedKernel:
+        """A generated kernel made ready to run; its energy belongs to the clock at which it runs."""
+        nothing = LaunchEnergy(core_j={}, dram_j=0.0, hidden_j=0.0)
+        return LoadedKernel(plan=generated_plan(load), l2_state="warm", energy=nothing, generated=load)
+
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
         """Launch a kernel back to back and let the time that it takes pass."""
         schedule, faults = self.profile.schedule, self.profile.faults
@@ -189,13 +197,17 @@ class World:
         next_clock = sm_clock_mhz
         for _ in range(CURRENT_ITERATIONS):
             volt, clock = next_volt, next_clock
-            timing = kernel_timing(profile, self.gpu, kernel.plan, kernel.l2_state, clock, self._speeds)
+            if kernel.generated is None:
+                timing = kernel_timing(profile, self.gpu, kernel.plan, kernel.l2_state, clock, self._speeds)
+                energy = kernel.energy
+            else:
+                timing, energy = generated_point(profile, self.gpu, kernel.generated, clock, self._speeds)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
             over = (volt / profile.energy.reference_voltage_v) ** 2
-            parts = {name: joule * over / period for name, joule in kernel.energy.core_j.items()}
-            parts["dram"] = kernel.energy.dram_j / period
-            parts["hidden"] = kernel.energy.hidden_j * over / period
+            parts = {name: joule * over / period for name, joule in energy.core_j.items()}
+            parts["dram"] = energy.dram_j / period
+            parts["hidden"] = energy.hidden_j * over / period
             parts["active"] = profile.power.active_w * duty
             running = profile.power.ungated_share + (1.0 - profile.power.ungated_share) * timing.busy_share
             parts["busy_sms"] = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * running * duty

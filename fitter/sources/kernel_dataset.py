@@ -1,5 +1,6 @@
 """Kernel datasets: what `collect` measured, with its quality flags and what the file says about board and sensor."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from estimator.errors import WorkloadError
 from estimator.quantities import Array
 from estimator.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.rows import KernelRows, RejectedRow
+from fitter.sources.instruction_rows import is_instruction
 from fitter.sources.screening import RawKernels, screen
 
 REJECTS_ROW: Final = frozenset({"latency_absurd"})
@@ -32,12 +34,16 @@ FLAGGED_WEIGHT: Final = 0.25
 
 
 def read_collected(path: Path) -> tuple[KernelDataset, KernelRows | None, list[RejectedRow]]:
-    """A kernel dataset, its accepted rows and the reasons for the others.
+    """A kernel dataset, its accepted rows and the reasons for the others; generated kernels are not among them.
 
     Raises DatasetError for a dataset that is missing, damaged or foreign, InputError for an implausible one.
     """
     dataset = read_kernel_dataset(path)
-    rows, rejected = screen(_raw(dataset.table, path.name))
+    library = np.flatnonzero(~is_instruction(dataset.table))
+    if not len(library):
+        return dataset, None, []
+    raw = _raw(dataset.table.take(library), path.name)
+    rows, rejected = screen(replace(raw, row=library.astype(np.int64) + 1))
     return dataset, rows, rejected
 
 

@@ -1,0 +1,45 @@
+"""What a row says of a generated kernel, beyond what every row says."""
+
+import json
+from typing import Any
+
+from collector.devices.protocols import LaunchRecord, PowerReadings
+from collector.sampling import SECONDS_PER_NS
+from collector.sampling_methods import sampled_energies_j
+from microbench.generated_load import LEVELS, GeneratedLoad
+
+
+def load_columns(load: GeneratedLoad) -> dict[str, Any]:
+    """Family, operator and work of a generated kernel by column."""
+    kernel, launch, operator = load.kernel, load.launch, load.operator
+    counts = load.transactions()
+    return {
+        "family": operator.family,
+        "operator": operator.operator,
+        "precision": operator.precision,
+        "cuda_cores": False,
+        "instruction": kernel.instruction,
+        "launch_mode": launch.mode,
+        "data_pattern": launch.pattern,
+        "unroll": kernel.unroll,
+        "chains": kernel.chains,
+        "iterations": launch.iterations,
+        "active_threads": launch.active_threads,
+        "active_warps": load.active_warps,
+        "loop_opcodes": _counted(load.entry.body),
+        "loop_operations": _counted(kernel.work.operations),
+        **{f"{level}_transactions": counts[level] for level in LEVELS},
+        "assembler": f"{load.compiler} -{load.level} {load.architecture}",
+        "cubin_sha256": load.cubin_sha256,
+        "ptx_sha256": kernel.digest(),
+    }
+
+
+def sampled_columns(readings: PowerReadings, record: LaunchRecord) -> dict[str, Any]:
+    """Energy of one launch as published ways of sampling would have it, by column [J]."""
+    found = sampled_energies_j(readings, record.start_ns * SECONDS_PER_NS, record.end_ns * SECONDS_PER_NS)
+    return {f"energy_{name}_j": joule / record.launches for name, joule in found.items()}
+
+
+def _counted(counts: Any) -> str:
+    return json.dumps(dict(counts), separators=(",", ":"))

@@ -1,0 +1,290 @@
+"""Generated kernels in the simulated world: what each machine instruction takes and costs, planted.
+
+Time comes from issue intervals, latencies and the paths to memory; energy from each instruction's lanes, its issue, the
+transactions it causes, and the slots in which a scheduler of a working SM finds nothing to issue.  The figures are plausible for
+plumbing and statistics, not measurements.  Every opcode is a little off its kind, as it is with its modifiers on real boards.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, steady_noise
+from collector.simulated.profile import BoardProfile
+from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
+from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
+from estimator.gpu import GpuSpec
+from estimator.quantities import HZ_PER_MHZ, Array
+from microbench.generated_load import GeneratedLoad
+from microbench.kernel import WARP_LANES
+
+SCHEDULERS: Final = 4
+LINE_BYTES: Final = 128.0
+SECTOR_BYTES: Final = 32.0
+
+ISSUE_PJ: Final = 24.0
+"""Fetching, decoding and scheduling one instruction of a warp, lanes aside [pJ]."""
+
+STALL_PJ: Final = 9.0
+"""A slot of a working SM's scheduler in which nothing is issued [pJ]."""
+
+OPCODE_SPREAD: Final = 0.01
+"""Standard deviation of an opcode's energy around that of its kind [1]."""
+
+L1_PJ_PER_BYTE: Final = 4.1
+DATA_FACTOR: Final[dict[str, float]] = {"random": 1.0, "constant": 0.78, "zero": 0.62}
+"""Energy of lanes relative to random data: fewer bits toggle."""
+
+OVERLAP_NORM: Final = 6.0
+"""Limits of a loop that run side by side: the norm that joins their times; the largest decides, the next ones cost a little."""
+
+L1_LATENCY_CLOCKS: Final = 33.0
+SHARED_LATENCY_CLOCKS: Final = 23.0
+START_CLOCKS: Final = 900.0
+IN_FLIGHT_LOADS: Final = 8.0
+NAP_S: Final = 0.9e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Instructions of one kind.
+
+    `lane_pj` is the energy of one lane relative to the board's `cuda_pj_per_op`; `interval` the clocks between two of them on one
+    scheduler, `latency` those until a result can be used; `pipe` the unit that they share.
+    """
+
+    lane_pj: float
+    interval: float
+    latency: float
+    pipe: str
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "FFMA": Kind(lane_pj=0.62, interval=1.0, latency=4, pipe="fp32"),
+    "FADD": Kind(lane_pj=0.44, interval=1.0, latency=4, pipe="fp32"),
+    "FMUL": Kind(lane_pj=0.50, interval=1.0, latency=4, pipe="fp32"),
+    "FMNMX": Kind(lane_pj=0.31, interval=2.0, latency=4, pipe="alu"),
+    "IADD3": Kind(lane_pj=0.36, interval=2.0, latency=4, pipe="alu"),
+    "LOP3": Kind(lane_pj=0.28, interval=2.0, latency=4, pipe="alu"),
+    "SHF": Kind(lane_pj=0.34, interval=2.0, latency=4, pipe="alu"),
+    "IMNMX": Kind(lane_pj=0.32, interval=2.0, latency=4, pipe="alu"),
+    "PRMT": Kind(lane_pj=0.27, interval=2.0, latency=4, pipe="alu"),
+    "SEL": Kind(lane_pj=0.24, interval=2.0, latency=4, pipe="alu"),
+    "ISETP": Kind(lane_pj=0.23, interval=2.0, latency=4, pipe="alu"),
+    "FSETP": Kind(lane_pj=0.24, interval=2.0, latency=4, pipe="alu"),
+    "MOV": Kind(lane_pj=0.17, interval=2.0, latency=4, pipe="alu"),
+    "VABSDIFF": Kind(lane_pj=0.42, interval=2.0, latency=4, pipe="alu"),
+    "IMAD": Kind(lane_pj=0.71, interval=2.0, latency=4, pipe="imad"),
+    "IMAD.HI": Kind(lane_pj=1.05, interval=4.0, latency=5, pipe="imad"),
+    "IMAD.WIDE": Kind(lane_pj=1.12, interval=4.0, latency=5, pipe="imad"),
+    "IMAD.MOV": Kind(lane_pj=0.22, interval=2.0, latency=4, pipe="imad"),
+    "IMAD.U32": Kind(lane_pj=0.22, interval=2.0, latency=4, pipe="imad"),
+    "IMAD.IADD": Kind(lane_pj=0.40, interval=2.0, latency=4, pipe="imad"),
+    "IMAD.X": Kind(lane_pj=0.43, interval=2.0, latency=4, pipe="imad"),
+    "IDP": Kind(lane_pj=0.88, interval=2.0, latency=4, pipe="imad"),
+    "HFMA2": Kind(lane_pj=0.74, interval=1.0, latency=5, pipe="fp16"),
+    "HADD2": Kind(lane_pj=0.52, interval=1.0, latency=5, pipe="fp16"),
+    "HMUL2": Kind(lane_pj=0.57, interval=1.0, latency=5, pipe="fp16"),
+    "HMNMX2": Kind(lane_pj=0.36, interval=2.0, latency=5, pipe="alu"),
+    "DFMA": Kind(lane_pj=2.45, interval=4.0, latency=8, pipe="fp64"),
+    "DADD": Kind(lane_pj=1.62, interval=4.0, latency=8, pipe="fp64"),
+    "DMUL": Kind(lane_pj=2.04, interval=4.0, latency=8, pipe="fp64"),
+    "MUFU": Kind(lane_pj=1.85, interval=8.0, latency=18, pipe="xu"),
+    "POPC": Kind(lane_pj=0.66, interval=8.0, latency=12, pipe="xu"),
+    "FLO": Kind(lane_pj=0.61, interval=8.0, latency=12, pipe="xu"),
+    "BREV": Kind(lane_pj=0.52, interval=8.0, latency=12, pipe="xu"),
+    "I2F": Kind(lane_pj=0.82, interval=8.0, latency=14, pipe="xu"),
+    "F2I": Kind(lane_pj=0.85, interval=8.0, latency=14, pipe="xu"),
+    "F2F": Kind(lane_pj=0.90, interval=8.0, latency=14, pipe="xu"),
+    "SHFL": Kind(lane_pj=0.93, interval=4.0, latency=23, pipe="lsu"),
+    "HMMA": Kind(lane_pj=11.0, interval=8.0, latency=25, pipe="tensor"),
+    "HMMA.SP": Kind(lane_pj=13.0, interval=8.0, latency=25, pipe="tensor"),
+    "HMMA.1688": Kind(lane_pj=6.2, interval=4.0, latency=18, pipe="tensor"),
+    "HMMA.1684": Kind(lane_pj=6.0, interval=4.0, latency=18, pipe="tensor"),
+    "IMMA": Kind(lane_pj=9.0, interval=8.0, latency=25, pipe="tensor"),
+    "IMMA.8816": Kind(lane_pj=2.4, interval=2.0, latency=14, pipe="tensor"),
+    "HGMMA": Kind(lane_pj=90.0, interval=64.0, latency=80, pipe="tensor"),
+    "QGMMA": Kind(lane_pj=85.0, interval=64.0, latency=80, pipe="tensor"),
+    "DMMA": Kind(lane_pj=19.0, interval=16.0, latency=26, pipe="tensor"),
+}
+"""Kinds by the first words of an opcode; the longest that fits holds."""
+
+OTHER: Final = Kind(lane_pj=0.45, interval=2.0, latency=5, pipe="alu")
+"""Arithmetic that is not named."""
+
+MEMORY: Final = ("LD", "ST", "ATOM", "RED.", "UBLKCP")
+"""First letters of opcodes that move data: their energy is that of the transactions."""
+
+UNIFORM: Final = ("BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT")
+"""Opcodes that work once for a warp, as those of the uniform datapath do."""
+
+MODULE_OF_PIPE: Final[dict[str, str]] = {"tensor": "tensor", "xu": "sfu"}
+
+
+def moves_data(opcode: str) -> bool:
+    """Whether an opcode moves data between registers and memory."""
+    return opcode.startswith(MEMORY) and not opcode.startswith("LDGDEPBAR")
+
+
+def works_once(opcode: str) -> bool:
+    """Whether an opcode has no lanes: control flow, and the uniform datapath."""
+    return opcode.startswith(("U", "LDGDEPBAR")) or opcode.partition(".")[0] in UNIFORM
+
+
+def kind_of(opcode: str) -> Kind:
+    """What an opcode takes and costs."""
+    words = opcode.split(".")
+    for count in range(len(words), 0, -1):
+        if found := KINDS.get(".".join(words[:count])):
+            return found
+    base = words[0].rstrip("0123456789")
+    return KINDS.get(base, OTHER)
+
+
+def planted_lane_energy_j(profile: BoardProfile, opcode: str) -> float:
+    """Energy of one lane of an instruction at the reference voltage, on random data [J]."""
+    own = 1.0 + OPCODE_SPREAD * steady_noise("opcode", opcode)
+    return kind_of(opcode).lane_pj * own * profile.energy.cuda_pj_per_op * JOULE_PER_PICOJOULE
+
+
+def planted_slot_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
+    """What an awake SM adds to the energy of each issue slot of its schedulers, used or not, at the reference voltage [J]."""
+    power = profile.power
+    slots_per_s = SCHEDULERS * gpu.num_sms * power.reference_clock_mhz * HZ_PER_MHZ
+    return power.sm_clock_w * (1.0 - power.ungated_share) / slots_per_s
+
+
+def planted_stall_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
+    """Energy of a slot without an instruction on a working SM at the reference voltage [J]."""
+    return STALL_PJ * JOULE_PER_PICOJOULE + planted_slot_energy_j(profile, gpu)
+
+
+def planted_issue_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
+    """Energy of issuing an instruction to a warp, lanes aside, at the reference voltage [J]."""
+    return ISSUE_PJ * JOULE_PER_PICOJOULE + planted_slot_energy_j(profile, gpu)
+
+
+def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
+    """Energy of one transaction by level at the reference voltage [J]."""
+    energy = profile.energy
+    picojoules = {
+        "shared": LINE_BYTES * energy.shared_pj_per_byte,
+        "l1": LINE_BYTES * L1_PJ_PER_BYTE,
+        "l2": SECTOR_BYTES * energy.l2_pj_per_byte,
+        "dram": SECTOR_BYTES * energy.dram_pj_per_byte,
+    }
+    return {level: value * JOULE_PER_PICOJOULE for level, value in picojoules.items()}
+
+
+def generated_plan(load: GeneratedLoad) -> KernelPlan:
+    """A load as the world keeps kernels; its work is reckoned by `generated_point`, not by the library's demand."""
+    launch, kernel = load.launch, load.kernel
+    return KernelPlan(
+        kernel_name=kernel.name,
+        library="generated",
+        grid=launch.grid,
+        threads=launch.threads_per_block,
+        registers=load.entry.registers,
+        shared_bytes_per_block=load.entry.shared_bytes,
+        blocks_per_sm=load.blocks_per_sm,
+        blocks=launch.blocks,
+        demand=BlockDemand(),
+        events=LaunchEvents(),
+        traffic=Traffic(warm_read=0.0, warm_write=0.0, cold_read=0.0, cold_write=0.0),
+        working_set_bytes=float(max(1, launch.region_bytes) * launch.blocks),
+        row_pitch_bytes=0.0,
+    )
+
+
+def generated_point(
+    profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array
+) -> tuple[KernelTiming, LaunchEnergy]:
+    """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
+    clock_hz = sm_clock_mhz * HZ_PER_MHZ
+    sms = min(load.launch.blocks, gpu.num_sms)
+    turn_s = _turn_s(profile, gpu, load, clock_hz, sms)
+    work_s = turn_s * load.launch.iterations * float(speeds[:sms].max())
+    gpu_s = work_s + START_CLOCKS / clock_hz
+    return KernelTiming(gpu_s=gpu_s, busy_share=sms / gpu.num_sms), _energy(profile, load, gpu_s * clock_hz * SCHEDULERS * sms)
+
+
+def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: float, sms: int) -> float:
+    """One turn of the loop for every warp on the fullest SM [s]."""
+    body = load.entry.body
+    warps = load.active_warps / load.launch.blocks * math.ceil(load.launch.blocks / gpu.num_sms)
+    on_scheduler = math.ceil(warps / SCHEDULERS)
+    pipes: dict[str, float] = {}
+    for opcode, count in body.items():
+        if not works_once(opcode) and not moves_data(opcode):
+            kind = kind_of(opcode)
+            pipes[kind.pipe] = pipes.get(kind.pipe, 0.0) + count * _interval(kind, gpu) * on_scheduler
+    limits = [float(sum(body.values()) * on_scheduler), *pipes.values(), _latency_clocks(profile, load, clock_hz)]
+    lanes = load.launch.active_threads
+    work = load.kernel.work
+    ports = work.transactions.get("shared", 0.0) + work.transactions.get("l1", 0.0)
+    limits.append(ports * lanes / sms)
+    for level in ("l2", "dram"):
+        moved = work.transactions.get(level, 0.0) * SECTOR_BYTES * lanes
+        if moved:
+            rate = loaded_bytes_per_s(
+                profile.memory,
+                gpu,
+                in_flight=min(moved * (IN_FLIGHT_LOADS / max(1, load.kernel.unroll)), sms * profile.memory.outstanding_bytes),
+                dram_share=1.0 if level == "dram" else 0.0,
+                clock_hz=clock_hz,
+                sms=sms,
+                path_share=1.0,
+                fixed_s=0.0,
+            )
+            limits.append(moved / rate * clock_hz)
+    clocks = float(sum(limit**OVERLAP_NORM for limit in limits)) ** (1.0 / OVERLAP_NORM)
+    return float(clocks) / clock_hz + NAP_S * body.get("NANOSLEEP", 0)
+
+
+def _interval(kind: Kind, gpu: GpuSpec) -> float:
+    """Clocks between two instructions of a kind on one scheduler of this GPU."""
+    if kind.pipe in ("fp32", "fp16"):
+        return kind.interval * WARP_LANES * SCHEDULERS / gpu.fp32_lanes
+    if kind.pipe == "fp64":
+        rate = gpu.cuda_flop_per_clock.get("fp64", gpu.fp32_lanes / WARP_LANES)
+        return 2.0 * WARP_LANES * SCHEDULERS / rate
+    return kind.interval
+
+
+def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float) -> float:
+    """Clocks that one warp needs for a turn however few the others are: its dependent instructions one after the other."""
+    kernel = load.kernel
+    chained = 0.0
+    waits = {
+        "shared": SHARED_LATENCY_CLOCKS,
+        "l1": L1_LATENCY_CLOCKS,
+        "l2": profile.memory.l2_latency_clocks,
+        "dram": profile.memory.l2_latency_clocks + profile.memory.dram_latency_s * clock_hz,
+    }
+    dependent = "chase" in kernel.family or kernel.family == "stall_mix"
+    for opcode, count in load.entry.body.items():
+        if moves_data(opcode):
+            chained += waits.get(kernel.level, L1_LATENCY_CLOCKS) * (count if dependent else count / IN_FLIGHT_LOADS)
+        elif not works_once(opcode):
+            chained += kind_of(opcode).latency * count / kernel.chains
+    return chained
+
+
+def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchEnergy:
+    """Energy of a launch that had `slots` issue slots on working SMs; what an awake SM draws is the board's affair."""
+    launch, body = load.launch, load.entry.body
+    core: dict[str, float] = dict.fromkeys(("cuda", "sfu", "tensor", "shared", "l2"), 0.0)
+    factor = DATA_FACTOR[launch.pattern]
+    for opcode, count in body.items():
+        if not works_once(opcode) and not moves_data(opcode):
+            module = MODULE_OF_PIPE.get(kind_of(opcode).pipe, "cuda")
+            core[module] += planted_lane_energy_j(profile, opcode) * factor * count * launch.active_threads * launch.iterations
+    issued = float(sum(body.values())) * load.active_warps * launch.iterations
+    stalls = max(0.0, slots - issued)
+    core["cuda"] += (ISSUE_PJ * issued + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
+    counts: Mapping[str, float] = load.transactions()
+    each = planted_transaction_energy_j(profile)
+    core["shared"] += counts["shared"] * each["shared"] + counts["l1"] * each["l1"]
+    core["l2"] += counts["l2"] * each["l2"]
+    return LaunchEnergy(core_j=core, dram_j=counts["dram"] * each["dram"], hidden_j=0.0)

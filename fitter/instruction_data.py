@@ -1,0 +1,77 @@
+"""Measured runs of generated kernels, accepted for the fit of instruction energies."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from estimator.quantities import Array, BoolArray
+
+SAMPLING: Final = ("mtsm", "sma", "papi")
+"""Published ways of sampling whose energies stand beside a row's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRow:
+    """One run of a generated kernel: counts and energy of one launch.
+
+    `energy_j` is what the board drew in all, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by
+    way of sampling.  `sms` work.  `random` marks random operands, with which energies are stated.
+    """
+
+    source: str
+    row: int
+    gpu: str
+    kernel: str
+    instruction: str
+    mode: str
+    random: bool
+    unroll: int
+    body: dict[str, float]
+    operations: dict[str, float]
+    turns: float
+    threads: float
+    warps: float
+    blocks: float
+    transactions: dict[str, float]
+    latency_s: float
+    power_w: float
+    power_std_w: float
+    idle_w: float
+    idle_c: float
+    temperature_c: float
+    asked_mhz: float
+    sm_clock_mhz: float
+    voltage_v: float
+    throttled: bool
+    assembler: str
+    published: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRows:
+    """Accepted rows of generated kernels."""
+
+    rows: tuple[InstructionRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """GPUs of the rows, in first-seen order."""
+        return tuple(dict.fromkeys(row.gpu for row in self.rows))
+
+    def select(self, keep: BoolArray) -> "InstructionRows":
+        """Some of the rows."""
+        return replace(self, rows=tuple(row for row, kept in zip(self.rows, keep, strict=True) if kept))
+
+    def column(self, name: str) -> Array:
+        """A number of every row, shape (n,)."""
+        return np.array([float(getattr(row, name)) for row in self.rows])
+
+
+def join_instruction_rows(parts: list[InstructionRows]) -> InstructionRows | None:
+    """Rows of several data sets as one; None for none."""
+    rows = tuple(row for part in parts for row in part.rows)
+    return InstructionRows(rows=rows) if rows else None

@@ -1,0 +1,295 @@
+"""Generated kernels in a campaign: planned, run on every kind of runner, sampled as published, and kept in a dataset."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.bench import open_bench, open_simulated
+from collector.cli import main
+from collector.config import campaign_from_document, load_campaign
+from collector.dataset import read_kernel_dataset
+from collector.dataset.schema import KERNEL_COLUMNS, LATER_COLUMNS, METADATA_KEY, decode_metadata, encode_metadata
+from collector.devices.protocols import PowerReadings
+from collector.errors import CampaignError, DatasetError, RunnerError
+from collector.sampling_methods import sampled_energies_j
+from collector.sensor.calibration import SensorCalibration
+from estimator.specifications import load_gpu
+from microbench.compile import Toolchain, find_toolchain
+from microbench.errors import CompileError, UnsupportedError
+from microbench.generated_load import GeneratedLoad, LoadGroup, architecture_of, generated_loads
+from tests.microbench_library.conftest import open_fake_board
+
+BOARD = "a100-pcie-40gb"
+CAMPAIGN = """
+description = "a few instructions"
+warmup_s = 1.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 8
+anchor_every = 0
+
+[measurement]
+updates = 6
+window_s = 0.6
+settle_s = 0.3
+idle_s = 1.0
+
+[[instructions]]
+kernels = ["ffma_k8_u64", "l2_stream"]
+modes = ["full", "single"]
+"""
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def loads(toolchain: Toolchain) -> dict[tuple[str | int, ...], GeneratedLoad]:
+    """Some loads by kernel, mode, lanes and blocks."""
+    groups = [
+        LoadGroup(kernels=("ffma_k8_u64", "ffma_k1_u64"), modes=("full", "lane_sweep", "sm_sweep", "single")),
+        LoadGroup(kernels=("ffma_k8_u64",), pattern="zero"),
+        LoadGroup(kernels=("lds_stream", "l2_stream", "dram_read")),
+    ]
+    found, skipped = generated_loads(groups, load_gpu(BOARD), toolchain)
+    assert not skipped
+    return {(load.kernel.name, load.launch.mode, load.launch.pattern, load.launch.active_lanes, load.launch.blocks): load for load in found}
+
+
+def one(loads: dict[tuple[str | int, ...], GeneratedLoad], *start: str) -> list[GeneratedLoad]:
+    return [load for key, load in loads.items() if key[: len(start)] == start]
+
+
+def test_data_pass_every_level_on_their_way_to_the_registers(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+    (dram,), (l2,), (shared,) = (one(loads, name) for name in ("dram_read", "l2_stream", "lds_stream"))
+    counts = dram.transactions()
+    assert counts["dram"] == counts["l2"] == 4 * counts["l1"] > 0
+    assert counts["dram"] * 32 == dram.kernel.work.bytes_moved["dram"] * dram.launch.active_threads * dram.launch.iterations
+    assert (l2.transactions()["dram"], shared.transactions()["l2"]) == (0.0, 0.0)
+
+
+def test_half_of_the_lanes_take_the_same_time_and_less_energy(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+    with open_simulated(BOARD) as board:
+        points = {}
+        for load in one(loads, "ffma_k8_u64", "lane_sweep"):
+            point = board.world.operating_point(board.world.load_generated(load), 1410.0)
+            points[load.launch.active_lanes] = point
+        times = [point.gpu_s for point in points.values()]
+        powers = [points[lanes].parts_w["cuda"] for lanes in sorted(points)]
+    assert np.ptp(times) < 0.001 * times[0]
+    assert np.all(np.diff(powers) > 0)
+    steps = np.diff(powers) / np.diff(sorted(points))
+    assert np.ptp(steps) < 0.05 * steps[0]  # the same for every lane, but for the sag of the voltage
+
+
+def test_zeros_take_less_energy_than_random_numbers(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+    with open_simulated(BOARD) as board:
+        random, zero = (
+            board.world.operating_point(board.world.load_generated(one(loads, "ffma_k8_u64", "full", pattern)[0]), 1410.0)
+            for pattern in ("random", "zero")
+        )
+    assert zero.parts_w["cuda"] < 0.8 * random.parts_w["cuda"]
+    assert zero.gpu_s == pytest.approx(random.gpu_s, rel=1e-3)
+
+
+def test_a_dependent_chain_is_slower_where_few_warps_hide_it(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+    with open_simulated(BOARD) as board:
+
+        def turn_s(name: str) -> float:
+            (load,) = [load for load in one(loads, name, "sm_sweep") if load.launch.blocks == 1]
+            return board.world.operating_point(board.world.load_generated(load), 1410.0).gpu_s / load.launch.iterations
+
+        assert turn_s("ffma_k1_u64") > 1.05 * turn_s("ffma_k8_u64")
+
+
+def test_energy_grows_with_the_turns_of_the_loop(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+    (load,) = one(loads, "ffma_k8_u64", "full", "random")
+    longer = replace(load, launch=replace(load.launch, iterations=3 * load.launch.iterations))
+    with open_simulated(BOARD) as board:
+        first, second = (board.world.operating_point(board.world.load_generated(item), 1410.0) for item in (load, longer))
+    assert second.gpu_s == pytest.approx(3.0 * first.gpu_s, rel=1e-3)
+    assert second.added_w == pytest.approx(first.added_w, rel=5e-3)
+
+
+@pytest.mark.parametrize("kind", ["simulated", "stand-in"])
+def test_runners_run_a_generated_kernel_as_often_as_they_are_told(
+    kind: str, loads: dict[tuple[str | int, ...], GeneratedLoad], toolchain: Toolchain
+) -> None:
+    (load,) = one(loads, "ffma_k8_u64", "full", "random")
+    if kind == "simulated":
+        with open_bench(f"sim:{BOARD}") as bench:
+            prepared = bench.runner.prepare_generated(load)
+            record = bench.runner.run(prepared, 7)
+    else:
+        with open_fake_board(kernel_s=40e-6, computes=False) as board:
+            prepared = board.runner.prepare_generated(load)
+            board.world.launched.clear()
+            record = board.runner.run(prepared, 7)
+            assert board.world.launched.count("ffma_k8_u64") >= 7
+            with pytest.raises(RunnerError, match="peer"):
+                board.runner.prepare_generated(_elsewhere(toolchain))
+    assert record.launches == 7
+    assert (prepared.operator.family, prepared.operator.operator, prepared.operator.precision) == ("instruction", "ffma_k8_u64", "f32")
+    assert prepared.grid == load.launch.grid
+
+
+def _elsewhere(toolchain: Toolchain) -> GeneratedLoad:
+    found, _ = generated_loads([LoadGroup(kernels=("peer_read",))], load_gpu("h200-sxm"), toolchain)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def campaign_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("generated") / "few.toml"
+    path.write_text(CAMPAIGN, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(campaign_file: Path, toolchain: Toolchain, calibration: SensorCalibration) -> Path:
+    path = campaign_file.parent / "few.parquet"
+    record = campaign_file.parent / "few.rec"
+    sensor = campaign_file.parent / "sensor.json"
+    sensor.write_text(json.dumps(calibration.document()), encoding="utf-8")
+    words = ["--campaign", str(campaign_file), "--freqs", "current", "--quiet", "--sensor", str(sensor), "--out"]
+    assert main([*words, str(path), "--gpu", f"sim:{BOARD}", "--record", str(record)]) == 0
+    assert main([*words, str(path.with_name("played.parquet")), "--gpu", f"replay:{record}"]) == 0
+    return path
+
+
+def test_a_row_says_what_ran_to_the_digest_of_its_machine_code(dataset: Path) -> None:
+    rows = {(row["operator"], row["launch_mode"]): row for row in read_kernel_dataset(dataset).table.to_pylist()}
+    assert set(rows) == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single"), ("l2_stream", "full")}
+    row = rows["ffma_k8_u64", "full"]
+    assert row["instruction"] == "fma.rn.f32"
+    assert '"FFMA":64' in row["loop_opcodes"]
+    assert row["loop_operations"] == '{"fma.rn.f32":64.0}'
+    assert len(row["cubin_sha256"]) == len(row["ptx_sha256"]) == 64
+    assert row["assembler"].endswith("-O3 sm_80")
+    assert row["active_threads"] == 32 * row["active_warps"] == 108 * row["blocks_per_sm"] * 256
+    assert row["idle_before_w"] is not None
+    assert row["energy_sma_j"] >= row["energy_mtsm_j"] > 0
+    assert (rows["ffma_k8_u64", "single"]["active_threads"], rows["ffma_k8_u64", "single"]["active_warps"]) == (1, 1)
+    assert rows["l2_stream", "full"]["l2_transactions"] > 0
+
+
+def test_a_recorded_campaign_gives_the_same_rows_again(dataset: Path) -> None:
+    first, played = (read_kernel_dataset(path).table for path in (dataset, dataset.with_name("played.parquet")))
+    assert first.equals(played)
+
+
+def test_a_dataset_of_the_version_before_is_read_with_nulls(dataset: Path, tmp_path: Path) -> None:
+    table = pq.read_table(dataset)
+    metadata = decode_metadata(table.schema.metadata[METADATA_KEY], "test")
+    before = table.drop_columns(sorted(LATER_COLUMNS))
+    content = encode_metadata(metadata).replace(b'"schema_version":"1.1"', b'"schema_version":"1.0"')
+    old = tmp_path / "old.parquet"
+    pq.write_table(before.replace_schema_metadata({METADATA_KEY: content}), old)
+    read = read_kernel_dataset(old).table
+    assert read.column_names == list(KERNEL_COLUMNS)
+    assert all(read.column(name).null_count == read.num_rows for name in LATER_COLUMNS)
+    assert read.select(before.column_names).to_pylist() == before.to_pylist()
+    pq.write_table(before.drop_columns(["latency_s"]).replace_schema_metadata({METADATA_KEY: content}), old)
+    with pytest.raises(DatasetError, match="columns are missing: latency_s"):
+        read_kernel_dataset(old)
+
+
+def test_the_shipped_campaign_is_planned_for_boards_that_can_run_it(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(load_campaign("instructions").instructions) >= 4
+    assert main(["--campaign", "instructions", "--gpu", "sim:v100-pcie-32gb", "--freqs", "current", "--dry-run"]) == 1
+    assert "v100-pcie-32gb is sm_70; generated kernels are there for sm_75" in capsys.readouterr().err
+    with pytest.raises(UnsupportedError, match="sm_70"):
+        architecture_of(load_gpu("v100-pcie-32gb"))
+    assert architecture_of(load_gpu("h200-sxm")) == "sm_90a"
+
+
+@pytest.mark.parametrize(
+    ("group", "complaint"),
+    [
+        ({"kernels": []}, r"instructions\[0\].kernels names no kernel"),
+        ({}, r"instructions\[0\].kernels is missing"),
+        ({"kernels": ["ffma*"], "modes": ["half"]}, r"instructions\[0\].modes = 'half'; known: full, sm_sweep"),
+        ({"kernels": ["ffma*"], "pattern": "ones"}, r"instructions\[0\].pattern = 'ones'"),
+        ({"kernels": ["ffma*"], "level": "O9"}, r"instructions\[0\].level = 'O9'"),
+        ({"kernels": ["ffma*"], "turns": 3}, r"instructions\[0\].turns"),
+        ("ffma", r"instructions\[0\] must be a table"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused_with_its_path(group: Any, complaint: str) -> None:
+    document = {
+        "name": "x", "description": "x", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0, "kernels_per_block": 1,
+        "anchor_every": 0, "instructions": [group],
+    }  # fmt: skip
+    with pytest.raises(CampaignError, match=complaint):
+        campaign_from_document(document, "test")
+
+
+def test_an_unknown_kernel_is_refused_by_name(toolchain: Toolchain) -> None:
+    with pytest.raises(UnsupportedError, match="no generated kernel is named 'ffmaa'"):
+        generated_loads([LoadGroup(kernels=("ffmaa",))], load_gpu(BOARD), toolchain)
+
+
+WITHOUT_ASSEMBLER = """
+import sys
+import importlib.abc
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "nvidia":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "nvidia" else found(name, package)
+from collector.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_without_an_assembler_one_line_says_what_to_install(campaign_file: Path, repository: Path, tmp_path: Path) -> None:
+    words = ["--campaign", str(campaign_file), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--out", str(tmp_path / "x.parquet")]
+    command = [sys.executable, "-c", WITHOUT_ASSEMBLER, *words]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, env={"PATH": "", "PYTHONPATH": "."})
+    assert done.returncode == 1, done.stderr
+    assert "pip install 'wattprint[ptx]'" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def readings(power_w: list[float], period_s: float) -> PowerReadings:
+    stamps = (np.arange(len(power_w)) * period_s * 1e9).astype(np.int64)
+    return PowerReadings(field="instant", host_ns=stamps, power_w=np.array(power_w))
+
+
+@given(st.floats(1.0, 1000.0), st.integers(10, 60))
+def test_at_constant_power_all_ways_of_sampling_agree(watt: float, count: int) -> None:
+    end_s = 0.004 * (count - 2)
+    found = sampled_energies_j(readings([watt] * count, 0.004), 0.004, end_s)
+    assert set(found) == {"mtsm", "sma", "papi"}
+    assert all(joule == pytest.approx(watt * (end_s - 0.004)) for joule in found.values())
+
+
+def test_each_way_of_sampling_reads_what_its_authors_say() -> None:
+    trace = readings([50.0, 50.0, 100.0, 110.0, 120.0, 90.0, 60.0], 0.02)
+    found = sampled_energies_j(trace, 0.04, 0.1)
+    assert found["mtsm"] == pytest.approx(0.06 * np.mean([100.0, 110.0, 120.0, 90.0]))
+    assert found["sma"] == pytest.approx(0.06 * 120.0)
+    assert found["papi"] == pytest.approx(0.06 * 90.0)
+
+
+def test_without_readings_no_way_of_sampling_has_an_energy() -> None:
+    assert all(np.isnan(joule) for joule in sampled_energies_j(readings([], 0.02), 0.0, 1.0).values())
+    assert all(np.isnan(joule) for joule in sampled_energies_j(readings([np.nan] * 4, 0.02), 0.0, 0.06).values())

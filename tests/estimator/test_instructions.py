@@ -1,0 +1,162 @@
+"""Energy of instructions: classes of opcodes, sums of terms, the bundle's section."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.errors import BundleError
+from estimator.instructions import (
+    CONSTANT,
+    INSTRUCTION,
+    ISSUE,
+    LANES,
+    LOOP,
+    STALL,
+    TRANSACTION,
+    Activity,
+    Expansion,
+    InstructionEnergies,
+    energies_from_section,
+    loop_classes,
+    sass_class,
+    section_of,
+    stall_slots,
+)
+
+TERMS = (CONSTANT, STALL, ISSUE, LOOP, f"{INSTRUCTION}FFMA", f"{INSTRUCTION}LOP3", f"{TRANSACTION}l2", f"{TRANSACTION}dram")
+VALUES = np.array([60.0, 5e-11, 7e-11, 2e-12, 4e-12, 2e-12, 5e-10, 1.5e-9])
+ENERGIES = InstructionEnergies(
+    terms=TERMS,
+    values=VALUES,
+    covariance=np.diag((0.01 * VALUES) ** 2),
+    identified=(True,) * len(TERMS),
+    reference_voltage_v=0.9,
+    reference_clock_mhz=1410.0,
+    temperature_c=50.0,
+    scatter=0.002,
+    rows=100,
+    ptx={"ffma": Expansion(instruction="fma.rn.f32", classes={"FFMA": 1.0}, issued=1.0, energy_j=6e-12, std_j=1e-13)},
+)
+COUNTS = st.floats(min_value=0.0, max_value=1e15)
+
+
+def activities() -> st.SearchStrategy[Activity]:
+    return st.builds(
+        Activity,
+        instructions=st.fixed_dictionaries({"FFMA": COUNTS, "LOP3": COUNTS}),
+        issued=COUNTS,
+        transactions=st.fixed_dictionaries({"l2": COUNTS, "dram": COUNTS}),
+        stalls=COUNTS,
+        time_s=st.floats(min_value=0.0, max_value=100.0),
+        loops=COUNTS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("opcode", "name"),
+    [
+        ("FFMA", "FFMA"), ("FFMA.FTZ", "FFMA"), ("LOP3.LUT", "LOP3"), ("IADD3.X", "IADD3"), ("IMAD.HI.U32", "IMAD.HI"),
+        ("IMAD.MOV.U32", "IMAD.MOV"), ("IMAD.U32", "IMAD.MOV"), ("IMAD.WIDE.U32.X", "IMAD.WIDE"), ("MUFU.EX2", "MUFU.EX2"),
+        ("MUFU.EX2.F16", "MUFU.EX2"), ("HFMA2.MMA", "HFMA2"), ("HFMA2.MMA.BF16_V2", "HFMA2.BF16_V2"), ("SHF.L.W.U32.HI", "SHF"),
+        ("HMMA.16816.F32.BF16", "HMMA.16816.F32.BF16"), ("LDG.E.128.STRONG.GPU", ""), ("STS", ""), ("REDG.E.ADD", ""), ("RED.E.ADD", ""),
+        ("REDUX.SUM.S32", "REDUX"), ("UIADD3", ""), ("BRA", ""), ("LDGDEPBAR", ""), ("ISETP.GE.AND", "ISETP"), ("IDP.4A.S8.S8", "IDP.4A"),
+    ],
+)  # fmt: skip
+def test_an_opcode_has_the_class_of_what_it_does(opcode: str, name: str) -> None:
+    assert sass_class(opcode) == name
+
+
+@given(st.integers(1, 4096), st.sampled_from(["UISETP.NE.AND", "ISETP.NE.U32.AND"]))
+def test_loop_control_is_taken_out_of_a_body_once(count: int, test: str) -> None:
+    classes, issued = loop_classes({"FFMA": count, "UIADD3": 1, test: 1, "BRA": 1})
+    assert classes == {"FFMA": count}
+    assert issued == count + 3
+
+
+def test_comparisons_of_the_work_itself_stay_in_the_body() -> None:
+    classes, _ = loop_classes({"ISETP.NE.U32.AND": 1, "ISETP.EQ.U32.AND": 32, "SEL": 32, "UIADD3": 1, "BRA": 3})
+    assert classes["SEL"] == 32
+    assert classes["ISETP"] == 32
+
+
+@given(activities(), activities())
+def test_energy_is_additive_over_activities(first: Activity, second: Activity) -> None:
+    both = Activity(
+        instructions={name: first.instructions[name] + second.instructions[name] for name in first.instructions},
+        issued=first.issued + second.issued,
+        transactions={name: first.transactions[name] + second.transactions[name] for name in first.transactions},
+        stalls=first.stalls + second.stalls,
+        time_s=first.time_s + second.time_s,
+        loops=first.loops + second.loops,
+    )
+    parts = ENERGIES.energy_j(first)[0] + ENERGIES.energy_j(second)[0]
+    assert ENERGIES.energy_j(both)[0] == pytest.approx(parts, rel=1e-9, abs=1e-9)
+
+
+@given(activities(), st.floats(0.5, 1.2))
+def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_not(activity: Activity, volt: float) -> None:
+    core = replace(activity, transactions={}, time_s=0.0)
+    there = ENERGIES.energy_j(replace(core, voltage_v=volt))[0]
+    assert there == pytest.approx(ENERGIES.energy_j(core)[0] * (volt / 0.9) ** 2)
+    dram = Activity(instructions={}, issued=0.0, transactions={"dram": 1e9}, stalls=0.0, time_s=0.0, voltage_v=volt)
+    assert ENERGIES.energy_j(dram)[0] == pytest.approx(1.5)
+
+
+def test_energy_per_instruction_holds_its_share_of_the_issue() -> None:
+    value, std = ENERGIES.epi_j("FFMA")
+    assert value == pytest.approx(4e-12 + 7e-11 / LANES)
+    assert std == pytest.approx(math.hypot(4e-14, 7e-13 / LANES))
+
+
+def test_a_class_that_was_not_measured_is_named() -> None:
+    with pytest.raises(BundleError, match=r"no energy of DFMA in this bundle; measure it with"):
+        ENERGIES.energy_j(Activity(instructions={"DFMA": 1.0}, issued=1.0, transactions={}, stalls=0.0, time_s=0.0))
+
+
+@given(st.floats(1e-6, 10.0), st.floats(200.0, 2000.0), st.integers(1, 200))
+def test_slots_are_either_used_or_stalled(time_s: float, clock: float, sms: int) -> None:
+    slots = 4 * sms * time_s * clock * 1e6
+    assert stall_slots(time_s, clock, sms, 0.25 * slots) == pytest.approx(0.75 * slots)
+    assert stall_slots(time_s, clock, sms, 2.0 * slots) == 0.0
+
+
+def test_the_section_gives_the_energies_back() -> None:
+    section = json.loads(json.dumps(section_of(ENERGIES)))
+    back = energies_from_section(section)
+    assert back is not None
+    assert section_of(back) == section_of(ENERGIES)
+    assert section["transactions"]["dram"]["pj_per_bit"] == pytest.approx(1.5e3 / 256)
+    assert energies_from_section({}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"terms": None}, "damaged"),
+        ({"values": [1.0]}, "do not fit"),
+        ({"values": ["much"] * 8}, "damaged"),
+        ({"covariance": [[1.0]] * 8}, "do not fit"),
+        ({"covariance": [[1.0], [1.0, 2.0]]}, "damaged"),
+        ({"ptx": {"ffma": {}}}, "damaged"),
+        ({"ptx": 7}, "damaged"),
+        ({"identified": []}, "do not fit"),
+        ({"surprise": 1}, "unknown field 'surprise'"),
+    ],
+)
+def test_a_damaged_section_is_refused_in_one_line(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BundleError, match=complaint) as error:
+        energies_from_section({**section_of(ENERGIES), **change})
+    assert "\n" not in str(error.value)
+
+
+def test_a_section_that_lacks_a_field_is_refused() -> None:
+    section = section_of(ENERGIES)
+    del section["scatter"]
+    with pytest.raises(BundleError, match="lacks the field 'scatter'"):
+        energies_from_section(section)

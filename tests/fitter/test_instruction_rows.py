@@ -1,0 +1,200 @@
+"""Rows of generated kernels: read and screened, fitted on known truth, PTX rows derived."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from collector.dataset.schema import rows_to_table
+from estimator.instructions import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, Activity, loop_classes, sass_class, stall_slots
+from estimator.specifications import load_gpu
+from fitter.errors import CalibrationError
+from fitter.instruction_data import InstructionRow, InstructionRows
+from fitter.instructions import FEWEST_ROWS, fit_instructions
+from fitter.instructions_ptx import published_differences
+from fitter.rows import RejectedRow
+from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+
+GPU = load_gpu("a100-pcie-40gb")
+TRUTH = {CONSTANT: 60.0, STALL: 45e-12, ISSUE: 65e-12, LOOP: 2e-12, "FFMA": 4.5e-12, "LOP3": 2.1e-12, "FADD": 3.2e-12}
+IDLE_W = 45.0
+ROW: dict[str, Any] = {
+    "row_id": "0", "family": "instruction", "operator": "ffma_k8_u64", "precision": "f32", "cuda_cores": False,
+    "gpu": "a100-pcie-40gb", "gpu_uuid": "GPU-0", "throttle_reasons": 0, "launches": 100, "samples": 20, "flags": [], "trial": 0, "seed": 0,
+    "grid_x": 108, "grid_y": 1, "grid_z": 1, "latency_s": 4e-3, "power_w": 150.0, "power_std_w": 0.2, "idle_before_w": 45.0,
+    "temperature_before_c": 40.0, "temperature_c": 45.0, "sm_clock_measured_mhz": 1410.0, "voltage_v": 0.9,
+    "instruction": "fma.rn.f32", "launch_mode": "full", "data_pattern": "random", "unroll": 64, "chains": 8, "iterations": 1000,
+    "active_threads": 27648, "active_warps": 864, "loop_opcodes": '{"FFMA":64,"UIADD3":1,"ISETP.NE.AND":1,"BRA":1}',
+    "loop_operations": '{"fma.rn.f32":64.0}', "assembler": "ptxas", "energy_mtsm_j": 0.6,
+}  # fmt: skip
+
+
+def read_one(**change: Any) -> InstructionRow | RejectedRow:
+    table = rows_to_table([{**ROW, **change}], {})
+    rows, rejected = read_instruction_rows(table, "x.parquet", is_instruction(table))
+    return rows.rows[0] if rows is not None else rejected[0]
+
+
+def made_row(
+    name: str, body: dict[str, float], operations: dict[str, float], *, blocks: float, lanes: float, speed: float, mode: str = "full"
+) -> InstructionRow:
+    """A run of which every count is known and whose energy is that of TRUTH."""
+    known = read_one()
+    assert isinstance(known, InstructionRow)
+    turns, warps = 5000.0, 8.0 * blocks
+    classes, issued_once = loop_classes(body)
+    issued = issued_once * warps * turns
+    latency = issued / (4.0 * min(blocks, GPU.num_sms) * 1410e6) / speed
+    stalls = stall_slots(latency, 1410.0, min(blocks, GPU.num_sms), issued)
+    joule = sum(TRUTH[part] * count * warps * lanes * turns for part, count in classes.items())
+    joule += TRUTH[ISSUE] * issued + TRUTH[STALL] * stalls + TRUTH[LOOP] * warps * lanes * turns + TRUTH[CONSTANT] * latency
+    power = joule / latency + IDLE_W
+    return replace(
+        known,
+        kernel=name,
+        instruction=next(iter(operations)),
+        mode=mode,
+        unroll=int(next(iter(operations.values()))),
+        body=body,
+        operations=operations,
+        turns=turns,
+        threads=warps * lanes,
+        warps=warps,
+        blocks=blocks,
+        latency_s=latency,
+        power_w=power,
+        idle_w=IDLE_W,
+        idle_c=45.0,
+        published=dict.fromkeys(("mtsm", "sma", "papi"), power * latency),
+    )
+
+
+CONTROL = {"UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
+
+
+def made_rows() -> InstructionRows:
+    """Three instructions and the empty loop at several unroll factors, occupancies, lanes and speeds, without any noise."""
+    rows = []
+    for opcode, ptx in (("FFMA", "fma.rn.f32"), ("LOP3.LUT", "lop3.b32"), ("FADD", "add.rn.f32")):
+        for unroll, blocks, lanes, speed in (
+            (16.0, 864.0, 32.0, 0.5), (64.0, 864.0, 32.0, 0.9), (256.0, 864.0, 32.0, 0.6), (64.0, 54.0, 32.0, 0.4), (64.0, 1.0, 32.0, 0.3),
+            (64.0, 864.0, 8.0, 0.9), (64.0, 864.0, 1.0, 0.7),
+        ):  # fmt: skip
+            name = f"{sass_class(opcode).lower()}_k8_u{unroll:.0f}"
+            rows.append(made_row(name, {opcode: unroll, **CONTROL}, {ptx: unroll}, blocks=blocks, lanes=lanes, speed=speed))
+    mixed = {"FFMA": 32.0, "LOP3.LUT": 32.0, **CONTROL}
+    rows.append(made_row("mix_k8_u32", mixed, {"fma.rn.f32": 32.0, "xor.b32": 32.0}, blocks=864.0, lanes=32.0, speed=0.8))
+    rows.append(made_row("empty_loop", dict(CONTROL), {"mov.b32": 1.0}, blocks=864.0, lanes=32.0, speed=0.5))
+    return InstructionRows(rows=tuple(rows))
+
+
+def test_without_noise_the_truth_comes_back() -> None:
+    energies = fit_instructions(made_rows(), GPU)
+    for name, joule in TRUTH.items():
+        value, _ = energies.term(name if name in (CONSTANT, STALL, ISSUE, LOOP) else INSTRUCTION + name)
+        assert value == pytest.approx(joule, rel=2e-3), name
+    assert all(known for term, known in zip(energies.terms, energies.identified, strict=True) if "rare" not in term)
+    assert np.allclose(energies.covariance, energies.covariance.T)
+    assert np.linalg.eigvalsh(energies.covariance / np.outer(*[np.sqrt(np.diag(energies.covariance))] * 2)).min() > -1e-9
+
+
+def test_stated_errors_grow_with_those_of_the_readings() -> None:
+    rows = made_rows()
+    blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
+    sharp, vague = fit_instructions(rows, GPU), fit_instructions(blurred, GPU)
+    assert vague.term(INSTRUCTION + "FFMA")[1] > 3.0 * sharp.term(INSTRUCTION + "FFMA")[1]
+
+
+def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
+    energies = fit_instructions(made_rows(), GPU)
+    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
+    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
+    assert not energies.ptx["mix"].companions
+
+
+def test_the_published_difference_is_power_times_the_time_that_differs() -> None:
+    rows = made_rows()
+    found = published_differences(rows)["ffma_k8_u64"]["full.mtsm"]
+    row = next(row for row in reversed(rows.rows) if row.kernel == "ffma_k8_u64")
+    empty = rows.rows[-1]
+    expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
+    assert found == pytest.approx(expected)
+
+
+def test_too_few_runs_are_refused_with_the_command_that_makes_more() -> None:
+    rows = made_rows()
+    few = InstructionRows(rows=rows.rows[: FEWEST_ROWS - 1])
+    with pytest.raises(CalibrationError, match=r"11 runs of generated kernels .* need 12 .*--campaign instructions"):
+        fit_instructions(few, GPU)
+    single = InstructionRows(rows=tuple(replace(row, mode="single") for row in rows.rows))
+    with pytest.raises(CalibrationError, match="0 runs"):
+        fit_instructions(single, GPU)
+    unrested = InstructionRows(rows=tuple(replace(row, idle_w=math.nan) for row in rows.rows))
+    with pytest.raises(CalibrationError, match="power at rest"):
+        fit_instructions(unrested, GPU)
+
+
+def test_a_throttled_run_at_an_unknown_voltage_is_left_out() -> None:
+    gpu = load_gpu("h200-sxm")
+    rows = InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in made_rows().rows))
+    slowed = replace(rows.rows[0], throttled=True, power_w=3.0 * rows.rows[0].power_w)
+    with_it = fit_instructions(InstructionRows(rows=(slowed, *rows.rows)), replace(gpu, voltage_v=None))
+    assert with_it.rows == len(rows)
+
+
+def test_a_row_is_read_with_its_counts() -> None:
+    row = read_one()
+    assert isinstance(row, InstructionRow)
+    assert row.body == {"FFMA": 64.0, "UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
+    assert (row.threads, row.turns, row.blocks, row.random) == (27648.0, 1000.0, 108.0, True)
+    assert row.transactions == {"shared": 0.0, "l1": 0.0, "l2": 0.0, "dram": 0.0}
+    assert math.isnan(row.asked_mhz)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"loop_opcodes": None}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": "[" * 60_000}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": '{"FFMA": -1}'}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": '{"FFMA": NaN}'}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": '{"FFMA": true}'}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": "{}"}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": "7"}, "BAD_HISTOGRAM"),
+        ({"loop_operations": json.dumps({"x": 10**400})}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": json.dumps({"x" * 70_000: 1})}, "BAD_HISTOGRAM"),
+        ({"power_w": None}, "BAD_POWER"),
+        ({"power_w": -5.0}, "BAD_POWER"),
+        ({"latency_s": math.inf}, "BAD_LATENCY"),
+        ({"latency_s": math.nan}, "BAD_LATENCY"),
+        ({"sm_clock_measured_mhz": 0.0}, "BAD_CLOCK"),
+        ({"iterations": 0}, "BAD_COUNT"),
+        ({"active_threads": None}, "BAD_COUNT"),
+        ({"dram_transactions": -1.0}, "BAD_COUNT"),
+        ({"l2_transactions": math.inf}, "BAD_COUNT"),
+        ({"flags": ["sensor_stuck"]}, "SENSOR_STUCK"),
+        ({"flags": ["clock_varied"]}, "CLOCK_VARIED"),
+        ({"gpu": "abacus"}, "UNKNOWN_GPU"),
+    ],
+)
+def test_a_row_that_cannot_be_is_rejected_with_its_reason(change: dict[str, Any], reason: str) -> None:
+    row = read_one(**change)
+    assert isinstance(row, RejectedRow)
+    assert (row.reason, row.source, row.row) == (reason, "x.parquet", 1)
+    assert "\n" not in row.detail
+
+
+def test_generated_kernels_are_told_from_those_of_a_library() -> None:
+    gemm = {**ROW, "row_id": "1", "family": "gemm", "operator": "linear"}
+    table: pa.Table = rows_to_table([ROW, gemm], {})
+    assert is_instruction(table).tolist() == [True, False]
+
+
+def test_an_activity_of_nothing_has_no_energy() -> None:
+    energies = fit_instructions(made_rows(), GPU)
+    value, std = energies.energy_j(Activity(instructions={}, issued=0.0, transactions={}, stalls=0.0, time_s=0.0))
+    assert (value, std) == (0.0, 0.0)
