@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,6 @@ import click
 from estimator import __version__
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
 from estimator.errors import EstimatorError, OperatingPointError, WorkloadError
-from estimator.trace_command import trace_command
 
 if TYPE_CHECKING:
     from estimator.bundle import Bundle
@@ -130,14 +130,16 @@ def bundles_command(bundles: Sequence[str], as_json: bool, quiet: bool, verbose:
     return DONE_WITH_WARNINGS if broken else DONE
 
 
-COMMANDS: Final[Mapping[str, click.Command]] = {"bundles": bundles_command, "trace": trace_command}
-"""Words that, as the first argument, choose a command of their own; anything else is a workload."""
+COMMANDS: Final = {"bundles": "estimator.commands:bundles_command", "trace": "estimator.trace_command:trace_command"}
+"""Words that, as the first argument, choose a command of their own, and where it is; anything else is a workload."""
 
 
 def run(given: list[str]) -> int:
     """Run `estimate` with these words and return its exit status."""
     if given and given[0] in COMMANDS:
-        return run_command(COMMANDS[given[0]], given[1:], f"estimate {given[0]}", (EstimatorError,))
+        module, _, name = COMMANDS[given[0]].partition(":")
+        command = getattr(import_module(module), name)
+        return run_command(command, given[1:], f"estimate {given[0]}", (EstimatorError,))
     return run_command(estimate_command, given, "estimate", (EstimatorError,))
 
 

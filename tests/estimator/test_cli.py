@@ -538,7 +538,7 @@ def test_a_capped_sweep_still_tells_the_clocks_that_were_asked_for(capsys, bundl
 
 
 def test_a_word_that_is_neither_file_nor_command_is_named_before_options_are_missed(capsys):
-    assert "trace: no such workload file" in fails(capsys, "trace", "model")
+    assert "tracks: no such workload file" in fails(capsys, "tracks", "model")
 
 
 @pytest.mark.parametrize("option", ["--out", "--bundle", "--gpu-spec"])

@@ -1,0 +1,210 @@
+"""A PyTorch model → Workload, on the meta device: no weights, no GPU, no download.
+
+The model is built from its configuration with tensors that have a shape and no content (`estimator.tracing.building`).
+Each operation that reaches the dispatcher is recorded in plain terms (`recording`, `calls`) and then turned into
+operators (`lowering`).
+Everything is undone when the trace ends.  This is the only file of the package that imports PyTorch.
+"""
+
+import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.errors import EstimatorError, WorkloadError
+from estimator.rewriting import with_attention, with_precision
+from estimator.tracing.building import Job, configured_job, user_job
+from estimator.tracing.calls import Call
+from estimator.tracing.lowering import lower_calls
+from estimator.tracing.models import load_model_config
+from estimator.tracing.recording import fused_step, recording, tensors_in
+from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
+from estimator.workload import Workload
+
+REMEDY: Final = "pip install 'wattprint[torch]'"
+
+MODEL_FAULTS: Final = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    ImportError,
+    SyntaxError,
+    OSError,
+)
+"""What building or running a model may raise; all of it is the model's or its configuration's."""
+SGD_MOMENTUM: Final = 0.9
+"""Any momentum above 0 gives the optimizer its second list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A workload and the calls that it was made from."""
+
+    workload: Workload
+    calls: tuple[Call, ...]
+
+
+def trace_workload(request: TraceRequest) -> Workload:
+    """The operators of one forward pass, decoding step or training step.
+
+    Raises WorkloadError for a model that is unknown or cannot be traced, EstimatorError where PyTorch or Transformers
+    is not installed.
+    """
+    return trace_calls(request).workload
+
+
+def trace_calls(request: TraceRequest) -> Traced:
+    """The same with the calls that were recorded.  Errors as `trace_workload`."""
+    request = checked_request(request)
+    user_code = ":" in request.model and not Path(request.model).exists()
+    config = None if user_code else load_model_config(request.model)
+    torch = _load("torch")
+    calls: list[Call] = []
+    with _quiet(), _as_workload_errors(request.model):
+        job = user_job(torch, request) if config is None else configured_job(torch, _load("transformers"), request, config)
+        run = _runner(torch, request, job, calls)
+        with recording(torch, calls, request.attention == "flash", job.window):
+            run()
+    return Traced(workload=_workload(torch, request, job, calls), calls=tuple(calls))
+
+
+def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> Workload:
+    lowered = lower_calls(calls, tf32=request.precision == "tf32")
+    if not lowered.operators:
+        raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
+    source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
+    workload = Workload(
+        name=request.label,
+        operators=lowered.operators,
+        counts=lowered.counts,
+        model_family=job.family,
+        unknown=lowered.unknown,
+        notes=(source, *lowered.notes),
+    )
+    if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
+        workload = _fused_afterwards(workload, request)
+    return workload if request.precision in TENSOR_TYPES else with_precision(workload, request.precision)
+
+
+def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
+    """Attention that the model itself writes out, fused by its shapes; a model without any stays as it is.
+
+    In a training step it stays too: its gradients are products that the shapes alone do not tell.
+    """
+    if request.phase == "train":
+        return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
+    try:
+        fused = with_attention(workload, "flash")
+    except WorkloadError:
+        return replace(workload, notes=(*workload.notes, "no attention to fuse"))
+    return replace(fused, notes=(*fused.notes, "the model writes its attention out; it was fused afterwards"))
+
+
+# Environment ----------------------------------------------------------------------------------------------------------
+
+
+def _load(name: str) -> Any:
+    """PyTorch or Transformers.  Raises EstimatorError with the remedy where it is missing or broken."""
+    try:
+        if name == "torch":
+            import torch
+
+            return torch
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = "is not installed" if isinstance(error, ModuleNotFoundError) and error.name == name else f"cannot be imported ({error})"
+        raise EstimatorError(f"tracing a model needs {name}, which {missing}: {REMEDY}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Warnings and log lines of the libraries held back: they are about running a model, which is not done."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """MODEL_FAULTS, and what a configuration raises that checks its own fields."""
+    strict = getattr(sys.modules.get("huggingface_hub.errors"), "StrictDataclassError", None)
+    return MODEL_FAULTS if strict is None else (*MODEL_FAULTS, strict)
+
+
+@contextmanager
+def _as_workload_errors(model: str) -> Iterator[None]:
+    """What a model raises as one line."""
+    try:
+        yield
+    except _faults() as error:
+        line = next(iter(str(error).strip().splitlines()), "")
+        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error
+
+
+# Running --------------------------------------------------------------------------------------------------------------
+
+
+def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> Callable[[], Any]:
+    """What is to be recorded; a fused optimizer writes its step into `calls` itself."""
+    model = job.model
+    if request.phase != "train":
+        model.eval()
+
+        def forward() -> None:
+            with torch.no_grad():
+                model(*job.placed, **job.named)
+
+        return forward
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = _optimizer(torch, request, parameters)
+
+    def step() -> None:
+        with torch.enable_grad():
+            _loss(torch, model(*job.placed, **job.named)).backward()
+        if request.optimizer == "adamw-fused":
+            calls.append(fused_step(parameters))
+        elif optimizer is not None:
+            optimizer.step()
+
+    return step
+
+
+def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
+    """An optimizer that has made a step, so that its moments are there; None where no such step is to be run."""
+    if request.optimizer not in ("adamw", "sgd") or not parameters:
+        return None
+    if request.optimizer == "sgd":
+        optimizer = torch.optim.SGD(parameters, momentum=SGD_MOMENTUM, foreach=True)
+    else:
+        optimizer = torch.optim.AdamW(parameters, foreach=True)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return optimizer
+
+
+def _loss(torch: Any, result: Any) -> Any:
+    """The model's own loss, or the sum of the first thing that it returns."""
+    loss = getattr(result, "loss", None)
+    if loss is not None:
+        return loss
+    for tensor in tensors_in(torch, list(result.values()) if isinstance(result, dict) else result):
+        if tensor.requires_grad:
+            return tensor.sum()
+    raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")

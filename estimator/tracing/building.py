@@ -1,0 +1,189 @@
+"""Models on the meta device with the inputs of what is to be traced.
+
+PyTorch and Transformers come in as arguments: `estimator.trace` alone imports them.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.errors import WorkloadError
+from estimator.tracing.models import ModelConfig
+from estimator.tracing.recording import recording
+from estimator.tracing.request import TraceRequest
+
+POSITIONS: Final = ("max_position_embeddings", "n_positions")
+"""Fields of a configuration that limit the length of a sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A model on the meta device with its inputs, by place and by name.
+
+    `family` groups workloads, `title` says what was built; `window` [token] is that of sliding attention, 0 without one.
+    """
+
+    family: str
+    title: str
+    window: int
+    model: Any
+    placed: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def configured_job(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig) -> Job:
+    """A model of Transformers, built from its configuration."""
+    known = transformers.CONFIG_MAPPING
+    if config.model_type not in known:
+        raise WorkloadError(f"{request.model}: Transformers {transformers.__version__} knows no model_type {config.model_type!r}")
+    kind = known[config.model_type]
+    usual = kind()
+    for key in request.settings:
+        if key not in config.values and not hasattr(usual, key):
+            raise WorkloadError(f"{request.model}: its configuration has no field {key!r}; look at --set")
+    settings = kind(**{**config.values, **request.settings})
+    with torch.device("meta"):
+        model = _build(torch, transformers, request, config, settings)
+        arguments = _inputs(torch, request, config, model)
+    window = getattr(settings, "sliding_window", None) if getattr(settings, "use_sliding_window", True) else None
+    return Job(
+        family=config.model_type,
+        title=f"{config.title}; {type(model).__name__} of Transformers {transformers.__version__}",
+        window=window or 0,
+        model=model,
+        placed=(),
+        named=arguments,
+    )
+
+
+def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig, settings: Any) -> Any:
+    """The model with or without its head; attention fused where the model leaves it to PyTorch."""
+    with_head = request.head and config.architecture
+    kind = getattr(transformers, config.architecture, None) if with_head else transformers.AutoModel
+    if kind is None:
+        raise WorkloadError(f"{request.model}: Transformers {transformers.__version__} knows no architecture {config.architecture!r}")
+    make = kind._from_config if hasattr(kind, "_from_config") else kind.from_config
+    options = {"dtype": getattr(torch, request.tensor_type)}
+    if request.attention == "flash":
+        try:
+            return make(settings, attn_implementation="sdpa", **options)
+        except ValueError:  # the model writes its attention out
+            return make(settings, attn_implementation="eager", **options)
+    return make(settings, attn_implementation="eager", **options)
+
+
+def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) -> dict[str, Any]:
+    """Inputs as a tokenizer or an image processor would give them; of a decoding step, its cache too."""
+    accepted = inspect.signature(model.forward).parameters
+    main = model.main_input_name
+    if main == "pixel_values":
+        size = request.image_size or config.image_size or getattr(model.config, "image_size", 0)
+        if not size:
+            raise WorkloadError(f"{request.model}: its configuration says no image size; give --image-size")
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        shape = (request.batch, model.config.num_channels, height, width)
+        given = {main: torch.empty(shape, dtype=getattr(torch, request.tensor_type))}
+        if request.phase == "decode":
+            raise WorkloadError(f"{request.model}: an image model has no cache; choose --phase prefill or train")
+        labels = torch.empty((request.batch,), dtype=torch.int64)
+    elif main == "input_ids":
+        _check_length(request, model.config)
+        given = {name: torch.ones((request.batch, request.sequence), dtype=torch.int64) for name in (main, "attention_mask")}
+        labels = given[main]
+        if getattr(model.config, "is_encoder_decoder", False):
+            given["decoder_input_ids"] = given[main]
+    else:
+        raise WorkloadError(f"{request.model}: takes {main}; only token and image models are built by name: use MODULE:CALLABLE")
+    if request.phase == "train":
+        return given | ({"labels": labels} if "labels" in accepted else {})
+    if request.logits == "last" and "logits_to_keep" in accepted:
+        given["logits_to_keep"] = 1
+    return _decoding_inputs(torch, request, model, given) if request.phase == "decode" else given
+
+
+def _check_length(request: TraceRequest, settings: Any) -> None:
+    for name in POSITIONS:
+        most = getattr(settings, name, None)
+        if isinstance(most, int) and 0 < most < request.sequence:
+            raise WorkloadError(
+                f"{request.model}: sequence = {request.sequence} is longer than {name} = {most}; "
+                f"ask for less, or --set {name}={request.sequence}"
+            )
+
+
+def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """One new token for each sequence and a cache of the tokens before it, filled by a pass that is not recorded."""
+    before = {name: tensor[:, :-1] for name, tensor in given.items() if name in ("input_ids", "attention_mask")}
+    if "decoder_input_ids" in given:
+        raise WorkloadError(f"{request.model}: decoding with an encoder is not built by name; use MODULE:CALLABLE")
+    cache = None
+    if "past_key_values" in inspect.signature(model.forward).parameters:
+        with torch.no_grad(), recording(torch, [], request.attention == "flash", 0):
+            cache = getattr(model.eval()(**before, use_cache=True), "past_key_values", None)
+    if cache is None:
+        raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")
+    return given | {"input_ids": given["input_ids"][:, -1:], "past_key_values": cache, "use_cache": True}
+
+
+def user_job(torch: Any, request: TraceRequest) -> Job:
+    """A model that the user's own function returns, with or without its inputs."""
+    if request.phase == "decode":
+        raise WorkloadError(f"{request.model}: own code decodes where its inputs say so; choose --phase prefill or train")
+    if request.settings:
+        raise WorkloadError(f"{request.model}: own code has no configuration to change; leave --set out")
+    function = _user_function(request.model)
+    known = {"batch": request.batch, "sequence": request.sequence, "image_size": request.image_size, "precision": request.precision}
+    wanted = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
+    dtype = getattr(torch, request.tensor_type)
+    with torch.device("meta"):
+        made = function(**wanted)
+        model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        if not isinstance(model, torch.nn.Module):
+            raise WorkloadError(f"{request.model}: must return a torch.nn.Module, or one with its inputs; got {type(model).__name__}")
+        if inputs is None:
+            inputs = (torch.ones((request.batch, request.sequence), dtype=torch.int64),)
+        named = inputs if isinstance(inputs, dict) else {}
+        placed = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple | list) else (inputs,)
+        model = model.to("meta", dtype)
+
+        def moved(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return value.to("meta", dtype) if value.is_floating_point() else value.to("meta")
+
+        title = type(model).__name__
+        return Job(
+            family=title.lower(),
+            title=title,
+            window=0,
+            model=model,
+            placed=tuple(moved(value) for value in placed),
+            named={key: moved(value) for key, value in named.items()},
+        )
+
+
+def _user_function(text: str) -> Callable[..., Any]:
+    """The function that MODULE:CALLABLE or FILE.py:CALLABLE names; modules are looked for in the present folder too."""
+    place, _, name = text.rpartition(":")
+    if place.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        if spec is None or spec.loader is None or not Path(place).is_file():
+            raise WorkloadError(f"{place}: no such file of Python code")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        here = str(Path.cwd())
+        sys.path.insert(0, here)
+        try:
+            module = importlib.import_module(place)
+        finally:
+            sys.path.remove(here)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise WorkloadError(f"{text}: {place} has nothing to call by the name {name!r}")
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,143 @@
+"""Dispatched operations in plain terms: names, tensors, numbers.
+
+A recorded list is JSON as well, so that the rules which turn calls into operators are tested without PyTorch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from estimator.errors import WorkloadError
+
+ATTENTION: Final = "wattprint.attention"
+ATTENTION_BACKWARD: Final = "wattprint.attention_backward"
+"""Names of fused attention, which the tracer records as one call; every other name is the framework's own."""
+
+DTYPE_PRECISION: Final[dict[str, str]] = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "float8_e4m3fnuz": "fp8",
+    "float8_e5m2fnuz": "fp8",
+    "int64": "fp64",
+    "uint64": "fp64",
+    "complex64": "fp64",
+    "int32": "fp32",
+    "uint32": "fp32",
+    "int16": "fp16",
+    "uint16": "fp16",
+    "int8": "int8",
+    "uint8": "int8",
+    "bool": "int8",
+}
+"""Precision of a tensor by its type's name; whole numbers take that of their width, which is what moving them costs."""
+
+Number = int | float | bool | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A tensor as a call saw it: sizes, strides [element], and the name of its type ("bfloat16")."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        """Elements that the shape holds."""
+        return math.prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Elements in memory: an expanded tensor (stride 0) repeats those that it has."""
+        return math.prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride or size == 0)
+
+    @property
+    def precision(self) -> str:
+        """The precision's name.  Raises WorkloadError for a type that none describes."""
+        try:
+            return DTYPE_PRECISION[self.dtype]
+        except KeyError:
+            raise WorkloadError(f"tensors of type {self.dtype} cannot be described; known: {', '.join(DTYPE_PRECISION)}") from None
+
+    @property
+    def innermost(self) -> int:
+        """The axis along which neighbours lie next to each other in memory; the last one of those that have a length."""
+        axes = [axis for axis, size in enumerate(self.shape) if size > 1]
+        return min(axes, key=lambda axis: (self.strides[axis] or math.inf, -axis), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One dispatched operation.
+
+    `name` is the operation's without its overload ("aten.addmm"); `inputs` are named as the operation names its
+    arguments, a list of tensors repeats its name; `numbers` are its other arguments; `pointwise`: the framework says
+    that each output element depends on input elements of its place alone.
+    """
+
+    name: str
+    inputs: tuple[tuple[str, Tensor], ...]
+    outputs: tuple[Tensor, ...]
+    numbers: tuple[tuple[str, Number], ...] = ()
+    pointwise: bool = False
+
+    def tensor(self, name: str) -> Tensor:
+        """The input of a name.  Raises WorkloadError where there is none."""
+        for key, tensor in self.inputs:
+            if key == name:
+                return tensor
+        raise WorkloadError(f"{self.name}: no input {name!r} among {', '.join(key for key, _ in self.inputs) or 'none'}")
+
+    def tensors(self, name: str) -> tuple[Tensor, ...]:
+        """All inputs of a name: the members of a list."""
+        return tuple(tensor for key, tensor in self.inputs if key == name)
+
+    def number(self, name: str, default: Number) -> Number:
+        """A number by name."""
+        return dict(self.numbers).get(name, default)
+
+    @property
+    def largest(self) -> Tensor:
+        """The input of most elements, the first of equals; the first output where nothing comes in."""
+        tensors = [tensor for _, tensor in self.inputs] or list(self.outputs)
+        return max(tensors, key=lambda tensor: tensor.elements)
+
+
+def call_document(call: Call) -> dict[str, Any]:
+    """A call as plain JSON values; the inverse of `call_from_document`."""
+    document: dict[str, Any] = {
+        "name": call.name,
+        "inputs": [[name, *_tensor_row(tensor)] for name, tensor in call.inputs],
+        "outputs": [_tensor_row(tensor) for tensor in call.outputs],
+    }
+    if call.numbers:
+        document["numbers"] = {name: list(value) if isinstance(value, tuple) else value for name, value in call.numbers}
+    if call.pointwise:
+        document["pointwise"] = True
+    return document
+
+
+def _tensor_row(tensor: Tensor) -> list[Any]:
+    return [list(tensor.shape), list(tensor.strides), tensor.dtype]
+
+
+def call_from_document(document: Mapping[str, Any]) -> Call:
+    """A call from plain JSON values."""
+    numbers = document.get("numbers", {})
+    return Call(
+        name=document["name"],
+        inputs=tuple((name, _tensor(*row)) for name, *row in document["inputs"]),
+        outputs=tuple(_tensor(*row) for row in document["outputs"]),
+        numbers=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in numbers.items()),
+        pointwise=document.get("pointwise", False),
+    )
+
+
+def _tensor(shape: list[int], strides: list[int], dtype: str) -> Tensor:
+    return Tensor(shape=tuple(shape), strides=tuple(strides), dtype=dtype)

@@ -1,0 +1,116 @@
+"""Dispatched calls → operators of a workload, in the order of execution.
+
+A call that launches nothing falls out, one that no rule knows is kept by name, with its count and the elements it wrote.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from estimator.errors import WorkloadError
+from estimator.tracing.calls import ATTENTION_BACKWARD, Call
+from estimator.tracing.making import Part
+from estimator.tracing.matrix_rules import MATRIX_RULES
+from estimator.tracing.row_rules import ROW_RULES
+from estimator.tracing.stream_rules import POINTWISE, STREAM_RULES, base_name, over_lists, pointwise
+from estimator.workload import Operator, UnknownOperator, merge_counts
+
+SILENT: Final = frozenset(
+    {
+        "aten._unsafe_view", "aten._reshape_alias", "aten.detach", "aten.alias", "aten.lift", "aten.lift_fresh", "aten.empty",
+        "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten._local_scalar_dense", "aten.resize_",
+        "aten.set_", "aten.as_strided_", "aten.sym_size", "aten.is_same_size", "aten._has_compatible_shallow_copy_type",
+    }
+)  # fmt: skip
+"""Calls that launch no kernel: views that are not marked as such, memory without content, questions to the host."""
+
+WIDENED: Final = "float16"
+"""Type whose conversion to float32 before a softmax PyTorch leaves to the softmax kernel.  Source: ATen, SoftMax.cpp."""
+
+ASSUMPTIONS: Final[dict[str, str]] = {
+    ATTENTION_BACKWARD: "the backward pass of fused attention is taken as 2.5 forward passes: five products instead of two",
+    "aten._grouped_mm": "tokens are taken as spread evenly over the experts",
+}
+"""What is assumed where such a call occurs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """Operators with their counts, merged, in first-seen order; what no family describes; what was assumed."""
+
+    operators: tuple[Operator, ...]
+    counts: tuple[float, ...]
+    unknown: tuple[UnknownOperator, ...]
+    notes: tuple[str, ...]
+
+
+def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
+    """Operators from calls in the order of execution.
+
+    `tf32`: products of fp32 tensors run on tensor cores.  Raises WorkloadError for a call that contradicts itself.
+    """
+    sequence = _merged_softmax(list(calls))
+    parts: dict[Call, list[Part] | None] = {}
+    operators: list[Operator] = []
+    counts: list[float] = []
+    unknown: Counter[tuple[str, float]] = Counter()
+    for call in sequence:
+        if call not in parts:
+            parts[call] = _parts(call)
+        found = parts[call]
+        if found is None:
+            unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
+            continue
+        for part in found:
+            operators.append(_on_tensor_cores(part.operator) if tf32 else part.operator)
+            counts.append(part.times)
+    merged, totals = merge_counts(operators, counts)
+    names = {call.name for call in parts}
+    return Lowered(
+        operators=merged,
+        counts=totals,
+        unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
+        notes=tuple(text for name, text in ASSUMPTIONS.items() if name in names),
+    )
+
+
+def _merged_softmax(calls: list[Call]) -> list[Call]:
+    """Calls with each conversion to fp32 right before a softmax of its result taken into the softmax, where PyTorch does so."""
+    merged: list[Call] = []
+    for call in calls:
+        before = merged[-1] if merged else None
+        if before is not None and call.name == "aten._softmax" and before.name == "aten._to_copy":
+            source = before.inputs[0][1]
+            if source.dtype == WIDENED and before.outputs[0] == call.inputs[0][1] and before.outputs[0].dtype == "float32":
+                merged[-1] = replace(call, inputs=(("self", source),))
+                continue
+        merged.append(call)
+    return merged
+
+
+def _parts(call: Call) -> list[Part] | None:
+    """What a call launches; None where no rule knows it."""
+    if call.name in SILENT or not any(tensor.elements for tensor in call.outputs or [tensor for _, tensor in call.inputs]):
+        return []
+    rule = _rule(call)
+    if rule is None:
+        return None
+    try:
+        return rule(call)
+    except (IndexError, ValueError, ZeroDivisionError) as error:
+        raise WorkloadError(f"{call.name}: a call that contradicts itself ({error}): {call.inputs}") from error
+
+
+def _rule(call: Call) -> Callable[[Call], list[Part]] | None:
+    for rules in (MATRIX_RULES, ROW_RULES, STREAM_RULES):
+        if call.name in rules:
+            return rules[call.name]
+    if "._foreach_" in call.name or "._fused_" in call.name:
+        return over_lists
+    return pointwise if call.inputs and (call.pointwise or base_name(call) in POINTWISE) else None
+
+
+def _on_tensor_cores(operator: Operator) -> Operator:
+    products = operator.family in ("gemm", "conv", "attention")
+    return replace(operator, precision="tf32", cuda_cores=False) if products and operator.precision == "fp32" else operator

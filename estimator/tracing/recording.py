@@ -1,0 +1,199 @@
+"""Recording what reaches the framework's dispatcher, in plain terms.
+
+PyTorch comes in as an argument: `estimator.trace` alone imports it.  Three things would differ from a GPU and are put
+right here:
+
+    fused attention   the meta device would take it apart; it is recorded as one call
+    dropout           has one kernel on a GPU; the meta device would take it apart
+    questions         `.item()` has no answer without content; what a mask of ones answers is answered, all else refused
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from estimator.errors import WorkloadError
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
+
+OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
+OFTEN_FALSE: Final = frozenset({"aten.any"})
+"""Questions about a mask without padding and numbers without faults, and their answers."""
+
+
+@contextmanager
+def recording(torch: Any, calls: list[Call], fused: bool, window: int) -> Iterator[None]:
+    """Append every dispatched operation on meta tensors to `calls`."""
+    with ExitStack() as stack:
+        stack.enter_context(_function_mode(torch, calls, fused, window))
+        stack.enter_context(_dispatch_mode(torch, calls))
+        yield
+
+
+def _dispatch_mode(torch: Any, calls: list[Call]) -> Any:
+    def dispatch(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
+        keywords = keywords or {}
+        name = function._schema.name.replace("::", ".")
+        if name == "aten._local_scalar_dense" and arguments[0].device.type == "meta":
+            return _answer(getattr(arguments[0], "_asked", ""))
+        result = function(*arguments, **keywords)
+        outputs = tensors_in(torch, result)
+        asked = _origin_word(name, arguments)
+        for tensor in outputs:
+            if tensor.dtype == torch.bool or tensor.ndim == 0:
+                tensor._asked = asked
+        if not _is_view(function):
+            call = _call(torch, function, name, arguments, keywords, outputs)
+            if call is not None:
+                calls.append(call)
+        return result
+
+    return type("Recorder", (torch.utils._python_dispatch.TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
+
+
+def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:
+    """What made a tensor, and what made what that was made from: "aten.eq(aten.sum)"."""
+    before = str(getattr(arguments[0], "_asked", "")) if arguments else ""
+    return f"{name}({before.partition('(')[0]})" if before and name == "aten.eq" else name
+
+
+def _answer(asked: str) -> bool:
+    """The value of a tensor that has none, where it can be told from the question."""
+    if asked in OFTEN_TRUE or asked in OFTEN_FALSE:
+        return asked in OFTEN_TRUE
+    what = f" (the result of {asked})" if asked else ""
+    raise WorkloadError(
+        f"the model decides by the content of a tensor{what}, which a trace without data cannot know; "
+        "trace a part of it that does not, as MODULE:CALLABLE"
+    )
+
+
+def _is_view(function: Any) -> bool:
+    """Whether an operation gives its input another shape and launches nothing."""
+    returns = function._schema.returns
+    return bool(returns) and all(item.alias_info is not None and not item.alias_info.is_write for item in returns)
+
+
+def tensors_in(torch: Any, value: Any) -> list[Any]:
+    """Tensors in a value, in lists and tuples too."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [item for part in value for item in tensors_in(torch, part)] if isinstance(value, list | tuple) else []
+
+
+def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any], outputs: list[Any]) -> Call | None:
+    """A call in plain terms; None where no tensor of it is on the meta device: that is the host's work."""
+    named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
+    named += [(key, value) for key, value in keywords.items() if key != "out"]
+    inputs: list[tuple[str, Any]] = []
+    numbers: list[tuple[str, Any]] = []
+    for key, value in named:
+        tensors = tensors_in(torch, value)
+        inputs += [(key, tensor) for tensor in tensors]
+        if isinstance(value, bool | int | float):
+            numbers.append((key, value))
+        elif isinstance(value, list | tuple) and not tensors and value and all(isinstance(item, int) for item in value):
+            numbers.append((key, tuple(int(item) for item in value)))
+    if not any(tensor.device.type == "meta" for tensor in (*outputs, *(tensor for _, tensor in inputs))):
+        return None
+    return Call(
+        name=name,
+        inputs=tuple((key, _plain(tensor)) for key, tensor in inputs if tensor.device.type == "meta"),
+        outputs=tuple(_plain(tensor) for tensor in outputs if tensor.device.type == "meta"),
+        numbers=tuple(numbers),
+        pointwise=torch.Tag.pointwise in function.tags,
+    )
+
+
+def _plain(tensor: Any) -> Tensor:
+    return Tensor(shape=tuple(tensor.shape), strides=tuple(tensor.stride()), dtype=str(tensor.dtype).removeprefix("torch."))
+
+
+def _function_mode(torch: Any, calls: list[Call], fused: bool, window: int) -> Any:
+    functional = torch.nn.functional
+
+    def attention(*arguments: Any, **keywords: Any) -> Any:
+        return _attention(torch, calls, window, *arguments, **keywords)
+
+    def dropout(*arguments: Any, **keywords: Any) -> Any:
+        return _dropout(torch, *arguments, **keywords)
+
+    inside = {"dropout": dropout} | ({"scaled_dot_product_attention": attention} if fused else {})
+    stand_ins = {getattr(functional, name): stand_in for name, stand_in in inside.items()}
+
+    def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
+        keywords = keywords or {}
+        if function in stand_ins:
+            return stand_ins[function](*arguments, **keywords)
+        if inspect.isfunction(function):  # what it calls itself does not come here
+            with _replaced(functional, inside):
+                return function(*arguments, **keywords)
+        return function(*arguments, **keywords)
+
+    return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
+
+
+@contextmanager
+def _replaced(module: Any, stand_ins: Mapping[str, Any]) -> Iterator[None]:
+    """Functions of a module replaced for as long as the block runs."""
+    usual = {name: getattr(module, name) for name in stand_ins}
+    try:
+        for name, stand_in in stand_ins.items():
+            setattr(module, name, stand_in)
+        yield
+    finally:
+        for name, function in usual.items():
+            setattr(module, name, function)
+
+
+def _dropout(torch: Any, tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Dropout as one operation, as GPUs run it."""
+    return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
+
+
+def _attention(
+    torch: Any,
+    calls: list[Call],
+    window: int,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_options: Any,
+) -> Any:
+    """Fused attention as one call, with a gradient of one call.
+
+    A mask that is handed over has no content: it is taken as that of a window where the model has one that is shorter
+    than the context, else as hiding nothing.
+    """
+    windowed = attn_mask is not None and 0 < window < key.shape[-2]
+    numbers = (("causal", is_causal or windowed), ("window", window if windowed else 0))
+
+    def note(name: str, outputs: tuple[Any, ...]) -> None:
+        inputs = tuple((word, _plain(tensor)) for word, tensor in (("query", query), ("key", key), ("value", value)))
+        calls.append(Call(name=name, inputs=inputs, outputs=tuple(_plain(tensor) for tensor in outputs), numbers=numbers))
+
+    def forward(context: Any, *tensors: Any) -> Any:
+        context.save_for_backward(*tensors)
+        *leading, heads, tokens, _ = query.shape
+        result = query.new_empty((*leading, tokens, heads, value.shape[-1])).transpose(-3, -2)
+        note(ATTENTION, (result,))
+        return result
+
+    def backward(context: Any, _gradient: Any) -> Any:
+        gradients = tuple(tensor.new_empty(tensor.shape) for tensor in context.saved_tensors)
+        note(ATTENTION_BACKWARD, gradients)
+        return gradients
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    fused: Any = type("FusedAttention", (torch.autograd.Function,), methods)
+    return fused.apply(query, key, value)
+
+
+def fused_step(parameters: list[Any]) -> Call:
+    """An AdamW step in one operation, which the meta device does not offer: parameters, gradients and both moments."""
+    members = [_plain(parameter) for parameter in parameters if parameter.grad is not None]
+    lists = ("self", "grads", "exp_avgs", "exp_avg_sqs")
+    return Call(name="aten._fused_adamw_", inputs=tuple((name, member) for name in lists for member in members), outputs=())

@@ -1,0 +1,84 @@
+"""What is to be traced: a model, its inputs, one phase of its work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from estimator.errors import WorkloadError
+
+PHASES: Final = ("prefill", "decode", "train")
+"""One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and optimizer."""
+
+ATTENTION_FORMS: Final = ("eager", "flash")
+LOGITS: Final = ("last", "all")
+OPTIMIZERS: Final = ("adamw", "adamw-fused", "sgd", "none")
+
+TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Type of the weights by precision; narrower precisions are traced in 16 bits and then taken by the layers that have them."""
+
+NARROW_BASE: Final = "bf16"
+"""Precision in which a model is traced that is to compute in 8 or 4 bits."""
+
+LARGEST_SIZE: Final = 10**7
+"""More sequences, tokens or pixels than this are a mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """A model and one phase of its work.
+
+    model       a name that `estimator.tracing.models` knows, a Transformers configuration file or its folder,
+                or MODULE:CALLABLE
+    batch       sequences or images
+    sequence    tokens of a sequence; in decode the tokens that the new one attends to, itself included
+    phase       one of PHASES
+    precision   of weights and activations
+    attention   "eager": separate kernels; "flash": one fused kernel
+    head        with the task's head (a language model's vocabulary, a classifier), or the bare model
+    logits      "last": of the last token alone, as generation needs; "all"; a training step takes all
+    optimizer   of a training step
+    image_size  height and width of images [pixel]; 0: what the configuration says
+    settings    fields of the configuration to change
+    """
+
+    model: str
+    batch: int = 1
+    sequence: int = 512
+    phase: str = "prefill"
+    precision: str = "bf16"
+    attention: str = "eager"
+    head: bool = True
+    logits: str = "last"
+    optimizer: str = "adamw"
+    image_size: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tensor_type(self) -> str:
+        """Name of the framework's type in which the model is traced."""
+        return TENSOR_TYPES.get(self.precision, TENSOR_TYPES[NARROW_BASE])
+
+    @property
+    def label(self) -> str:
+        """What was asked for, in a word."""
+        model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
+        return f"{model}-{self.phase}-b{self.batch}-s{self.sequence}-{self.precision}-{self.attention}"
+
+
+def checked_request(request: TraceRequest) -> TraceRequest:
+    """The request with its precision by its own name.  Raises WorkloadError, naming the field, for what cannot be traced."""
+    from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision  # brings numpy, which the options do without
+
+    for name, known in (("phase", PHASES), ("attention", ATTENTION_FORMS), ("logits", LOGITS), ("optimizer", OPTIMIZERS)):
+        if getattr(request, name) not in known:
+            raise WorkloadError(f"{name} = {getattr(request, name)!r} is unknown; known: {', '.join(known)}")
+    for name, low in (("batch", 1), ("sequence", 2 if request.phase == "decode" else 1), ("image_size", 0)):
+        value = getattr(request, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST_SIZE:
+            raise WorkloadError(f"{name} = {value!r} must be a whole number from {low} to {LARGEST_SIZE}")
+    precision = canonical_precision(request.precision)
+    if precision is None:
+        raise WorkloadError(f"unknown precision {request.precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
+    if request.phase == "train" and precision not in TENSOR_TYPES:
+        raise WorkloadError(f"a training step in {precision} is not modelled; choose one of {', '.join(TENSOR_TYPES)}")
+    return request if precision == request.precision else replace(request, precision=precision)

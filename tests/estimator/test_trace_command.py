@@ -1,0 +1,199 @@
+"""`estimate trace` from words to text and exit status; what needs PyTorch is skipped without it."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimator.cli import main
+from estimator.errors import WorkloadError
+from estimator.formats import read_workload
+from estimator.tracing.models import load_model_config, model_names
+from estimator.tracing.request import TraceRequest, checked_request
+
+HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
+
+SMALL = ("--set", "n_layer=1", "--set", "n_embd=64", "--set", "n_head=4", "--set", "vocab_size=100", "--sequence", "16")
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    status = main([str(argument) for argument in ("trace", *arguments)])
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return status, printed.out, printed.err
+
+
+def lines(text: str) -> int:
+    return len(text.strip().splitlines())
+
+
+# Without PyTorch ------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_names_every_shipped_model(capsys):
+    status, out, _ = run(capsys, "--list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(model_names())
+    _, out, _ = run(capsys, "--list", "--json")
+    assert [row["name"] for row in json.loads(out)] == list(model_names())
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones(capsys):
+    status, out, err = run(capsys, "gpt9")
+    assert (status, out, lines(err)) == (1, "", 1)
+    assert all(name in err for name in model_names())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (), ("gpt2", "--batch", "0"), ("gpt2", "--sequence", "1e9"), ("gpt2", "--phase", "nap"), ("gpt2", "--attention", "ring"),
+        ("gpt2", "--phase", "decode", "--sequence", "1"), ("gpt2", "--set", "n_layer"), ("gpt2", "--set", "a=1", "--set", "a=2"), ("",),
+        ("gpt2", "-o", ""), ("gpt2", "--image-size", "0"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_2(capsys, arguments):
+    status, out, err = run(capsys, *arguments)
+    assert (status, out, lines(err)) == (2, "", 1)
+
+
+def test_without_pytorch_one_line_says_what_to_install():
+    hidden = "import sys; sys.modules['torch'] = None; from estimator.cli import main; sys.exit(main(['trace', 'gpt2']))"
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    assert (done.returncode, done.stdout, lines(done.stderr)) == (1, "", 1)
+    assert "pip install 'wattprint[torch]'" in done.stderr
+
+
+def test_the_estimator_does_not_load_pytorch_by_itself():
+    code = "import sys, estimator.commands, estimator.trace; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "not a configuration in JSON"),
+        ('{"model_type": "gpt2"', "not a configuration in JSON"),
+        ("[1, 2]", "no field 'model_type'"),
+        ('{"n_layer": 2}', "no field 'model_type'"),
+        ('{"model_type": 7}', "no field 'model_type'"),
+        ('{"model_type": "gpt2", "architectures": "GPT2Model"}', "must be a list of names"),
+        ("[" * 100_000, "not a configuration in JSON"),
+        (" " * (2 << 20), "larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_with_its_fault(tmp_path, content, expected):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    for name in (path, tmp_path):
+        with pytest.raises(WorkloadError, match=expected) as caught:
+            load_model_config(str(name))
+        assert "config.json" in str(caught.value)
+
+
+def test_a_configuration_file_keeps_its_fields_and_leaves_weights_and_code_alone(tmp_path):
+    path = tmp_path / "config.json"
+    document = {
+        "model_type": "gpt2",
+        "architectures": ["GPT2Model"],
+        "n_layer": 3,
+        "torch_dtype": "float32",
+        "auto_map": {"AutoModel": "x.y"},
+    }
+    path.write_text(json.dumps(document))
+    config = load_model_config(str(path))
+    assert (config.model_type, config.architecture, dict(config.values)) == ("gpt2", "GPT2Model", {"n_layer": 3})
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_shipped_configuration_is_whole(name):
+    config = load_model_config(name)
+    assert config.title
+    assert config.architecture.lower().startswith(config.model_type)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 0}, {"batch": True}, {"sequence": 10**9}, {"phase": "decode", "sequence": 1}, {"precision": "fp7"}, {"attention": "x"},
+        {"phase": "train", "precision": "fp8"}, {"optimizer": "lion"}, {"logits": "none"}, {"image_size": -1},
+    ],
+)  # fmt: skip
+def test_an_impossible_request_is_refused_by_its_field(changes):
+    with pytest.raises(WorkloadError) as caught:
+        checked_request(TraceRequest(model="gpt2", **changes))
+    assert any(str(name) in str(caught.value) or str(value) in str(caught.value) for name, value in changes.items())
+
+
+def test_precisions_go_by_their_own_names():
+    assert checked_request(TraceRequest(model="gpt2", precision="bfloat16")).precision == "bf16"
+
+
+# With PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_on_stdout_is_a_workload_that_the_estimator_reads(capsys, tmp_path):
+    status, out, err = run(capsys, "gpt2", *SMALL)
+    assert status == 0
+    assert "note: traced on the meta device" in err
+    path = tmp_path / "w.json"
+    path.write_text(out)
+    workload = read_workload(path)
+    assert workload.name == "gpt2-prefill-b1-s16-bf16-eager"
+    assert main([str(path), "--bundle", "a100-pcie-40gb-eager", "--json"]) in (0, 3)
+    assert json.loads(capsys.readouterr().out)["latency_s"] > 0.0
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_to_a_file_sums_up_on_stdout(capsys, tmp_path):
+    path = tmp_path / "w.json"
+    status, out, err = run(capsys, "gpt2", *SMALL, "-o", path, "--json", "--quiet")
+    summary = json.loads(out)
+    workload = read_workload(path)
+    assert (status, err) == (0, "")
+    assert summary["kernels"] == sum(workload.counts)
+    assert summary["flop"] == sum(row["flop"] for row in summary["families"]) > 0.0
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_added_to_a_published_list_is_shown(capsys, shared_data):
+    listed = shared_data / "energaizer" / "workloads" / "gpt2model_gpt2_pbf16_b2_s128_modeprefill.json"
+    status, out, _ = run(capsys, "gpt2", "--no-head", "--batch", "2", "--sequence", "128", "--compare", listed)
+    assert status == 0
+    assert "products: equal in shapes and counts" in out
+    added = {line.split()[0]: line.split()[2:4] for line in out.splitlines() if line.startswith("copy.")}
+    assert added["copy.contiguous"] == ["0", "24"]
+    _, out, _ = run(capsys, "gpt2", "--head", "--batch", "2", "--sequence", "128", "--compare", listed)
+    assert "only in the trace: linear 1 × 2 × 50257 × 768 ×1" in out
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(capsys):
+    sizes = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100}
+    words = [word for key, value in sizes.items() for word in ("--set", f"{key}={value}")]
+    status, out, err = run(capsys, "mixtral-8x7b", "--sequence", "16", *words)
+    assert status == 3
+    assert "aten.sort ×1" in err
+    assert json.loads(out)["unknown"] == [{"name": "aten.sort", "count": 1, "elements": 64}]
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_an_input_is_never_written_over(capsys, tmp_path):
+    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 64, "n_head": 4}
+    path: Path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    status, _, err = run(capsys, path, "--sequence", "8", "-o", path)
+    assert status == 1
+    assert "is an input" in err
+    assert json.loads(path.read_text()) == config

@@ -1,0 +1,289 @@
+"""Dispatched calls become operators: recorded calls of real models, and calls made up for one rule each.  No PyTorch."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.errors import WorkloadError
+from estimator.formats import read_workload, write_workload
+from estimator.reckoning import operator_work
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor, call_document, call_from_document
+from estimator.tracing.comparison import compare_workloads
+from estimator.tracing.lowering import Lowered, lower_calls
+from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Workload, make_operator
+
+MODELS = ("gpt2", "qwen2-flash", "gpt2-train-fp16", "opt-fp16", "resnet", "resnet-train", "mixtral", "qwen2-decode")
+SIZES = st.integers(1, 4096)
+
+
+@pytest.fixture(scope="module")
+def golden(repository) -> dict:
+    return json.loads((repository / "tests" / "golden" / "tracing" / "calls.json").read_text())
+
+
+def recorded(golden: dict, model: str) -> list[Call]:
+    distinct = [call_from_document(document) for document in golden[model]["calls"]]
+    return [distinct[number] for number in golden[model]["order"]]
+
+
+def tensor(*shape: int, dtype: str = "bfloat16", strides: tuple[int, ...] | None = None) -> Tensor:
+    if strides is None:
+        strides, step = (), 1
+        for size in reversed(shape):
+            strides, step = (step, *strides), step * size
+    return Tensor(shape=shape, strides=strides, dtype=dtype)
+
+
+def call(name: str, inputs: dict[str, Tensor | list[Tensor]], *outputs: Tensor, pointwise: bool = False, **numbers) -> Call:
+    pairs = [(key, item) for key, value in inputs.items() for item in (value if isinstance(value, list) else [value])]
+    return Call(name=name, inputs=tuple(pairs), outputs=outputs, numbers=tuple(numbers.items()), pointwise=pointwise)
+
+
+def only(lowered: Lowered):
+    assert len(lowered.operators) == 1, lowered
+    return lowered.operators[0]
+
+
+def convolution(batch=2, channels=8, size=16, filters=12, kernel=3, stride=1, padding=1, groups=1, dtype="bfloat16", **numbers) -> Call:
+    out = (size + 2 * padding - kernel) // stride + 1
+    return call(
+        "aten.convolution",
+        {
+            "input": tensor(batch, channels, size, size, dtype=dtype),
+            "weight": tensor(filters, channels // groups, kernel, kernel, dtype=dtype),
+        },
+        tensor(batch, filters, out, out, dtype=dtype),
+        **{"stride": (stride, stride), "padding": (padding, padding), "dilation": (1, 1), "transposed": False, "groups": groups} | numbers,
+    )
+
+
+# Recorded models ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_recorded_calls_become_the_operators_of_the_golden_file(golden, model):
+    lowered = lower_calls(recorded(golden, model))
+    found = [
+        [f"{o.family}.{o.operator}", o.precision, o.precision_out, list(o.shape), count]
+        for o, count in zip(lowered.operators, lowered.counts, strict=True)
+    ]
+    assert found == golden[model]["operators"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_call_ends_as_operators_as_silent_or_as_unknown_by_name(golden, model):
+    calls = recorded(golden, model)
+    lowered = lower_calls(calls)
+    unknown = {item.name for item in lowered.unknown}
+    assert unknown == ({"aten.sort"} if model == "mixtral" else set())
+    assert all(operator.origin.partition(":")[0] == "traced" for operator in lowered.operators)
+    assert sum(item.count for item in lowered.unknown) == sum(item.name in unknown for item in calls)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_traced_workload_reads_back_as_it_was_written_and_nothing_is_completed_twice(golden, model, tmp_path):
+    lowered = lower_calls(recorded(golden, model))
+    workload = Workload(name=model, operators=lowered.operators, counts=lowered.counts, unknown=lowered.unknown, notes=lowered.notes)
+    write_workload(workload, tmp_path / "w.json")
+    assert read_workload(tmp_path / "w.json", completion=True) == workload
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_calls_survive_json(golden, model):
+    calls = recorded(golden, model)
+    assert [call_from_document(json.loads(json.dumps(call_document(item)))) for item in calls] == calls
+
+
+def test_a_transformer_s_backward_pass_has_twice_the_products_of_its_forward_pass(golden):
+    calls = recorded(golden, "gpt2-train-fp16")
+    first = next(i for i, item in enumerate(calls) if item.name == "aten.nll_loss_backward")
+    layers = Counter({"forward": 0.0, "backward": 0.0})
+    for part, name in ((calls[:first], "forward"), (calls[first:], "backward")):
+        lowered = lower_calls(part)
+        for operator, count in zip(lowered.operators, lowered.counts, strict=True):
+            layers[name] += count * operator_work(operator).flop if operator.family == "gemm" else 0.0
+    assert layers["backward"] == 2.0 * layers["forward"] > 0.0
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+@given(SIZES, SIZES, SIZES)
+def test_a_linear_layer_keeps_tokens_outputs_and_inputs_apart(m, n, k):
+    inputs = {"self": tensor(n), "mat1": tensor(m, k), "mat2": tensor(k, n, strides=(1, k))}
+    operator = only(lower_calls([call("aten.addmm", inputs, tensor(m, n))]))
+    assert (operator.operator, operator.shape, operator.precision) == ("linear", (1, m, n, k), "bf16")
+
+
+def test_products_of_fp32_run_on_cuda_cores_unless_tf32_is_allowed():
+    product = call("aten.mm", {"self": tensor(8, 4, dtype="float32"), "mat2": tensor(4, 2, dtype="float32")}, tensor(8, 2, dtype="float32"))
+    plain, narrow = only(lower_calls([product])), only(lower_calls([product], tf32=True))
+    assert (plain.precision, plain.cuda_cores) == ("fp32", True)
+    assert (narrow.precision, narrow.cuda_cores) == ("tf32", False)
+
+
+def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
+    def grouped(rows):
+        return only(lower_calls([call("aten._grouped_mm", {"self": tensor(rows, 64), "mat2": tensor(8, 64, 32)}, tensor(rows, 32))]))
+
+    assert grouped(2).shape == (2, 1, 32, 64)
+    assert grouped(20).shape == (8, 3, 32, 64)
+    gradient = call("aten._grouped_mm", {"self": tensor(64, 20), "mat2": tensor(20, 32)}, tensor(8, 64, 32))
+    assert only(lower_calls([gradient])).shape == (8, 64, 32, 3)
+    lowered = lower_calls([call("aten._grouped_mm", {"self": tensor(8, 4), "mat2": tensor(2, 4, 4)}, tensor(8, 4))])
+    assert "evenly" in lowered.notes[0]
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3, 5, 7]), st.integers(1, 3), st.integers(0, 2))
+def test_a_convolution_has_the_multiplications_of_the_product_it_amounts_to(batch, channels, kernel, stride, padding):
+    plain = convolution(batch, channels, 16, 6, kernel, stride, padding)
+    as_product = convolution(batch, channels, 16, 6, kernel, stride, padding, dilation=(1, 2))  # what the own format cannot say
+    conv = next(o for o in lower_calls([plain]).operators if o.family == "conv")
+    product = only(lower_calls([as_product]))
+    assert (conv.family, product.family) == ("conv", "gemm")
+    assert operator_work(conv).flop == operator_work(product).flop
+
+
+def test_16_bit_dense_convolutions_are_turned_and_others_are_not():
+    def layouts(**changes):
+        return sum(o.operator == "layout" for o in lower_calls([convolution(**changes)]).operators)
+
+    assert layouts() == 2
+    assert layouts(dtype="float32") == 0
+    assert layouts(channels=8, filters=8, groups=8) == 0
+    plain = convolution()
+    batch, channels, height, width = plain.tensor("input").shape
+    turned = tensor(batch, channels, height, width, strides=(channels * height * width, 1, width * channels, channels))
+    lowered = lower_calls([replace(plain, inputs=(("input", turned), ("weight", plain.tensor("weight"))))])
+    assert sum(o.operator == "layout" for o in lowered.operators) == 1
+
+
+def test_the_gradient_of_a_strided_convolution_has_the_multiplications_of_the_forward_pass_for_each_side():
+    forward = convolution(stride=2)
+    inputs = {"grad_output": forward.outputs[0], "input": forward.tensor("input"), "weight": forward.tensor("weight")}
+
+    def flop(mask):
+        numbers = dict(forward.numbers) | {"output_mask": mask}
+        lowered = lower_calls([call("aten.convolution_backward", inputs, forward.outputs[0], **numbers)])
+        return sum(count * operator_work(o).flop for o, count in zip(lowered.operators, lowered.counts, strict=True))
+
+    one = sum(operator_work(o).flop for o in lower_calls([forward]).operators)
+    assert flop((0, 1, 0)) == one
+    assert flop((1, 1, 1)) == 2 * one
+
+
+def test_fused_attention_keeps_its_key_heads_and_its_backward_pass_costs_two_and_a_half():
+    inputs = {"query": tensor(2, 12, 128, 64), "key": tensor(2, 4, 128, 64), "value": tensor(2, 4, 128, 64)}
+    forward = lower_calls([call(ATTENTION, inputs, tensor(2, 12, 128, 64), causal=True, window=0)])
+    backward = lower_calls([call(ATTENTION_BACKWARD, inputs, tensor(2, 12, 128, 64), causal=True, window=0)])
+    operator = only(forward)
+    assert operator.named_shape() == {
+        "batch": 2, "queries": 128, "context": 128, "heads": 12, "kv_heads": 4, "head_dim": 64, "window": 0, "causal": 1,
+    }  # fmt: skip
+    assert backward.counts == (2.5,)
+    assert backward.counts[0] * only(backward).host_share == pytest.approx(operator.host_share)
+    step = {name: tensor(2, 12, 1 if name == "query" else 128, 64) for name in ("query", "key", "value")}
+    decode = only(lower_calls([call(ATTENTION, step, tensor(2, 12, 1, 64), causal=True, window=0)]))
+    assert (decode.operator, decode["queries"], decode["causal"]) == ("decode", 1, 0)
+
+
+def test_broadcast_operands_are_read_once_and_in_their_own_width():
+    scores, mask = tensor(2, 8, 16, 16), tensor(2, 8, 16, 16, strides=(256, 0, 16, 1), dtype="float32")
+    operator = only(lower_calls([call("aten.add", {"self": scores, "other": mask}, scores, pointwise=True)]))
+    assert (operator.operator, operator.shape) == ("add", (4096, 4096 + 2 * 512))
+
+
+def test_a_number_beside_a_tensor_makes_a_scalar_operator():
+    one = tensor(64)
+    assert only(lower_calls([call("aten.mul", {"self": one}, one, pointwise=True, other=0.5)])).operator == "scalar_mul"
+    assert only(lower_calls([call("aten.mul", {"self": one, "other": one}, one, pointwise=True)])).operator == "mul"
+    assert only(lower_calls([call("aten.div", {"self": one, "other": tensor()}, one, pointwise=True)])).operator == "scalar_div"
+
+
+def test_a_copy_that_turns_the_innermost_axis_is_a_transposing_one():
+    rows, turned = tensor(32, 64), tensor(64, 32, strides=(1, 64))
+    assert only(lower_calls([call("aten.clone", {"self": turned}, tensor(64, 32))])).operator == "transpose"
+    assert only(lower_calls([call("aten.clone", {"self": rows}, rows)])).operator == "contiguous"
+    repeated = only(lower_calls([call("aten.clone", {"self": tensor(2, 4, 8, strides=(8, 0, 1))}, tensor(2, 4, 8))]))
+    assert (repeated.operator, repeated.shape) == ("contiguous", (64, 16))
+    cast = only(lower_calls([call("aten._to_copy", {"self": rows}, tensor(32, 64, dtype="float32"))]))
+    assert (cast.operator, cast.precision, cast.precision_out) == ("typecast", "bf16", "fp32")
+
+
+@pytest.mark.parametrize(("dtype", "kernels"), [("float16", ["softmax"]), ("bfloat16", ["typecast", "softmax"])])
+def test_a_softmax_takes_its_conversion_in_for_fp16_alone(dtype, kernels):
+    narrow, wide = tensor(8, 32, dtype=dtype), tensor(8, 32, dtype="float32")
+    calls = [call("aten._to_copy", {"self": narrow}, wide), call("aten._softmax", {"self": wide}, wide, dim=-1)]
+    lowered = lower_calls(calls)
+    assert [o.operator for o in lowered.operators] == kernels
+    assert lowered.operators[-1].shape == (8, 32)
+
+
+def test_an_optimizer_step_writes_every_parameter_in_as_few_launches_as_the_lists_allow():
+    lists = {name: [tensor(1_000_000)] * 100 for name in ("self", "other")}
+    lowered = lower_calls([call("aten._foreach_add_", lists)])
+    assert only(lowered).operator == "add"
+    assert lowered.counts == (5.0,)  # 100 tensors of 16 chunks, 320 chunks a launch
+    assert lowered.counts[0] * only(lowered).shape[0] == 1e8
+    fused = {name: [tensor(1000)] * 10 for name in ("self", "grads", "exp_avgs", "exp_avg_sqs")}
+    operator = only(lower_calls([call("aten._fused_adamw_", fused)]))
+    assert operator.shape == (30_000, 40_000)
+
+
+def test_in_training_a_batch_norm_gathers_statistics_first():
+    image = tensor(4, 8, 16, 16)
+
+    def kinds(training):
+        return [o.operator for o in lower_calls([call("aten.native_batch_norm", {"input": image}, image, training=training)]).operators]
+
+    assert kinds(False) == ["batchnorm"]
+    assert kinds(True) == ["mean", "batchnorm"]
+
+
+def test_what_no_rule_knows_is_named_and_counted():
+    odd = call("lab.fancy_kernel", {"x": tensor(4, 4)}, tensor(4, 4))
+    lowered = lower_calls([odd, odd, call("lab.scaled_tanh", {"x": tensor(4, 4)}, tensor(4, 4), pointwise=True)])
+    assert [(item.name, item.count, item.elements) for item in lowered.unknown] == [("lab.fancy_kernel", 2, 16)]
+    assert only(lowered).operator == "other"  # the framework says that it works place by place
+
+
+def test_views_memory_and_empty_tensors_launch_nothing():
+    calls = [
+        call("aten._unsafe_view", {"self": tensor(4)}, tensor(2, 2)),
+        call("aten.empty", {}, tensor(8)),
+        call("aten.cat", {"tensors": [tensor(0)]}, tensor(0)),
+    ]
+    assert lower_calls(calls).operators == ()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        call("aten.mm", {"self": tensor(4, 4)}, tensor(4, 4)),
+        call("aten.bmm", {"self": tensor(4, 4), "mat2": tensor(4, 4)}, tensor(4, 4)),
+        call("aten._softmax", {"self": tensor(4, 4)}, tensor(4, 4), dim=7),
+        call("aten.mul", {"self": tensor(4, dtype="bits1x8")}, tensor(4, dtype="bits1x8"), pointwise=True),
+    ],
+)
+def test_a_call_that_contradicts_itself_is_refused_by_name(broken):
+    with pytest.raises(WorkloadError) as caught:
+        lower_calls([broken])
+    assert "\n" not in str(caught.value)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(FAMILY_FIELDS)), st.integers(1, 64)), min_size=1, max_size=6))
+def test_a_workload_differs_from_itself_in_nothing(kinds):
+    fields = {"window": 0, "causal": 0, "padding": 0, "groups": 1, "kernel_h": 1, "kernel_w": 1}
+    names = {family: choices[0] for family, choices in FAMILY_OPERATORS.items()}
+    operators = {
+        make_operator(family, names[family], "bf16", **{name: fields.get(name, size) for name in FAMILY_FIELDS[family]})
+        for family, size in kinds
+    }
+    workload = Workload(name="w", operators=tuple(operators), counts=tuple(2.0 for _ in operators))
+    comparison = compare_workloads(workload, workload)
+    assert (comparison.missing, comparison.extra) == ((), ())
+    assert all(row.listed == row.traced and row.listed_byte == row.traced_byte for row in comparison.rows)

@@ -1,0 +1,309 @@
+"""Models of PyTorch and Transformers on the meta device: built, traced, compared with published lists and flop counts."""
+
+import re
+import sys
+from collections import Counter
+
+import pytest
+
+from estimator.errors import WorkloadError
+from estimator.formats import read_workload
+from estimator.reckoning import work_by_family
+from estimator.trace import trace_calls, trace_workload
+from estimator.tracing.comparison import compare_workloads
+from estimator.tracing.models import load_model_config, model_names
+from estimator.tracing.request import TraceRequest
+from estimator.workload import Workload
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
+REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
+torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
+transformers = pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
+
+TINY = {
+    "gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100},
+    "qwen2": {
+        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+        "vocab_size": 100,
+    },
+    "bert": {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100},
+}  # fmt: skip
+
+LISTS = {
+    "gpt2model_gpt2_pbf16_b2_s128_modeprefill": ("gpt2", False),
+    "gpt2model_gpt2_pbf16_b1_s1024_modeprefill": ("gpt2", False),
+    "bertmodel_large_pbf16_b16_s128_modeprefill": ("bert-large", False),
+    "bertmodel_large_pbf16_b2_s512_modeprefill": ("bert-large", False),
+    "optmodel_opt-1p3b_pbf16_b4_s512_modeprefill": ("opt-1.3b", False),
+    "optmodel_opt-1p3b_pbf16_b1_s2048_modeprefill": ("opt-1.3b", False),
+    "resnet101__pbf16_b8_freq900": ("resnet-101", True),
+    "mobilevitmodel_small_pbf16_b16_freq900": ("mobilevit-small", False),
+}
+"""Published lists, and the model with or without its head."""
+
+
+def tiny(family: str, **changes) -> TraceRequest:
+    names = {"gpt2": "gpt2", "qwen2": "qwen2-1.5b", "bert": "bert-large"}
+    return TraceRequest(**{"model": names[family], "batch": 2, "sequence": 16, "settings": TINY[family]} | changes)
+
+
+def tally(workload: Workload, *names: str) -> dict[str, float]:
+    found: Counter[str] = Counter()
+    for operator, count in zip(workload.operators, workload.counts, strict=True):
+        found[operator.operator] += count
+    return {name: found[name] for name in names}
+
+
+def flop(workload: Workload) -> float:
+    return sum(work.flop for work in work_by_family(workload).values())
+
+
+def global_state() -> tuple:
+    return (
+        torch.get_rng_state().tolist(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.get_default_device(),
+        torch.nn.functional.scaled_dot_product_attention,
+        torch.nn.functional.dropout,
+        torch.utils._python_dispatch._len_torch_dispatch_stack(),
+        dict(transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS),
+        transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.valid_keys(),
+        transformers.logging.get_verbosity(),
+        tuple(sys.path),
+    )
+
+
+# Published lists and flop counts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_traced_products_equal_those_of_the_published_list(shared_data, name):
+    model, head = LISTS[name]
+    listed = read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json", completion=False)
+    length = re.search(r"_s(\d+)_", name)
+    request = TraceRequest(model=model, head=head, batch=int(re.search(r"_b(\d+)", name)[1]), sequence=int(length[1]) if length else 512)
+    traced = trace_workload(request)
+    comparison = compare_workloads(traced, listed)
+    assert (comparison.missing, comparison.extra) == ((), ())
+    assert sum(traced.counts) > sum(listed.counts)
+    assert traced.unknown == ()
+
+
+@pytest.mark.parametrize("name", ["resnet101__pbf16_b8_freq900", "mobilevitmodel_small_pbf16_b16_freq900"])
+def test_completion_adds_to_a_vision_list_what_a_trace_sees(shared_data, name):
+    model, head = LISTS[name]
+    completed = read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json")
+    traced = trace_workload(TraceRequest(model=model, head=head, batch=int(re.search(r"_b(\d+)", name)[1])))
+    kinds = ("conv2d", "depthwise", "batchnorm", "layout", "relu", "silu", "linear", "bmm", "softmax", "layernorm")
+    assert tally(traced, *kinds) == tally(completed, *kinds)
+    moved = [sum(w.read_byte + w.write_byte for w in work_by_family(item).values()) for item in (traced, completed)]
+    assert moved[0] == pytest.approx(moved[1], rel=0.01)
+
+
+@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("phase", ["prefill", "train"])
+def test_flop_equal_those_that_pytorch_counts(family, phase):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter:
+        workload = trace_workload(tiny(family, phase=phase, optimizer="none"))
+    assert flop(workload) == counter.get_total_flops() > 0.0
+
+
+def test_flop_of_a_vision_model_equal_those_that_pytorch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter:
+        workload = trace_workload(TraceRequest(model="mobilevit-small", batch=2))
+    assert flop(workload) == counter.get_total_flops() > 0.0
+
+
+# Phases, precisions, attention ----------------------------------------------------------------------------------------
+
+
+def test_a_decoding_step_works_on_one_token_and_attends_to_all():
+    workload = trace_workload(tiny("qwen2", phase="decode", attention="flash", sequence=33))
+    attention = next(operator for operator in workload.operators if operator.family == "attention")
+    assert attention.operator == "decode"
+    assert [attention[name] for name in ("batch", "queries", "context", "heads", "kv_heads", "head_dim")] == [2, 1, 33, 4, 2, 16]
+    assert {operator["m"] for operator in workload.operators if operator.operator == "linear"} == {2}
+    cache = [operator.shape[0] for operator in workload.operators if operator.operator == "cat"]
+    assert max(cache) == 2 * 2 * 33 * 16  # keys or values of all tokens are written anew when one is added
+
+
+def test_fused_attention_replaces_products_and_softmax_and_keeps_key_heads():
+    eager, flash = (trace_workload(tiny("qwen2", attention=form)) for form in ("eager", "flash"))
+    assert tally(eager, "bmm", "softmax", "prefill") == {"bmm": 4, "softmax": 2, "prefill": 0}
+    assert tally(flash, "bmm", "softmax", "prefill") == {"bmm": 0, "softmax": 0, "prefill": 2}
+    attention = next(operator for operator in flash.operators if operator.family == "attention")
+    assert (attention["heads"], attention["kv_heads"], attention["causal"]) == (4, 2, 1)
+
+
+def test_an_encoder_s_fused_attention_is_not_causal():
+    workload = trace_workload(tiny("bert", attention="flash"))
+    assert next(operator for operator in workload.operators if operator.family == "attention")["causal"] == 0
+
+
+def test_a_sliding_window_shorter_than_the_context_is_kept():
+    settings = TINY["qwen2"] | {"sliding_window": 8}
+    workload = trace_workload(TraceRequest(model="mistral-7b", sequence=16, attention="flash", settings=settings))
+    attention = next(operator for operator in workload.operators if operator.family == "attention")
+    assert (attention["window"], attention["causal"]) == (8, 1)
+
+
+def test_a_training_step_has_three_times_the_products_and_an_optimizer():
+    forward = trace_workload(tiny("gpt2", logits="all"))
+    step = trace_workload(tiny("gpt2", phase="train"))
+    assert flop(step) == 3.0 * flop(forward)
+    assert tally(step, "dropout")["dropout"] > 0
+    parameters = sum(p.numel() for p in transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"])).parameters())
+    fused = trace_workload(tiny("gpt2", phase="train", optimizer="adamw-fused"))
+    assert 3 * parameters in {operator.shape[0] for operator in fused.operators if operator.operator == "other"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "products", "others"),
+    [
+        ("fp32", ("fp32", True), "fp32"),
+        ("tf32", ("tf32", False), "fp32"),
+        ("fp16", ("fp16", False), "fp16"),
+        ("fp8", ("fp8", False), "bf16"),
+    ],
+)
+def test_each_precision_reaches_the_layers_that_have_it(precision, products, others):
+    workload = trace_workload(tiny("gpt2", precision=precision))
+    linear = next(operator for operator in workload.operators if operator.operator == "linear")
+    assert (linear.precision, linear.cuda_cores) == products
+    assert next(operator for operator in workload.operators if operator.operator == "layernorm").precision == others
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_shipped_model_is_built_and_traced(name):
+    values = load_model_config(name).values
+    short = {key: 1 for key in ("num_hidden_layers", "n_layer") if key in values}
+    workload = trace_workload(TraceRequest(model=name, sequence=16, settings=short))
+    assert {item.name for item in workload.unknown} <= {"aten.sort"}
+    assert flop(workload) > 0.0
+
+
+def test_experts_are_trained_with_three_times_the_products():
+    sizes = {"num_local_experts": 4, **TINY["qwen2"]}
+    request = {"model": "mixtral-8x7b", "batch": 4, "sequence": 32, "settings": sizes}
+    forward, step = (trace_workload(TraceRequest(**request, logits="all", phase=phase)) for phase in ("prefill", "train"))
+    assert flop(step) == pytest.approx(3.0 * flop(forward))
+
+
+# State, user code, faults ---------------------------------------------------------------------------------------------
+
+
+def test_tracing_leaves_no_trace():
+    before = global_state()
+    trace_calls(tiny("qwen2", attention="flash"))
+    trace_calls(tiny("gpt2", phase="train"))
+    with pytest.raises(WorkloadError):
+        trace_calls(tiny("gpt2", settings=TINY["gpt2"] | {"n_head": 7}))
+    assert global_state() == before
+
+
+USER_CODE = """
+import torch
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(32, 32)
+        self.layer = torch.nn.Linear(32, 48)
+        self.conv = torch.nn.ConvTranspose2d(3, 8, 2, stride=2)
+
+    def forward(self, x, image=None):
+        x = self.first(x)
+        x = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return self.layer(x).sum() + (0 if image is None else self.conv(image).sum())
+
+def build(batch, sequence):
+    return Small(), {"x": torch.randn(batch, 4, sequence, 32), "image": torch.randn(batch, 3, 8, 8)}
+
+def decides():
+    class Deciding(torch.nn.Module):
+        def forward(self, x):
+            return x * 2 if x.sum() > 3 else x
+    return Deciding(), (torch.ones(4),)
+
+def wrong():
+    return 3
+
+def encoder(batch, sequence):
+    return torch.nn.TransformerEncoderLayer(64, 4, batch_first=True), (torch.randn(batch, sequence, 64),)
+
+def words():
+    return torch.nn.Embedding(100, 8)
+
+def fails():
+    raise ValueError("line one\\nline two")
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path) -> str:
+    path = tmp_path / "lab.py"
+    path.write_text(USER_CODE)
+    return str(path)
+
+
+def test_a_function_of_one_s_own_is_traced_in_both_directions(user_file):
+    request = TraceRequest(model=f"{user_file}:build", batch=2, sequence=16, attention="flash")
+    workload = trace_workload(request)
+    assert tally(workload, "prefill", "linear", "bmm") == {"prefill": 1, "linear": 2, "bmm": 1}
+    product = next(operator for operator in workload.operators if operator.operator == "bmm")
+    assert product.shape == (1, 2 * 8 * 8, 3, 8 * 2 * 2)
+    assert product.precision == "bf16"
+    step = trace_workload(TraceRequest(model=f"{user_file}:build", batch=2, sequence=16, attention="flash", phase="train"))
+    assert tally(step, "prefill")["prefill"] == 3.5
+
+
+@pytest.mark.parametrize(("phase", "attention"), [("prefill", 1), ("train", 3.5)])
+def test_attention_inside_pytorch_s_own_layers_is_fused(user_file, phase, attention):
+    workload = trace_workload(TraceRequest(model=f"{user_file}:encoder", batch=2, sequence=16, attention="flash", phase=phase))
+    assert tally(workload, "prefill", "bmm", "softmax") == {"prefill": attention, "bmm": 0, "softmax": 0}
+
+
+def test_a_module_without_inputs_is_given_tokens(user_file):
+    workload = trace_workload(TraceRequest(model=f"{user_file}:words", batch=2, sequence=16))
+    assert tally(workload, "gather") == {"gather": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "expected"),
+    [
+        ("FILE:decides", {}, "decides by the content of a tensor"),
+        ("FILE:wrong", {}, "must return a torch.nn.Module"),
+        ("FILE:missing", {}, "nothing to call"),
+        ("FILE:fails", {}, "ValueError: line one"),
+        ("nowhere.py:build", {}, "no such file"),
+        ("no_such_module_here:build", {}, "No module named"),
+        ("FILE:build", {"phase": "decode"}, "decodes where its inputs say so"),
+        ("FILE:build", {"settings": {"a": 1}}, "no configuration to change"),
+        ("gpt2", {"sequence": 2048}, "longer than max_position_embeddings = 1024"),
+        ("gpt2", {"settings": {"layers": 3}}, "no field 'layers'"),
+        ("gpt2", {"settings": {"n_head": 7}}, "cannot be traced"),
+        ("bert-large", {"phase": "decode"}, "keeps no cache"),
+        ("resnet-101", {"phase": "decode"}, "has no cache"),
+        ("vit-base-16", {"image_size": 100}, "cannot be traced"),
+        ("gpt2", {"settings": {"n_layer": "many"}}, "cannot be traced"),
+    ],
+)
+def test_what_cannot_be_traced_is_said_in_one_line(user_file, model, changes, expected):
+    with pytest.raises(WorkloadError, match=re.escape(expected)) as caught:
+        trace_workload(TraceRequest(model=model.replace("FILE", user_file), **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_file_builds_what_the_shipped_name_builds(tmp_path):
+    config = transformers.GPT2Config(architectures=["GPT2LMHeadModel"], **TINY["gpt2"])
+    config.save_pretrained(tmp_path / "mine")
+    by_file = trace_workload(TraceRequest(model=str(tmp_path / "mine"), sequence=16))
+    by_name = trace_workload(TraceRequest(model="gpt2", sequence=16, settings=TINY["gpt2"]))
+    assert (by_file.operators, by_file.counts) == (by_name.operators, by_name.counts)
