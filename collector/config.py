@@ -156,6 +156,10 @@ def _group(item: object, path: str, reader: TableReader) -> KernelGroup:
 
 def _loads(item: object, path: str, reader: TableReader) -> LoadGroup:
     """A group of generated kernels."""
+    for key in ("kernels", "without", "modes"):
+        given = item.get(key, []) if isinstance(item, Mapping) else []
+        if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+            raise CampaignError(f"{reader.where}: {path}.{key} must be a list of names in quotes, got {given!r}")
     group: LoadGroup = reader.build(LoadGroup, item, path)
     choices = (("modes", group.modes, MODES), ("pattern", (group.pattern,), PATTERNS), ("level", (group.level,), OPTIMISATION_LEVELS))
     for key, given, known in choices:
@@ -164,6 +168,8 @@ def _loads(item: object, path: str, reader: TableReader) -> LoadGroup:
                 raise CampaignError(f"{reader.where}: {path}.{key} = {name!r}; known: {', '.join(known)}")
     if not group.kernels:
         raise CampaignError(f"{reader.where}: {path}.kernels names no kernel")
+    if not group.modes:
+        raise CampaignError(f"{reader.where}: {path}.modes names no launch mode; known: {', '.join(MODES)}")
     return group
 
 

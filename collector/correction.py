@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from collector.devices.protocols import PowerReadings
-from collector.errors import SensorError
 from collector.sampling import host_seconds
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.update_clock import held_updates
@@ -61,31 +60,6 @@ UNSTATED_GAIN_STD: Final = 0.01
 UNSTATED_OFFSET_STD_W: Final = 1.5
 """Where a calibration has a gain without its error: what two levels against a meter give (`sensor.md` 3.7)."""
 NO_GAIN: Final = "gain and offset are not known: readings are taken for power, errors hold the spread of 72 measured boards"
-
-
-PLAUSIBLE: Final = {
-    "update_period_s": (1e-3, 10.0),
-    "update_jitter_s": (0.0, 10.0),
-    "window_s": (0.0, 10.0),
-    "window_std_s": (0.0, 10.0),
-    "delay_s": (-5.0, 5.0),
-    "delay_std_s": (0.0, 5.0),
-    "gain": (0.1, 10.0),
-    "gain_std": (0.0, 10.0),
-    "offset_w": (-1e3, 1e3),
-    "offset_std_w": (0.0, 1e4),
-    "gain_offset_correlation": (-1.0, 1.0),
-    "reading_noise_w": (0.0, 1e3),
-}
-"""Limits beyond which a figure of a calibration belongs to no power sensor: far outside all that was measured."""
-
-
-def check_plausible(calibration: SensorCalibration, where: str) -> None:
-    """Raises SensorError, naming `where` and the key, for a figure that no power sensor has."""
-    for key, (low, high) in PLAUSIBLE.items():
-        value = getattr(calibration, key)
-        if value is not None and not low <= value <= high:
-            raise SensorError(f"{where}: {key} = {value:g} is no power sensor's; {low:g} to {high:g} is what one can have")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

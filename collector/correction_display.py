@@ -1,5 +1,6 @@
 """What `collect correct` prints and writes: a corrected recording as lines and as a table over time."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ from collector.repeated_energy import RepeatedEnergy
 from collector.superresolution import Profile
 
 
-def correction_lines(found: CorrectedRecording, out: Path | None = None, report: Path | None = None) -> list[str]:
-    """A corrected recording for people."""
+def correction_lines(
+    found: CorrectedRecording, out: Path | None = None, report: Path | None = None, remarks: Mapping[str, str] | None = None
+) -> list[str]:
+    """A corrected recording for people; `remarks` are those on how it was read."""
     response = found.response
     width = f"{response.kernel} of {response.width_s * 1e3:.4g} ms"
     lines = [
@@ -22,7 +25,7 @@ def correction_lines(found: CorrectedRecording, out: Path | None = None, report:
         lines += _span_lines("recording", found.whole)
     if found.profile is not None:
         lines.append(_profile_line(found.profile))
-    lines += [f"  note: {text}" for text in found.notes.values()]
+    lines += [f"  note: {text}" for text in (*(remarks or {}).values(), *found.notes.values())]
     if out is not None:
         lines.append(f"power over time in {out}")
     if report is not None:

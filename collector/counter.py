@@ -22,6 +22,8 @@ GAP_STD_SHARE: Final = 0.3
 """How well the power in a pause is known, as a share of the load's power over rest."""
 MIN_EDGES: Final = 3
 SECONDS_PER_NS: Final = 1e-9
+MOST_ENERGY_J: Final = 1e14
+"""No counter holds so much: ten kilowatts for three hundred years."""
 COUNTER_PERIOD_FACTOR: Final = 1.0
 """The counter is renewed with the readings: an edge lies at most so many update periods before it is seen."""
 
@@ -60,6 +62,10 @@ def counter_estimate(
         return _none("the board has no energy counter")
     time_s = np.array([poll.host_ns for poll in polls]) * SECONDS_PER_NS
     energy = np.array([poll.energy_j for poll in polls], dtype=np.float64)
+    known = np.abs(energy) < MOST_ENERGY_J
+    if not np.any(known):
+        return _none("the counter gave no figure")
+    time_s, energy = time_s[known], energy[known]
     order = np.argsort(time_s, kind="stable")
     time_s, energy = _longest_sane(time_s[order], energy[order], power_limit_w)
     moved = np.flatnonzero(np.diff(energy) > 0.0) + 1

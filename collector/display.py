@@ -91,7 +91,8 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool) -> list[str]:
 def sensor_lines(calibration: SensorCalibration) -> list[str]:
     """A calibration for people."""
     document = calibration.document()
-    lines = [f"sensor {calibration.sensor}, field {calibration.field}, board {calibration.gpu_uuid}, driver {calibration.driver}"]
+    of = (("sensor", calibration.sensor), ("field", calibration.field), ("board", calibration.gpu_uuid), ("driver", calibration.driver))
+    lines = [", ".join(f"{name} {text}" for name, text in of if text)]
     rows = (
         ("update period", "update_period_s", "update_period_std_s", 1e3, "ms"),
         ("window", "window_s", "window_std_s", 1e3, "ms"),
@@ -104,15 +105,24 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
     )
     lines.append(f"  {'averaging':<14}{calibration.averaging}")
     lines.append(f"  {'transient':<14}{calibration.transient or 'unknown'}")
+    reasons: list[str] = []
     for name, key, std_key, scale, unit in rows:
         value = document[key]
         std = document[std_key] if std_key else None
         if value is None:
-            text = f"unknown: {calibration.notes.get(key, 'not told by this run')}"
+            text = _unknown(calibration.notes.get(key, "not told by this run"), reasons)
         else:
             text = f"{value * scale:.4g}{f' ± {std * scale:.2g}' if std is not None else ''} {unit}".rstrip()
         lines.append(f"  {name:<14}{text}")
-    return lines
+    lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
+    return lines + [f"  note: {text}" for key, text in calibration.notes.items() if key not in document]
+
+
+def _unknown(reason: str, reasons: list[str]) -> str:
+    """The word unknown with the number of its reason, which is added to `reasons` where it is new; several figures share one."""
+    if reason not in reasons:
+        reasons.append(reason)
+    return f"unknown ({reasons.index(reason) + 1})"
 
 
 def duration_text(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -78,7 +78,9 @@ def plan_campaign(
     loads, refused = campaign_loads(spec, families, gpu, seed)
     skipped.update(refused)
     if not kernels and not loads:
-        raise CampaignError(f"campaign {spec.name} has no kernel that this board runs; choose other families or another campaign")
+        raise CampaignError(
+            f"campaign {spec.name} has no kernel that this board runs{_why(skipped)}; choose other families or another campaign"
+        )
     anchors = tuple(operator for operator in spec.anchors if runner.supports(operator))
     own = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
     points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
@@ -93,6 +95,14 @@ def plan_campaign(
         skipped=skipped,
         estimated_s=_estimate_s(spec, points, len(clocks_mhz)),
     )
+
+
+def _why(skipped: Mapping[str, int]) -> str:
+    """The first reason why kernels are left out, and how many more there are; empty without any."""
+    if not skipped:
+        return ""
+    more = f", and {len(skipped) - 1} more reasons" if len(skipped) > 1 else ""
+    return f" ({next(iter(skipped))}{more})"
 
 
 def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> list[Operator]:

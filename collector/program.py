@@ -215,7 +215,7 @@ def _run(command: Sequence[str], stdout: Any, environment: Mapping[str, str]) ->
     except FileNotFoundError as error:
         raise ProgramError(f"{command[0]}: command not found", NOT_FOUND) from error
     except (OSError, ValueError) as error:
-        raise ProgramError(f"{command[0]}: cannot be run ({error})", NOT_EXECUTABLE) from error
+        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", NOT_EXECUTABLE) from error
     with _stopped_with_us(process):
         status = process.wait()
     return (status if status >= 0 else 128 - status), time.monotonic() - begun

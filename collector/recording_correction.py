@@ -31,10 +31,14 @@ LEAST_EXECUTION_S: Final = 1e-5
 EDGE_SHARE: Final = 0.2
 """Where a span begins and ends at steps of the power, each may be taken for half a window earlier or later: standard deviation of
 both, in windows times the step."""
+MOST_REST_S: Final = 300.0
+"""Rest before and after a load of which power over time is given."""
 MOST_TRACE_ROWS: Final = 20_000
 ABSURD_W: Final = 1e5
 """No board draws so much: such readings are no power."""
 MIN_READINGS: Final = 4
+GAP_UPDATES: Final = 10.0
+"""Polls farther apart than so many updates leave a gap."""
 REGRESSION, DECONVOLUTION, ESTIMATE = "regression on the load", "deconvolution", "estimate between updates"
 UNSEEN: Final = (
     "the sensor averages over {width:.3g} ms of every {period:.3g} ms and sees nothing of the rest: a load that repeats near that period "
@@ -119,6 +123,8 @@ def correct_recording(
     if len(time_s) < MIN_READINGS:
         raise SensorError(f"{len(time_s)} readings that are power; at least {MIN_READINGS} are needed")
     updates = board_updates(time_s, power_w, calibration)
+    if gaps := _gaps(time_s, updates.period_s):
+        notes["gaps"] = gaps
     possible = possible_responses(calibration, updates.period_s)
     back = inversion(calibration)
     begin, end = float(time_s[0]), float(time_s[-1])
@@ -137,7 +143,7 @@ def correct_recording(
     load, load_note = _usable_load(load, time_s)
     if load is not None:
         try:
-            repeated = repeated_energy(time_s, power_w, updates, load, calibration, trace_edge_s=_trace_edges(part.edge_s))
+            repeated = repeated_energy(time_s, power_w, updates, load, calibration, trace_edge_s=_near(part.edge_s, load))
         except SensorError as error:
             load_note = f"the load's stamps could not be used: {error}"
     if repeated is not None and load is not None and part.well_posed and not alike(load):
@@ -155,7 +161,9 @@ def correct_recording(
             energy_std_j=repeated.total_std_j,
             naive_energy_j=repeated.naive_total_j,
         )
-        method, edges = REGRESSION, _trace_edges(part.edge_s)
+        method, edges = REGRESSION, _near(part.edge_s, load)
+        if edges[0] > part.edge_s[0] or edges[-1] < part.edge_s[-1]:
+            notes["trace"] = f"power over time is given to {MOST_REST_S:.0f} s before and after the load"
         trace, trace_std, response = repeated.fit.trace_w, repeated.fit.trace_std_w, repeated.response
         resolution = float(np.median(np.diff(edges)))
     elif not part.well_posed:
@@ -180,6 +188,15 @@ def correct_recording(
         profile=profile,
         notes=FrozenMapping(notes),
     )
+
+
+def _gaps(time_s: Array, period_s: float) -> str:
+    """What the polls leave out, if anything: pauses of many updates, whose power nothing tells."""
+    pause = np.diff(time_s)
+    pause = pause[pause > GAP_UPDATES * period_s]
+    if not len(pause):
+        return ""
+    return f"{len(pause)} gap(s) in the polls, {pause.sum():.4g} s in all: what was drawn there is not known; cut the recording at them"
 
 
 def _probabilities(possible: PossibleResponses, parts: list[Deconvolved], count: int) -> Array:
@@ -248,6 +265,13 @@ def _trace_edges(edges: Array) -> Array:
     """The edges, thinned where there are more than a table should hold."""
     step = -(-len(edges) // MOST_TRACE_ROWS)
     return edges[::step]
+
+
+def _near(edges: Array, load: LoadStamps) -> Array:
+    """The edges of a trace at a load and not far from it, thinned: what is modelled of a load needs memory for all of the time."""
+    begin, end = _ends(load)
+    near = edges[(edges >= begin - MOST_REST_S) & (edges <= end + MOST_REST_S)]
+    return _trace_edges(near if len(near) > 1 else edges)
 
 
 def _folded(

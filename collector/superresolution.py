@@ -46,6 +46,8 @@ NYQUIST_SHARE: Final = 0.45
 """Harmonics above this share of the update rate cannot be told from slower ones."""
 LEAST_R2: Final = 0.5
 REFINEMENTS: Final = 3
+LONGEST_SEARCH_S: Final = 1000.0
+"""The search for a period grows with the square of the recording: some seconds for so much."""
 MOST_PERIODS: Final = 50_000
 
 
@@ -132,15 +134,14 @@ def _shortened(load: LoadStamps) -> LoadStamps:
 def periodic_load(period_s: float, start_s: float, end_s: float) -> LoadStamps:
     """Executions of a load that repeats with a period and was never stamped, back to back from `start_s` to `end_s`.
 
-    Raises SensorError where too few of them fit.
+    Raises SensorError where too few or too many of them fit.
     """
-    count = int((end_s - start_s) / period_s) if period_s > 0.0 else 0
+    length = end_s - start_s
+    if period_s > 0.0 and length > MOST_PERIODS * period_s:
+        raise SensorError(f"more than {MOST_PERIODS} periods of {period_s:.4g} s in {length:.4g} s: is the period in seconds?")
+    count = int(length / period_s) if period_s > 0.0 else 0
     if count < MIN_EXECUTIONS:
-        raise SensorError(
-            f"only {count} periods of {period_s:.4g} s in {end_s - start_s:.4g} s; at least {MIN_EXECUTIONS} are needed to fold them"
-        )
-    if count > MOST_PERIODS:
-        raise SensorError(f"{count} periods of {period_s:.4g} s in the recording, more than {MOST_PERIODS}: is the period in seconds?")
+        raise SensorError(f"only {count} periods of {period_s:.4g} s in {length:.4g} s; at least {MIN_EXECUTIONS} are needed to fold them")
     start = start_s + period_s * np.arange(count, dtype=np.float64)
     return LoadStamps(start_s=start, end_s=start + period_s)
 
@@ -157,6 +158,8 @@ def find_period(updates: BoardUpdates) -> float:
     total = float(value @ value)
     if highest <= lowest or len(value) < 4 * LEAST_MEMBERS or total <= 0.0:
         raise SensorError("the recording is too short or too even to find a period in it; give --fold a period, or --load the stamps")
+    if span > LONGEST_SEARCH_S:
+        raise SensorError(f"{span:.0f} s are too long to search a period in; cut out {LONGEST_SEARCH_S:.0f} s, or give --fold a period")
     step = 1.0 / (GRID_PER_PEAK * span)
     frequency = np.arange(lowest, highest, step)
     score = np.array([_explained(time_s, value, float(f), highest) for f in frequency])

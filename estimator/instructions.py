@@ -306,9 +306,9 @@ def energies_from_section(section: Mapping[str, Any], at: str = "instruction_ene
         if name not in SECTION_FIELDS:
             raise BundleError(f"{at} has an unknown field {name!r}")
     try:
-        terms = tuple(str(term) for term in section["terms"])
-        values = np.array([float(value) for value in section["values"]])
-        covariance = np.array([[float(value) for value in row] for row in section["covariance"]]).reshape(len(terms), -1)
+        terms = tuple(_text(term) for term in section["terms"])
+        values = np.array([_real(value) for value in section["values"]])
+        covariance = np.array([[_real(value) for value in row] for row in section["covariance"]]).reshape(len(terms), -1)
         identified = tuple(bool(value) for value in section["identified"])
         found = InstructionEnergies(
             terms=terms,
@@ -316,35 +316,64 @@ def energies_from_section(section: Mapping[str, Any], at: str = "instruction_ene
             covariance=covariance,
             identified=identified,
             reference_voltage_v=_number(section["reference_voltage_v"]),
-            reference_clock_mhz=float(section["reference_clock_mhz"]),
+            reference_clock_mhz=_real(section["reference_clock_mhz"]),
             temperature_c=_number(section["temperature_c"]),
-            scatter=float(section["scatter"]),
-            rows=int(section["rows"]),
-            assembler=str(section["assembler"]),
-            gain_std=float(section["gain_std"]),
+            scatter=_real(section["scatter"]),
+            rows=int(_real(section["rows"])),
+            assembler=_text(section["assembler"]),
+            gain_std=_real(section["gain_std"]),
             ptx=FrozenMapping({str(name): _expansion(one) for name, one in section["ptx"].items()}),
         )
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        _check_tables(section)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise BundleError(f"{at} is damaged ({error}); fit again") from error
     if values.shape != (len(terms),) or covariance.shape != (len(terms), len(terms)) or len(identified) != len(terms):
         raise BundleError(f"{at}: {len(terms)} terms do not fit {values.size} values and a covariance of shape {covariance.shape}")
+    if len(set(terms)) < len(terms) or (np.diag(covariance) < 0).any():
+        raise BundleError(f"{at} is damaged (a term is there twice, or has a variance below zero); fit again")
     return found
+
+
+def _check_tables(section: Mapping[str, Any]) -> None:
+    """Raises KeyError, TypeError and the like where a table to read lacks a field or holds no number."""
+    for name, fields in (("instructions", ("epi_j", "std_j")), ("transactions", ("bytes", "ept_j", "std_j", "pj_per_bit"))):
+        for entry in section[name].values():
+            for field_name in fields:
+                _real(entry[field_name])
+            if name == "instructions" and not isinstance(entry["identified"], bool):
+                raise TypeError(f"identified is {entry['identified']!r}")
 
 
 def _expansion(one: Mapping[str, Any]) -> Expansion:
     return Expansion(
-        classes=FrozenMapping({str(name): float(count) for name, count in one["classes"].items()}),
-        issued=float(one["issued"]),
-        energy_j=float(one["energy_j"]),
-        std_j=float(one["std_j"]),
-        instruction=str(one["instruction"]),
+        classes=FrozenMapping({str(name): _real(count) for name, count in one["classes"].items()}),
+        issued=_real(one["issued"]),
+        energy_j=_real(one["energy_j"]),
+        std_j=_real(one["std_j"]),
+        instruction=_text(one["instruction"]),
         companions=bool(one["companions"]),
-        published_j=FrozenMapping({str(name): float(value) for name, value in one.get("published_j", {}).items()}),
+        published_j=FrozenMapping({str(name): _real(value) for name, value in one.get("published_j", {}).items()}),
     )
 
 
 def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
+    return math.nan if value is None else _real(value)
+
+
+def _real(value: Any) -> float:
+    """A finite number.  Raises TypeError, ValueError or OverflowError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{str(value)[:20]!r} is no number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:20]!r} is no text")
+    return value
 
 
 def _null(value: float) -> float | None:

@@ -61,6 +61,9 @@ up to 1 % under load, and leakage follows its fourth power where the terms have 
 LEAST_RANGE_K: Final = 3.0
 """Temperatures at rest that span less say nothing about how power at rest follows them [K]."""
 
+LEAST_LATENCY_S: Final = 1e-9
+"""A launch that is said to be shorter is no launch: one clock takes half of it [s]."""
+
 FEWEST_ROWS: Final = 12
 """Fewer runs cannot tell a body from its loop, from stalls and from constant power."""
 
@@ -88,12 +91,19 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
             f"{len(own)} runs of generated kernels on random data; instruction energies need {FEWEST_ROWS} of several "
             f"unroll factors and occupancies: `collect --campaign instructions`"
         )
+    short = next((row for row in own.rows if row.latency_s < LEAST_LATENCY_S), None)
+    if short is not None:
+        raise CalibrationError(
+            f"{short.source} row {short.row}: latency_s = {short.latency_s:g} is shorter than a clock; leave the row out"
+        )
     volt, voltage = _relative_voltage(own, gpu)
     clocks = own.column("sm_clock_mhz")
     clock, temperature = float(np.median(clocks)), own.column("temperature_c")
     reference_c = float(np.nanmedian(temperature)) if np.isfinite(temperature).any() else np.nan
     warmer = np.nan_to_num(temperature - reference_c)
     system = _system(own, gpu, volt**2, clocks / clock, warmer)
+    if not (system.excess_w > 0).any():
+        raise CalibrationError("no run of generated kernels draws more than the board at rest; check power_w and idle_before_w")
     values, scatter = _scattered(system)
     covariance, identified = _covariance(system, values, scatter)
     scale = np.array([1.0 if term in (CONSTANT, HEAT) else PICO for term in system.terms])
@@ -117,7 +127,7 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
 
 def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
     """Which rows the fit takes, shape (n,): random operands, more than one thread, and a voltage that is that of the others or known."""
-    blind = not np.isfinite(rows.column("voltage_v")).all() and gpu.voltage_v is None
+    blind = not np.isfinite(_read_voltage(rows)).all() and gpu.voltage_v is None
     return np.array([row.random and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_)
 
 
@@ -163,9 +173,15 @@ def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
     return rows.column("power_w") - base, np.hypot(power_std, std)
 
 
+def _read_voltage(rows: InstructionRows) -> Array:
+    """Core voltage of each row, shape (n,) [V]; nan where the board tells none, or zero, which some do instead."""
+    voltage = rows.column("voltage_v")
+    return np.where(voltage > 0, voltage, np.nan)
+
+
 def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float]:
     """Core voltage of each row relative to the median, shape (n,), and the median (nan where neither board nor table tells it)."""
-    voltage = rows.column("voltage_v")
+    voltage = _read_voltage(rows)
     if not np.isfinite(voltage).all():
         if gpu.voltage_v is None:
             return np.ones(len(rows)), np.nan

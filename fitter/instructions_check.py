@@ -21,7 +21,7 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Erro
     Runs of operands that are not random are not compared: energies hold for random ones.  Raises BundleError for a damaged section,
     CalibrationError where no row has its power at rest.
     """
-    energies = energies_from_section(bundle.instruction_energies)
+    energies = energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
     if energies is None:
         return [], ("the bundle has no instruction energies; runs of generated kernels are not compared",)
     own = rows.select(np.array([row.random and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))

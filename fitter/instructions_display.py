@@ -17,7 +17,7 @@ NOT_DECIDED: Final = " *"
 
 def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:
     """The instruction energies of a bundle, None where it has none.  Raises BundleError for a damaged section."""
-    return energies_from_section(bundle.instruction_energies)
+    return energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
 
 
 def instruction_lines(bundle: Bundle) -> list[str]:

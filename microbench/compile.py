@@ -11,7 +11,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,10 @@ WHEEL_FOLDERS: Final = ("cuda_nvcc/bin", "cu13/bin", "cuda_nvdisasm/bin")
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
 
-CACHE_FORMAT: Final = 1
+CACHE_FORMAT: Final = 2
+
+MOST_REASON: Final = 300
+"""Characters of what a program says of its failure that a message repeats."""
 
 _ENTRY: Final = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -85,8 +89,9 @@ def compile_kernels(
 ) -> CompiledModule:
     """One cubin of several kernels, inspected.
 
-    With `cache`, a folder, what was compiled before from the same text by the same programs is read back.  Raises
-    UnsupportedError for a kernel that the architecture cannot run, CompileError where the assembler refuses.
+    With `cache`, a folder, what was compiled before from the same text by the same programs is read back; what is there but torn,
+    changed or of another recipe is compiled anew.  Raises UnsupportedError for a kernel that the architecture cannot run,
+    CompileError where the assembler refuses or a kernel is not in what the programs give.
     """
     if level not in OPTIMISATION_LEVELS:
         raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
@@ -99,6 +104,12 @@ def compile_kernels(
     if cache is not None and (known := _read_cache(cache, key)) is not None:
         return known
     cubin, verbose = _assemble(text, architecture, level, toolchain)
+    entries = _inspect(cubin, verbose, toolchain)
+    if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:
+        raise CompileError(
+            f"{missing[0]} is not in what nvdisasm {toolchain.nvdisasm_version} and ptxas {toolchain.ptxas_version} say of the cubin for "
+            f"{architecture}; take both programs from the wheels: {INSTALL}"
+        )
     module = CompiledModule(
         architecture=architecture,
         level=level,
@@ -107,7 +118,7 @@ def compile_kernels(
         source_digest=source_digest,
         digest=hashlib.sha256(cubin).hexdigest(),
         cubin=cubin,
-        entries=_inspect(cubin, verbose, toolchain),
+        entries=entries,
     )
     if cache is not None:
         _write_cache(cache, key, module)
@@ -116,8 +127,8 @@ def compile_kernels(
 
 def disassemble(cubin: bytes, toolchain: Toolchain) -> str:
     """nvdisasm's text of a cubin.  Raises CompileError where it refuses."""
-    with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
-        file = Path(folder) / "module.cubin"
+    with _scratch() as folder:
+        file = folder / "module.cubin"
         file.write_bytes(cubin)
         return _run([str(toolchain.nvdisasm), "-c", str(file)], "nvdisasm refuses the cubin").stdout
 
@@ -149,12 +160,24 @@ def _version(program: Path) -> str:
 
 def _assemble(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
     """The cubin, and what the assembler says of each entry."""
-    with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
-        source, target = Path(folder) / "module.ptx", Path(folder) / "module.cubin"
+    with _scratch() as folder:
+        source, target = folder / "module.ptx", folder / "module.cubin"
         source.write_text(text, encoding="utf-8")
         command = [str(toolchain.ptxas), "-v", f"-{level}", f"-arch={architecture}", str(source), "-o", str(target)]
         done = _run(command, f"ptxas {toolchain.ptxas_version} refuses the kernels for {architecture}")
+        if not target.is_file():
+            raise CompileError(f"ptxas {toolchain.ptxas_version} ({toolchain.ptxas}) writes no cubin for {architecture}; {INSTALL}")
         return target.read_bytes(), done.stderr
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the programs' files that is gone afterwards."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise CompileError(f"temporary files cannot be written: {error.strerror or error}; make room or set TMPDIR") from error
 
 
 def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[InspectedEntry]:
@@ -176,6 +199,8 @@ def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
         if entry := _ENTRY.search(line):
             current = {"registers": 0, "spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0, "shared_bytes": 0}
             resources[entry[1]] = current
+        elif not resources:
+            continue  # of no entry
         elif frame := _FRAME.search(line):
             current |= {"stack_bytes": int(frame[1]), "spill_store_bytes": int(frame[2]), "spill_load_bytes": int(frame[3])}
             resources[next(reversed(resources))] = current
@@ -187,31 +212,43 @@ def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
 
 def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=TOOL_TIMEOUT_S, check=False)
     except OSError as error:
         raise CompileError(f"{failure}: {error.strerror or error}; {INSTALL}") from error
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{failure}: no answer within {TOOL_TIMEOUT_S:.0f} s") from error
+    if done.returncode < 0:
+        raise CompileError(f"{failure}: ended by signal {-done.returncode}; is there memory left?")
     if done.returncode != 0:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if "error" in line.lower() or "fatal" in line.lower()), said[0] if said else "no reason given")
-        raise CompileError(f"{failure}: {re.sub(r'^ptxas .*?, (?=line)', '', reason)}")
+        plain = "".join(letter if letter.isprintable() else "?" for letter in re.sub(r"^ptxas .*?, (?=line)", "", reason))
+        raise CompileError(f"{failure}: {plain[:MOST_REASON]}")
     return done
+
+
+def _seal(key: str, stored: Mapping[str, Any]) -> str:
+    """Digest of what is stored under a key: an entry that was changed, or that is another key's, does not match its own."""
+    return hashlib.sha256(f"{key} {json.dumps(stored)}".encode()).hexdigest()
 
 
 def _read_cache(cache: Path, key: str) -> CompiledModule | None:
     """What was compiled before; None where it is missing, torn or changed since."""
+    binary, described = cache / f"{key}.cubin", cache / f"{key}.json"
     try:
-        cubin = (cache / f"{key}.cubin").read_bytes()
-        stored: dict[str, Any] = json.loads((cache / f"{key}.json").read_text(encoding="utf-8"))
+        if not (binary.is_file() and described.is_file()):
+            return None  # a pipe would be waited for
+        cubin = binary.read_bytes()
+        stored: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+        if stored.pop("seal") != _seal(key, stored) or stored["digest"] != hashlib.sha256(cubin).hexdigest():
+            return None
         entries = {
             name: InspectedEntry(**{**entry, "body": FrozenMapping(entry["body"]), "whole": FrozenMapping(entry["whole"])})
             for name, entry in stored.pop("entries").items()
         }
-        module = CompiledModule(**stored, cubin=cubin, entries=FrozenMapping(entries))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return CompiledModule(**stored, cubin=cubin, entries=FrozenMapping(entries))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return module if hashlib.sha256(cubin).hexdigest() == module.digest else None
 
 
 def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
@@ -229,6 +266,6 @@ def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
                 name: {**asdict(entry), "body": dict(entry.body), "whole": dict(entry.whole)} for name, entry in module.entries.items()
             },
         }
-        write_whole(cache / f"{key}.json", json.dumps(stored).encode())
+        write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())
     except OSError as error:
         raise CompileError(f"the cache {cache} cannot be written: {error.strerror or error}; name another folder") from error

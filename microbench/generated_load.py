@@ -7,6 +7,7 @@ from typing import Final
 
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
+from estimator.specifications import near_match
 from estimator.workload import Operator
 from microbench.compile import CompiledModule, Toolchain, compile_kernels
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
@@ -175,6 +176,9 @@ def generated_loads(
             except InspectionError as error:
                 skipped[str(error)] = 1
                 continue
+            if reason := _lacks(kernel, group):
+                skipped[reason] = 1
+                continue
             for load in _launched(kernel, group, gpu, module, seed, skipped):
                 loads.setdefault(load.identity(), load)
     return tuple(loads.values()), skipped
@@ -185,13 +189,25 @@ def _chosen(group: LoadGroup) -> list[Kernel]:
     every = (*KERNELS, *SWEEP)
     for pattern in (*group.kernels, *group.without):
         if not any(fnmatchcase(kernel.name, pattern) for kernel in every):
-            raise UnsupportedError(f"no generated kernel is named {pattern!r}; microbench.families lists {len(every)}")
+            close = near_match(pattern.lower(), dict.fromkeys(name for kernel in every for name in (kernel.name, f"{kernel.family}*")))
+            raise UnsupportedError(
+                f"no generated kernel is named {pattern!r}{close}; docs/microbenchmarks.md lists the families, 'ffma*' takes all of one"
+            )
     return [
         kernel
         for kernel in every
         if any(fnmatchcase(kernel.name, pattern) for pattern in group.kernels)
         and not any(fnmatchcase(kernel.name, pattern) for pattern in group.without)
     ]
+
+
+def _lacks(kernel: Kernel, group: LoadGroup) -> str:
+    """Why a kernel runs in no way that its group asks for; empty where it runs in one."""
+    if group.pattern not in kernel.patterns:
+        return f"{kernel.name} has no operands that are {group.pattern}; it has: {', '.join(kernel.patterns)}"
+    if not any(mode in kernel.modes for mode in group.modes):
+        return f"{kernel.name} is not launched as {' or '.join(group.modes)}; it is as {', '.join(kernel.modes)}"
+    return ""
 
 
 def _launched(
@@ -201,7 +217,7 @@ def _launched(
     entry = module.entries[kernel.name]
     loads = []
     for mode in group.modes:
-        if mode not in kernel.modes or group.pattern not in kernel.patterns:
+        if mode not in kernel.modes:
             continue
         try:
             launches = plan_launches(kernel, gpu, entry, _mode(mode), iterations=1, pattern=_pattern(group.pattern), seed=seed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collector.commands.options import asked_clocks, duration_s, meter_arguments, one_board, perhaps_recorded, require_dataset_packages
-from collector.commands.output import note, say
+from collector.commands.output import check_outputs, note, say
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
@@ -49,6 +49,7 @@ def measure_campaign(
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     spec = load_campaign(campaign)
     chosen = _families(families)
+    check_outputs((record, out) if record is not None else (), (sensor,))
     with open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened, perhaps_recorded(opened, record) as bench:
         if not quiet:
             for line in bench.notes:

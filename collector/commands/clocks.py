@@ -7,7 +7,7 @@ from collector.commands.output import note, say
 from estimator.command_line import DONE, FAILED
 
 
-@click.group("clocks", context_settings=CONTEXT)
+@click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
 def clocks_command() -> None:
     """SM clocks that are held, and those that a dead process left held."""
 
@@ -27,8 +27,8 @@ def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     restored = [uuid for uuid, reason in outcome if not reason]
     if as_json:
         say({"restored": restored, "failed": failed})
-    else:
-        say([f"{uuid}: SM clock given back" for uuid in restored] or ["no clock was left held"] if not failed else [])
+    elif restored or not failed:
+        say([f"{uuid}: SM clock given back" for uuid in restored] or ["no clock was left held"])
     for uuid, reason in failed.items():
         note(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from collector.commands.options import CONTEXT, gpu_option, meter_option, output_options, record_option
+from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
 from estimator.command_line import DONE, OutputFile, run_command
@@ -71,4 +72,5 @@ def collect_command(context: click.Context, /, **options: Any) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """Exit status of `collect` with these arguments."""
-    return run_command(collect_command, arguments, "collect", (CollectorError, EstimatorError))
+    with stoppable():
+        return run_command(collect_command, arguments, "collect", (CollectorError, EstimatorError))

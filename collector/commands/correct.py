@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
-from collector.commands.output import note, say
-from collector.errors import CollectorError
+from collector.commands.output import check_outputs, note, say
+from collector.errors import CollectorError, SensorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
 
 if TYPE_CHECKING:
     from collector.recording_correction import CorrectedRecording
 
 FOLD_AUTO: Final = "auto"
-DOUBTS: Final = ("averaging", "update_period_s", "profile", "readings", "load")
+DOUBTS: Final = ("averaging", "update_period_s", "profile", "readings", "gaps", "load")
 """Notes under which the result holds with a warning."""
 
 
@@ -69,7 +69,6 @@ def correct_command(
     the sensor's averaging is taken out as far as the readings allow, and the energy is that of the recording.
     """
     require_dataset_packages()
-    from collector.correction import check_plausible
     from collector.correction_display import correction_lines, trace_csv
     from collector.correction_report import correction_html
     from collector.recording_correction import correct_recording
@@ -77,12 +76,13 @@ def correct_command(
     from collector.sensor.calibration import load_calibration
 
     period = fold_of(fold)
-    for path in (out, report):
-        _check_writable(path)
+    check_outputs((out, report), (readings, sensor, load))
     calibration = load_calibration(sensor)
-    check_plausible(calibration, str(sensor))
     run = read_run(readings, load, column=column, board=board)
-    found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
+    try:
+        found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
+    except SensorError as error:
+        raise SensorError(f"{readings}: {error}") from error
     if out is not None:
         _write(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:
@@ -95,23 +95,17 @@ def correct_command(
             write_pictures(pictures, page)
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
-    say(document if as_json else correction_lines(found, out, report))
-    return _status(found, quiet)
+    say(document if as_json else correction_lines(found, out, report, run.remarks))
+    return _status(found, run.remarks["readings"] if run.left_out else "", quiet)
 
 
-def _status(found: "CorrectedRecording", quiet: bool) -> int:
-    """Exit status, and a line for every doubt."""
-    doubts = [key for key in DOUBTS if key in found.notes]
+def _status(found: "CorrectedRecording", left_out: str, quiet: bool) -> int:
+    """Exit status, and a line for every doubt; `left_out` says which rows were not used, if any."""
+    doubts = [text for text in (left_out, *(found.notes.get(key, "") for key in DOUBTS)) if text]
     if not quiet:
-        for key in doubts:
-            note(f"warning: {found.notes[key]}")
+        for text in doubts:
+            note(f"warning: {text}")
     return DONE_WITH_WARNINGS if doubts else DONE
-
-
-def _check_writable(path: Path | None) -> None:
-    """Raises CollectorError where a file could not be written, before any work is done."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise CollectorError(f"{path}: cannot be written; name a file in a folder that is there")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands of `collect` share, and what their words mean."""
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 DATASET_PACKAGES: Final = ("pyarrow",)
 SIMULATED_METER: Final = "sim"
+
+
+class FiniteRange(click.FloatRange):
+    """A number within limits; unlike click's own range it takes no nan and no infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number.  Raises BadParameter."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
 
 
 gpu_option = click.option(
@@ -79,7 +91,7 @@ def perhaps_recorded(bench: "Bench", path: Path | None) -> Iterator["Bench"]:
 def one_board(word: str) -> str:
     """The word for one board.  Raises CollectorError for several."""
     if "," in word or word.strip().lower() == "all":
-        raise CollectorError(f"--gpu {word!r} names several boards; a campaign measures one at a time: run one command for each")
+        raise CollectorError(f"--gpu {word!r} names several boards; they are measured one at a time: run one command for each")
     return word.strip()
 
 

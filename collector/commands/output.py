@@ -1,6 +1,7 @@
 """How a command of `collect` speaks: results on stdout, everything else on stderr."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from estimator.whole_file import write_whole
 
 def say(result: Any) -> None:
     """Lines, or one JSON document, on stdout."""
-    if isinstance(result, list) and all(isinstance(line, str) for line in result):
+    if isinstance(result, list) and result and all(isinstance(line, str) for line in result):
         click.echo("\n".join(result))
     else:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
@@ -24,6 +25,23 @@ def write_document(path: Path, document: Any) -> None:
         write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise CollectorError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that is there") from error
+
+
+def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
+    """Raises CollectorError, before any work is done, where a file could not be written, or would replace an input or another output."""
+    read = {path.resolve() for path in inputs if path is not None}
+    named: set[Path] = set()
+    for path in outputs:
+        if path is None:
+            continue
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise CollectorError(f"{path}: cannot be written; name a file in a folder that is there")
+        place = path.resolve()
+        if place in read:
+            raise CollectorError(f"{path}: is what this command reads; name another file to write")
+        if place in named:
+            raise CollectorError(f"{path}: is named for two outputs; name a file for each")
+        named.add(place)
 
 
 def note(line: str) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, duration_s, output_options, require_dataset_packages
-from collector.commands.output import note, say
+from collector.commands.options import CONTEXT, FiniteRange, duration_s, output_options, require_dataset_packages
+from collector.commands.output import check_outputs, note, say
 from collector.errors import CollectorError, DeviceError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
 from estimator.entry import INTERRUPTED
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_LOG: Final = "pmd.csv"
 RECORDING_SUFFIX: Final = ".pmd"
 NS_PER_S: Final = 1e9
+LATEST_START_S: Final = 9e9
+"""Times are 64-bit nanoseconds, which end 292 years after 1970."""
 TICKS_PER_S_PER_MS: Final = 1e3
 PLAUSIBLE_TICK_RATE: Final = (2.9e6, 3.1e6)
 """Ticks per second that a PMD-USB's clock of nominally 3 MHz can have."""
@@ -42,7 +44,7 @@ _time_option = click.option(
 )
 
 
-@click.group("pmd", context_settings=CONTEXT)
+@click.group("pmd", context_settings=CONTEXT, no_args_is_help=False)
 def pmd_command() -> None:
     """ElmorLabs PMD, an external power meter in a board's supply lines."""
 
@@ -54,7 +56,7 @@ def pmd_command() -> None:
 @_zero_option
 @_time_option
 @click.option("--start", type=float, metavar="SECONDS", help="Time of the first packet, for a recording without stamps.")
-@click.option("--tick-rate", type=click.FloatRange(*PLAUSIBLE_TICK_RATE), metavar="HZ", help="Rate of the meter's clock, if known.")
+@click.option("--tick-rate", type=FiniteRange(*PLAUSIBLE_TICK_RATE), metavar="HZ", help="Rate of the meter's clock, if known.")
 @click.option(
     "--load", type=click.Path(path_type=Path), metavar="L.csv", help="Load stamps t_s,level: the clock's rate is fitted to their edges."
 )
@@ -87,12 +89,13 @@ def decode_command(
     from collector.pmd.recording import scan_recording
     from collector.pmd.recording_files import read_recording
 
-    if start is not None and not math.isfinite(start):
+    if start is not None and not abs(start) <= LATEST_START_S:
         raise click.BadParameter(f"{start} is no time", param_hint="--start")
     if load is not None and (tick_rate is not None or start is None):
         raise click.UsageError("--load needs --start, the first packet's time in its time base, and no --tick-rate")
     if start is not None and time_base != "first":
         raise click.UsageError("--start says what t_s counts from; leave --time out")
+    check_outputs((out,), (file, zero, load))
     recording = read_recording(file, int(baud) if baud else None)
     known = straight_tie("given", tick_rate / TICKS_PER_S_PER_MS, math.nan) if tick_rate is not None else None
     if load is not None and start is not None:
@@ -148,7 +151,8 @@ def log_command(
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
     raw = out.with_suffix(RECORDING_SUFFIX)
-    _check_free(out, raw, fresh)
+    check_outputs((out,), (zero,))
+    _check_free(out, raw, zero, fresh)
     with _stop_request() as stop, open_meter(port) as meter:
         chosen_rails(meter.identity.model, _names(rails))  # a wrong word is better found before an hour's recording
         zero_currents(meter.identity.model, zero)
@@ -172,11 +176,11 @@ def log_command(
 @click.option(
     "--power", type=click.Path(path_type=Path), metavar="P.csv", help="Power to measure, t_s,power_w, repeated; else a square wave."
 )
-@click.option("--low", type=click.FloatRange(0.0, 2000.0), default=60.0, show_default=True, help="Square wave: lower power [W].")
-@click.option("--high", type=click.FloatRange(0.0, 2000.0), default=250.0, show_default=True, help="Square wave: upper power [W].")
-@click.option("--period", type=click.FloatRange(1e-3, 3600.0), default=0.2, show_default=True, help="Square wave: period [s].")
+@click.option("--low", type=FiniteRange(0.0, 2000.0), default=60.0, show_default=True, help="Square wave: lower power [W].")
+@click.option("--high", type=FiniteRange(0.0, 2000.0), default=250.0, show_default=True, help="Square wave: upper power [W].")
+@click.option("--period", type=FiniteRange(1e-3, 3600.0), default=0.2, show_default=True, help="Square wave: period [s].")
 @click.option(
-    "--duty", type=click.FloatRange(0.0, 1.0), default=0.5, show_default=True, help="Square wave: share of the period at the upper power."
+    "--duty", type=FiniteRange(0.0, 1.0), default=0.5, show_default=True, help="Square wave: share of the period at the upper power."
 )
 @click.option(
     "--fault", "faults", multiple=True, metavar="KIND@S[:AMOUNT]", help="lost, doubled, garbled (bytes), hole, stall (s), silence, unplug."
@@ -184,9 +188,7 @@ def log_command(
 @click.option(
     "--streaming-at", type=click.Choice(["115200", "460800", "921600"]), help="Begin as a meter that a dead session left streaming."
 )
-@click.option(
-    "--clock-error", type=click.FloatRange(-5000.0, 5000.0), default=0.0, show_default=True, help="Error of the meter's clock [ppm]."
-)
+@click.option("--clock-error", type=FiniteRange(-5000.0, 5000.0), default=0.0, show_default=True, help="Error of the meter's clock [ppm].")
 @click.option("--firmware", type=click.IntRange(1, 255), default=6, show_default=True, help="Firmware version that it states.")
 @click.option("--duration", default="", metavar="TIME", help="Vanish after this long: 90s, 30m; without it at Ctrl-C or SIGTERM.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Noise and places of faults.")
@@ -285,12 +287,12 @@ def _names(rails: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in rails.split(",") if name.strip())
 
 
-def _check_free(out: Path, raw: Path, fresh: bool) -> None:
+def _check_free(out: Path, raw: Path, zero: Path | None, fresh: bool) -> None:
     """Raises CollectorError where a recording cannot go to `out`."""
     if out == raw:
         raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv or .parquet")
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise CollectorError(f"{out}: cannot be written; name a file in a folder that is there")
+    if zero is not None and zero.resolve() == raw.resolve():
+        raise CollectorError(f"{raw}: is the recording given to --zero; name another --out")
     there = next((path for path in (out, raw) if path.exists()), None)
     if there is not None and not fresh:
         raise CollectorError(f"{there} exists; --fresh replaces it, --out names another file")

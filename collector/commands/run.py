@@ -16,7 +16,7 @@ from collector.commands.options import (
     output_options,
     seed_option,
 )
-from collector.commands.output import note, say, write_document
+from collector.commands.output import check_outputs, note, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import ProgramError
 from estimator.command_line import OutputFile
@@ -64,6 +64,7 @@ def run_command(
     from collector.program_display import run_document, run_lines
     from collector.sampling import Sampler
 
+    check_outputs((out,), (sensor,))
     runs: list[tuple[float | None, ProgramRun]] = []
     with (
         stoppable(),

@@ -1,6 +1,5 @@
 """`collect sensor`: characterise a power sensor on a board, or from a recording."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from click.core import ParameterSource
 
 from collector.commands.options import (
     CONTEXT,
+    FiniteRange,
     asked_clocks,
     duration_s,
     gpu_option,
@@ -17,10 +17,12 @@ from collector.commands.options import (
     meter_option,
     one_board,
     output_options,
+    perhaps_recorded,
+    record_option,
     require_dataset_packages,
     seed_option,
 )
-from collector.commands.output import note, say
+from collector.commands.output import check_outputs, note, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
@@ -29,16 +31,17 @@ if TYPE_CHECKING:
     from collector.sensor.calibration import SensorCalibration
     from collector.sensor.characterisation import CharacterisationGoal
 
+REPLAYED, UUID_MARK = "replay:", "GPU-"
 RECORDED_ONLY = ("load", "reference", "column")
-LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest")
+LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest", "record")
 
 
 @click.command("sensor", context_settings=CONTEXT)
 @gpu_option
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
 @meter_option
-@click.option("--window-std-ms", type=click.FloatRange(min=0, min_open=True), help="Run loads until the window's standard error is this.")
-@click.option("--gain-std", type=click.FloatRange(min=0, min_open=True), help="Run loads until the gain's standard error is this.")
+@click.option("--window-std-ms", type=FiniteRange(min=0, min_open=True), help="Run loads until the window's standard error is this.")
+@click.option("--gain-std", type=FiniteRange(min=0, min_open=True), help="Run loads until the gain's standard error is this.")
 @click.option("--longest", default="3m", show_default=True, metavar="TIME", help="Stop after loads of this length: 90s, 3m.")
 @click.option("--readings", type=click.Path(path_type=Path), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
 @click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
@@ -47,6 +50,7 @@ LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest")
 @click.option("--out", type=OutputFile(), metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
 @click.option("--pictures", type=OutputFile(), metavar="FOLDER", help="Write the charts as PNG files.")
+@record_option
 @seed_option
 @output_options
 @click.pass_context
@@ -65,6 +69,7 @@ def sensor_command(
     out: Path | None,
     report: Path | None,
     pictures: Path | None,
+    record: Path | None,
     seed: int,
     as_json: bool,
     quiet: bool,
@@ -77,20 +82,20 @@ def sensor_command(
     several.  What cannot be told is null, with the reason and the run that would tell under notes.
     """
     _check_options(context, recorded=readings is not None)
-    for path in (out, report):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise CollectorError(f"{path}: cannot be written; name a file in a folder that is there")
+    check_outputs((out, report, record), (readings, load, reference))
     if readings is not None:
         board = gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
-        calibration, page = _recorded(readings, load, reference, column, board)
+        calibration, left_out, page = _recorded(readings, load, reference, column, board)
         open_question = load is None and reference is None and calibration.update_period_s is not None
     else:
         from collector.sensor.characterisation import CharacterisationGoal
 
+        if gain_std is not None and not pmd and not gpu.strip().startswith(REPLAYED):
+            raise click.UsageError("--gain-std needs --pmd: without a meter the gain cannot be told", context)
         window_std_s = None if window_std_ms is None else window_std_ms * 1e-3
         goal = CharacterisationGoal(window_std_s=window_std_s, gain_std=gain_std, longest_s=duration_s(longest, "--longest"))
-        calibration, runs, page = _measured(gpu, freq, pmd, seed, goal)
-        open_question = False
+        calibration, runs, page = _measured(gpu, freq, pmd, seed, goal, record)
+        open_question, left_out = False, 0
         if verbose and not quiet:
             for run in runs:
                 note(run)
@@ -101,7 +106,10 @@ def sensor_command(
 
         write_pictures(pictures, page())
     _written(calibration, out, as_json)
-    return DONE if calibration.averaging != "undetermined" or open_question else DONE_WITH_WARNINGS
+    if left_out and not quiet:
+        note(f"warning: {calibration.notes['readings']}")
+    told = calibration.averaging != "undetermined" or open_question
+    return DONE if told and not left_out else DONE_WITH_WARNINGS
 
 
 def _check_options(context: click.Context, *, recorded: bool) -> None:
@@ -115,15 +123,15 @@ def _check_options(context: click.Context, *, recorded: bool) -> None:
 
 def _recorded(
     readings: Path, load: Path | None, reference: Path | None, column: str | None, board: str | None
-) -> "tuple[SensorCalibration, Callable[[], str]]":
-    """The sensor behind a recording, and what makes a page of it."""
+) -> "tuple[SensorCalibration, int, Callable[[], str]]":
+    """The sensor behind a recording, how many of its rows were left out, and what makes a page of it."""
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
     from collector.sensor.report import sensor_html
 
     run = read_run(readings, load, reference, column, board)
-    record = SensorRecord(
+    polled = SensorRecord(
         time_s=run.time_s,
         power_w=run.power_w,
         load=run.load,
@@ -131,13 +139,14 @@ def _recorded(
         meter_w=run.meter_w,
         meter_rate_std=run.meter_rate_std,
     )
-    name = SensorName(gpu_uuid=run.board, driver="", sensor="log", field=run.column)
-    found = identify_sensor(record, name, run.remarks)
-    return found.calibration, lambda: sensor_html(f"{readings.name}: power sensor", found.calibration, record, found.updates)
+    name = SensorName(gpu_uuid=run.board if run.board.upper().startswith(UUID_MARK) else "", driver="", sensor="log", field=run.column)
+    found = identify_sensor(polled, name, run.remarks)
+    title = f"{readings.name}: power sensor"
+    return found.calibration, run.left_out, lambda: sensor_html(title, found.calibration, polled, found.updates)
 
 
 def _measured(
-    gpu: str, freq: str, pmd: str, seed: int, goal: "CharacterisationGoal"
+    gpu: str, freq: str, pmd: str, seed: int, goal: "CharacterisationGoal", record: Path | None
 ) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
     """The sensor of a board, the loads that were run, and what makes a page of it."""
     from collector.bench import open_bench
@@ -146,7 +155,12 @@ def _measured(
     from collector.sensor.characterisation import characterise_sensor
     from collector.sensor.report import sensor_html
 
-    with open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as bench, held_clock(bench.gpu) as hold, stoppable():
+    with (
+        stoppable(),
+        open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened,
+        perhaps_recorded(opened, record) as bench,
+        held_clock(bench.gpu) as hold,
+    ):
         clocks = asked_clocks(freq, bench.gpu, "--freq")
         if len(clocks) != 1:
             raise CollectorError(f"--freq {freq!r} names {len(clocks)} clocks; give one, or current")
@@ -162,7 +176,7 @@ def _written(calibration: "SensorCalibration", out: Path | None, as_json: bool) 
 
     document = calibration.document()
     if out is not None:
-        _write(out, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+        write_document(out, document)
     say(document if as_json else sensor_lines(calibration))
 
 

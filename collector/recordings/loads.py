@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.recordings.readings import TIME
+from collector.recordings.readings import TIME, only_place
 from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns
 from collector.sensor.load import LoadStamps
 from estimator.quantities import Array
@@ -15,6 +15,8 @@ LEVEL: Final = "level"
 PAIRED: Final = "timestamp"
 """A log of GPU_Power_Benchmark: every edge twice, in microseconds since 1970, the load runs between the 1st and the 2nd."""
 US_PER_S: Final = 1e6
+PAIR_US: Final = 100.0
+"""The two stamps of an edge are taken one after the other."""
 MOST_EDGES: Final = 1_000_000
 
 
@@ -27,9 +29,9 @@ def read_load(path: Path) -> LoadStamps:
     log = open_log(path)
     bare = [name.lower() for name in log.names]
     if TIME in bare and LEVEL in bare:
-        time, level = _columns(log, [bare.index(TIME), bare.index(LEVEL)])
+        time, level = _columns(log, [only_place(TIME, bare, log), only_place(LEVEL, bare, log)])
     elif bare == [PAIRED]:
-        time = _columns(log, [0])[0][::2] / US_PER_S
+        time = _paired(_columns(log, [0])[0], log)
         level = np.where(np.arange(len(time)) % 2 == 0, 1.0, 0.0)
     else:
         raise SensorError(f"{path}: needs the columns {TIME},{LEVEL}; found: {', '.join(bare[:12])}")
@@ -39,8 +41,22 @@ def read_load(path: Path) -> LoadStamps:
 def _columns(log: LogFile, wanted: list[int]) -> list[Array]:
     parts = [[numbers(column) for column in columns] for columns in read_columns(log, wanted)]
     columns = [np.concatenate([part[place] for part in parts]) if parts else np.empty(0) for place in range(len(wanted))]
-    good = np.all([np.isfinite(column) for column in columns], axis=0)
-    return [column[good] for column in columns]
+    bad = np.flatnonzero(~np.all([np.isfinite(column) for column in columns], axis=0))
+    if len(bad):
+        names = ",".join(log.names[index] for index in wanted)
+        raise SensorError(f"{log.path}: row {bad[0] + 2} has no figure under {names}; an edge that is missing would turn the load round")
+    return columns
+
+
+def _paired(stamp_us: Array, log: LogFile) -> Array:
+    """Edges [s] from stamps [µs] each of which is there twice.  Raises SensorError where they are not."""
+    if len(stamp_us) % 2 and not log.complete:
+        stamp_us = stamp_us[:-1]
+    first, second = stamp_us[::2], stamp_us[1::2]
+    if len(first) != len(second) or not np.all(np.abs(second - first) <= PAIR_US):
+        raise SensorError(f"{log.path}: a column {PAIRED} has every edge twice, in microseconds; other edges go under {TIME},{LEVEL}")
+    edges: Array = first / US_PER_S
+    return edges
 
 
 def stamps_of_levels(time_s: Array, level: Array, where: str = "load") -> LoadStamps:

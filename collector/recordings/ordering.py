@@ -17,16 +17,24 @@ MILLI_STEP_S: Final = 3.0
 MICRO_STEP: Final = 500.0
 """Median distances of stamps beyond which they are no seconds but milliseconds, or microseconds."""
 LEAST_STEP_S: Final = 1e-6
+MOST_LEFT_OUT: Final = 0.5
+"""A file most of whose rows run backwards in time is not in order at all."""
+LEAST_POWER_W: Final = -10.0
+"""Median reading below which figures are no power; offsets of sensors and meters reach a few watts below zero."""
 MOST_POWER_W: Final = 5000.0
 """Median reading beyond which power is not in watts; the largest module draws 2.7 kW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """Rows in order: time [s] strictly ascending, power [W] finite, shape (n,), and remarks on what was put right."""
+    """Rows in order: time [s] strictly ascending, power [W] finite, shape (n,), and remarks on what was put right.
+
+    `left_out` rows have no time or no power, or a time before that of an earlier row.
+    """
 
     time_s: Array
     power_w: Array
+    left_out: int
     remarks: tuple[str, ...]
 
 
@@ -36,7 +44,7 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     Rows without a number are left out; jumps of a local clock to or from summer time are undone; rows whose time lies
     before that of an earlier row are left out; of equal stamps the last row stays.
 
-    Raises SensorError for nothing left, and for stamps or powers in another unit.
+    Raises SensorError for nothing left, for rows in no order, and for stamps or powers in another unit.
     """
     finite = np.isfinite(time_s) & np.isfinite(power_w)
     remarks = []
@@ -53,11 +61,15 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     forward = time_s >= highest
     if not np.all(forward):
         remarks.append(f"{np.count_nonzero(~forward)} rows left out: their time lies before that of an earlier row")
+    if np.count_nonzero(~forward) > MOST_LEFT_OUT * len(forward):
+        backwards = f"{np.count_nonzero(~forward)} of {len(forward)} rows"
+        raise SensorError(f"{where}: t_s of {backwards} lies before that of an earlier row; give the rows in the order of time")
+    left_out = int(np.count_nonzero(~finite) + np.count_nonzero(~forward))
     time_s, power_w = time_s[forward], power_w[forward]
     last = np.append(time_s[1:] > time_s[:-1], True)
     time_s, power_w = time_s[last], power_w[last]
     check_units(time_s, power_w, where)
-    return Ordered(time_s=time_s, power_w=power_w, remarks=tuple(remarks))
+    return Ordered(time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(remarks))
 
 
 def check_units(time_s: Array, power_w: Array, where: str) -> None:
@@ -71,6 +83,8 @@ def check_units(time_s: Array, power_w: Array, where: str) -> None:
     level = float(np.median(np.abs(power_w)))
     if level > MOST_POWER_W:
         raise SensorError(f"{where}: a median power of {level:.4g} looks like milliwatts; give power in watts")
+    if float(np.median(power_w)) < LEAST_POWER_W:
+        raise SensorError(f"{where}: a median power of {float(np.median(power_w)):.4g} W is below zero; turn the meter's or the log's sign")
 
 
 def _without_jumps(time_s: Array) -> tuple[Array, int]:

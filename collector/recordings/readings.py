@@ -27,7 +27,8 @@ class RecordedReadings:
     """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
 
     `column` is the log's column, `board` what names the board in it ("" where nothing does).  `local_time` says that
-    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `remarks` say what was put right.
+    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `remarks` say what was put right;
+    `left_out` rows could not be used.
     """
 
     time_s: Array
@@ -35,6 +36,7 @@ class RecordedReadings:
     column: str
     board: str
     local_time: bool
+    left_out: int
     remarks: tuple[str, ...]
 
 
@@ -46,6 +48,8 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
     log = open_log(path)
     bare = [bare_name(name) for name in log.names]
     if TIME in bare:
+        if board is not None:
+            raise SensorError(f"{path}: names no boards, so that --gpu {board} cannot be chosen; leave --gpu out")
         return _plain(log, bare, column)
     if is_nvidia_smi(log.names):
         return _nvidia_smi(log, column, board)
@@ -58,9 +62,24 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
     wanted = bare_name(column) if column is not None else POWER
     if wanted not in bare:
         raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {', '.join(bare[:12])}")
-    time, power = gathered(log, [bare.index(TIME), bare.index(wanted)])
+    time, power = gathered(log, [bare.index(TIME), only_place(wanted, bare, log)])
     rows = ordered(time, power, str(log.path), local_time=False)
-    return RecordedReadings(time_s=rows.time_s, power_w=rows.power_w, column=wanted, board="", local_time=False, remarks=rows.remarks)
+    return RecordedReadings(
+        time_s=rows.time_s,
+        power_w=rows.power_w,
+        column=wanted,
+        board="",
+        local_time=False,
+        left_out=rows.left_out,
+        remarks=rows.remarks,
+    )
+
+
+def only_place(name: str, names: Sequence[str], log: LogFile) -> int:
+    """Where a column stands.  Raises SensorError where two have its name."""
+    if names.count(name) > 1:
+        raise SensorError(f"{log.path}: {names.count(name)} columns are named {name}; keep one")
+    return names.index(name)
 
 
 def gathered(log: LogFile, wanted: Sequence[int]) -> list[Array]:
@@ -75,6 +94,10 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     bare = [bare_name(name) for name in log.names]
     powers = power_columns(log.names, column, str(log.path))
     boards = board_column(log.names)
+    if board is not None and boards is None:
+        raise SensorError(
+            f"{log.path}: names no boards, so that --gpu {board} cannot be chosen; log with --query-gpu=index,… or leave it out"
+        )
     wanted = [bare.index("timestamp"), *powers] + ([boards] if boards is not None else [])
     times, figures, names = [], [], []
     for columns in read_columns(log, wanted):
@@ -102,7 +125,13 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     return RecordedReadings(
-        time_s=rows.time_s, power_w=rows.power_w, column=bare[powers[place]], board=chosen, local_time=True, remarks=remarks
+        time_s=rows.time_s,
+        power_w=rows.power_w,
+        column=bare[powers[place]],
+        board=chosen,
+        local_time=True,
+        left_out=rows.left_out,
+        remarks=remarks,
     )
 
 

@@ -28,7 +28,7 @@ class RecordedRun:
     """Polls `time_s`, `power_w` (n,) [s after the first poll, W]; load and meter where they were given, in the same time.
 
     `origin_s` is the first poll's own stamp, its zone put right [s].  `column` and `board` say what the readings are;
-    `remarks` what was put right, by what it concerns.
+    `remarks` what was put right, by what it concerns; `left_out` of the readings' rows could not be used.
     """
 
     time_s: Array
@@ -41,6 +41,7 @@ class RecordedRun:
     meter_w: Array | None
     meter_rate_std: float
     remarks: dict[str, str]
+    left_out: int
 
 
 def read_run(
@@ -81,6 +82,7 @@ def read_run(
         meter_w=meter_w,
         meter_rate_std=rate_std,
         remarks=remarks,
+        left_out=polled.left_out,
     )
 
 

@@ -201,6 +201,8 @@ class PlayedRunner:
 @contextmanager
 def open_recording(path: Path) -> Iterator[tuple[Recording, Player]]:
     """A recording, ready to answer.  Raises DeviceError for a file that is none, is damaged or of a newer format."""
+    if path == Path():
+        raise DeviceError("--gpu replay: names no file; give replay:FILE, a recording made with --record FILE")
     try:
         raw = path.open("rb")
     except OSError as error:

@@ -178,6 +178,8 @@ def recorded_bench(bench: Bench, path: Path) -> Iterator[Bench]:
     The file appears whole at the end, also of a run that failed or was interrupted; until then it lies beside.
     Raises CollectorError for a path that cannot be written.
     """
+    if path.is_dir():
+        raise CollectorError(f"{path}: cannot be written (Is a directory); name a file in a folder that is there")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         raw = beside.open("wb")

@@ -1,6 +1,7 @@
 """What is known of one power sensor, as a value and as JSON."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,6 +12,27 @@ from estimator.frozen import FrozenMapping
 
 AVERAGING_KINDS: Final = ("boxcar", "low-pass", "trailing-mean", "none", "undetermined")
 TRANSIENTS: Final = ("instant", "ramp", "lagged", "logarithmic")
+
+PLAUSIBLE: Final = {
+    "update_period_s": (1e-3, 10.0),
+    "update_jitter_s": (0.0, 10.0),
+    "window_s": (0.0, 10.0),
+    "window_std_s": (0.0, 10.0),
+    "tau_s": (0.0, 10.0),
+    "delay_s": (-5.0, 5.0),
+    "delay_std_s": (0.0, 5.0),
+    "rise_time_s": (0.0, 600.0),
+    "settle_s": (0.0, 600.0),
+    "gain": (0.1, 10.0),
+    "gain_std": (0.0, 10.0),
+    "offset_w": (-1e3, 1e3),
+    "offset_std_w": (0.0, 1e4),
+    "gain_offset_correlation": (-1.0, 1.0),
+    "reading_noise_w": (0.0, 1e3),
+    "resolution_w": (0.0, 1e3),
+    "n_updates": (0, 1e12),
+}
+"""Limits beyond which a figure of a calibration belongs to no power sensor: far outside all that was measured."""
 
 NO_METER: Final = "needs an external meter: without one, gain and offset cannot be told from the load's own power"
 
@@ -90,8 +112,8 @@ def calibration_from_document(document: Mapping[str, Any], where: str = "sensor 
         number = values.get(key)
         if item.type != (float | None) or number is None:
             continue
-        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < float("inf"):
-            raise SensorError(f"{where}: {key} = {number!r} must be a finite number or null")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
+            raise SensorError(f"{where}: {key} = {number!r:.40} must be a finite number or null")
         values[key] = float(number)
     for key in ("update_period_s", "gain"):
         if values.get(key) is not None and values[key] <= 0:
@@ -110,8 +132,20 @@ def calibration_from_document(document: Mapping[str, Any], where: str = "sensor 
     return SensorCalibration(**values)
 
 
+def check_plausible(calibration: SensorCalibration, where: str) -> None:
+    """Raises SensorError, naming `where` and the key, for a figure that no power sensor has."""
+    for key, (low, high) in PLAUSIBLE.items():
+        value = getattr(calibration, key)
+        if value is not None and not low <= value <= high:
+            shown = f"{value:g}" if abs(value) <= sys.float_info.max else f"a number of {len(str(value))} digits"
+            raise SensorError(f"{where}: {key} = {shown} is no power sensor's; {low:g} to {high:g} is what one can have")
+
+
 def load_calibration(path: Path) -> SensorCalibration:
-    """A calibration from a JSON file, whatever board it is of.  Raises SensorError for a file that cannot be read or is none."""
+    """A calibration from a JSON file, whatever board it is of.
+
+    Raises SensorError for a file that cannot be read, is none, or has a figure that no power sensor has.
+    """
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
@@ -120,7 +154,9 @@ def load_calibration(path: Path) -> SensorCalibration:
         raise SensorError(f"{path}: no JSON document ({error})") from error
     if not isinstance(document, Mapping):
         raise SensorError(f"{path}: no sensor calibration; `collect sensor --out {path}` makes one")
-    return calibration_from_document(document, str(path))
+    calibration = calibration_from_document(document, str(path))
+    check_plausible(calibration, str(path))
+    return calibration
 
 
 def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibration:
@@ -130,6 +166,11 @@ def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibratio
     change what a sensor does.
     """
     calibration = load_calibration(path)
+    if not calibration.gpu_uuid or not calibration.driver:
+        raise SensorError(
+            f"{path}: names no board and driver, as it comes from a recording; characterise board {gpu_uuid} with `collect sensor`, "
+            f"or write its gpu_uuid and driver ({driver}) into the file"
+        )
     for name, mine, theirs in (("board", gpu_uuid, calibration.gpu_uuid), ("driver", driver, calibration.driver)):
         if mine != theirs:
             raise SensorError(f"{path}: for {name} {theirs}, this is {name} {mine}; characterise this one with `collect sensor`")

@@ -226,6 +226,11 @@ def test_the_shipped_campaign_is_planned_for_boards_that_can_run_it(toolchain: T
         ({"kernels": ["ffma*"], "pattern": "ones"}, r"instructions\[0\].pattern = 'ones'"),
         ({"kernels": ["ffma*"], "level": "O9"}, r"instructions\[0\].level = 'O9'"),
         ({"kernels": ["ffma*"], "turns": 3}, r"instructions\[0\].turns"),
+        ({"kernels": "ffma_*"}, r"instructions\[0\].kernels must be a list of names in quotes, got 'ffma_\*'"),
+        ({"kernels": [3]}, r"instructions\[0\].kernels must be a list of names in quotes, got \[3\]"),
+        ({"kernels": ["*"], "without": [None]}, r"instructions\[0\].without must be a list of names"),
+        ({"kernels": ["ffma*"], "modes": "full"}, r"instructions\[0\].modes must be a list of names in quotes, got 'full'"),
+        ({"kernels": ["ffma*"], "modes": []}, r"instructions\[0\].modes names no launch mode; known: full"),
         ("ffma", r"instructions\[0\] must be a table"),
     ],
 )
@@ -241,6 +246,36 @@ def test_a_group_that_cannot_be_is_refused_with_its_path(group: Any, complaint: 
 def test_an_unknown_kernel_is_refused_by_name(toolchain: Toolchain) -> None:
     with pytest.raises(UnsupportedError, match="no generated kernel is named 'ffmaa'"):
         generated_loads([LoadGroup(kernels=("ffmaa",))], load_gpu(BOARD), toolchain)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("fmaa_*", "ffma*"), ("FFMA_k8_u64", "ffma_k8_u64"), ("dram_raed", "dram_read")])
+def test_a_mistyped_kernel_is_answered_with_the_nearest(typed: str, meant: str, toolchain: Toolchain) -> None:
+    with pytest.raises(UnsupportedError, match="did you mean") as refused:
+        generated_loads([LoadGroup(kernels=("ffma_*",), without=(typed,))], load_gpu(BOARD), toolchain)
+    assert f"did you mean {meant!r}?" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        ('kernels = ["wgmma_*"]', r"wgmma_f16_n64 cannot run on sm_80: wgmma is there on sm_90a alone, and 11 more reasons"),
+        ('kernels = ["mma_f16"]\nmodes = ["lane_sweep"]', "mma_f16 is not launched as lane_sweep; it is as full, sm_sweep"),
+    ],
+)
+def test_a_campaign_of_which_nothing_runs_says_why(
+    group: str, reason: str, toolchain: Toolchain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign = tmp_path / "none.toml"
+    campaign.write_text(CAMPAIGN.partition("[[instructions]]")[0] + "[[instructions]]\n" + group, encoding="utf-8")
+    assert main(["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--dry-run"]) == 1
+    assert f"has no kernel that this board runs ({reason})" in capsys.readouterr().err
+
+
+def test_a_kernel_asked_for_in_a_way_that_it_has_not_is_skipped_by_name(toolchain: Toolchain) -> None:
+    groups = [LoadGroup(kernels=("mma_f16", "ffma_k8_u64"), modes=("lane_sweep",))]
+    loads, skipped = generated_loads(groups, load_gpu(BOARD), toolchain)
+    assert {load.kernel.name for load in loads} == {"ffma_k8_u64"}
+    assert list(skipped) == ["mma_f16 is not launched as lane_sweep; it is as full, sm_sweep"]
 
 
 WITHOUT_ASSEMBLER = """

@@ -146,6 +146,28 @@ def test_a_throttled_run_at_an_unknown_voltage_is_left_out() -> None:
     assert with_it.rows == len(rows)
 
 
+def test_a_voltage_of_zero_is_one_that_was_not_read() -> None:
+    rows = made_rows()
+    zero, unread = (
+        fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=volt) for row in rows.rows)), GPU) for volt in (0.0, math.nan)
+    )
+    assert zero.values.tolist() == unread.values.tolist()
+    assert zero.values.max() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"latency_s": 1e-300}, r"x\.parquet row 1: latency_s = 1e-300 is shorter than a clock; leave the row out"),
+        ({"idle_w": 1e9}, "no run of generated kernels draws more than the board at rest; check power_w and idle_before_w"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused_in_one_line(change: dict[str, float], complaint: str) -> None:
+    rows = InstructionRows(rows=tuple(replace(row, **change) for row in made_rows().rows))  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match=complaint):
+        fit_instructions(rows, GPU)
+
+
 def test_a_row_is_read_with_its_counts() -> None:
     row = read_one()
     assert isinstance(row, InstructionRow)

@@ -1,9 +1,13 @@
 """Compilation: one cubin, inspected; the cache gives back what it was given, or nothing."""
 
 import hashlib
+import json
+import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,13 +45,97 @@ def test_the_cache_gives_back_what_was_compiled(toolchain: Toolchain, tmp_path: 
         compile_kernels(KERNELS, "sm_86", "O0", gone, tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"{", b'{"entries": 3}', b"[]", b"null"])
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"{", b'{"entries": 3}', b"[]", b"null", b"[" * 200_000])
 @pytest.mark.parametrize("suffix", [".cubin", ".json"])
 def test_a_damaged_cache_is_compiled_anew(damage: bytes, suffix: str, toolchain: Toolchain, tmp_path: Path) -> None:
     first = compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path)
     for file in tmp_path.glob(f"*{suffix}"):
         file.write_bytes(damage)
     assert compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path) == first
+
+
+DESCRIBED_FALSELY: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "registers": lambda stored: stored["entries"]["ffma_k8_u64"].update(registers=3),
+    "a count that is a text": lambda stored: stored["entries"]["ffma_k8_u64"]["body"].update(FFMA="many"),
+    "a lost entry": lambda stored: stored["entries"].pop("ffma_k8_u64"),
+    "another architecture": lambda stored: stored.update(architecture="sm_90"),
+    "another source": lambda stored: stored.update(source_digest="0" * 64),
+}
+
+
+@pytest.mark.parametrize("falsehood", DESCRIBED_FALSELY)
+def test_a_cubin_that_is_whole_but_described_falsely_is_compiled_anew(falsehood: str, toolchain: Toolchain, tmp_path: Path) -> None:
+    first = compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    DESCRIBED_FALSELY[falsehood](stored)
+    file.write_text(json.dumps(stored), encoding="utf-8")
+    assert compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path) == first
+
+
+def test_a_changed_bit_and_the_files_of_another_module_are_compiled_anew(toolchain: Toolchain, tmp_path: Path) -> None:
+    first = compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path)
+    (cubin,) = tmp_path.glob("*.cubin")
+    turned = bytearray(first.cubin)
+    turned[len(turned) // 2] ^= 1
+    cubin.write_bytes(turned)
+    assert compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path) == first
+    compile_kernels(KERNELS[1:], "sm_86", "O3", toolchain, tmp_path)
+    (other,) = set(tmp_path.glob("*.cubin")) - {cubin}
+    for suffix in (".cubin", ".json"):
+        shutil.copy(other.with_suffix(suffix), cubin.with_suffix(suffix))
+    assert compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path) == first
+
+
+def test_a_pipe_in_the_cache_is_not_waited_for(toolchain: Toolchain, tmp_path: Path) -> None:
+    compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(CompileError, match="the cache .* cannot be written: not a regular file; name another folder"):
+        compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_named(toolchain: Toolchain, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file", encoding="utf-8")
+    with pytest.raises(CompileError, match=r"the cache .*taken cannot be written: .*; name another folder"):
+        compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, taken)
+
+
+def program(path: Path, script: str) -> Path:
+    """A stand-in for the assembler or the disassembler that says its version and then does what the script says."""
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo V1.2.3; exit 0; }}\n{script}\n', encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("exit 0", r"ptxas 1\.2\.3 .* writes no cubin for sm_80; install it with"),
+        ("printf 'error \\377\\033[31m\\n' >&2; exit 1", r"refuses the kernels for sm_80: error \ufffd\?\[31m$"),
+        ("kill -SEGV $$", "refuses the kernels for sm_80: ended by signal 11"),
+    ],
+)
+def test_an_assembler_that_misbehaves_is_one_line(script: str, complaint: str, toolchain: Toolchain, tmp_path: Path) -> None:
+    broken = find_toolchain(ptxas=program(tmp_path / "ptxas", script), nvdisasm=toolchain.nvdisasm)
+    with pytest.raises(CompileError, match=complaint) as refused:
+        compile_kernels(KERNELS[:1], "sm_80", "O3", broken)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("text", ["\\t.section\\t.text.other,\\n", "\\t.section\\t.text.other,\\n\\377\\n"])
+def test_a_kernel_that_the_disassembler_does_not_show_is_named(text: str, toolchain: Toolchain, tmp_path: Path) -> None:
+    blind = find_toolchain(ptxas=toolchain.ptxas, nvdisasm=program(tmp_path / "nvdisasm", f"printf '{text}'"))
+    with pytest.raises(CompileError, match=r"ffma_k8_u64 is not in what nvdisasm 1\.2\.3 and ptxas"):
+        compile_kernels(KERNELS, "sm_80", "O3", blind)
+
+
+def test_an_assembler_that_says_nothing_of_its_kernels_is_named(toolchain: Toolchain, tmp_path: Path) -> None:
+    mute = find_toolchain(ptxas=program(tmp_path / "ptxas", f'exec {toolchain.ptxas} "$@" 2>/dev/null'), nvdisasm=toolchain.nvdisasm)
+    with pytest.raises(CompileError, match="ffma_k8_u64 is not in what nvdisasm"):
+        compile_kernels(KERNELS, "sm_80", "O3", mute)
 
 
 def test_a_text_that_the_assembler_refuses_is_one_line(toolchain: Toolchain) -> None:

@@ -1,0 +1,234 @@
+"""Commands of `collect` against bad files and contradictory options: one line, the contract's exit status, nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.cli import main
+from collector.sensor.calibration import SensorCalibration, load_calibration
+
+A100 = "sim:a100-pcie-40gb"
+
+
+def table(path: Path, header: str, *columns: Any) -> Path:
+    rows = [",".join(str(cell) for cell in row) for row in zip(*columns, strict=True)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.0) -> Path:
+    """20 s of a reading that moves every 100 ms; `missing` rows without a power, `gap_s` without any row in the middle."""
+    time_s = 0.01 * np.arange(2000)
+    power = [f"{scale * (100 + 7 * (index // 10 % 5)):g}" for index in range(2000)]
+    power[:missing] = ["nan"] * missing
+    late = np.where(time_s > 10.0, gap_s, 0.0)
+    return table(path, "t_s,power_w", [f"{value:.2f}" for value in time_s + late], power)
+
+
+def sensor(path: Path, **changed: Any) -> Path:
+    known = SensorCalibration(
+        gpu_uuid="GPU-0", driver="1", sensor="log", field="power_w", averaging="boxcar", n_updates=200,
+        update_period_s=0.1, window_s=0.1, window_std_s=1e-3, delay_s=0.0, gain=1.0, gain_std=0.01, offset_w=0.0, offset_std_w=1.0,
+    )  # fmt: skip
+    path.write_text(json.dumps({**known.document(), **changed}))
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], status: int, words: str, *arguments: object) -> None:
+    """The command ends with that status, one line on stderr that has the words, and no result."""
+    assert main([str(argument) for argument in arguments]) == status
+    said = capsys.readouterr()
+    assert words in said.err
+    assert len(said.err.strip().splitlines()) == 1
+    assert len(said.err) < 600
+    assert said.out == ""
+
+
+def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readings, known, meter = polls(tmp_path / "r.csv"), sensor(tmp_path / "s.json"), tmp_path / "run.pmd"
+    meter.write_bytes(bytes(1000))
+    (tmp_path / "link").symlink_to(readings)
+    before = {path: path.read_bytes() for path in (readings, known, meter)}
+    reads = "is what this command reads"
+    refused(capsys, 1, reads, "sensor", "--readings", readings, "--out", readings)
+    refused(capsys, 1, reads, "sensor", "--readings", readings, "--report", tmp_path / "link")
+    refused(capsys, 1, reads, "correct", "--readings", readings, "--sensor", known, "--out", known)
+    refused(capsys, 1, reads, "pmd", "decode", meter, "--out", meter)
+    refused(capsys, 1, reads, "run", "--gpu", A100, "--sensor", known, "--out", known, "--", "true")
+    refused(capsys, 1, reads, "--gpu", A100, "--sensor", known, "--record", known, "--dry-run")
+    refused(capsys, 1, "two outputs", "sensor", "--readings", readings, "--out", tmp_path / "x", "--report", tmp_path / "x")
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = tmp_path / "ran"
+    refused(capsys, 1, "cannot be written", "run", "--gpu", A100, "--out", tmp_path / "none" / "x", "--", "touch", ran)
+    refused(capsys, 1, "cannot be written", "sensor", "--gpu", A100, "--record", tmp_path)
+    refused(capsys, 1, "cannot be written", "--gpu", A100, "--record", tmp_path, "--dry-run")
+    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sensor", "--gpu", A100, "--window-std-ms", "nan"], "no finite number"),
+        (["sensor", "--gpu", A100, "--gain-std", "inf", "--pmd", "sim"], "no finite number"),
+        (["sensor", "--gpu", A100, "--gain-std", "0.01"], "--gain-std needs --pmd"),
+        (["sensor", "--readings", "r.csv", "--record", "x"], "--record has no meaning with --readings"),
+        (["pmd", "decode", "x.bin", "--tick-rate", "nan"], "no finite number"),
+        (["pmd", "decode", "x.bin", "--start", "1e300"], "no time"),
+        (["pmd", "emulate", "--period", "nan"], "no finite number"),
+        (["pmd"], "Missing command"),
+        (["clocks"], "Missing command"),
+    ],
+)
+def test_contradictory_and_impossible_options_are_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, 2, words, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gain", 10**400), ("gain", 1e-300), ("offset_w", 1e300), ("update_period_s", 1e12), ("update_period_s", 1e-12), ("settle_s", 1e9),
+        ("rise_time_s", -1.0), ("window_s", -1.0), ("reading_noise_w", 1e300), ("n_updates", -5), ("n_updates", 10**400),
+    ],
+    ids=lambda given: str(given)[:12],
+)  # fmt: skip
+def test_a_sensor_file_with_an_absurd_figure_is_refused_by_every_command(
+    key: str, value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, readings = sensor(tmp_path / "s.json", **{key: value}), polls(tmp_path / "r.csv")
+    refused(capsys, 1, f"s.json: {key} = ", "correct", "--readings", readings, "--sensor", known)
+    refused(capsys, 1, f"s.json: {key} = ", "run", "--gpu", A100, "--sensor", known, "--", "true")
+
+
+def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = sensor(tmp_path / "s.json", gpu_uuid="", driver="")
+    assert load_calibration(known).gain == 1.0
+    refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
+
+
+def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
+    doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
+    refused(capsys, 1, "below zero", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
+    refused(capsys, 1, "in the order of time", "sensor", "--readings", shuffled)
+    refused(capsys, 1, "2 columns are named power_w", "sensor", "--readings", doubled)
+    refused(capsys, 1, "names no boards", "sensor", "--readings", polls(tmp_path / "r.csv"), "--gpu", "7")
+
+
+def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
+    for command in (["sensor"], ["correct", "--sensor", str(known)]):
+        assert main([*command, "--readings", str(holes)]) == 3
+        said = capsys.readouterr()
+        assert "warning: 3 of 2000 rows have no time or no power" in said.err
+        assert "note: 3 of 2000 rows" in said.out
+    gap = polls(tmp_path / "gap.csv", gap_s=1e4)
+    assert main(["correct", "--sensor", str(known), "--readings", str(gap)]) == 3
+    assert "1 gap(s) in the polls, 1e+04 s" in capsys.readouterr().err
+    assert main(["correct", "--sensor", str(known), "--readings", str(polls(tmp_path / "whole.csv"))]) == 0
+
+
+def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readings = polls(tmp_path / "r.csv")
+    holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
+    single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
+    paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
+    refused(capsys, 1, "row 4 has no figure", "sensor", "--readings", readings, "--load", holes)
+    refused(capsys, 1, "every edge twice", "sensor", "--readings", readings, "--load", single)
+    assert main(["sensor", "--readings", str(readings), "--load", str(paired)]) in (0, 3)
+
+
+@pytest.mark.parametrize(("fold", "words"), [("1e-308", "more than 50000 periods"), ("1e300", "only 0 periods")])
+def test_an_absurd_period_to_fold_by_is_one_line_that_names_the_file(
+    fold: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readings, known = polls(tmp_path / "r.csv"), sensor(tmp_path / "s.json")
+    refused(capsys, 1, words, "correct", "--readings", readings, "--sensor", known, "--fold", fold)
+    refused(capsys, 1, "r.csv: ", "correct", "--readings", readings, "--sensor", known, "--fold", fold)
+
+
+def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    time_s = 0.05 * np.arange(40_000)
+    power = 100.0 + 50.0 * ((time_s > 1000.0) & (time_s < 1012.0) & (time_s % 0.6 < 0.3)) + np.arange(40_000) // 2 % 2
+    readings = table(tmp_path / "r.csv", "t_s,power_w", [f"{value:.2f}" for value in time_s], power)
+    edges = 1000.2 + 0.6 * np.arange(20)
+    load = table(tmp_path / "l.csv", "t_s,level", np.sort(np.concatenate([edges, edges + 0.3])), [1, 0] * 20)
+    known, out = sensor(tmp_path / "s.json"), tmp_path / "c.csv"
+    assert main(["correct", "--readings", str(readings), "--sensor", str(known), "--load", str(load), "--out", str(out), "--json"]) in (
+        0,
+        3,
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert "300 s before and after" in found["notes"]["trace"]
+    assert found["recording"]["end_s"] - found["recording"]["start_s"] == pytest.approx(2000.0, abs=1.0)
+    times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
+    assert times[0] == pytest.approx(700.0, abs=2.0)
+    assert times[-1] == pytest.approx(1312.0, abs=2.0)
+    refused(capsys, 1, "too long to search a period", "correct", "--readings", readings, "--sensor", known, "--fold", "auto")
+
+
+def test_a_sensor_for_people_has_no_empty_names_and_says_each_reason_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensor", "--readings", str(polls(tmp_path / "r.csv"))]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "sensor log, field power_w"
+    assert said.count("readings alone do not say what the board drew: ") == 1
+    assert said.count("needs an external meter") == 1
+
+
+def test_a_recorded_characterisation_replays_to_the_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording, live, played = tmp_path / "run.recording", tmp_path / "live.json", tmp_path / "played.json"
+    assert main(["sensor", "--gpu", A100, "--record", str(recording), "--out", str(live)]) == 0
+    assert main(["sensor", "--gpu", f"replay:{recording}", "--out", str(played)]) == 0
+    assert live.read_bytes() == played.read_bytes()
+    capsys.readouterr()
+    refused(capsys, 1, "names no file", "sensor", "--gpu", "replay:")
+
+
+def test_no_held_clock_is_an_empty_list_in_json(capsys: pytest.CaptureFixture[str], monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("WATTPRINT_STATE", str(tmp_path))
+    assert main(["clocks", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_file_that_cannot_be_run_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, 126, "cannot be run (Permission denied)", "run", "--gpu", A100, "--", tmp_path)
+
+
+def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "r.csv")  # a file that never answers: the command waits in it until it is stopped
+    command = [sys.executable, "-c", "import sys; from collector.cli import main; sys.exit(main())"]
+    waiting = subprocess.Popen(
+        [*command, "sensor", "--readings", str(tmp_path / "r.csv"), "--out", str(tmp_path / "s.json")], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        descriptor = _opened_by_reader(tmp_path / "r.csv", waiting)
+        waiting.send_signal(signal.SIGTERM)
+        said = waiting.communicate(timeout=20)[1]
+        os.close(descriptor)
+    finally:
+        waiting.kill()
+    assert waiting.returncode == 130
+    assert said.strip() == "collect: interrupted"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
+
+
+def _opened_by_reader(fifo: Path, reader: "subprocess.Popen[str]") -> int:
+    """A descriptor to write into a pipe, once somebody reads it."""
+    end = time.monotonic() + 30.0
+    while time.monotonic() < end and reader.poll() is None:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            os.sched_yield()
+    raise AssertionError("the command never opened its input")
