@@ -354,6 +354,10 @@ def _range(value: Any, at: str, *, low: float = -math.inf) -> tuple[float, float
     return first, last
 
 
+LARGEST_WHOLE: Final = 2**63
+"""Beyond this no count in a bundle means anything, and floats run out of range [1]."""
+
+
 def _free(value: Any, at: str) -> Any:
     """An object whose inside the format leaves open: any JSON with finite numbers, frozen."""
     return _frozen(_mapping(value, at), at)
@@ -361,13 +365,15 @@ def _free(value: Any, at: str) -> Any:
 
 def _frozen(value: Any, at: str) -> Any:
     if isinstance(value, list | tuple):
-        if set(map(type, value)) <= {float, int} and all(map(math.isfinite, value)):  # long columns, at C speed
+        if set(map(type, value)) == {float} and all(map(math.isfinite, value)):  # long columns, at C speed
             return tuple(value)
         return tuple(_frozen(item, f"{at}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Mapping):
         return FrozenMapping({key: _frozen(item, f"{at}.{key}") for key, item in value.items()})
     if isinstance(value, bool | str) or value is None:
         return value
+    if isinstance(value, int) and abs(value) > LARGEST_WHOLE:
+        raise BundleError(f"{at} is a whole number of more than 64 bits")
     return _number(value, at) if isinstance(value, float) else _whole(value, at)
 
 
