@@ -20,9 +20,6 @@ from estimator.quantities import Array
 SMA_PERIOD_S: Final = 0.015
 """Time between two polls of the sampling approach [s]: 66.7 Hz (Arafa et al., section V.A)."""
 
-METHODS: Final = ("mtsm", "sma", "papi")
-"""Names of the methods."""
-
 
 def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) -> dict[str, float]:
     """Energy of a run between two host times by method [J]; nan where a method has no reading.

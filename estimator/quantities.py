@@ -56,7 +56,6 @@ PRECISION_ALIASES: Final[dict[str, str]] = {
 """Other spellings that files use."""
 
 HZ_PER_MHZ: Final = 1e6
-SECONDS_PER_MICROSECOND: Final = 1e-6
 
 
 def canonical_precision(name: str) -> str | None:

@@ -19,7 +19,6 @@ from estimator.quantities import Array
 from estimator.whole_file import open_whole
 
 PARQUET: Final = ".parquet"
-TIME_BASES: Final = ("first", "monotonic", "unix")
 DIGITS: Final = 6
 """Decimals of a value: a thousandth of the meter's step, and none of a number's binary dust."""
 TIME_DIGITS: Final = 7

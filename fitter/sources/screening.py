@@ -46,9 +46,6 @@ IMPLAUSIBLE_RATIO: Final = 100.0
 ROWS_FOR_UNITS: Final = 8
 """Fewer rows tell nothing about a file's unit."""
 
-LATENCY_REASONS: Final = frozenset({"UNSET_OPERANDS", "HOST_BOUND", "ABOVE_ROOF"})
-"""Marks of a data set that concern the time as well as the power."""
-
 POWER_REASONS: Final = frozenset({"SINGLE_SAMPLE", "SHORT_WINDOW", "HISTORY", "SEQUENCE", "COLD_START", "NO_NEIGHBOUR", "ABOVE_LIMIT"})
 """Marks of a data set that concern the power alone."""
 

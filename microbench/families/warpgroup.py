@@ -29,7 +29,6 @@ CORE_ROWS: Final = 8
 CORE_ROW_BYTES: Final = 16
 CORE_BYTES: Final = CORE_ROWS * CORE_ROW_BYTES
 CORES_OF_A_STEP: Final = STEP_BYTES // CORE_ROW_BYTES
-SUM_SLOT: Final = Slot(name="sum", kind="f32", low=0.0, high=0.0)
 HOPPER: Final = Support(only=("sm_90a",), feature="wgmma")
 ARGUMENTS: Final = (Argument(pointer="tiles"), Argument(pointer="results"), Argument(scalar="iterations"), Argument(scalar="active_lanes"))
 TOLERANCE: Final = 2.0**-7

@@ -17,8 +17,6 @@ Word = NDArray[Any]
 SPLITTER: Final = 2.0**27 + 1.0
 """Dekker's constant for float64."""
 
-PAIRS: Final[dict[str, str]] = {"f16": "f16", "f16x2": "f16x2", "bf16x2": "bf16x2", "f32": "f32", "f64": "f64"}
-
 
 def values(word: Word, kind: str) -> Array:
     """A register's number or numbers as float64."""
