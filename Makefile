@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench fuzz wheel clean distclean
+.PHONY: help install demo test lint format bench fuzz simgrid wheel clean distclean
 
 help:
 	@echo 'make demo    collect on the simulated A100, fit, estimate a real model'
@@ -22,6 +22,7 @@ help:
 	@echo 'make lint    style, types and import rules alone'
 	@echo 'make bench   timings and accuracies'
 	@echo 'make fuzz    coverage-guided fuzzing of all readers, FUZZ_S seconds each'
+	@echo 'make simgrid install SimGrid (Debian, as root) and run its test'
 	@echo 'make wheel   the distribution, in dist/'
 	@echo 'make clean   remove what these made (distclean: the virtual environment too)'
 
@@ -84,6 +85,11 @@ clean:
 
 distclean: clean
 	@rm -rf $(VENV)
+
+# A simulator that reads our platforms: Debian's and Ubuntu's package, as root.
+simgrid: $(STAMP)
+	@apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-simgrid
+	@$(BIN)/python -m pytest --quiet tests/estimator/test_simgrid.py
 
 # Installs atheris beside the rest; a finding is left in build/fuzz.
 FUZZ_S ?= 60

@@ -1,0 +1,274 @@
+"""Time and energy of a kernel from its number of blocks, in three forms.
+
+    linear      T = a NB + b                                    E = E_b NB + P_s T
+    rounds      T = a S ceil(NB / S)                            E = (E_b S + P_s a S) ceil(NB / S)
+    occupancy   T = t_0 + q (t_1 + k t_b) + [r > 0] (t_1 + ceil(r / S) t_b)
+                E = E_b NB + (P_s + P_a) T
+
+S is the number of SMs, k how many blocks fit on one at once, q and r the quotient and the rest of NB / (S k).  A round lasts a time t_1
+that does not depend on how many blocks share an SM (latency) and a time t_b for each block that does (throughput); t_0 is the launch.  P_s
+is the board at rest, P_a what it draws beyond that as soon as anything runs on it.
+Source: the first two forms, Boughzala, Lefèvre, Orgerie, "Predicting the energy consumption of CUDA kernels using SimGrid" (SBAC-PAD
+2020), eq. 1 to 7.  The third is ours: the published one takes a single resident block, drops the launch, and takes a working board's static
+power for that of one at rest.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+
+from estimator.errors import BundleError, EstimatorError
+from estimator.frozen import FrozenMapping
+from estimator.quantities import Array
+
+Form = Literal["occupancy", "rounds", "linear"]
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+
+TIMES: Final = ("start_s", "lone_s", "share_s")
+"""Time coefficients of the form "occupancy": t_0, t_1, t_b."""
+
+ENERGIES: Final = ("block_j", "awake_w")
+"""Its energy coefficients: E_b, P_a."""
+
+MOST_BLOCKS: Final = 2**31 - 1
+"""Largest grid along x (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockModel:
+    """One kernel with one block size on one GPU at one clock.
+
+    times_s, time_covariance       t_0, t_1, t_b, shape (3,), (3, 3)
+    energies, energy_covariance    E_b [J], P_a [W], shape (2,), (2, 2); nan where no power was measured
+    static_w, static_std_w         P_s [W]
+    slope_s, intercept_s, slope_j  a, b and E_b of the published forms: ordinary least squares over the same grids
+    scatter                        by form, rms relative error of time and of energy when each grid in turn is left out ("time", "energy");
+                                   nan where there are too few grids to leave one out
+    tied                           time coefficients that the grids do not tell apart: they follow the prior
+    blocks                         smallest and largest measured grid
+    flop_per_block                 work of a block, nan where unknown
+    """
+
+    kernel: str
+    block_threads: int
+    num_sms: int
+    blocks_per_sm: int
+    sm_clock_mhz: float
+    times_s: Array
+    time_covariance: Array
+    energies: Array
+    energy_covariance: Array
+    static_w: float
+    static_std_w: float
+    slope_s: float
+    intercept_s: float
+    slope_j: float
+    blocks: tuple[int, int]
+    rows: int
+    scatter: Mapping[str, Mapping[str, float]]
+    tied: tuple[str, ...] = ()
+    flop_per_block: float = math.nan
+
+    @property
+    def resident_blocks(self) -> int:
+        """Blocks that the whole GPU holds at once."""
+        return self.num_sms * self.blocks_per_sm
+
+    @property
+    def has_power(self) -> bool:
+        """Whether energy was measured."""
+        return bool(np.all(np.isfinite(self.energies)) and math.isfinite(self.static_w))
+
+    def latency_s(self, blocks: Any, form: Form = "occupancy") -> Array:
+        """Time of grids of `blocks` blocks, of any shape [s].  Raises EstimatorError for a grid that cannot be launched."""
+        count = checked_blocks(blocks)
+        if form == "linear":
+            return np.asarray(self.slope_s * count + self.intercept_s)
+        if form == "rounds":
+            return np.asarray(self.slope_s * self.num_sms * np.ceil(count / self.num_sms))
+        return np.asarray(occupancy_columns(count, self.num_sms, self.blocks_per_sm) @ self.times_s)
+
+    def energy_j(self, blocks: Any, form: Form = "occupancy") -> Array:
+        """Energy of the whole board during them, same shape [J]; nan without power."""
+        count, time = checked_blocks(blocks), self.latency_s(blocks, form)
+        if form == "linear":
+            return np.asarray(self.slope_j * count + self.static_w * time)
+        if form == "rounds":
+            return np.asarray(self.slope_j * self.num_sms * np.ceil(count / self.num_sms) + self.static_w * time)
+        return np.asarray(self.energies[0] * count + (self.static_w + self.energies[1]) * time)
+
+    def latency_std_s(self, blocks: Any, form: Form = "occupancy") -> Array:
+        """Standard deviation of `latency_s` for one run of a grid: coefficients and scatter [s]."""
+        return np.asarray(np.hypot(self._own_std_s(blocks, form), self._scattered(form, "time") * self.latency_s(blocks, form)))
+
+    def energy_std_j(self, blocks: Any, form: Form = "occupancy") -> Array:
+        """Standard deviation of `energy_j` for one run of a grid [J]."""
+        count, time = checked_blocks(blocks), self.latency_s(blocks, form)
+        parts = [self._scattered(form, "energy") * self.energy_j(blocks, form), self.static_std_w * time]
+        if form == "occupancy":
+            weights = np.stack([count, time], axis=-1)
+            parts.append(np.sqrt(np.einsum("...i,ij,...j->...", weights, self.energy_covariance, weights)))
+            parts.append((self.static_w + self.energies[1]) * self._own_std_s(blocks, form))
+        return np.asarray(np.sqrt(sum(np.square(part) for part in parts)))
+
+    def round_power_w(self) -> float:
+        """Power of the board while a whole round of resident blocks runs, launches aside [W]."""
+        round_s = self.round_s()
+        return float(self.energies[0] * self.resident_blocks / round_s + self.static_w + self.energies[1])
+
+    def round_s(self) -> float:
+        """Time of a whole round of resident blocks [s]."""
+        return float(self.times_s[1] + self.blocks_per_sm * self.times_s[2])
+
+    def inside(self, blocks: Any) -> Any:
+        """Whether grids lie between the smallest and the largest measured one, same shape."""
+        count = checked_blocks(blocks)
+        return (count >= self.blocks[0]) & (count <= self.blocks[1])
+
+    def _own_std_s(self, blocks: Any, form: Form) -> Array:
+        if form != "occupancy":
+            return np.zeros_like(checked_blocks(blocks))
+        columns = occupancy_columns(checked_blocks(blocks), self.num_sms, self.blocks_per_sm)
+        return np.asarray(np.sqrt(np.einsum("...i,ij,...j->...", columns, self.time_covariance, columns)))
+
+    def _scattered(self, form: Form, quantity: str) -> float:
+        """The scatter of a form; of one that has none, nothing can be said and nothing is added."""
+        found = float(self.scatter.get(form, {}).get(quantity, math.nan))
+        return found if math.isfinite(found) else 0.0
+
+
+def checked_blocks(blocks: Any) -> Array:
+    """Numbers of blocks as float64, any shape.  Raises EstimatorError for what is no whole number or no grid."""
+    try:
+        count = np.asarray(blocks, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EstimatorError(f"a number of blocks is a whole number, {blocks!r} is not") from error
+    if not np.all((count >= 1) & (count <= MOST_BLOCKS) & (count == np.floor(count))):
+        raise EstimatorError(f"a grid has 1 to {MOST_BLOCKS} whole blocks")
+    return count
+
+
+def occupancy_columns(blocks: Array, num_sms: int, blocks_per_sm: int) -> Array:
+    """What t_0, t_1 and t_b are multiplied by, shape (..., 3)."""
+    whole, rest = np.divmod(blocks, float(num_sms * blocks_per_sm))
+    lone = whole + (rest > 0)
+    shared = whole * blocks_per_sm + np.ceil(rest / num_sms)
+    return np.stack([np.ones_like(lone), lone, shared], axis=-1)
+
+
+# The bundle's section ------------------------------------------------------------------------------------------------------------
+
+
+SECTION_FIELDS: Final = tuple(one.name for one in fields(BlockModel))
+"""Fields of each entry of a bundle's section `block_models`."""
+
+
+def section_of(models: Sequence[BlockModel]) -> dict[str, Any]:
+    """The bundle's section: an entry for each model under "kernel/threads@clock"; unknown numbers are null."""
+    return {model_key(model): _document(model) for model in models}
+
+
+def model_key(model: BlockModel) -> str:
+    """The name of a model within a bundle."""
+    clock = f"@{model.sm_clock_mhz:g}" if math.isfinite(model.sm_clock_mhz) else ""
+    return f"{model.kernel}/{model.block_threads}{clock}"
+
+
+def _document(model: BlockModel) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for name in SECTION_FIELDS:
+        value = getattr(model, name)
+        if isinstance(value, np.ndarray):
+            value = _nulled(value.tolist())
+        elif isinstance(value, Mapping):
+            value = {form: {quantity: _nulled(number) for quantity, number in own.items()} for form, own in value.items()}
+        elif isinstance(value, tuple):
+            value = list(value)
+        else:
+            value = _nulled(value)
+        document[name] = value
+    return document
+
+
+def _nulled(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nulled(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def models_from_section(section: Mapping[str, Any], at: str = "block_models") -> dict[str, BlockModel]:
+    """The models in a bundle's section by name.
+
+    Raises BundleError, naming the key, for a field that is missing, foreign or does not fit.
+    """
+    return {name: _model(entry, f"{at}.{name}") for name, entry in section.items()}
+
+
+def _model(entry: Any, at: str) -> BlockModel:
+    if not isinstance(entry, Mapping):
+        raise BundleError(f"{at} is no object")
+    for name in SECTION_FIELDS:
+        if name not in entry:
+            raise BundleError(f"{at} lacks the field {name!r}")
+    for name in entry:
+        if name not in SECTION_FIELDS:
+            raise BundleError(f"{at} has an unknown field {name!r}")
+    blocks = entry["blocks"]
+    if not isinstance(blocks, Sequence) or len(blocks) != 2:
+        raise BundleError(f"{at}.blocks is no pair of grids")
+    try:
+        return BlockModel(
+            kernel=_text(entry["kernel"]),
+            block_threads=_whole(entry["block_threads"], f"{at}.block_threads"),
+            num_sms=_whole(entry["num_sms"], f"{at}.num_sms"),
+            blocks_per_sm=_whole(entry["blocks_per_sm"], f"{at}.blocks_per_sm"),
+            rows=_whole(entry["rows"], f"{at}.rows"),
+            sm_clock_mhz=_real(entry["sm_clock_mhz"]),
+            static_w=_real(entry["static_w"]),
+            static_std_w=_real(entry["static_std_w"]),
+            slope_s=_real(entry["slope_s"]),
+            intercept_s=_real(entry["intercept_s"]),
+            slope_j=_real(entry["slope_j"]),
+            flop_per_block=_real(entry["flop_per_block"]),
+            times_s=_array(entry["times_s"], (len(TIMES),)),
+            time_covariance=_array(entry["time_covariance"], (len(TIMES), len(TIMES))),
+            energies=_array(entry["energies"], (len(ENERGIES),)),
+            energy_covariance=_array(entry["energy_covariance"], (len(ENERGIES), len(ENERGIES))),
+            blocks=(_whole(blocks[0], f"{at}.blocks"), _whole(blocks[1], f"{at}.blocks")),
+            scatter=FrozenMapping(
+                {form: FrozenMapping({name: _real(value) for name, value in own.items()}) for form, own in entry["scatter"].items()}
+            ),
+            tied=tuple(_text(name) for name in entry["tied"]),
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BundleError(f"{at}: {error}") from error
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> Array:
+    found = np.array([[_real(number) for number in row] if isinstance(row, Sequence) else _real(row) for row in value], dtype=np.float64)
+    if found.shape != shape:
+        raise ValueError(f"a table of shape {found.shape} where {shape} is due")
+    return found
+
+
+def _real(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{str(value)[:40]!r} is no number")
+    return float(value)
+
+
+def _whole(value: Any, at: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_BLOCKS:
+        raise BundleError(f"{at} is no positive whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is no text")
+    return value

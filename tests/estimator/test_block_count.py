@@ -1,0 +1,136 @@
+"""Block-count models: the equations in three forms, and the bundle's section."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.block_count import FORMS, BlockModel, model_key, models_from_section, section_of
+from estimator.errors import BundleError, EstimatorError
+
+MODEL = BlockModel(
+    kernel="vector_add_1024",
+    block_threads=1024,
+    num_sms=108,
+    blocks_per_sm=2,
+    sm_clock_mhz=900.0,
+    times_s=np.array([4e-6, 1.2e-3, 0.9e-3]),
+    time_covariance=np.diag([1e-12, 1e-10, 1e-10]),
+    energies=np.array([0.15e-2, 12.0]),
+    energy_covariance=np.diag([1e-10, 0.04]),
+    static_w=41.0,
+    static_std_w=0.1,
+    slope_s=1.4e-5,
+    intercept_s=5e-4,
+    slope_j=2e-3,
+    blocks=(54, 5000),
+    rows=8,
+    scatter={"occupancy": {"time": 0.002, "energy": 0.004}, "rounds": {"time": 0.14, "energy": 0.3}},
+    tied=("start_s",),
+)
+GRIDS = st.integers(1, 2**31 - 1)
+
+
+def test_a_round_is_as_long_as_its_fullest_sm() -> None:
+    start, lone, share = MODEL.times_s
+    expected = {
+        1: start + lone + share,
+        108: start + lone + share,
+        109: start + lone + 2 * share,
+        216: start + lone + 2 * share,
+        217: start + 2 * lone + 3 * share,
+        432: start + 2 * (lone + 2 * share),
+    }
+    assert MODEL.latency_s(list(expected)) == pytest.approx(list(expected.values()), rel=1e-12)
+
+
+def test_the_published_forms_are_equations_1_to_7() -> None:
+    grids = np.array([1, 108, 109, 1000])
+    rounds = np.array([1, 1, 2, 10])
+    assert MODEL.latency_s(grids, "linear") == pytest.approx(1.4e-5 * grids + 5e-4)
+    assert MODEL.energy_j(grids, "linear") == pytest.approx(2e-3 * grids + 41.0 * (1.4e-5 * grids + 5e-4))
+    assert MODEL.latency_s(grids, "rounds") == pytest.approx(1.4e-5 * 108 * rounds)
+    assert MODEL.energy_j(grids, "rounds") == pytest.approx((2e-3 * 108 + 41.0 * 1.4e-5 * 108) * rounds)
+
+
+@given(grid=GRIDS, form=st.sampled_from(FORMS))
+def test_more_blocks_never_take_less(grid: int, form: Any) -> None:
+    pair = [grid, min(grid + 1, 2**31 - 1)]
+    assert np.all(np.diff(MODEL.latency_s(pair, form)) >= 0)
+    assert np.all(np.diff(MODEL.energy_j(pair, form)) >= 0)
+
+
+@given(grids=st.lists(GRIDS, min_size=1, max_size=5), form=st.sampled_from(FORMS))
+def test_arrays_of_any_shape_are_the_single_grids(grids: list[int], form: Any) -> None:
+    alone = [float(MODEL.energy_j(grid, form)) for grid in grids]
+    assert MODEL.energy_j([grids, grids], form) == pytest.approx(np.array([alone, alone]), rel=1e-12)
+
+
+def test_the_power_of_whole_rounds_is_the_rounds_power() -> None:
+    grids = 216 * 9_000_000
+    assert float(MODEL.energy_j(grids) / MODEL.latency_s(grids)) == pytest.approx(MODEL.round_power_w(), rel=1e-6)
+
+
+def test_uncertainty_has_the_coefficients_and_the_scatter() -> None:
+    exact = replace(MODEL, time_covariance=np.zeros((3, 3)), energy_covariance=np.zeros((2, 2)), static_std_w=0.0)
+    assert exact.latency_std_s(216) == pytest.approx(0.002 * float(exact.latency_s(216)))
+    assert exact.energy_std_j(216) == pytest.approx(0.004 * float(exact.energy_j(216)))
+    assert MODEL.latency_std_s(216) > exact.latency_std_s(216)
+    assert MODEL.energy_std_j(216) > exact.energy_std_j(216)
+    quiet = replace(MODEL, scatter={})
+    assert float(quiet.latency_std_s(216)) == pytest.approx(math.sqrt(1e-12 + 1e-10 + 4e-10), rel=1e-9)
+
+
+@pytest.mark.parametrize("grid", [0, -1, 1.5, math.nan, math.inf, 2**31, "many", None])
+def test_a_grid_that_cannot_be_launched_is_refused(grid: Any) -> None:
+    with pytest.raises(EstimatorError, match="blocks"):
+        MODEL.latency_s(grid)
+
+
+def test_the_section_gives_every_model_back() -> None:
+    bare = replace(MODEL, kernel="plain", energies=np.full(2, np.nan), static_w=math.nan, scatter={}, sm_clock_mhz=math.nan)
+    section = json.loads(json.dumps(section_of([MODEL, bare]), allow_nan=False))
+    models = models_from_section(section)
+    assert set(models) == {"vector_add_1024/1024@900", "plain/1024"}
+    again = models[model_key(MODEL)]
+    assert json.dumps(section_of([again])) == json.dumps(section_of([MODEL]))
+    assert not models["plain/1024"].has_power
+    assert np.isnan(models["plain/1024"].energy_j(5))
+    assert models_from_section({}) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kernel": 3},
+        {"num_sms": 0},
+        {"num_sms": True},
+        {"rows": 1.5},
+        {"times_s": [1.0, 2.0]},
+        {"times_s": [1.0, 2.0, math.inf]},
+        {"time_covariance": [[1.0]]},
+        {"static_w": "hot"},
+        {"blocks": [1]},
+        {"blocks": "ab"},
+        {"scatter": [1]},
+        {"scatter": {"linear": 3}},
+        {"tied": 5},
+        {"foreign": 1},
+    ],
+)
+def test_a_section_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+    section = section_of([MODEL])
+    name = next(iter(section))
+    with pytest.raises(BundleError, match="block_models"):
+        models_from_section({name: {**section[name], **change}})
+
+
+@pytest.mark.parametrize("entry", [None, [], "x", {}])
+def test_an_entry_that_is_no_model_is_refused(entry: Any) -> None:
+    with pytest.raises(BundleError, match=r"block_models\.m"):
+        models_from_section({"m": entry})

@@ -1,0 +1,133 @@
+"""Block-count models as a SimGrid platform: the published example, the file's form, and a real SimGrid where there is one."""
+
+import ctypes.util
+import json
+import math
+import subprocess
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.block_count import BlockModel
+from estimator.errors import EstimatorError
+from estimator.simgrid import host_name, platform_xml, simulated_run
+
+PYTHON = "/usr/bin/python3"
+"""The system's own, for which distributions package SimGrid."""
+
+ACTOR = Path(__file__).with_name("simgrid_actor.py")
+
+FERMI = BlockModel(
+    # Boughzala et al., fig. 3: vectorAdd on a Tesla M2075, whose round of 14 blocks is taken to last a second.
+    kernel="vectorAdd",
+    block_threads=1024,
+    num_sms=14,
+    blocks_per_sm=1,
+    sm_clock_mhz=1150.0,
+    times_s=np.array([0.0, 0.0, 1.0]),
+    time_covariance=np.zeros((3, 3)),
+    energies=np.array([(153.65 - 29.4) / 14, 0.0]),
+    energy_covariance=np.zeros((2, 2)),
+    static_w=29.4,
+    static_std_w=0.0,
+    slope_s=1.0 / 14,
+    intercept_s=0.0,
+    slope_j=(153.65 - 29.4) / 14,
+    blocks=(14, 1400),
+    rows=3,
+    scatter={},
+    flop_per_block=3413.0 / 14,
+)
+SLOWER = replace(FERMI, sm_clock_mhz=800.0, times_s=np.array([3e-3, 0.4, 0.7]), energies=np.array([5.0, 11.0]), static_w=25.1)
+OTHER = replace(FERMI, kernel='a<b>&"c', blocks_per_sm=3, flop_per_block=math.nan)
+
+
+def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
+    run = simulated_run(FERMI, 140)
+    assert len(run.amounts) == 10
+    assert run.latency_s == pytest.approx(10.0, rel=1e-12)
+    assert run.energy_j == pytest.approx(1536.5, rel=1e-12)
+    assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
+
+
+def test_the_published_platform_is_written() -> None:
+    root = ET.fromstring(platform_xml([FERMI], off_w=10.0))
+    host = root.find("./zone/host")
+    assert root.tag == "platform"
+    assert host is not None
+    assert host.get("core") == "1"
+    assert host.get("speed") == "3413f"
+    properties = {one.get("id"): one.get("value") for one in host}
+    assert [float(word) for word in properties["wattage_per_state"].split(":")] == pytest.approx([29.4, 153.65], rel=1e-12)
+    assert properties["wattage_off"] == "10"
+
+
+def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted() -> None:
+    root = ET.fromstring(platform_xml([SLOWER, OTHER, FERMI]))
+    hosts = {host.get("id"): host for host in root.iter("host")}
+    assert set(hosts) == {host_name(FERMI), host_name(OTHER)}
+    speeds = [float(word.removesuffix("f")) for word in hosts[host_name(FERMI)].get("speed", "").split(",")]
+    watts = hosts[host_name(FERMI)][0].get("value", "").split(",")
+    assert len(speeds) == len(watts) == 2
+    assert speeds[0] == pytest.approx(3413.0, rel=1e-12)
+    assert float(watts[1].split(":")[0]) == pytest.approx(25.1)
+    assert simulated_run(SLOWER, 14, [FERMI, SLOWER]).pstate == 1
+
+
+@given(
+    blocks=st.integers(1, 10_000),
+    times=st.tuples(*[st.floats(0, 1)] * 2, st.floats(1e-6, 1)),
+    resident=st.integers(1, 16),
+)
+def test_work_takes_the_models_time(blocks: int, times: tuple[float, float, float], resident: int) -> None:
+    model = replace(FERMI, times_s=np.array(times), blocks_per_sm=resident)
+    assert simulated_run(model, blocks).latency_s == pytest.approx(float(model.latency_s(blocks)), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("models", "off_w", "message"),
+    [
+        ([], 0.0, "no block-count model"),
+        ([FERMI], -1.0, "watts from 0 up"),
+        ([FERMI], math.nan, "watts from 0 up"),
+        ([FERMI, FERMI], 0.0, "two models at one clock"),
+        ([replace(FERMI, energies=np.full(2, np.nan))], 0.0, "without power"),
+    ],
+)
+def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], off_w: float, message: str) -> None:
+    with pytest.raises(EstimatorError, match=message):
+        platform_xml(models, off_w)
+
+
+def _simgrid() -> str:
+    """The library's name.  Skips where there is no SimGrid."""
+    library = ctypes.util.find_library("simgrid")
+    try:
+        there = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60, check=False).returncode == 0
+    except OSError:
+        there = False
+    if library is None or not there:
+        pytest.skip("no SimGrid for the system's Python; `make simgrid` installs Debian's and runs this test")
+    return library
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"), [(FERMI, 140), (FERMI, 149), (SLOWER, 1), (SLOWER, 123), (replace(OTHER, kernel="scale"), 1000)]
+)
+def test_simgrid_finds_the_sum_of_power_times_time(model: BlockModel, blocks: int, tmp_path: Path) -> None:
+    library = _simgrid()
+    models = [FERMI, SLOWER, replace(OTHER, kernel="scale")]
+    run = simulated_run(model, blocks, models)
+    platform = tmp_path / "platform.xml"
+    platform.write_text(platform_xml(models, off_w=10.0))
+    words = [PYTHON, str(ACTOR), str(platform), library, run.host, str(run.pstate), json.dumps(run.amounts)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["latency_s"] == pytest.approx(run.latency_s, rel=1e-9)
+    assert found["energy_j"] == pytest.approx(run.energy_j, rel=1e-9)

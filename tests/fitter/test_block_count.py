@@ -1,0 +1,164 @@
+"""Block-count models from grids: three suffice, errors are honest, tables are screened."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from estimator.block_count import FORMS, occupancy_columns
+from estimator.quantities import Array
+from estimator.specifications import load_gpu
+from fitter.block_count import fit_block_model, fit_block_models, left_out_errors
+from fitter.block_data import BlockRows, joined
+from fitter.errors import CalibrationError
+from fitter.sources import block_table
+from fitter.sources.block_table import is_block_table, read_block_table
+from fitter.sources.tables import open_table
+
+GPU = load_gpu("a100-pcie-40gb")
+TIMES = np.array([5e-6, 1.2e-3, 0.9e-3])
+"""Launch, latency and share of a round, planted [s]."""
+BLOCK_J, AWAKE_W, IDLE_W = 2e-3, 14.0, 40.0
+GRIDS = np.array([54, 108, 216, 300, 432, 1000, 2160, 5000])
+
+
+def planted(grids: Array = GRIDS, noise: float = 0.0, seed: int = 0, kernel: str = "vector_add", resident: int = 2) -> BlockRows:
+    random = np.random.default_rng(seed)
+    latency = occupancy_columns(grids.astype(np.float64), GPU.num_sms, resident) @ TIMES
+    power = BLOCK_J * grids / latency + IDLE_W + AWAKE_W
+    count = len(grids)
+    return BlockRows.of(
+        {
+            "kernel": [kernel] * count,
+            "gpu": [GPU.name] * count,
+            "block_threads": [1024] * count,
+            "blocks_per_sm": [resident] * count,
+            "blocks": grids.tolist(),
+            "latency_s": (latency * (1 + noise * random.standard_normal(count))).tolist(),
+            "power_w": (power * (1 + noise * random.standard_normal(count))).tolist(),
+            "power_std_w": (max(noise, 1e-3) * power).tolist(),
+            "idle_w": [IDLE_W] * count,
+            "sm_clock_mhz": [900.0] * count,
+            "flop_per_block": [math.nan] * count,
+            "source": ["planted"] * count,
+            "row": list(range(count)),
+        }
+    )
+
+
+def test_planted_coefficients_come_back() -> None:
+    model = fit_block_model(planted(), GPU.num_sms)
+    assert model.times_s[1:] == pytest.approx(TIMES[1:], rel=2e-3)
+    assert model.energies == pytest.approx([BLOCK_J, AWAKE_W], rel=0.02)
+    assert model.static_w == IDLE_W
+
+
+def test_three_grids_suffice() -> None:
+    model = fit_block_model(planted(np.array([54, 216, 2160]), noise=0.002), GPU.num_sms)
+    whole = planted()
+    assert np.max(np.abs(model.latency_s(whole.blocks) / whole.latency_s - 1)) < 0.02
+    assert np.max(np.abs(model.energy_j(whole.blocks) / (whole.power_w * whole.latency_s) - 1)) < 0.03
+    assert model.scatter == {}, "three grids leave none to be left out"
+
+
+def test_two_grids_do_not() -> None:
+    with pytest.raises(CalibrationError, match="2 grids measured; a block-count model needs 3"):
+        fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
+    fit = fit_block_models(joined([planted(), planted(np.array([54, 108]), kernel="short")]), GPU.num_sms)
+    assert [model.kernel for model in fit.models] == ["vector_add"]
+    assert len(fit.refused) == 1
+    assert "short" in fit.refused[0]
+
+
+def test_rounds_by_occupancy_beat_the_published_form_where_blocks_share_an_sm() -> None:
+    model = fit_block_model(planted(noise=0.003), GPU.num_sms)
+    for quantity in ("time", "energy"):
+        ours = model.scatter["occupancy"][quantity]
+        assert ours < 0.02
+        assert ours < 0.5 * model.scatter["rounds"][quantity]
+
+
+def test_each_grid_is_judged_by_a_fit_without_it() -> None:
+    rows = planted()
+    spoiled = BlockRows(**{**{name: getattr(rows, name) for name in BlockRows.__dataclass_fields__}, "latency_s": rows.latency_s.copy()})
+    spoiled.latency_s[3] *= 2.0
+    errors = left_out_errors(spoiled, GPU.num_sms)
+    assert set(errors) == set(FORMS)
+    assert errors["occupancy"]["time"][3] == pytest.approx(-0.5, abs=0.03)
+
+
+def test_what_grids_leave_open_is_named() -> None:
+    whole_rounds = planted(np.array([216, 432, 2160, 4320]))
+    model = fit_block_model(whole_rounds, GPU.num_sms)
+    assert {"lone_s", "share_s"} <= set(model.tied)
+    assert model.latency_s(8640) == pytest.approx(float(occupancy_columns(np.array(8640.0), 108, 2) @ TIMES), rel=2e-3)
+
+
+def test_stated_errors_hold() -> None:
+    """68 and 95 % of simulated runs within one and two standard deviations (60 draws of 5 unseen grids)."""
+    unseen = np.array([80, 200, 500, 1500, 4000])
+    truth = planted(unseen)
+    scores: list[Array] = []
+    for seed in range(60):
+        model = fit_block_model(planted(noise=0.005, seed=seed), GPU.num_sms)
+        measured = planted(unseen, noise=0.005, seed=1000 + seed).latency_s
+        scores.append((model.latency_s(unseen) - measured) / model.latency_std_s(unseen))
+    z = np.abs(np.concatenate(scores))
+    assert len(truth) == 5
+    assert 0.55 < np.mean(z < 1) < 0.85
+    assert np.mean(z < 2) > 0.88
+
+
+def test_without_power_there_is_time_alone() -> None:
+    rows = planted()
+    bare = BlockRows(**{**{name: getattr(rows, name) for name in BlockRows.__dataclass_fields__}, "power_w": np.full(len(rows), np.nan)})
+    model = fit_block_model(bare, GPU.num_sms)
+    assert not model.has_power
+    assert np.isfinite(model.latency_s(500))
+    assert math.isnan(float(model.energy_j(500)))
+
+
+HEADER = "kernel,gpu,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w,sm_clock_mhz"
+
+
+def table(tmp_path: Path, *lines: str, header: str = HEADER) -> Any:
+    path = tmp_path / "grids.csv"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return open_table(path, block_table.COLUMNS)
+
+
+def test_a_table_of_grids_is_read(tmp_path: Path) -> None:
+    assert is_block_table(HEADER.split(","))
+    rows, rejected = read_block_table(
+        table(tmp_path, f"add,{GPU.name},1024,2,54,1e-3,80,40,900", f"add,{GPU.name},1024,,108,1e-3,90,40,"), None
+    )
+    assert rows is not None
+    assert not rejected
+    assert rows.blocks_per_sm.tolist() == [2.0, 2.0], "64 warps of an SM hold two blocks of 1,024 threads"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (f"add,{GPU.name},1024,2,0,1e-3,80,40,900", "BAD_SHAPE"),
+        (f"add,{GPU.name},1024,2,5.5,1e-3,80,40,900", "BAD_SHAPE"),
+        (f"add,{GPU.name},2048,2,54,1e-3,80,40,900", "BAD_SHAPE"),
+        (f"add,{GPU.name},1024,99,54,1e-3,80,40,900", "BAD_SHAPE"),
+        (f"add,{GPU.name},1024,2,54,nan,80,40,900", "BAD_COUNT"),
+        (f"add,{GPU.name},1024,2,54,,80,40,900", "BAD_LATENCY"),
+        (f"add,{GPU.name},1024,2,54,-1,80,40,900", "BAD_LATENCY"),
+        (f"add,{GPU.name},1024,2,54,inf,80,40,900", "BAD_COUNT"),
+        (f"add,{GPU.name},1024,2,54,1e-3,30,40,900", "BAD_POWER"),
+        (f"add,{GPU.name},1024,2,54,1e-3,0,,900", "BAD_POWER"),
+        (f"add,{GPU.name},1024,2,54,1e-3,80,40,-5", "BAD_COUNT"),
+        ("add,nvidia-9000,1024,2,54,1e-3,80,40,900", "UNKNOWN_GPU"),
+        (f",{GPU.name},1024,2,54,1e-3,80,40,900", "UNKNOWN_OPERATOR"),
+        (f"{'x' * 5000},{GPU.name},1024,2,54,1e-3,80,40,900", "BAD_TEXT"),
+    ],
+)
+def test_a_row_that_cannot_be_is_rejected_with_its_reason(line: str, reason: str, tmp_path: Path) -> None:
+    rows, rejected = read_block_table(table(tmp_path, line), None)
+    assert rows is None
+    assert [row.reason for row in rejected] == [reason]
