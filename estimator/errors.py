@@ -4,6 +4,7 @@ EstimatorError                 what could not be done, with its remedy
 ├── SpecificationError         a GPU specification is missing, wrong or unknown
 ├── WorkloadError              a workload file or an operator cannot be used
 ├── BundleError                a bundle is damaged, foreign or too new
+├── CountsError                counts of what a kernel did cannot be read, or energies of it are not known
 └── OperatingPointError        a clock, a cap or a setting outside what the GPU can do
 
 A message says what, which value, what the limit is and what to do.  The commands print it as one
@@ -25,6 +26,10 @@ class WorkloadError(EstimatorError):
 
 class BundleError(EstimatorError):
     """A bundle is damaged, foreign or newer than this program."""
+
+
+class CountsError(EstimatorError):
+    """Counts of what a kernel did cannot be read, or energies of what it did are not known."""
 
 
 class OperatingPointError(EstimatorError):

@@ -1,11 +1,11 @@
-"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, model configurations, bundles."""
+"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, model configurations, energies, bundles."""
 
 from pathlib import Path
 from typing import Final
 
 from estimator.errors import EstimatorError
 
-KINDS: Final = ("gpus", "boards", "campaigns", "sensors", "models", "bundles")
+KINDS: Final = ("gpus", "boards", "campaigns", "sensors", "models", "energies", "bundles")
 """The kinds of data files; each is a folder."""
 
 _PACKAGE: Final = Path(__file__).resolve().parent

@@ -1,0 +1,319 @@
+"""Energy from counts: the published table and its arithmetic, several modules, profiler tables, bad input."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.activities import METRICS, CountedKernel, read_activities
+from estimator.counted_energy import PARTS, counted_energies
+from estimator.counts_command import counts_command
+from estimator.energy_tables import energy_table_names, load_energy_table
+from estimator.errors import CountsError
+from estimator.instructions import TRANSACTION_BYTES, Activity
+from estimator.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, parallel_efficiency, scaling_efficiency
+
+K40 = load_energy_table("tesla-k40")
+NANO = 1e-9
+POSITIVE = st.floats(1e-6, 1e6)
+
+
+def kernel(**changes: Any) -> CountedKernel:
+    values = {"instructions": {"f32.fma": 1e9}, "issued": 0.0, "transactions": {"dram": 1e6}, "stalls": 0.0, "time_s": 0.01} | changes
+    return CountedKernel(name="saxpy", launches=1.0, activity=Activity(**values))
+
+
+@pytest.mark.parametrize(("level", "pj_per_bit"), [("shared", 5.32), ("l1", 5.85), ("l2", 15.48), ("dram", 30.55)])
+def test_published_energies_per_bit_follow_from_those_per_transaction(level: str, pj_per_bit: float) -> None:
+    ept, _ = K40.energies.term(f"transaction:{level}")
+    assert ept / NANO * 1e3 / (8 * TRANSACTION_BYTES[level]) == pytest.approx(pj_per_bit, abs=0.02)
+
+
+def test_the_published_table_is_whole() -> None:
+    assert energy_table_names() == ("tesla-k40",)
+    assert len(K40.energies.classes) == 19
+    printed = {"f32.add": 0.06, "f32.fma": 0.05, "i32.mad": 0.15, "f64.fma": 0.16, "f32.rcp": 0.31, "f32.ex2": 0.08}
+    assert {name: K40.energies.epi_j(name)[0] / NANO for name in printed} == pytest.approx(printed)
+
+
+def test_energy_is_equation_4() -> None:
+    one = kernel(instructions={"f32.fma": 2e9, "i32.add": 1e9}, transactions={"l2": 3e6, "dram": 1e6})
+    (row,), total, warnings = counted_energies([one], K40, constant_w=25.0)
+    expected = (2e9 * 0.05 + 1e9 * 0.07 + 3e6 * 3.96 + 1e6 * 7.82) * NANO + 25.0 * 0.01
+    assert row.energy_j == pytest.approx(expected, rel=1e-12)
+    assert total.energy_j == row.energy_j
+    assert sum(row.parts_j[part] for part in PARTS) == pytest.approx(row.energy_j, rel=1e-12)
+    assert row.parts_j["constant"] == pytest.approx(0.25)
+    assert warnings == ()
+
+
+@given(launches=st.integers(1, 1000))
+def test_launches_multiply(launches: int) -> None:
+    once = kernel()
+    many = CountedKernel(name="saxpy", launches=float(launches), activity=once.activity)
+    alone, often = (counted_energies([one], K40, constant_w=25.0)[1] for one in (once, many))
+    assert often.energy_j == pytest.approx(launches * alone.energy_j, rel=1e-9)
+    assert often.energy_std_j == pytest.approx(launches * alone.energy_std_j, rel=1e-9)
+    assert often.power_w == pytest.approx(alone.power_w, rel=1e-9)
+
+
+def test_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
+    """The error of an energy is the same in every kernel, so that it does not average out."""
+    _, one, _ = counted_energies([kernel()], K40, constant_w=0.0)
+    _, four, _ = counted_energies([kernel()] * 4, K40, constant_w=0.0)
+    assert four.energy_std_j == pytest.approx(4 * one.energy_std_j, rel=1e-12)
+
+
+# Several modules -----------------------------------------------------------------------------------------------------------------
+
+
+@given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
+def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy: float, time: float, modules: int, exponent: float) -> None:
+    assert scaling_efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
+
+
+def test_published_efficiencies_are_consistent() -> None:
+    # 18 times faster at 10 % more energy with 32 modules (section VII); twice the energy at a linear speed-up (section I).
+    assert scaling_efficiency((1.0, 1.0), (1.10, 1 / 18), 32) == pytest.approx(100 * 18 / (32 * 1.10))
+    assert scaling_efficiency((1.0, 1.0), (2.0, 1 / 32), 32) == pytest.approx(50.0)
+    # 86.8 % faster with two modules and 94 % efficient (section V.B): energy does not grow.
+    energy = 1.868 * 100 / (2 * 94.0)
+    assert energy == pytest.approx(0.994, abs=0.001)
+    assert scaling_efficiency((1.0, 1.0), (energy, 1 / 1.868), 2) == pytest.approx(94.0)
+    assert parallel_efficiency(1.0, 1 / 1.868, 2) == pytest.approx(93.4)
+
+
+def test_shared_constant_energy_is_counted_once() -> None:
+    """Amortising half of it saves 22.3 % of a 32-module system, a quarter 10.4 % (section V.C): one share of constant energy fits both."""
+    share = 0.223 / (0.5 * 31 / 32)
+    for amortised, saving, within in ((0.5, 0.223, 1e-9), (0.25, 0.104, 0.01)):
+        energies = [
+            float(
+                module_energy(
+                    Integration(link_pj_per_bit=0.0, shared_constant=shared),
+                    32,
+                    dynamic_j=1 - share,
+                    link_bytes=0.0,
+                    constant_w=share / 32,
+                    time_s=1.0,
+                ).energy_j
+            )
+            for shared in (0.0, amortised)
+        ]
+        assert 1 - energies[1] / energies[0] == pytest.approx(saving, abs=within)
+
+
+def test_links_cost_by_the_bit_and_one_module_has_none() -> None:
+    def link(integration: Integration, modules: int) -> float:
+        return float(module_energy(integration, modules, dynamic_j=0.0, link_bytes=1e9, constant_w=0.0, time_s=1.0).link_j)
+
+    assert link(INTEGRATIONS["on-package"], 2) == pytest.approx(8e9 * 0.54e-12)
+    assert link(INTEGRATIONS["on-board"], 2) == pytest.approx(8e9 * 10e-12)
+    assert link(INTEGRATIONS["switched"], 2) == pytest.approx(8e9 * 20e-12)
+    assert link(INTEGRATIONS["on-board"], 1) == 0.0
+
+
+def test_modules_may_be_an_array() -> None:
+    many = module_energy(
+        INTEGRATIONS["on-board"], np.array([1, 2, 4]), dynamic_j=1.0, link_bytes=0.0, constant_w=10.0, time_s=np.array([1, 0.6, 0.4])
+    )
+    assert many.energy_j == pytest.approx([11.0, 13.0, 17.0])
+
+
+def test_another_dram_takes_the_place_of_the_published_one() -> None:
+    hbm = K40.with_dram(HBM_PJ_PER_BIT)
+    assert hbm.energies.term("transaction:dram")[0] == pytest.approx(21.1e-12 * 256)
+    assert hbm.energies.term("transaction:l2") == K40.energies.term("transaction:l2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"modules": 0},
+        {"modules": 1.5},
+        {"dynamic_j": -1.0},
+        {"time_s": math.nan},
+        {"link_bytes": math.inf},
+    ],
+)
+def test_runs_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"modules": 2, "dynamic_j": 1.0, "link_bytes": 1.0, "constant_w": 1.0, "time_s": 1.0} | change
+    with pytest.raises(CountsError):
+        module_energy(INTEGRATIONS["on-board"], values.pop("modules"), **values)
+
+
+# Counts --------------------------------------------------------------------------------------------------------------------------
+
+LONG = """==PROF== Connected to process 12
+"ID","Process ID","Kernel Name","Block Size","Grid Size","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","12","saxpy(float*)","(256, 1, 1)","(1,024, 1, 1)","metrics","gpu__time_duration.sum","usecond","10.5"
+"0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","smsp__sass_thread_inst_executed_op_ffma_pred_on.sum","inst","262,144"
+"0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","dram__sectors_read.sum","sector","65,536"
+"0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","dram__sectors_write.sum","sector","32,768"
+"0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum","sector","4,000"
+"0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","smsp__cycles_active.sum","cycle","1000"
+"0","12","saxpy(float*)","(256, 1, 1)","(1024, 1, 1)","metrics","smsp__issue_active.sum","cycle","400"
+"""
+JSON = {
+    "format": "wattprint-activity",
+    "format_version": 1,
+    "kernels": [
+        {
+            "name": "gemm",
+            "time_s": 1e-3,
+            "launches": 3,
+            "opcodes": {"FFMA": 1e6, "BRA": 1e3, "LDG.E": 1e4},
+            "lanes": 16,
+            "transactions": {"dram": 1e5},
+            "stalls": 0,
+        }
+    ],
+}
+
+
+def test_a_profilers_table_is_an_activity(tmp_path: Path) -> None:
+    path = tmp_path / "counts.csv"
+    path.write_text(LONG)
+    (found,) = read_activities(path, "joule")
+    assert found.activity.time_s == pytest.approx(10.5e-6)
+    assert found.activity.instructions == {"f32.fma": 262144.0}
+    assert found.activity.transactions == {"l1": 1000.0, "dram": 98304.0}
+    assert found.activity.stalls == 600.0
+    assert "smsp__inst_executed.sum" in found.missing
+    assert not any("tensor" in name or "nvl" in name for name in found.missing)
+    assert read_activities(path, "sass")[0].activity.instructions == {"FFMA": 262144.0}
+
+
+def test_opcodes_are_classes_by_active_lane(tmp_path: Path) -> None:
+    path = tmp_path / "counts.json"
+    path.write_text(json.dumps(JSON))
+    (found,) = read_activities(path, "sass")
+    assert found.launches == 3
+    assert found.activity.instructions == {"FFMA": 16e6}, "branches have no lanes, loads are transactions"
+    assert found.activity.issued == 1e6 + 1e3 + 1e4
+    with pytest.raises(CountsError, match="energies are of PTX types"):
+        read_activities(path, "joule")
+
+
+def entry(**changes: Any) -> str:
+    one = {key: value for key, value in (JSON["kernels"][0] | changes).items() if value is not None}  # type: ignore[index]
+    return json.dumps({**JSON, "kernels": [one]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no line begins"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "no line begins"),
+        ("{" + '"a":{' * 100_000, "no JSON"),
+        ('{"format": "x"}', "format is 'x'"),
+        (json.dumps({**JSON, "format_version": 2}), "format_version"),
+        (json.dumps({**JSON, "kernels": []}), "at least one"),
+        (json.dumps({**JSON, "kernels": [3]}), "no object"),
+        (entry(name=""), "name"),
+        (entry(time_s=0), "positive"),
+        (entry(time_s="1"), "must be a number"),
+        (entry(launches=-1), "must be a number"),
+        (entry(lanes=33), "between 0 and 32"),
+        (entry(opcodes={"FFMA": 1e300}), "must be a number"),
+        (entry(opcodes=None), "either opcodes or instructions"),
+        (entry(transactions={"l3": 1}), "no level"),
+        (entry(time=1), "did you mean 'time_s'"),
+        (entry().replace("0.001", "NaN"), "no JSON"),
+        (LONG.replace("usecond", "n/a").replace("10.5", "n/a"), "gpu__time_duration.sum"),
+        (LONG.partition("\n")[0], "no line begins"),
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
+    ],
+)
+def test_counts_that_cannot_be_used_say_why(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "counts"
+    path.write_text(text)
+    with pytest.raises(CountsError, match=message) as caught:
+        read_activities(path, "sass")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(content=st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(content)
+    with pytest.raises(CountsError):
+        read_activities(path, "sass")
+
+
+# The command ---------------------------------------------------------------------------------------------------------------------
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(counts_command, list(words), standalone_mode=False, catch_exceptions=True)
+
+
+def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    base = {"name": "stencil", "instructions": {"f32.fma": 1e12}, "transactions": {"dram": 1e9}, "stalls": 0}
+    one.write_text(json.dumps({**JSON, "kernels": [{**base, "time_s": 1.0}]}))
+    two.write_text(json.dumps({**JSON, "kernels": [{**base, "time_s": 0.55, "link_bytes": 1e9}]}))
+    words = ("--energies", "tesla-k40", "--constant-w", "25", "--dram-pj-per-bit", "21.1", "--json")
+    found = run(str(two), *words, "--modules", "2", "--integration", "on-package", "--against", str(one))
+    assert found.exception is None
+    document = json.loads(found.stdout)
+    alone = json.loads(run(str(one), *words).stdout)
+    assert document["parts_j"]["link"] == pytest.approx(8e9 * 0.54e-12)
+    assert document["parts_j"]["constant"] == pytest.approx(25.0 * 1.5 * 0.55)
+    expected = 100 * alone["energy_j"] * 1.0 / (2 * document["energy_j"] * 0.55)
+    assert document["scaling_efficiency_percent"] == pytest.approx(expected)
+    assert "scaling efficiency" in run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
+
+
+def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    path = tmp_path / "counts.json"
+    path.write_text(json.dumps(JSON))
+    for words, message in (
+        ((), "name at least one"),
+        ((str(path),), "either --bundle or --energies"),
+        ((str(path), "--energies", "tesla-k41"), "did you mean 'tesla-k40'"),
+        ((str(path), "--bundle", "a10-eager"), "no energies of instructions"),
+        ((str(path), "--energies", "tesla-k40", "--against", "x"), "--modules"),
+    ):
+        found = run(*words)
+        assert found.exception is not None
+        assert message in str(found.exception)
+    assert run("--metrics").stdout.strip() == ",".join(METRICS)
+
+
+def test_constant_power_must_be_known_and_classes_too() -> None:
+    with pytest.raises(CountsError, match="--constant-w"):
+        counted_energies([kernel()], K40)
+    with pytest.raises(CountsError, match="has no energy of f32.fmaa, did you mean 'f32.fma'"):
+        counted_energies([kernel(instructions={"f32.fmaa": 1.0})], K40, constant_w=1.0)
+    _, _, warnings = counted_energies([kernel(stalls=5.0)], K40, constant_w=1.0)
+    assert "no energy of a stall" in warnings[0]
+    with pytest.raises(CountsError, match="--integration"):
+        counted_energies([kernel()], K40, constant_w=1.0, modules=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = 3", "name must be a text"),
+        ("nam = 'x'", "unknown field 'nam', did you mean 'name'"),
+        ("= 3", "no TOML"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='d'", "vocabulary = 'd'"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'", "instructions_nj"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=-1", "positive"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=1\n[transactions_nj]\nl3=1", "no level"),
+    ],
+)
+def test_a_table_of_energies_that_cannot_be_used_says_why(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(CountsError, match=message):
+        load_energy_table(str(path))
