@@ -11,32 +11,35 @@ from collector.config import CampaignSpec
 from collector.errors import CampaignError
 from collector.measurement import Point
 from estimator.gpu import GpuSpec
-from microbench.compile import find_toolchain
+from microbench.compile import find_toolchain, user_cache
+from microbench.copy_load import CopyLoad, copy_loads
 from microbench.errors import MicrobenchError
 from microbench.generated_load import FAMILY, GeneratedLoad, generated_loads
+
+Load = GeneratedLoad | CopyLoad
 
 ROW_ID_DIGITS: Final = 16
 
 
-def campaign_loads(
-    spec: CampaignSpec, families: Sequence[str], gpu: GpuSpec | None, seed: int
-) -> tuple[tuple[GeneratedLoad, ...], dict[str, int]]:
-    """The generated kernels of a campaign, assembled, and what cannot run here.
+def campaign_loads(spec: CampaignSpec, families: Sequence[str], gpu: GpuSpec | None, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
+    """The generated kernels of a campaign, assembled, and its copies; and what cannot run here.
 
-    Raises CampaignError where nothing can be assembled, and says what is missing.
+    Machine code is kept from one campaign to the next (`user_cache`).  Raises CampaignError where nothing can be assembled, and says what
+    is missing.
     """
     if not spec.instructions or (families and FAMILY not in families):
         return (), {}
     if gpu is None:
         raise CampaignError(f"campaign {spec.name} has generated kernels; they are planned for a GPU that is known")
     try:
-        return generated_loads(spec.instructions, gpu, find_toolchain(), seed)
+        loads, refused = generated_loads(spec.instructions, gpu, find_toolchain(), seed, user_cache())
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
+    return (*loads, *copy_loads(spec.instructions)), refused
 
 
 def load_points(
-    spec: CampaignSpec, loads: Sequence[GeneratedLoad], clocks_mhz: tuple[float | None, ...], seed: int, gpu_uuid: str
+    spec: CampaignSpec, loads: Sequence[Load], clocks_mhz: tuple[float | None, ...], seed: int, gpu_uuid: str
 ) -> tuple[Point, ...]:
     """Generated kernels in random order, block by block at every clock; each is preceded by the board at rest.
 
@@ -52,7 +55,7 @@ def load_points(
     return tuple(points)
 
 
-def _point(spec: CampaignSpec, load: GeneratedLoad, clock: float | None, seed: int, gpu_uuid: str) -> Point:
+def _point(spec: CampaignSpec, load: Load, clock: float | None, seed: int, gpu_uuid: str) -> Point:
     """A point with its row id: the digest of everything that tells it from others."""
     described = json.dumps([gpu_uuid, spec.digest, seed, FAMILY, *load.identity(), clock], separators=(",", ":"))
     return Point(

@@ -1,4 +1,4 @@
-"""What a row says of a generated kernel, beyond what every row says."""
+"""What a row says of a generated kernel or of a copy, beyond what every row says."""
 
 import json
 from typing import Any
@@ -6,18 +6,26 @@ from typing import Any
 from collector.devices.protocols import LaunchRecord, PowerReadings
 from collector.sampling import SECONDS_PER_NS
 from collector.sampling_methods import sampled_energies_j
+from microbench.copy_load import COPY_ENGINE, CopyLoad
 from microbench.generated_load import LEVELS, GeneratedLoad
 
 
-def load_columns(load: GeneratedLoad) -> dict[str, Any]:
-    """Family, operator and work of a generated kernel by column."""
-    kernel, launch, operator = load.kernel, load.launch, load.operator
-    counts = load.transactions()
-    return {
+def load_columns(load: GeneratedLoad | CopyLoad) -> dict[str, Any]:
+    """Family, operator and work of a load by column."""
+    operator = load.operator
+    named = {
         "family": operator.family,
         "operator": operator.operator,
         "precision": operator.precision,
         "cuda_cores": False,
+        "link": load.link or None,
+    }
+    if isinstance(load, CopyLoad):
+        return {**named, "instruction": COPY_ENGINE, "data_pattern": "random", "link_bytes": float(load.host.bytes_moved)}
+    kernel, launch = load.kernel, load.launch
+    counts = load.transactions()
+    return {
+        **named,
         "instruction": kernel.instruction,
         "launch_mode": launch.mode,
         "data_pattern": launch.pattern,
@@ -32,6 +40,7 @@ def load_columns(load: GeneratedLoad) -> dict[str, Any]:
         "assembler": f"{load.compiler} -{load.level} {load.architecture}",
         "cubin_sha256": load.cubin_sha256,
         "ptx_sha256": kernel.digest(),
+        "link_bytes": load.link_bytes() if load.link else None,
     }
 
 

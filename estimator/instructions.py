@@ -20,6 +20,7 @@ import numpy as np
 
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
+from estimator.instruction_links import links_from_document
 from estimator.quantities import HZ_PER_MHZ, Array
 
 LANES: Final = 32
@@ -244,6 +245,9 @@ SECTION_FIELDS: Final = (
 )  # fmt: skip
 """Fields of a bundle's section `instruction_energies`."""
 
+LINKS: Final = "links"
+"""Its field that is there only where links were measured (`estimator.instruction_links`)."""
+
 
 def section_of(energies: InstructionEnergies) -> dict[str, Any]:
     """The bundle's section: the terms with their covariance, and energies per instruction, transaction and PTX row as tables to read."""
@@ -303,8 +307,9 @@ def energies_from_section(section: Mapping[str, Any], at: str = "instruction_ene
         if name not in section:
             raise BundleError(f"{at} lacks the field {name!r}")
     for name in section:
-        if name not in SECTION_FIELDS:
+        if name not in SECTION_FIELDS and name != LINKS:
             raise BundleError(f"{at} has an unknown field {name!r}")
+    links_from_document(section.get(LINKS, {}), f"{at}.{LINKS}")
     try:
         terms = tuple(_text(term) for term in section["terms"])
         values = np.array([_real(value) for value in section["values"]])

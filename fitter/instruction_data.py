@@ -16,7 +16,8 @@ class InstructionRow:
     """One run of a generated kernel: counts and energy of one launch.
 
     `energy_j` is what the board drew in all, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by
-    way of sampling.  `sms` work.  `random` marks random operands, with which energies are stated.
+    way of sampling.  `random` marks random operands, with which energies are stated.  Of what crosses a link to the host or to another
+    board, and of copies, `link` says which link and `link_bytes` how much; such rows have an energy a byte and are in no regression.
     """
 
     source: str
@@ -46,6 +47,8 @@ class InstructionRow:
     throttled: bool
     assembler: str
     published: dict[str, float]
+    link: str = ""
+    link_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,9 +126,11 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
 
 
 def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
-    """Which rows the fit takes, shape (n,): random operands, more than one thread, and a voltage that is that of the others or known."""
+    """Which rows the fit takes, shape (n,): random operands, nothing over a link, several threads, a known voltage where throttled."""
     blind = not np.isfinite(_read_voltage(rows)).all() and gpu.voltage_v is None
-    return np.array([row.random and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_)
+    return np.array(
+        [row.random and not row.link and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_
+    )
 
 
 def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float = 0.0) -> Activity:

@@ -24,7 +24,7 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Erro
     energies = energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
     if energies is None:
         return [], ("the bundle has no instruction energies; runs of generated kernels are not compared",)
-    own = rows.select(np.array([row.random and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))
+    own = rows.select(np.array([row.random and not row.link and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))
     if not len(own):
         return [], ("no run of generated kernels on random operands is of the bundle's GPU",)
     excess, _ = excess_power_w(own)

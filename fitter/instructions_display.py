@@ -7,11 +7,13 @@ import numpy as np
 
 from estimator.bundle_content import Bundle
 from estimator.charts import Series, axis_over, scatter_svg
-from estimator.instructions import CONSTANT, HEAT, ISSUE, LOOP, PUBLISHED_FLAG, STALL, InstructionEnergies, energies_from_section
+from estimator.instruction_links import links_from_document
+from estimator.instructions import CONSTANT, HEAT, ISSUE, LINKS, LOOP, PUBLISHED_FLAG, STALL, InstructionEnergies, energies_from_section
 from estimator.pages import figure_html, table_html
 from fitter.instruction_data import SAMPLING
 
 PICO: Final = 1e-12
+GIGA: Final = 1e9
 NOT_DECIDED: Final = " *"
 
 
@@ -37,6 +39,12 @@ def instruction_lines(bundle: Bundle) -> list[str]:
     for level, entry in section["transactions"].items():
         bits = f"{entry['pj_per_bit']:.3g} pJ/bit"
         lines.append(f"    {level:28} {entry['ept_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ for {entry['bytes']} byte, {bits}")
+    links = links_from_document(section.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
+    if links:
+        lines.append("  data over a link, and copies: rate, and energy beyond rest")
+    for name, link in links.items():
+        energy = "energy not known" if math.isnan(link.j_per_byte) else f"{link.j_per_byte / PICO:.4g} ± {link.std_j / PICO:.2g} pJ/byte"
+        lines.append(f"    {name:28} {link.bytes_per_s / GIGA:10.4g} GB/s, {energy}")
     lines.append(f"  per PTX instruction and thread; beside it the published difference formula ({PUBLISHED_FLAG}), whole GPU / one thread")
     for name, one in energies.ptx.items():
         published = " / ".join(_published(one.published_j.get(f"{mode}.mtsm", math.nan)) for mode in ("full", "single"))

@@ -31,7 +31,7 @@ Parts = dict[str, float]
 
 def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> InstructionEnergies:
     """The energies with a row for every kernel that prices a PTX instruction on registers."""
-    kernels = {row.kernel: row for row in rows.rows if not any(row.transactions.values()) and row.kernel != OVERHEAD and row.instruction}
+    kernels = {row.kernel: row for row in rows.rows if _on_registers(row) and row.kernel != OVERHEAD and row.instruction}
     pure: dict[str, tuple[Parts, float]] = {}
     for row in sorted(kernels.values(), key=lambda row: -row.unroll):
         if len(row.operations) == 1:
@@ -52,6 +52,11 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
             published_j=FrozenMapping(published.get(kernel, {})),
         )
     return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))
+
+
+def _on_registers(row: InstructionRow) -> bool:
+    """Whether a kernel touches no memory in its loop."""
+    return not row.link and not any(row.transactions.values())
 
 
 def _plain(name: str) -> str:
@@ -121,7 +126,7 @@ def published_differences(rows: InstructionRows) -> dict[str, Parts]:
         if overhead is None:
             continue
         for row in rows.rows:
-            if row.mode != mode or row.kernel == OVERHEAD or any(row.transactions.values()):
+            if row.mode != mode or row.kernel == OVERHEAD or not _on_registers(row):
                 continue
             _, count = priced_operations(row)
             for method in SAMPLING:

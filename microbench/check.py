@@ -1,5 +1,6 @@
 """Is a result right?  The kernel's own text, executed by the interpreter, says what must come out."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from microbench.errors import ResultError
 from microbench.interpreter import Execution, execute
 from microbench.interpreter.memory import buffer_address
 from microbench.interpreter.program import parse
-from microbench.kernel import Buffer, Buffers, Kernel, Launch
+from microbench.kernel import Buffer, Buffers, Kernel, Launch, Pattern
 from microbench.numbers import decode
 from microbench.operands import argument_value, contents, record_type
 
@@ -47,6 +48,21 @@ def verify(kernel: Kernel, launch: Launch, results: Buffers, expected: Buffers |
     for buffer in kernel.buffers:
         if buffer.written:
             _compare(kernel, buffer, results[buffer.name], wanted[buffer.name])
+
+
+def results_complaint(
+    kernel: Kernel, results: Callable[[Launch], Buffers], pattern: Pattern = "random", expected: Buffers | None = None
+) -> str:
+    """What is wrong with a kernel's results in its small launch, from `results`, which runs it; "" where they are right.
+
+    Raises InterpreterError for a text outside the subset, and what `results` raises.
+    """
+    launch = kernel.check_launch(pattern)
+    try:
+        verify(kernel, launch, results(launch), expected)
+    except ResultError as error:
+        return str(error)
+    return ""
 
 
 def _compare(kernel: Kernel, buffer: Buffer, found: NDArray[Any], wanted: NDArray[Any]) -> None:

@@ -7,6 +7,7 @@ All kernels of one architecture go through one call: the disassembler's start ta
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -82,6 +83,21 @@ def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> T
         ptxas_version=_version(assembler),
         nvdisasm_version=_version(disassembler),
     )
+
+
+def user_cache() -> Path | None:
+    """The folder that keeps machine code from one run to the next; None where there is none that this user can write.
+
+    `wattprint/cubins` in XDG_CACHE_HOME, else in ~/.cache (XDG Base Directory Specification: a relative path does not count).
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
+        folder = base / "wattprint" / "cubins"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 def compile_kernels(
@@ -268,4 +284,6 @@ def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
         }
         write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())
     except OSError as error:
-        raise CompileError(f"the cache {cache} cannot be written: {error.strerror or error}; name another folder") from error
+        raise CompileError(
+            f"the cache {cache} cannot be written: {error.strerror or error}; make room, or name another folder (XDG_CACHE_HOME)"
+        ) from error

@@ -50,6 +50,12 @@ DEVICE_LOST: Final[dict[int, str]] = {
 }
 """Errors of the board or its driver."""
 
+PEER_ACCESS_OPEN: Final = 704
+"""cudaErrorPeerAccessAlreadyEnabled."""
+
+KIND_BY_ADDRESS: Final = 4
+"""cudaMemcpyDefault: the addresses say where both ends lie."""
+
 EMPTY_KERNEL: Final = 'extern "C" __global__ void nothing() {}'
 EMPTY_LAUNCHES: Final = 500
 """Launches from which the host's cost is taken; fewer than the device queues without making the host wait (1024)."""
@@ -205,6 +211,65 @@ class CupyDevice:
         if precision == "bf16":
             host = (host.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return np.asarray(host, dtype=np.float64)
+
+    def pinned(self, size: int, who: str) -> Any:
+        """Memory of the host that the board reaches directly [byte].  Raises DeviceMemoryError where the host has too little."""
+        try:
+            return self._cupy.cuda.alloc_pinned_memory(size)
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            if int(getattr(error, "status", -1)) in OUT_OF_MEMORY:
+                raise DeviceMemoryError(f"{who}: the host has no {size / 1e9:.1f} GB of memory to pin") from error
+            raise
+
+    def pinned_view(self, memory: Any, size: int) -> NDArray[np.uint8]:
+        """The bytes of pinned memory, which may be read and written."""
+        return np.frombuffer(memory, dtype=np.uint8, count=size)
+
+    def peer(self) -> int | None:
+        """The first other board whose memory this one reaches directly, the way there opened; None without one."""
+        runtime = self._cupy.cuda.runtime
+        with self.errors("looking for another GPU"):
+            for other in range(int(runtime.getDeviceCount())):
+                if other == self.ordinal or not runtime.deviceCanAccessPeer(self.ordinal, other):
+                    continue
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except runtime.CUDARuntimeError as error:
+                    if int(getattr(error, "status", -1)) != PEER_ACCESS_OPEN:
+                        raise
+                return other
+        return None
+
+    def free_bytes_of(self, ordinal: int) -> int:
+        """Memory that new operands can take on a board [byte]."""
+        if ordinal == self.ordinal:
+            return self.free_bytes()
+        with self.errors("asking for free memory"), self._cupy.cuda.Device(ordinal):
+            return int(self._cupy.cuda.runtime.memGetInfo()[0])
+
+    def empty_on(self, ordinal: int, size: int) -> Any:
+        """Uninitialised bytes on a board."""
+        if ordinal == self.ordinal:
+            return self.empty(size, "int8")
+        with self._cupy.cuda.Device(ordinal):
+            return self.empty(size, "int8")
+
+    def fill_on(self, ordinal: int, target: Any, values: NDArray[Any]) -> None:
+        """Copies host memory into memory of a board, of the same type and length."""
+        if ordinal == self.ordinal:
+            self.fill(target, values)
+            return
+        with self._cupy.cuda.Device(ordinal):
+            self.fill(target, values)
+            self._cupy.cuda.runtime.deviceSynchronize()
+
+    def copy(self, target: int, target_ordinal: int, origin: int, origin_ordinal: int, size: int) -> None:
+        """Puts a copy between two addresses on the stream; an ordinal below 0 is the host's."""
+        runtime, stream = self._cupy.cuda.runtime, self.stream_pointer
+        if target_ordinal >= 0 and origin_ordinal >= 0 and target_ordinal != origin_ordinal:
+            runtime.memcpyPeerAsync(target, target_ordinal, origin, origin_ordinal, size, stream)
+        else:
+            runtime.memcpyAsync(target, origin, size, KIND_BY_ADDRESS, stream)
 
     def fill(self, target: Any, values: NDArray[Any]) -> None:
         """Copies host memory into device memory of the same type and length."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final
 
 from estimator.frozen import FrozenMapping
@@ -11,7 +12,7 @@ from estimator.specifications import near_match
 from estimator.workload import Operator
 from microbench.compile import CompiledModule, Toolchain, compile_kernels
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
-from microbench.families.catalogue import KERNELS, SWEEP
+from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP
 from microbench.families.frames import LINE_BYTES, SECTOR_BYTES
 from microbench.inspect import InspectedEntry, check_body
 from microbench.kernel import ARCHITECTURES, WARP_LANES, Kernel, Launch, Mode, Pattern
@@ -23,7 +24,7 @@ from microbench.runner import PreparedKernel
 FAMILY: Final = "instruction"
 """Family of generated kernels in datasets; no operator of a workload has it."""
 
-MODES: Final[tuple[Mode, ...]] = ("full", "sm_sweep", "lane_sweep", "single")
+MODES: Final[tuple[Mode, ...]] = ("full", "sm_sweep", "lane_sweep", "single", "block_sweep")
 """Launch modes (`microbench.launch`)."""
 
 PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
@@ -40,6 +41,12 @@ MOST_ITERATIONS: Final = 2**32 - 1
 
 LEVELS: Final = ("shared", "l1", "l2", "dram")
 """Levels whose transactions are counted: 128-byte ones of shared memory and L1, 32-byte ones of L2 and DRAM."""
+
+LINKS: Final = ("host", "peer")
+"""Levels beyond the board."""
+
+LINK_BYTES_PER_S: Final = 25e9
+"""What a link is taken to carry where launches are sized: PCI Express 4.0 with 16 lanes, less its overhead [byte/s]."""
 
 ARCHITECTURE_FEATURES: Final[dict[str, str]] = {"sm_90": "sm_90a"}
 """Architectures whose full set of instructions has a name of its own."""
@@ -113,9 +120,18 @@ class GeneratedLoad:
         counts["l1"] += moved * times / LINE_BYTES
         return FrozenMapping(counts)
 
+    @property
+    def link(self) -> str:
+        """What its data cross beyond the board: "host", "peer", or "" for nothing."""
+        return self.kernel.level if self.kernel.level in LINKS else ""
 
-def prepared_load(load: GeneratedLoad) -> PreparedKernel:
-    """A load as runners speak of kernels."""
+    def link_bytes(self) -> float:
+        """Bytes that cross the link in one launch, by construction [byte]."""
+        return self.kernel.work.bytes_moved.get(self.link, 0.0) * self.launch.active_threads * self.launch.iterations
+
+
+def prepared_load(load: GeneratedLoad, corrupted: str = "") -> PreparedKernel:
+    """A load as runners speak of kernels; `corrupted` says what was wrong with its results."""
     launch, entry = load.launch, load.entry
     return PreparedKernel(
         operator=load.operator,
@@ -135,6 +151,7 @@ def prepared_load(load: GeneratedLoad) -> PreparedKernel:
         transpose="",
         working_set_bytes=buffer_bytes(load.kernel, launch),
         buffer_sets=1,
+        corrupted=corrupted,
     )
 
 
@@ -148,12 +165,13 @@ def architecture_of(gpu: GpuSpec) -> str:
 
 
 def generated_loads(
-    groups: Sequence[LoadGroup], gpu: GpuSpec, toolchain: Toolchain, seed: int = 0
+    groups: Sequence[LoadGroup], gpu: GpuSpec, toolchain: Toolchain, seed: int = 0, cache: Path | None = None
 ) -> tuple[tuple[GeneratedLoad, ...], dict[str, int]]:
     """The loads of all groups, each once, and the reasons why others cannot run here, counted.
 
-    A kernel whose machine code is not what it promises is not measured.  Raises UnsupportedError for a name that no kernel has and a
-    GPU that kernels are not assembled for, CompileError where the assembler refuses.
+    A kernel whose machine code is not what it promises is not measured.  `cache` is a folder that keeps machine code from one call to the
+    next (`compile_kernels`).  Names of copies by the copy engines are passed over; `copy_loads` takes them.  Raises UnsupportedError for a
+    name that nothing in the catalogue has and a GPU that kernels are not assembled for, CompileError where the assembler refuses.
     """
     architecture = architecture_of(gpu)
     skipped: dict[str, int] = {}
@@ -164,7 +182,7 @@ def generated_loads(
         wanted = dict.fromkeys(k.name for group, own in zip(groups, chosen, strict=True) if group.level == level for k in own)
         kernels = [kernel for kernel in (*KERNELS, *SWEEP) if kernel.name in wanted and not kernel.refusal(architecture)]
         if kernels:
-            modules[level] = compile_kernels(kernels, architecture, level, toolchain)
+            modules[level] = compile_kernels(kernels, architecture, level, toolchain, cache)
     for group, kernels in zip(groups, chosen, strict=True):
         for kernel in kernels:
             if refusal := kernel.refusal(architecture):
@@ -187,9 +205,10 @@ def generated_loads(
 def _chosen(group: LoadGroup) -> list[Kernel]:
     """The kernels of a group, in the catalogue's order."""
     every = (*KERNELS, *SWEEP)
+    names = (*(kernel.name for kernel in every), *(load.name for load in HOST_LOADS if load.bytes_moved))
     for pattern in (*group.kernels, *group.without):
-        if not any(fnmatchcase(kernel.name, pattern) for kernel in every):
-            close = near_match(pattern.lower(), dict.fromkeys(name for kernel in every for name in (kernel.name, f"{kernel.family}*")))
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = near_match(pattern.lower(), dict.fromkeys((*(n for k in every for n in (k.name, f"{k.family}*")), *names)))
             raise UnsupportedError(
                 f"no generated kernel is named {pattern!r}{close}; docs/microbenchmarks.md lists the families, 'ffma*' takes all of one"
             )
@@ -224,11 +243,13 @@ def _launched(
         except LaunchError as error:
             skipped[str(error)] = 1
             continue
+        # Grids of a sweep over blocks must differ in nothing else: all have the turns of the smallest.
+        turns = sized_launch(kernel, launches[0], entry, gpu).iterations if mode == "block_sweep" else 0
         for launch in launches:
             loads.append(
                 GeneratedLoad(
                     kernel=kernel,
-                    launch=sized_launch(kernel, launch, entry, gpu),
+                    launch=replace(launch, iterations=turns) if turns else sized_launch(kernel, launch, entry, gpu),
                     entry=entry,
                     blocks_per_sm=resident_blocks(gpu, launch.threads_per_block, entry.registers, entry.shared_bytes),
                     architecture=module.architecture,
@@ -264,6 +285,7 @@ def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: Gpu
     issue_s = sum(entry.body.values()) * -(-warps // SUB_PARTITIONS) / (gpu.sm_clock_limit_mhz * 1e6)
     bytes_moved = kernel.work.transactions.get("dram", 0.0) * SECTOR_BYTES * launch.active_threads
     sleep_s = sum(SLEEPS_S.get(opcode, 0.0) * count for opcode, count in entry.body.items())
-    turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s) + sleep_s
+    linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / LINK_BYTES_PER_S
+    turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s, linked_s) + sleep_s
     turns = min(MOST_ITERATIONS, max(1, round(LAUNCH_S / max(turn_s, LAUNCH_S / MOST_ITERATIONS))))
     return replace(launch, iterations=turns)

@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from microbench.cupy_runner import CupyDevice, LoadedCubin
-from microbench.errors import DeviceMemoryError, LaunchError, UnsupportedError
+from microbench.errors import DeviceMemoryError, LaunchError
 from microbench.kernel import Argument, Buffer, Buffers, Kernel, Launch
+from microbench.memory_places import Placed, contents_of, fill, place_bytes
 from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
 from microbench.runner import LaunchRecord
 from microbench.sizing import graph_launches, segment_launches
@@ -24,13 +25,13 @@ class GeneratedRun:
     """A generated kernel with its buffers on the device; `load_generated` makes it."""
 
     def __init__(
-        self, device: CupyDevice, kernel: Kernel, launch: Launch, code: LoadedCubin, arrays: Mapping[str, Any], now_ns: Callable[[], int]
+        self, device: CupyDevice, kernel: Kernel, launch: Launch, code: LoadedCubin, placed: Mapping[str, Placed], now_ns: Callable[[], int]
     ) -> None:
         self._device = device
         self._kernel = kernel
         self._launch = launch
         self._code = code
-        self._arrays = arrays
+        self._placed = placed
         self._now_ns = now_ns
 
     @property
@@ -57,7 +58,7 @@ class GeneratedRun:
             def once() -> None:
                 self._code.launch(self._launch.grid, self._launch.block, arguments)
 
-            size = graph_launches(self._probed_s(once), host_launch_s, 1)
+            size = graph_launches(self._probed_s(once), host_launch_s, 1) if launches > 1 else 1  # a lone launch is all that may run
 
             def several() -> None:
                 for _ in range(size):
@@ -82,7 +83,7 @@ class GeneratedRun:
             self._code.launch(self._launch.grid, self._launch.block, arguments)
             self._device.synchronize()
             return {
-                buffer.name: self._device.raw_to_host(self._arrays[buffer.name]).view(record_type(buffer))
+                buffer.name: contents_of(self._device, self._placed[buffer.name]).view(record_type(buffer))
                 for buffer in self._kernel.buffers
                 if buffer.written
             }
@@ -102,9 +103,9 @@ class GeneratedRun:
         return tuple(self._argument(argument, launch) for argument in self._kernel.arguments)
 
     def _argument(self, argument: Argument, launch: Launch) -> Any:
-        """A parameter as CuPy passes it: an array for its address, or 32 bits."""
+        """A parameter as CuPy passes it: an array or its address, or 32 bits."""
         if argument.pointer:
-            return self._arrays[argument.pointer]
+            return self._placed[argument.pointer].argument
         value = argument_value(argument, launch)
         if not 0 <= value < 2**32:
             raise LaunchError(f"{self._kernel.name}: {argument.scalar or 'parameter'} = {value} does not fit 32 bits")
@@ -114,27 +115,21 @@ class GeneratedRun:
 def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: bytes, now_ns: Callable[[], int]) -> GeneratedRun:
     """A generated kernel on the device, its buffers filled; `cubin` is the very code that was inspected.
 
-    Raises UnsupportedError for buffers that must live elsewhere, DeviceMemoryError where they do not fit,
+    Raises UnsupportedError for buffers on another board where none can be reached, DeviceMemoryError where they do not fit,
     KernelFailedError for code that the driver refuses.
     """
-    for buffer in kernel.buffers:
-        if buffer.location != "device":
-            raise UnsupportedError(
-                f"{kernel.name}: its buffer {buffer.name} lives on a {buffer.location}; this runner has one board's memory"
-            )
-    needed, free = buffer_bytes(kernel, launch), device.free_bytes()
+    needed, free = buffer_bytes(kernel, launch, "device"), device.free_bytes()
     if needed > free:
         raise DeviceMemoryError(f"{kernel.name}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
     with device.errors(f"loading {kernel.name}"):
         code = device.load_cubin(cubin, kernel.name)
-        arrays = {buffer.name: _filled(device, buffer, launch) for buffer in kernel.buffers}
+        placed = {buffer.name: _filled(device, kernel.name, buffer, launch) for buffer in kernel.buffers}
         device.synchronize()
-    return GeneratedRun(device, kernel, launch, code, arrays, now_ns)
+    return GeneratedRun(device, kernel, launch, code, placed, now_ns)
 
 
-def _filled(device: CupyDevice, buffer: Buffer, launch: Launch) -> Any:
-    """A buffer on the device, as bytes; chases hold addresses, so that it is filled where it lies."""
-    array = device.empty(buffer_records(buffer, launch) * record_type(buffer).itemsize, "int8")
-    values = contents(buffer, launch, int(array.data.ptr))
-    device.fill(array, np.ascontiguousarray(values).view(np.int8))
-    return array
+def _filled(device: CupyDevice, who: str, buffer: Buffer, launch: Launch) -> Placed:
+    """A buffer where it belongs; chases hold addresses, so that it is filled where it lies."""
+    placed = place_bytes(device, buffer.location, buffer_records(buffer, launch) * record_type(buffer).itemsize, who)
+    fill(device, placed, np.ascontiguousarray(contents(buffer, launch, placed.address)).view(np.int8))
+    return placed

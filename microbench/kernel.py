@@ -35,7 +35,7 @@ CHECK_THREADS: Final = 128
 """Threads of a block of such a launch, where a kernel does not fix its block."""
 
 Pattern = Literal["zero", "constant", "random"]
-Mode = Literal["full", "sm_sweep", "lane_sweep", "single"]
+Mode = Literal["full", "sm_sweep", "lane_sweep", "single", "block_sweep"]
 Level = Literal["register", "shared", "l1", "l2", "dram", "constant", "local", "peer", "host"]
 Module = Literal["cuda", "sfu", "tensor", "shared", "l2", "dram", "none"]
 ScalarValue = Literal["iterations", "active_lanes", "region_bytes"]
@@ -46,8 +46,8 @@ Buffers = Mapping[str, NDArray[Any]]
 class Slot:
     """One value of a buffer's record.
 
-    `kind` is u32, s32, u64, s64, f32, f64, f16x2, bf16x2 (two halves in 32 bits), e4m3x4 or u8x4.  Random values are uniform in
-    [low, high]; the constant pattern takes the middle; the zero pattern takes 0, or `low` where `never_zero`.
+    `kind` is u32, s32, u64, s64, f32, f64, f16, f16x2, bf16x2 (two halves in 32 bits), e4m3x4, e5m2x4, u8x4, s8x4, s4x8 or b1x32.
+    Random values are uniform in [low, high]; the constant pattern takes the middle; the zero pattern takes 0, or `low` where `never_zero`.
     `odd` sets the lowest bit.  `negates` and `inverts` name an earlier slot whose negative or reciprocal this is.
     """
 

@@ -1,4 +1,4 @@
-"""How a kernel is launched: the whole GPU, some SMs, some lanes, or the published single thread.
+"""How a kernel is launched: the whole GPU, some SMs, some lanes, the published single thread, or grids of several sizes.
 
 Only a full GPU gives a signal well above a sensor's error.  The sweep over SMs tells the power of an SM that works from that of an idle
 one, the sweep over lanes what divergence saves.
@@ -17,6 +17,13 @@ LANE_SWEEP: Final = (1, 8, 16, 24, 32)
 
 SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
 """Shares of the SMs that work, beside a single one (AccelWattch's idle-SM benchmarks)."""
+
+GRID_SHARES: Final = (0.5, 1.0, 1.5, 2.5)
+"""Grids of a sweep over blocks, beside one block an SM, as multiples of what the GPU holds at once: a part of a round, a whole one, rests."""
+
+SWEPT_FOOTPRINT: Final = 2.0
+"""What one block an SM walks in a sweep over blocks, as a multiple of L2 that is rounded down to a power of two: the smallest grid must miss
+it as the largest does, and the largest must fit the memory."""
 
 MAX_REGION_BYTES: Final = 1 << 31
 """Offsets within a region are 32-bit numbers."""
@@ -51,14 +58,14 @@ def plan_launches(
             f"does not fit an SM of {gpu.name}"
         )
 
-    def launch(blocks: int, *, lanes: int = WARP_LANES, block: int = threads) -> Launch:
+    def launch(blocks: int, *, lanes: int = WARP_LANES, block: int = threads, region: int = 0) -> Launch:
         return Launch(
             mode=mode,
             grid=(blocks, 1, 1),
             block=kernel.fixed_block or (block, 1, 1),
             iterations=iterations,
             active_lanes=lanes,
-            region_bytes=region_bytes(kernel, gpu, blocks, resident),
+            region_bytes=region or region_bytes(kernel, gpu, blocks, resident),
             pattern=pattern,
             seed=seed,
             low_confidence=mode == "single",
@@ -72,6 +79,8 @@ def plan_launches(
             return tuple(launch(count) for count in swept_sms(gpu.num_sms))
         case "lane_sweep":
             return tuple(launch(full, lanes=lanes) for lanes in LANE_SWEEP)
+        case "block_sweep":
+            return tuple(launch(count, region=swept_region_bytes(kernel, gpu)) for count in swept_grids(gpu.num_sms, resident))
         case _:
             return (launch(1, lanes=1, block=1),)
 
@@ -79,6 +88,19 @@ def plan_launches(
 def swept_sms(num_sms: int) -> tuple[int, ...]:
     """Numbers of SMs of the sweep: one, and shares of all.  A grid of as many blocks puts one on each."""
     return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in SM_SHARES)}))
+
+
+def swept_grids(num_sms: int, resident: int) -> tuple[int, ...]:
+    """Grids of a sweep over blocks, in ascending order: one block an SM, and multiples of all that are resident at once."""
+    return tuple(sorted({num_sms, *(round(share * num_sms * resident) for share in GRID_SHARES)} - {round(0.5 * num_sms)}))
+
+
+def swept_region_bytes(kernel: Kernel, gpu: GpuSpec) -> int:
+    """The region of a block in every grid of a sweep [byte]; 0 for kernels that walk no memory."""
+    if not kernel.min_region_bytes:
+        return 0
+    region = _power_of_two(gpu.l2_bytes * SWEPT_FOOTPRINT / gpu.num_sms, upwards=False)
+    return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
 
 
 def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> int:

@@ -16,7 +16,10 @@ STORAGE: Final[dict[str, Any]] = {
     "bf16x2": np.uint32,
     "u8x4": np.uint32,
     "s8x4": np.uint32,
+    "s4x8": np.uint32,
+    "b1x32": np.uint32,
     "e4m3x4": np.uint32,
+    "e5m2x4": np.uint32,
     "u64": np.uint64,
     "s64": np.int64,
     "f64": np.float64,
@@ -28,6 +31,10 @@ E4M3_NAN: Final = 0x7F
 E4M3_MAX: Final = 448.0
 """The largest e4m3 number (OCP 8-bit floating point specification)."""
 
+E5M2_MAX: Final = 57344.0
+"""The largest e5m2 number (OCP 8-bit floating point specification); the format is the upper byte of a half."""
+
+HALF_BYTE: Final = 4
 BF16_SHIFT: Final = 16
 
 
@@ -44,7 +51,7 @@ E4M3: Final = _e4m3_table()
 
 
 def decode(words: NDArray[Any], kind: str) -> Array:
-    """The numbers in an array of one kind; packed kinds give 2 or 4 for each word, lowest bits first.  Shape (n · numbers,)."""
+    """The numbers in an array of one kind; packed kinds give 2 to 32 for each word, lowest bits first.  Shape (n · numbers,)."""
     match kind:
         case "f16":
             return words.view(np.float16).astype(np.float64)
@@ -56,8 +63,14 @@ def decode(words: NDArray[Any], kind: str) -> Array:
             return np.ascontiguousarray(words).view(np.int8).astype(np.float64)
         case "u8x4":
             return np.ascontiguousarray(words).view(np.uint8).astype(np.float64)
+        case "s4x8":
+            return _nibbles(np.ascontiguousarray(words).view(np.uint8))
+        case "b1x32":
+            return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), bitorder="little").astype(np.float64)
         case "e4m3x4":
             return E4M3[np.ascontiguousarray(words).view(np.uint8)]
+        case "e5m2x4":
+            return (np.ascontiguousarray(words).view(np.uint8).astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float64)
         case _:
             with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
                 return words.astype(np.float64)
@@ -76,8 +89,15 @@ def encode(values: Array, kind: str) -> NDArray[Any]:
             return np.ascontiguousarray(np.rint(values).astype(np.int8)).view(np.uint32)
         case "u8x4":
             return np.ascontiguousarray(np.rint(values).astype(np.uint8)).view(np.uint32)
+        case "s4x8":
+            low, high = np.rint(values).astype(np.int8).view(np.uint8).reshape(-1, 2).T & np.uint8(15)
+            return np.ascontiguousarray(low | high << np.uint8(HALF_BYTE)).view(np.uint32)
+        case "b1x32":
+            return np.packbits(np.rint(values) != 0, bitorder="little").view(np.uint32)
         case "e4m3x4":
             return np.ascontiguousarray(e4m3_codes(values)).view(np.uint32)
+        case "e5m2x4":
+            return np.ascontiguousarray(e5m2_codes(values)).view(np.uint32)
         case _:
             return values.astype(STORAGE[kind])
 
@@ -113,6 +133,23 @@ def _bf16_step(kept: NDArray[np.uint64]) -> Array:
     with np.errstate(invalid="ignore"):
         step = np.abs(beyond - here)
     return np.where(np.isfinite(step), step, np.inf)
+
+
+def _nibbles(pairs: NDArray[np.uint8]) -> Array:
+    """Two signed numbers of four bits to a byte, the lower first."""
+    both = np.stack([pairs << np.uint8(HALF_BYTE), pairs & np.uint8(0xF0)], axis=1).view(np.int8) >> HALF_BYTE
+    return np.asarray(both.astype(np.float64).ravel())
+
+
+def e5m2_codes(values: Array) -> NDArray[np.uint8]:
+    """float64 → e5m2, to nearest, ties to even; beyond the largest number, the largest (satfinite)."""
+    table = (np.arange(0x7C, dtype=np.uint16) << np.uint16(8)).view(np.float16).astype(np.float64)
+    size = np.minimum(np.abs(values), E5M2_MAX)
+    above = np.clip(np.searchsorted(table, size), 1, len(table) - 1)
+    down, up = size - table[above - 1], table[above] - size
+    code = np.where((up < down) | ((up == down) & (above % 2 == 0)), above, above - 1)
+    code = np.where(np.isnan(values), 0x7F, code)
+    return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
 
 
 def e4m3_codes(values: Array) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ from microbench.errors import LaunchError
 from microbench.kernel import Argument, Buffer, Kernel, Launch, Slot
 from microbench.numbers import STORAGE, decode, encode
 
-NUMBERS_OF_A_WORD = {"f16x2": 2, "bf16x2": 2, "u8x4": 1, "s8x4": 4, "e4m3x4": 4}
+NUMBERS_OF_A_WORD = {"f16x2": 2, "bf16x2": 2, "u8x4": 1, "s8x4": 4, "s4x8": 8, "b1x32": 32, "e4m3x4": 4, "e5m2x4": 4}
 """Numbers drawn for one word of a packed kind; u8x4 is drawn as a whole word."""
 
 LINK_BYTES = 8
@@ -38,9 +38,10 @@ def buffer_records(buffer: Buffer, launch: Launch) -> int:
             return launch.region_bytes * (1 if buffer.per == "common" else launch.blocks) // size
 
 
-def buffer_bytes(kernel: Kernel, launch: Launch) -> int:
-    """Device memory of all buffers of a launch [byte]."""
-    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in kernel.buffers)
+def buffer_bytes(kernel: Kernel, launch: Launch, location: str = "") -> int:
+    """Memory of all buffers of a launch, or of those at a location ("device", "peer", "host") [byte]."""
+    chosen = [buffer for buffer in kernel.buffers if location in ("", buffer.location)]
+    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in chosen)
 
 
 def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from estimator.quantities import Array
 from estimator.workload import Operator
 
 if TYPE_CHECKING:
+    from microbench.copy_load import CopyLoad
     from microbench.generated_load import GeneratedLoad
 
 
@@ -24,7 +25,8 @@ class PreparedKernel:
     kernel has no such tile; `split_k` is 1 without splitting, 0 where that is not known.  `transpose` is the layout of the two inputs
     ("tn", "nn"…, "" where it has no meaning).  `buffer_sets` copies of the operands, `working_set_bytes`
     each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
-    Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.
+    Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.  `corrupted` says what was wrong
+    with the results of a trial launch ("" where they were right, or nothing was compared).
     """
 
     operator: Operator
@@ -45,6 +47,7 @@ class PreparedKernel:
     working_set_bytes: int
     buffer_sets: int
     untraced: str = ""
+    corrupted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +74,10 @@ class KernelRunner(Protocol):
         Raises RunnerError where the operator cannot run here (unsupported precision, too little memory).
         """
 
-    def prepare_generated(self, load: "GeneratedLoad") -> PreparedKernel:
-        """Load a generated kernel and fill its buffers; the one before it is given back.
+    def prepare_generated(self, load: "GeneratedLoad | CopyLoad") -> PreparedKernel:
+        """Load a generated kernel, or make room for a copy, and fill its buffers; the one before it is given back.
+
+        Its results are checked once on this board, in a small launch before the first; `corrupted` then says what was wrong with them.
 
         Raises RunnerError where it cannot run here (memory elsewhere, too little of it, code that the driver refuses).
         """

@@ -12,15 +12,22 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import GpuSpec
+from microbench.compile import CompiledModule, Toolchain, compile_kernels
 from microbench.errors import LaunchError
 from microbench.families import kernel_named
+from microbench.generated_load import GeneratedLoad, architecture_of
+from microbench.inspect import InspectedEntry, check_body
 from microbench.kernel import Kernel, Launch
+from microbench.occupancy import resident_blocks
 
 CHAIN: Final = "ffma_k8_u64"
 """The kernel of the high level: multiply-adds on all lanes, no memory."""
 
 BLOCKS_PER_SM: Final = 4
 """Blocks of 256 threads that saturate the fp32 pipes: 8 warps a scheduler."""
+
+LEVEL: Final = "O3"
+"""Optimisation level that the chain is assembled with."""
 
 MIN_RUNS: Final = 3
 """Runs of different lengths below which a line says nothing about its own error."""
@@ -83,6 +90,50 @@ def wave_launch(gpu: GpuSpec, iterations: int, sm_share: float = 1.0) -> Launch:
     blocks = sms * BLOCKS_PER_SM if whole else sms
     threads = wave_kernel().block_threads if whole else wave_kernel().block_threads * BLOCKS_PER_SM
     return Launch(mode="full" if whole else "sm_sweep", grid=(blocks, 1, 1), block=(threads, 1, 1), iterations=iterations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaveCode:
+    """The chain's machine code for a GPU, assembled and inspected; `load` is one launch of it."""
+
+    gpu: GpuSpec
+    kernel: Kernel
+    module: CompiledModule
+
+    @property
+    def entry(self) -> InspectedEntry:
+        """What the machine code holds and needs."""
+        return self.module.entries[self.kernel.name]
+
+    def load(self, iterations: int, sm_share: float = 1.0) -> GeneratedLoad:
+        """The high level for so many turns of the chain's loop.  Raises LaunchError where such a launch cannot be."""
+        launch = wave_launch(self.gpu, iterations, sm_share)
+        resident = resident_blocks(self.gpu, launch.threads_per_block, self.entry.registers, self.entry.shared_bytes)
+        if not resident:
+            raise LaunchError(f"{self.kernel.name}: a block of {launch.threads_per_block} threads does not fit an SM of {self.gpu.name}")
+        return GeneratedLoad(
+            kernel=self.kernel,
+            launch=launch,
+            entry=self.entry,
+            blocks_per_sm=resident,
+            architecture=self.module.architecture,
+            level=self.module.level,
+            compiler=self.module.compiler,
+            cubin_sha256=self.module.digest,
+            cubin=self.module.cubin,
+        )
+
+
+def wave_code(gpu: GpuSpec, toolchain: Toolchain) -> WaveCode:
+    """The chain for a GPU.
+
+    Raises UnsupportedError for a GPU that kernels are not assembled for, CompileError where the assembler refuses, InspectionError
+    where the machine code is not a chain of multiply-adds.
+    """
+    kernel = wave_kernel()
+    module = compile_kernels([kernel], architecture_of(gpu), LEVEL, toolchain)
+    check_body(kernel, module.entries[kernel.name], LEVEL)
+    return WaveCode(gpu=gpu, kernel=kernel, module=module)
 
 
 def duty_cycle(period_s: float, duty: float) -> tuple[float, float]:

@@ -6,8 +6,9 @@ from typing import Final
 import numpy as np
 
 from collector.devices import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
-from collector.errors import RunnerError
+from collector.errors import DeviceError, RunnerError
 from collector.simulated.library import plan_kernel
+from collector.simulated.links import require_link
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
@@ -16,7 +17,10 @@ from collector.simulated.world import LoadedKernel, World
 from estimator.errors import SpecificationError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
+from microbench.check import expected_results, results_complaint
+from microbench.copy_load import CopyLoad, prepared_copy
 from microbench.generated_load import GeneratedLoad, prepared_load
+from microbench.kernel import Buffers
 
 EPOCH_UNIX_S: Final = 1_704_067_200.0
 """Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""
@@ -31,8 +35,14 @@ SEGMENTS: Final = 10
 DISPLACING_L2_SIZES: Final = 2.0
 """Cold operands rotate through this many times the L2."""
 
+TURNED_BIT: Final = 0x40
+"""The bit of the highest byte that a corrupted result has turned: of the exponent, where it is a fraction."""
+
 USABLE_DRAM_SHARE: Final = 0.95
 L2_STATES: Final = ("warm", "cold")
+
+FOREIGN_PROCESS: Final = 4242
+"""Number of the planted process that shares the board in some runs."""
 
 
 class SimulatedClock:
@@ -89,6 +99,7 @@ class SimulatedGpu:
             voltage_v=voltage_v(self._world.profile, clock) if self.voltage_readable() else math.nan,
             power_limit_w=self._world.gpu.power_limit_w,
             throttle_mask=THROTTLE_BITS["gpu_idle"],
+            other_processes=(FOREIGN_PROCESS,) if self._world.shared else (),
         )
 
     def read_states(self) -> StateReadings:
@@ -130,6 +141,8 @@ class SimulatedRunner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
+        self._complaints: dict[tuple[str, ...], str] = {}
+        self._broken = False
 
     def supports(self, operator: Operator) -> bool:
         """Whether `prepare` would accept the operator."""
@@ -150,13 +163,24 @@ class SimulatedRunner:
         self._world.rest(SETUP_S)
         return prepared
 
-    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
-        """A generated kernel, ready to run."""
+    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+        """A generated kernel or a copy, ready to run, its results checked.  Raises RunnerError where the board lacks the link."""
+        require_link(self._world.profile, load.link, load.operator.operator)
         loaded = self._world.load_generated(load)
-        prepared = prepared_load(load)
+        prepared = prepared_copy(load) if isinstance(load, CopyLoad) else prepared_load(load, self._complaint(load))
         self._loaded[prepared] = loaded
         self._world.rest(SETUP_S)
         return prepared
+
+    def _complaint(self, load: GeneratedLoad) -> str:
+        """What was wrong with the results of a small launch, which the interpreter executes here in the board's place."""
+        kernel, pattern = load.kernel, load.launch.pattern
+        key = (kernel.name, kernel.digest(), pattern)
+        if key not in self._complaints:
+            right = expected_results(kernel, kernel.check_launch(pattern))
+            corrupted = kernel.name in self._world.profile.faults.corrupted.split()
+            self._complaints[key] = results_complaint(kernel, lambda _: _with_one_bit_turned(right) if corrupted else right, pattern, right)
+        return self._complaints[key]
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch it back to back and wait for the end.  Raises RunnerError for a kernel prepared elsewhere."""
@@ -165,12 +189,26 @@ class SimulatedRunner:
             raise RunnerError(f"kernel {prepared.kernel_name} was not prepared on this board; prepare it first")
         if launches < 1:
             raise RunnerError(f"{launches} launches cannot run; give at least 1")
+        if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
+            self._broken = True
+            raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")
         outcome = self._world.run(loaded, launches, min(SEGMENTS, launches))
         return LaunchRecord(start_ns=outcome.start_ns, end_ns=outcome.end_ns, launches=launches, segment_s=outcome.segment_s)
 
     def loaded(self, prepared: PreparedKernel) -> LoadedKernel:
         """The plan and the energies behind a prepared kernel: planted truth, for tests."""
         return self._loaded[prepared]
+
+
+def _with_one_bit_turned(results: Buffers) -> Buffers:
+    """The same results with one bit of the last value of each buffer turned: more than any tolerance."""
+    wrong = {name: records.copy() for name, records in results.items()}
+    for records in wrong.values():
+        *_, last = records.dtype.names or ("",)
+        value = records[last][-1:].copy()
+        value.view(np.uint8)[-1] ^= np.uint8(TURNED_BIT)
+        records[last][-1:] = value
+    return wrong
 
 
 def _buffer_sets(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from collector.simulated.links import link_energy_j, link_latency_s, link_rate
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, steady_noise
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
@@ -104,6 +105,9 @@ KINDS: Final[dict[str, Kind]] = {
     "HMMA.1684": Kind(lane_pj=6.0, interval=4.0, latency=18, pipe="tensor"),
     "IMMA": Kind(lane_pj=9.0, interval=8.0, latency=25, pipe="tensor"),
     "IMMA.8816": Kind(lane_pj=2.4, interval=2.0, latency=14, pipe="tensor"),
+    "IMMA.16864": Kind(lane_pj=9.5, interval=8.0, latency=25, pipe="tensor"),
+    "BMMA": Kind(lane_pj=10.0, interval=8.0, latency=25, pipe="tensor"),
+    "QMMA": Kind(lane_pj=10.5, interval=8.0, latency=25, pipe="tensor"),
     "HGMMA": Kind(lane_pj=90.0, interval=64.0, latency=80, pipe="tensor"),
     "QGMMA": Kind(lane_pj=85.0, interval=64.0, latency=80, pipe="tensor"),
     "DMMA": Kind(lane_pj=19.0, interval=16.0, latency=26, pipe="tensor"),
@@ -202,17 +206,28 @@ def generated_point(
 ) -> tuple[KernelTiming, LaunchEnergy]:
     """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
     clock_hz = sm_clock_mhz * HZ_PER_MHZ
-    sms = min(load.launch.blocks, gpu.num_sms)
-    turn_s = _turn_s(profile, gpu, load, clock_hz, sms)
-    work_s = turn_s * load.launch.iterations * float(speeds[:sms].max())
-    gpu_s = work_s + START_CLOCKS / clock_hz
-    return KernelTiming(gpu_s=gpu_s, busy_share=sms / gpu.num_sms), _energy(profile, load, gpu_s * clock_hz * SCHEDULERS * sms)
+    rounds = _rounds(load.launch.blocks, gpu.num_sms * max(1, load.blocks_per_sm))
+    gpu_s, sm_seconds = START_CLOCKS / clock_hz, START_CLOCKS / clock_hz * min(load.launch.blocks, gpu.num_sms)
+    for blocks, times in rounds.items():
+        sms = min(blocks, gpu.num_sms)
+        round_s = _turn_s(profile, gpu, load, clock_hz, blocks) * load.launch.iterations * float(speeds[:sms].max())
+        gpu_s += times * round_s
+        sm_seconds += times * round_s * sms
+    busy_share = sm_seconds / gpu_s / gpu.num_sms
+    return KernelTiming(gpu_s=gpu_s, busy_share=busy_share), _energy(profile, load, sm_seconds * clock_hz * SCHEDULERS)
 
 
-def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: float, sms: int) -> float:
-    """One turn of the loop for every warp on the fullest SM [s]."""
+def _rounds(blocks: int, resident: int) -> dict[int, int]:
+    """Blocks of each round, and how often such a round comes: equal blocks that start together end together."""
+    whole, rest = divmod(blocks, resident)
+    return ({resident: whole} if whole else {}) | ({rest: 1} if rest else {})
+
+
+def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: float, blocks: int) -> float:
+    """One turn of the loop for every warp on the fullest SM, of `blocks` blocks that are resident [s]."""
     body = load.entry.body
-    warps = load.active_warps / load.launch.blocks * math.ceil(load.launch.blocks / gpu.num_sms)
+    sms = min(blocks, gpu.num_sms)
+    warps = load.active_warps / load.launch.blocks * math.ceil(blocks / gpu.num_sms)
     on_scheduler = math.ceil(warps / SCHEDULERS)
     pipes: dict[str, float] = {}
     for opcode, count in body.items():
@@ -220,7 +235,7 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
             kind = kind_of(opcode)
             pipes[kind.pipe] = pipes.get(kind.pipe, 0.0) + count * _interval(kind, gpu) * on_scheduler
     limits = [float(sum(body.values()) * on_scheduler), *pipes.values(), _latency_clocks(profile, load, clock_hz)]
-    lanes = load.launch.active_threads
+    lanes = load.launch.active_threads * blocks / load.launch.blocks
     work = load.kernel.work
     ports = work.transactions.get("shared", 0.0) + work.transactions.get("l1", 0.0)
     limits.append(ports * lanes / sms)
@@ -238,6 +253,9 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
                 fixed_s=0.0,
             )
             limits.append(moved / rate * clock_hz)
+    if load.link:
+        crossed = load.kernel.work.bytes_moved[load.link] * lanes
+        limits.append(crossed / link_rate(profile, load.link) * clock_hz)
     clocks = float(sum(limit**OVERLAP_NORM for limit in limits)) ** (1.0 / OVERLAP_NORM)
     return float(clocks) / clock_hz + NAP_S * body.get("NANOSLEEP", 0)
 
@@ -262,6 +280,8 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
         "l2": profile.memory.l2_latency_clocks,
         "dram": profile.memory.l2_latency_clocks + profile.memory.dram_latency_s * clock_hz,
     }
+    if load.link:
+        waits[load.link] = link_latency_s(profile.link, load.link) * clock_hz
     dependent = "chase" in kernel.family or kernel.family == "stall_mix"
     for opcode, count in load.entry.body.items():
         if moves_data(opcode):
@@ -287,4 +307,6 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchE
     each = planted_transaction_energy_j(profile)
     core["shared"] += counts["shared"] * each["shared"] + counts["l1"] * each["l1"]
     core["l2"] += counts["l2"] * each["l2"]
+    if load.link:
+        core["link"] = link_energy_j(profile.link, load.link, load.link_bytes())
     return LaunchEnergy(core_j=core, dram_j=counts["dram"] * each["dram"], hidden_j=0.0)

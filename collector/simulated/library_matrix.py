@@ -48,7 +48,9 @@ EXPECTED_PATH_SHARE: Final = 0.72
 
 PARTIAL_BYTES: Final = 4.0
 CHANNEL_GRANULE: Final = 8
-"""Channels are padded to this many for the matrix units."""
+FIRST_LAYER_GRANULE: Final = 4
+"""Channels are padded to this many for the matrix units: the few of an image to 4 where the stride is 2, all others to 8 (NVIDIA,
+Convolutional Layers User's Guide)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ def _convolution(operator: Operator) -> Product:
     out_w = (width_px + 2 * padding - kernel_w) // stride + 1
     on_cuda_cores = operator.cuda_cores or operator.precision == "fp32"
     own_channels = max(1, channels // groups)
-    granule = 1 if on_cuda_cores else CHANNEL_GRANULE
+    first_layer = own_channels <= FIRST_LAYER_GRANULE and stride == 2
+    granule = 1 if on_cuda_cores else FIRST_LAYER_GRANULE if first_layer else CHANNEL_GRANULE
     padded = -(-own_channels // granule) * granule
     width = BYTES_PER_ELEMENT[operator.precision]
     return Product(

@@ -203,11 +203,30 @@ class SensorProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProfile:
+    """Links beyond the board: to the host over PCI Express, to `peers` other boards.
+
+    Rates hold in one direction, payload only; latencies are those of one word; energies are what this board spends for each byte.
+    """
+
+    host_bytes_per_s: float = 24e9
+    host_latency_s: float = 1.3e-6
+    host_pj_per_byte: float = 60.0
+    peers: int = 0
+    peer_bytes_per_s: float = 230e9
+    peer_latency_s: float = 1.6e-6
+    peer_pj_per_byte: float = 28.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """Effects that are switched on to test who notices.  All off by default.
 
     `stale_share` of the runs find the sensor frozen for their whole length; `throttle_share` run at
     `throttle_factor` of the clock for a hot neighbour; `slow_host_share` on a host `slow_host_factor` slower.
+    Generated kernels whose names stand in `corrupted` (separated by spaces) come back with one bit of their results turned; those in
+    `kills` break the context.
+    Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by `foreign_slowdown`.
     `hidden_pj_per_byte` is the energy of a module that no table names: it works on every byte of kernels whose
     row pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
     """
@@ -217,9 +236,14 @@ class Faults:
     throttle_factor: float = 0.8
     slow_host_share: float = 0.0
     slow_host_factor: float = 1.3
+    foreign_share: float = 0.0
+    foreign_w: float = 60.0
+    foreign_slowdown: float = 1.2
     hidden_pj_per_byte: float = 0.0
     hidden_pitch_bytes: float = 4096.0
     hidden_slowdown: float = 0.0
+    corrupted: str = ""
+    kills: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +262,7 @@ class BoardProfile:
     library: LibraryProfile
     transient: TransientProfile
     sensor: SensorProfile
+    link: LinkProfile = field(default_factory=LinkProfile)
     faults: Faults = field(default_factory=Faults)
 
 

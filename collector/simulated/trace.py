@@ -36,6 +36,7 @@ class PowerTrace:
         self._rows[0] = (start_s, power_w, 0.0, power_w, *([power_w] * LAGS))
         self._count = 1
         self._end_s = start_s
+        self._known_from_s = -math.inf
 
     @property
     def end_s(self) -> float:
@@ -70,8 +71,21 @@ class PowerTrace:
         self._rows[self._count] = (self._end_s, power_w, energy, filtered, *lags)
         self._count += 1
 
+    def forget(self, before_s: float) -> None:
+        """Give up what was before a time; energy keeps its origin."""
+        known = self._rows[: self._count]
+        first = max(int(np.searchsorted(known[:, _START], before_s, side="right")) - 1, 0)
+        self._rows[: self._count - first] = known[first:].copy()
+        self._count -= first
+        self._known_from_s = before_s
+
     def _segments(self, time_s: Array) -> tuple[Array, Array, Array]:
-        """Segment rows (n, ·), time since their start (n, 1), and the lags' distance from the settled power (n, LAGS)."""
+        """Segment rows (n, ·), time since their start (n, 1), and the lags' distance from the settled power (n, LAGS).
+
+        Raises ValueError for a time that was given up.
+        """
+        if len(time_s) and time_s.min() < self._known_from_s:
+            raise ValueError(f"power at {time_s.min():g} s was given up; it is known from {self._known_from_s:g} s on")
         known = self._rows[: self._count]
         index = np.maximum(np.searchsorted(known[:, _START], time_s, side="right") - 1, 0)
         rows = known[index]

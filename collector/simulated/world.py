@@ -9,6 +9,7 @@ import numpy as np
 from collector.devices import THROTTLE_BITS
 from collector.errors import ClockError
 from collector.simulated.generated import generated_plan, generated_point
+from collector.simulated.links import copy_plan, copy_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import kernel_timing
@@ -23,6 +24,7 @@ from collector.simulated.silicon import (
 from collector.simulated.trace import PowerTrace
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, IntArray
+from microbench.copy_load import CopyLoad
 from microbench.generated_load import GeneratedLoad
 
 NS: Final = 1e-9
@@ -33,11 +35,14 @@ FIRST_STEP_S: Final = 0.01
 LONGEST_STEP_S: Final = 0.5
 """Heat and leakage are renewed after steps that double from the first to the longest."""
 
+MOST_SEGMENTS: Final = 200_000
+"""Of a longer past only the later half is kept: ten hours of a campaign, whose sensors look back for seconds."""
+
 CURRENT_ITERATIONS: Final = 3
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """A clock within this of a supported one is that one: drivers report half steps rounded."""
 
-LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "hidden")
+LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "link", "hidden")
 """Where energy goes; the ledger's entries."""
 
 
@@ -58,12 +63,12 @@ class OperatingPoint:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedKernel:
-    """A planned kernel in one L2 state, with the operating points worked out so far; `generated` is set for a generated one."""
+    """A planned kernel in one L2 state, with the operating points worked out so far; `generated` is set for a generated one, or a copy."""
 
     plan: KernelPlan
     l2_state: str
     energy: LaunchEnergy
-    generated: GeneratedLoad | None = None
+    generated: GeneratedLoad | CopyLoad | None = None
     points: dict[float, OperatingPoint] = field(default_factory=dict)
 
 
@@ -85,6 +90,8 @@ class World:
         streams = np.random.SeedSequence([seed, gpu.num_sms]).spawn(4)
         self.sensor_seed, self._noise_seed = streams[0], streams[1]
         self._noise = np.random.Generator(np.random.PCG64(self._noise_seed))
+        self._foreign = np.random.Generator(np.random.PCG64(self._noise_seed.spawn(1)[0]))
+        self.shared = False
         self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
         self._clocks = gpu.clocks_mhz()
         self.locked_mhz: float | None = None
@@ -146,10 +153,11 @@ class World:
         """A plan made ready to run."""
         return LoadedKernel(plan=plan, l2_state=l2_state, energy=launch_energy(self.profile, plan, l2_state))
 
-    def load_generated(self, load: GeneratedLoad) -> LoadedKernel:
-        """A generated kernel made ready to run; its energy belongs to the clock at which it runs."""
+    def load_generated(self, load: GeneratedLoad | CopyLoad) -> LoadedKernel:
+        """A generated kernel or a copy made ready to run; its energy belongs to the clock at which it runs."""
         nothing = LaunchEnergy(core_j={}, dram_j=0.0, hidden_j=0.0)
-        return LoadedKernel(plan=generated_plan(load), l2_state="warm", energy=nothing, generated=load)
+        plan = copy_plan(load) if isinstance(load, CopyLoad) else generated_plan(load)
+        return LoadedKernel(plan=plan, l2_state="warm", energy=nothing, generated=load)
 
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
         """Launch a kernel back to back and let the time that it takes pass."""
@@ -157,6 +165,9 @@ class World:
         start_ns = self.now_ns
         stale, throttle, slow_host = (self._noise.random(3) < (faults.stale_share, faults.throttle_share, faults.slow_host_share)).tolist()
         speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
+        self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
+        slow_down = faults.foreign_slowdown if self.shared else 1.0
+        foreign_w = faults.foreign_w if self.shared else 0.0
         reported = np.exp(schedule.segment_spread * self._noise.standard_normal(segments))
         self.rest(schedule.launch_lag_s)
         begin_s = self.now_s
@@ -166,12 +177,14 @@ class World:
         while done < launches:
             clock, mask = self._governed_clock(kernel, governed, speed, faults.throttle_factor if throttle else 1.0)
             point = self.operating_point(kernel, clock)
-            period = self._period_s(point, speed, faults.slow_host_factor if slow_host else 1.0)
+            period = self._period_s(point, speed, faults.slow_host_factor if slow_host else 1.0) * slow_down
             part = min(launches - done, step_s / period)
             step_ns = max(1, round(part * period / NS))
             share = point.period_s / period
             rest = self._rest_parts_w(clock, point.voltage_v)
-            self._pass(step_ns, clock, point.voltage_v, mask, rest | {name: watt * share for name, watt in point.parts_w.items()})
+            parts = {name: watt * share for name, watt in point.parts_w.items()}
+            parts["hidden"] += foreign_w
+            self._pass(step_ns, clock, point.voltage_v, mask, rest | parts)
             done = launches if launches - done - part < 1e-6 else done + part
             times.append(times[-1] + step_ns * NS)
             counts.append(done)
@@ -200,6 +213,8 @@ class World:
             if kernel.generated is None:
                 timing = kernel_timing(profile, self.gpu, kernel.plan, kernel.l2_state, clock, self._speeds)
                 energy = kernel.energy
+            elif isinstance(kernel.generated, CopyLoad):
+                timing, energy = copy_point(profile, self.gpu, kernel.generated)
             else:
                 timing, energy = generated_point(profile, self.gpu, kernel.generated, clock, self._speeds)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
@@ -279,6 +294,10 @@ class World:
 
     def _extend(self, until_ns: int, power_w: float, clock: float, volt: float, mask: int) -> None:
         self._log.append((self.trace.end_s, clock, self.temperature_c, volt, mask))
+        if len(self._log) > MOST_SEGMENTS:
+            del self._log[: MOST_SEGMENTS // 2]
+            self.trace.forget(self._log[0][0])
+            self.frozen_s = [frozen for frozen in self.frozen_s if frozen[1] > self._log[0][0]]
         self.trace.extend(until_ns * NS, power_w)
         self.now_ns = until_ns
 

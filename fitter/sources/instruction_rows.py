@@ -23,7 +23,9 @@ MOST_TEXT: Final = 1 << 16
 MOST_COUNT: Final = 1e9
 """Largest count in a histogram; no machine code is as long."""
 
-REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "short_window", "clock_varied"})
+REJECTS: Final = frozenset(
+    {"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "short_window", "clock_varied", "result_wrong"}
+)
 """Flags with which a row says nothing about energy."""
 
 
@@ -57,12 +59,23 @@ def _row(values: dict[str, Any], source: str, number: int) -> InstructionRow | R
     for flag in flags:
         if flag in REJECTS:
             return rejected(flag.upper(), FLAGS[flag])
-    try:
-        body, operations = _counts(values["loop_opcodes"]), _counts(values["loop_operations"])
-    except ValueError as error:
-        return rejected("BAD_HISTOGRAM", str(error)[:200])
-    figures = {name: _number(values[name]) for name in (*NEEDED, *OPTIONAL)}
-    for name in NEEDED:
+    link = str(values["link"] or "")
+    copied = bool(link) and values["loop_opcodes"] is None and values["iterations"] is None
+    body: dict[str, float] = {}
+    operations: dict[str, float] = {}
+    if not copied:
+        for name in ("loop_opcodes", "loop_operations"):
+            if values[name] is None:
+                return rejected("NO_HISTOGRAM", f"{name} is null")
+        try:
+            body, operations = _counts(values["loop_opcodes"]), _counts(values["loop_operations"])
+        except ValueError as error:
+            return rejected("BAD_HISTOGRAM", str(error)[:200])
+    needed = (*(MEASURED if copied else NEEDED), *(["link_bytes"] if link else []))
+    figures = {name: _number(values[name]) for name in (*NEEDED, *OPTIONAL, "link_bytes")}
+    for name in needed:
+        if values[name] is None:
+            return rejected(MISSING.get(name, "NO_COUNT"), f"{name} is null")
         if not (figures[name] > 0 and figures[name] < math.inf):
             return rejected(REASON.get(name, "BAD_COUNT"), f"{name} = {values[name]!r} must be a positive number")
     for name in OPTIONAL:
@@ -79,9 +92,9 @@ def _row(values: dict[str, Any], source: str, number: int) -> InstructionRow | R
         unroll=int(values["unroll"] or 0),
         body=body,
         operations=operations,
-        turns=figures["iterations"],
-        threads=figures["active_threads"],
-        warps=figures["active_warps"],
+        turns=_zero(figures["iterations"]),
+        threads=_zero(figures["active_threads"]),
+        warps=_zero(figures["active_warps"]),
         blocks=math.prod(int(values[f"grid_{axis}"] or 1) for axis in "xyz"),
         transactions={level: _zero(figures[f"{level}_transactions"]) for level in TRANSACTION_BYTES},
         latency_s=figures["latency_s"],
@@ -96,11 +109,19 @@ def _row(values: dict[str, Any], source: str, number: int) -> InstructionRow | R
         throttled="throttled" in flags,
         assembler=str(values["assembler"] or ""),
         published={name: figures[f"energy_{name}_j"] for name in SAMPLING},
+        link=link,
+        link_bytes=_zero(figures["link_bytes"]),
     )
 
 
-NEEDED: Final = ("iterations", "active_threads", "active_warps", "latency_s", "power_w", "sm_clock_measured_mhz")
-"""Columns without which a row says nothing about energy."""
+MEASURED: Final = ("latency_s", "power_w")
+"""Columns without which no row says anything about energy."""
+
+NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz", *MEASURED)
+"""Columns without which a kernel's row says nothing about energy."""
+
+MISSING: Final = {"latency_s": "NO_LATENCY", "power_w": "NO_POWER", "sm_clock_measured_mhz": "NO_CLOCK"}
+"""Reason by column where it is null; the others are counts."""
 
 REASON: Final = {"latency_s": "BAD_LATENCY", "power_w": "BAD_POWER", "sm_clock_measured_mhz": "BAD_CLOCK"}
 """Reason by column; the others are counts."""

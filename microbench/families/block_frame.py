@@ -131,7 +131,7 @@ def block_kernel(
         ),
         expectation=Expectation(opcodes=WORK_OPCODES, fewest=fewest, most=most, companions=GLUE, uniform=(*UNIFORM_ADDRESSES, "UISETP")),
         check=Check(relative_tolerance=tolerance),
-        modes=("full", "sm_sweep"),
+        modes=("full", "sm_sweep", "block_sweep"),
         block_threads=threads,
         fixed_block=(threads, 1, 1),
         min_region_bytes=4 * threads * WORD_BYTES,

@@ -5,7 +5,7 @@ The carry is a hidden flag: whoever reads it follows at once on who sets it.  Ea
 
 from typing import Final
 
-from microbench.families.integer import ADDERS, ANY, ANY_ODD
+from microbench.families.integer import ADDERS, ANY, ANY_ODD, MOVES
 from microbench.families.rows import ANY_U32, Row, start
 
 CARRIED: Final = (*ADDERS, "IADD3.X", "IMAD.X", "IADD.X", "LOP3", "VIADD")
@@ -44,6 +44,18 @@ ROWS: Final = (
         operands=ANY_ODD,
         sass=(*CARRIED, "IMAD"),
         per_operation=(0.5, 4.0),
+    ),
+    Row(
+        name="madc_hi",
+        ptx="madc.hi.cc.u32",
+        templates=("madc.hi.cc.u32 {d}, {n}, {x}, {d};",),
+        first="mad.hi.cc.u32 {d}, {n}, {x}, {d};",
+        last="madc.hi.u32 {d}, {n}, {x}, {d};",
+        start=START,
+        operands=ANY_ODD,
+        sass=(*CARRIED, "IMAD"),
+        per_operation=(1.5, 2.5),
+        companions=MOVES,
     ),
 )
 """Extended precision."""

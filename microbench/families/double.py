@@ -32,6 +32,16 @@ ROWS: Final = (
         flop=UNIT,
     ),
     Row(
+        name="dsub",
+        ptx="sub.rn.f64",
+        templates=("sub.rn.f64 {d}, {x}, {d};", "sub.rn.f64 {d}, {w}, {d};"),
+        start=START,
+        operands=NORMAL,
+        sass=("DADD",),
+        companions=PADDING,
+        flop=UNIT,
+    ),
+    Row(
         name="dmul",
         ptx="mul.rn.f64",
         templates=("mul.rn.f64 {d}, {d}, {x};",),

@@ -39,6 +39,18 @@ ROWS: Final = (
         unroll=32,
     ),
     Row(
+        name="mul24_hi",
+        ptx="mul24.hi.u32",
+        templates=("mul24.hi.u32 {d}, {d}, {x};",),
+        start=START,
+        operands=ANY,
+        breaker="xor.b32 {d}, {d}, {x};",
+        sass=("IMAD.WIDE", "IMAD.HI", "PRMT", "LOP3", "SHF"),
+        per_operation=(3.0, 6.0),
+        companions=MOVES,
+        unroll=32,
+    ),
+    Row(
         name="mad24",
         ptx="mad24.lo.u32",
         templates=("mad24.lo.u32 {d}, {d}, {x}, {y};",),

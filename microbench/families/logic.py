@@ -4,7 +4,7 @@ from typing import Final
 
 from estimator.frozen import FrozenMapping
 from microbench.families.integer import ADDERS, ANY, LOGIC, MOVES, T
-from microbench.families.rows import ANY_U32, Row, slots, start
+from microbench.families.rows import ANY_U32, ANY_U64, WIDTH_BITS, Row, slots, start
 
 SHIFT: Final = (1.0, 7.0)
 """Shift amounts: small, never 0."""
@@ -29,6 +29,23 @@ def _shift(name: str, ptx: str) -> Row:
         every=2,
         sass=("SHF", "SHL"),
         companions=LOGIC,
+    )
+
+
+def _rotation(name: str, ptx: str, kind: str, values: tuple[float, float], chains: int) -> Row:
+    """All accumulators go one place round in every turn.  Copies within a turn disappear by renaming; these cross the loop's end."""
+    return Row(
+        name=name,
+        ptx=ptx,
+        templates=(f"{ptx} {{d}}, {{n}};",),
+        first=f"{ptx} kept, {{d}};\n{ptx} {{d}}, {{n}};",
+        last=f"{ptx} {{d}}, kept;",
+        temporaries=FrozenMapping({"kept": f"b{WIDTH_BITS[kind]}"}),
+        start=start(kind, *values),
+        sass=("MOV", "IMAD.MOV", "IMAD.U32", "CS2R"),
+        per_operation=(0.95, 2.2),
+        chains=chains,
+        unroll=chains,
     )
 
 
@@ -157,5 +174,7 @@ ROWS: Final = (
         companions=("ISETP", *LOGIC),
         unroll=32,
     ),
+    _rotation("mov", "mov.b32", "u32", ANY_U32, 32),
+    _rotation("mov_64", "mov.b64", "u64", ANY_U64, 16),
 )
 """Logic, shifts and moves of bits."""

@@ -99,6 +99,8 @@ ROWS: Final = (
     _function("sqrt", "sqrt.approx.ftz.f32", ("MUFU.SQRT", "MUFU.RSQ"), companions=("FMUL", "FSETP", "FSEL"), every=4),
     _function("rsqrt_approx", "rsqrt.approx.f32", ("MUFU.RSQ",), companions=SCALED, every=2),
     _function("rsqrt", "rsqrt.approx.ftz.f32", ("MUFU.RSQ",), every=2),
+    _function("sin_approx", "sin.approx.f32", ("MUFU.SIN",), companions=("FMUL",), every=2),
+    _function("cos_approx", "cos.approx.f32", ("MUFU.COS",), companions=("FMUL",), every=2),
     _function("sin", "sin.approx.ftz.f32", ("MUFU.SIN",), companions=("FMUL",), every=2),
     _function("cos", "cos.approx.ftz.f32", ("MUFU.COS",), companions=("FMUL",), every=2),
     _function("lg2_approx", "lg2.approx.f32", ("MUFU.LG2",), operands=TWO_TO_FOUR, companions=SCALED),

@@ -50,7 +50,9 @@ class MatrixRow:
 
 
 AMPERE: Final = Support(minimum="sm_80", feature="this shape of mma.sync")
-FP8: Final = Support(only=("sm_89", "sm_120"), feature="mma.sync of e4m3 without emulation")
+FP8: Final = Support(only=("sm_89", "sm_120"), feature="mma.sync of fp8 without emulation")
+INT4: Final = Support(only=("sm_80", "sm_86", "sm_89"), feature="mma.sync of s4 without emulation")
+BITS: Final = Support(only=("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"), feature="mma.sync of single bits without emulation")
 HOPPER_DOUBLE: Final = Support(minimum="sm_90", feature="mma.sync m16n8k16 of f64")
 
 ROWS: Final = (
@@ -87,8 +89,21 @@ ROWS: Final = (
         precision="int8", flop=2.0 * 16 * 8 * 32, sass=("IMMA.16832.S8.S8",), support=AMPERE, tolerance=0.0,
     ),
     MatrixRow(
+        name="mma_s4", shape="m16n8k64", types="s32.s4.s4.s32", a=4, b=2, c=4, kind="s4x8", sum_kind="s32",
+        precision="int4", flop=2.0 * 16 * 8 * 64, sass=("IMMA.16864.S4.S4",), support=INT4, tolerance=0.0,
+    ),
+    MatrixRow(
+        name="mma_b1", shape="m16n8k256", types="s32.b1.b1.s32.and.popc", a=4, b=2, c=4, kind="b1x32", sum_kind="s32",
+        precision="b1", flop=2.0 * 16 * 8 * 256, sass=("BMMA.168256.AND.POPC",), support=BITS, tolerance=0.0,
+    ),
+    MatrixRow(
         name="mma_e4m3", shape="m16n8k32", types="f32.e4m3.e4m3.f32", a=4, b=2, c=4, kind="e4m3x4", sum_kind="f32",
         precision="fp8", flop=2.0 * 16 * 8 * 32, sass=("QMMA.16832.F32.E4M3.E4M3",), support=FP8,
+        uniform=("UIADD3",),
+    ),
+    MatrixRow(
+        name="mma_e5m2", shape="m16n8k32", types="f32.e5m2.e5m2.f32", a=4, b=2, c=4, kind="e5m2x4", sum_kind="f32",
+        precision="fp8", flop=2.0 * 16 * 8 * 32, sass=("QMMA.16832.F32.E5M2.E5M2",), support=FP8,
         uniform=("UIADD3",),
     ),
     MatrixRow(
@@ -114,13 +129,13 @@ ROWS: Final = (
 def _instruction(row: MatrixRow) -> str:
     if row.sparse:
         return f"mma.sp::ordered_metadata.sync.aligned.{row.shape}.row.col.{row.types}"
-    saturating = ".satfinite" if row.precision == "int8" else ""
+    saturating = ".satfinite" if row.precision in ("int8", "int4") else ""
     return f"mma.sync.aligned.{row.shape}.row.col{saturating}.{row.types}"
 
 
 def _slots(row: MatrixRow) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
     """Slots of A, −A and B; slots of the sums."""
-    low, high = (-4.0, 4.0) if row.kind == "s8x4" else (-1.0, 1.0)
+    low, high = {"s8x4": (-4.0, 4.0), "s4x8": (-4.0, 4.0), "b1x32": (0.0, 1.0)}.get(row.kind, (-1.0, 1.0))
     sum_range: Mapping[str, tuple[float, float]] = {"s32": (-1000.0, 1000.0)}
     low_sum, high_sum = sum_range.get(row.sum_kind, (-2.0, 2.0))
     a = tuple(Slot(name=f"a{place}", kind=row.kind, low=low, high=high) for place in range(row.a))

@@ -101,7 +101,7 @@ def _integer(opcode: Opcode, sources: list[Word]) -> Word:
 def _product(opcode: Opcode, sources: list[Word]) -> Word:
     kind = opcode[-1]
     if opcode[0].endswith("24"):
-        product = integers.product_24(kind, *sources[:2])
+        product = integers.product_24(*sources[:2], high="hi" in opcode)
     else:
         part = {"lo": integers.low_product, "hi": integers.high_product, "wide": integers.wide_product}[opcode[1]]
         product = part(kind, *sources[:2])

@@ -15,6 +15,8 @@ SIGNED: Final[dict[int, Any]] = {16: np.int16, 32: np.int32, 64: np.int64}
 WORD: Final = np.uint64(32)
 LOW_WORD: Final = np.uint64(0xFFFFFFFF)
 LOW_24: Final = np.uint32(0xFFFFFF)
+BITS_BELOW_HIGH: Final = np.uint64(16)
+"""Bits of a 48-bit product below its high word."""
 
 
 def view(word: Word, kind: str) -> Word:
@@ -68,9 +70,10 @@ def high_product(kind: str, a: Word, b: Word) -> Word:
     return (wide_product(kind, a, b) >> WORD).astype(np.uint32)
 
 
-def product_24(kind: str, a: Word, b: Word) -> Word:
-    """The low 32 bits of the product of two 24-bit numbers."""
-    return (a & LOW_24) * (b & LOW_24)
+def product_24(a: Word, b: Word, *, high: bool) -> Word:
+    """The low or the high 32 of the 48 bits of the product of two 24-bit numbers."""
+    whole = (a & LOW_24).astype(np.uint64) * (b & LOW_24).astype(np.uint64)
+    return (whole >> BITS_BELOW_HIGH if high else whole & LOW_WORD).astype(np.uint32)
 
 
 def quotient(kind: str, a: Word, b: Word) -> Word:

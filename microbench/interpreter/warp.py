@@ -18,10 +18,33 @@ from microbench.numbers import decode
 Word = NDArray[Any]
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 
-NUMBER_BITS: Final[dict[str, int]] = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "e4m3": 8, "s32": 32}
-STORED: Final[dict[str, str]] = {"f16": "f16x2", "bf16": "bf16x2", "s8": "s8x4", "e4m3": "e4m3x4"}
+NUMBER_BITS: Final[dict[str, int]] = {
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "f32": 32,
+    "f64": 64,
+    "s8": 8,
+    "s4": 4,
+    "b1": 1,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s32": 32,
+}
+STORED: Final[dict[str, str]] = {
+    "f16": "f16x2",
+    "bf16": "bf16x2",
+    "s8": "s8x4",
+    "s4": "s4x8",
+    "b1": "b1x32",
+    "e4m3": "e4m3x4",
+    "e5m2": "e5m2x4",
+}
 TF32_MASK: Final = np.uint32(0xFFFFE000)
 """The 19 bits of a 32-bit word that a tf32 product reads."""
+
+OF_BITS: Final = ("and", "popc")
+"""What a product of single bits is: both set, and the number of such places."""
 
 PACKED_METADATA: Final = 0x44444444
 
@@ -125,7 +148,8 @@ def multiply(opcode: tuple[str, ...], c: list[Word], a: list[Word], b: list[Word
 
     Raises InterpreterError for sparse metadata other than "columns 0 and 1 of every four".
     """
-    kind_c, kind_a, kind_b = opcode[-4:-1]
+    typed = opcode[: -len(OF_BITS)] if opcode[-len(OF_BITS) :] == OF_BITS else opcode
+    kind_c, kind_a, kind_b = typed[-4:-1]
     word = next(part for part in opcode if part[0] == "m" and part[1:2].isdigit())
     m, rest = word[1:].split("n")
     n, k = rest.split("k")

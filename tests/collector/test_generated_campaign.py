@@ -140,7 +140,7 @@ def test_runners_run_a_generated_kernel_as_often_as_they_are_told(
             board.world.launched.clear()
             record = board.runner.run(prepared, 7)
             assert board.world.launched.count("ffma_k8_u64") >= 7
-            with pytest.raises(RunnerError, match="peer"):
+            with pytest.raises(RunnerError, match="peer_read: needs the memory of another GPU"):
                 board.runner.prepare_generated(_elsewhere(toolchain))
     assert record.launches == 7
     assert (prepared.operator.family, prepared.operator.operator, prepared.operator.precision) == ("instruction", "ffma_k8_u64", "f32")
@@ -196,7 +196,7 @@ def test_a_dataset_of_the_version_before_is_read_with_nulls(dataset: Path, tmp_p
     table = pq.read_table(dataset)
     metadata = decode_metadata(table.schema.metadata[METADATA_KEY], "test")
     before = table.drop_columns(sorted(LATER_COLUMNS))
-    content = encode_metadata(metadata).replace(b'"schema_version":"1.1"', b'"schema_version":"1.0"')
+    content = encode_metadata(metadata).replace(b'"schema_version":"1.2"', b'"schema_version":"1.0"')
     old = tmp_path / "old.parquet"
     pq.write_table(before.replace_schema_metadata({METADATA_KEY: content}), old)
     read = read_kernel_dataset(old).table
@@ -248,7 +248,7 @@ def test_an_unknown_kernel_is_refused_by_name(toolchain: Toolchain) -> None:
         generated_loads([LoadGroup(kernels=("ffmaa",))], load_gpu(BOARD), toolchain)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("fmaa_*", "ffma*"), ("FFMA_k8_u64", "ffma_k8_u64"), ("dram_raed", "dram_read")])
+@pytest.mark.parametrize(("typed", "meant"), [("ffmaa_*", "ffma*"), ("FFMA_k8_u64", "ffma_k8_u64"), ("dram_raed", "dram_read")])
 def test_a_mistyped_kernel_is_answered_with_the_nearest(typed: str, meant: str, toolchain: Toolchain) -> None:
     with pytest.raises(UnsupportedError, match="did you mean") as refused:
         generated_loads([LoadGroup(kernels=("ffma_*",), without=(typed,))], load_gpu(BOARD), toolchain)

@@ -92,14 +92,14 @@ def test_a_pipe_in_the_cache_is_not_waited_for(toolchain: Toolchain, tmp_path: P
     (file,) = tmp_path.glob("*.json")
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(CompileError, match="the cache .* cannot be written: not a regular file; name another folder"):
+    with pytest.raises(CompileError, match="the cache .* cannot be written: not a regular file; make room, or name another folder"):
         compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path)
 
 
 def test_a_cache_that_cannot_be_written_is_named(toolchain: Toolchain, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file", encoding="utf-8")
-    with pytest.raises(CompileError, match=r"the cache .*taken cannot be written: .*; name another folder"):
+    with pytest.raises(CompileError, match=r"the cache .*taken cannot be written: .*; make room, or name another folder"):
         compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, taken)
 
 

@@ -55,6 +55,7 @@ def test_integer_arithmetic_is_that_of_whole_numbers_modulo_the_width(a: int, b:
     assert one("mad.hi.u32", a, b, c) == ((a * b >> 32) + c) & MASK
     assert one("mul.wide.u32", a, b) == a * b
     assert one("mul24.lo.u32", a, b) == (a & 0xFFFFFF) * (b & 0xFFFFFF) & MASK
+    assert one("mul24.hi.u32", a, b) == (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16
     assert one("min.s32", a, b) == min(signed(a), signed(b)) & MASK
     assert one("max.u32", a, b) == max(a, b)
     assert one("sad.s32", a, b, c) == (abs(signed(a) - signed(b)) + c) & MASK
@@ -204,7 +205,10 @@ SHAPES = [
     ("tf32", (16, 8, 8), 4, 2, "f32", 4),
     ("s8", (8, 8, 16), 1, 1, "s32", 2),
     ("s8", (16, 8, 32), 4, 2, "s32", 4),
+    ("s4", (16, 8, 64), 4, 2, "s32", 4),
+    ("b1", (16, 8, 256), 4, 2, "s32", 4),
     ("e4m3", (16, 8, 32), 4, 2, "f32", 4),
+    ("e5m2", (16, 8, 32), 4, 2, "f32", 4),
     ("f64", (8, 8, 4), 1, 1, "f64", 2),
     ("f64", (16, 8, 16), 8, 4, "f64", 4),
 ]
@@ -236,6 +240,18 @@ def test_a_product_of_fragments_is_the_product_of_the_matrices() -> None:
     rows, columns = fragment("c", "f32", 4, (16, 8, 16))
     got = np.stack([word.view(np.float32) for word in product], axis=1)
     assert np.array_equal(got, (left @ right)[rows, columns])
+
+
+def test_a_product_of_single_bits_counts_the_places_where_both_are_set() -> None:
+    generator = np.random.default_rng(4)
+    a, b = ([generator.integers(0, 2**32, 32, dtype=np.uint32) for _ in range(number)] for number in (4, 2))
+    opcode = ("mma", "sync", "aligned", "m16n8k256", "row", "col", "s32", "b1", "b1", "s32", "and", "popc")
+    product = multiply(opcode, [np.full(32, 5, dtype=np.uint32) for _ in range(4)], a, b, None)
+    for lane in (0, 7, 30):
+        # Row and column of the lane's first sum: groupID and twice threadID_in_group; each holds its words at lane group * 4 + thread.
+        group, column = lane // 4, lane % 4 * 2
+        both = [a[2 * half][group * 4 + thread] & b[half][column * 4 + thread] for half in range(2) for thread in range(4)]
+        assert product[0][lane] == 5 + sum(int(word).bit_count() for word in both)
 
 
 def test_matrices_loaded_transposed_are_the_transposes() -> None:

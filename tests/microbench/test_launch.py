@@ -135,3 +135,16 @@ def test_a_period_is_divided_by_its_duty() -> None:
     assert duty_cycle(0.1, 0.25) == (pytest.approx(0.025), pytest.approx(0.075))
     with pytest.raises(LaunchError):
         duty_cycle(0.1, 1.0)
+
+
+def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:
+    swept = [kernel for kernel in KERNELS if "block_sweep" in kernel.modes]
+    assert len(swept) >= 9, "the kernels of the block-count model"
+    for kernel in swept:
+        launches = plan_launches(kernel, gpu, entry(kernel), "block_sweep", iterations=10)
+        assert len({(launch.block, launch.iterations, launch.region_bytes) for launch in launches}) == 1
+        grids = [launch.blocks for launch in launches]
+        assert grids[0] <= gpu.num_sms, "one block an SM"
+        assert len(set(grids)) >= 3, "a model needs three grids"
+        assert launches[0].region_bytes * grids[0] >= gpu.l2_bytes, "the smallest grid misses L2 as the largest does"
+        assert buffer_bytes(kernel, launches[-1]) < gpu.dram_bytes

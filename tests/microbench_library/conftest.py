@@ -32,8 +32,13 @@ NO_TORCH = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
 
 
 @contextmanager
-def open_fake_board(*, tracer: KernelTracer | None = None, **world_settings: float) -> Iterator[FakeBoard]:
-    """A board of the H200's size whose kernels all take `kernel_s`; every launch is seen by the stand-in for CUPTI."""
+def open_fake_board(
+    *, tracer: KernelTracer | None = None, raw_kernels: dict[str, Callable[..., None]] | None = None, **world_settings: float
+) -> Iterator[FakeBoard]:
+    """A board of the H200's size whose kernels all take `kernel_s`; every launch is seen by the stand-in for CUPTI.
+
+    `raw_kernels` are what compiled entries do, by name.
+    """
     world = World(**world_settings)  # type: ignore[arg-type]
     cublas, cupti = FakeCublas(world), FakeCupti()
     start = world._start
@@ -49,7 +54,7 @@ def open_fake_board(*, tracer: KernelTracer | None = None, **world_settings: flo
         load_gpu("h200-sxm"),
         world.now_ns,
         tracer=CuptiTracer(cupti) if tracer is None else tracer,
-        cupy=fake_cupy(world),
+        cupy=fake_cupy(world, raw_kernels),
         cublas=cublas,
         torch=NO_TORCH,
     ) as runner:

@@ -48,8 +48,11 @@ class Array(np.ndarray):  # type: ignore[type-arg]
 class World:
     """One board: host and device time, memory, what was launched, and faults to come."""
 
-    def __init__(self, *, kernel_s: float = 50e-6, total_bytes: int = 10**12, computes: bool = True) -> None:
+    def __init__(self, *, kernel_s: float = 50e-6, total_bytes: int = 10**12, computes: bool = True, boards: int = 1) -> None:
         self.computes = computes
+        self.boards = boards
+        self.peers_open: set[int] = set()
+        self.damages_copies = False
         self.host_s = 100.0
         self.busy_until_s = 100.0
         self.kernel_s = kernel_s
@@ -123,6 +126,14 @@ class Stream:
         return SimpleNamespace(launch=lambda stream: self.world.replay(nodes), upload=lambda stream: None)
 
 
+class Pinned(bytearray):
+    """Host memory that does not move; `ptr` is its address."""
+
+    @property
+    def ptr(self) -> int:
+        return int(np.frombuffer(self, dtype=np.uint8).ctypes.data)
+
+
 def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None = None) -> Any:
     """A CuPy module on a world; `raw_kernels` are what compiled entries do, by name."""
 
@@ -169,6 +180,19 @@ def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None =
             raise CudaRuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal")
         return 0
 
+    def copy(target: int, origin: int, size: int, name: str) -> None:
+        def work() -> None:
+            ctypes.memmove(target, origin, size)
+            if world.damages_copies:
+                ctypes.memset(target, 255 - ctypes.c_ubyte.from_address(target).value, 1)
+
+        world.launch(name, work)
+
+    def enable_peer(other: int) -> None:
+        if other in world.peers_open:
+            raise CudaRuntimeError(704, "cudaErrorPeerAccessAlreadyEnabled")
+        world.peers_open.add(other)
+
     generator = np.random.default_rng(7)
     pool = SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None)
     return SimpleNamespace(
@@ -178,7 +202,14 @@ def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None =
                 CUDARuntimeError=CudaRuntimeError,
                 memGetInfo=lambda: (world.total_bytes - world.allocated, world.total_bytes),
                 deviceGetByPCIBusId=by_pci,
+                getDeviceCount=lambda: world.boards,
+                deviceCanAccessPeer=lambda own, other: 1,
+                deviceEnablePeerAccess=enable_peer,
+                deviceSynchronize=lambda: None,
+                memcpyAsync=lambda target, origin, size, kind, stream: copy(target, origin, size, "memcpy"),
+                memcpyPeerAsync=lambda target, there, origin, here, size, stream: copy(target, origin, size, "memcpyPeer"),
             ),
+            alloc_pinned_memory=Pinned,
             driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (CudaRuntimeError,), {})),
             Event=event,
             get_elapsed_time=lambda earlier, later: (later.time_s - earlier.time_s) * 1e3,

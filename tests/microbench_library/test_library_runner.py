@@ -11,7 +11,8 @@ from collector.bench import Bench
 from collector.devices.board_runner import open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
-from collector.measurement import RANGE_TOLERANCE, ranged_launch_s
+from collector.measurement import ranged_launch_s
+from collector.outcome import RANGE_TOLERANCE
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
 from microbench.sizing import DISPLACING_L2_SIZES

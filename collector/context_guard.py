@@ -1,0 +1,200 @@
+"""Kernels that killed the context: remembered on disk, passed over by the run that goes on.
+
+A kernel that reads a stray address or crashes its library takes the whole process's context with it, sometimes the process.  So the
+name of every kernel that has never finished is on disk before it is launched.  If an error of the board ends its run it is on the list at
+once; if the process just disappeared, it is tried once more before it is.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from collector.bench import REPLAYED, SIMULATED, Bench
+from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
+from collector.errors import CampaignError, DeviceError, RunnerError
+from collector.simulated.profile import load_board
+from estimator.whole_file import write_whole
+from estimator.workload import Operator
+from microbench.copy_load import CopyLoad
+from microbench.generated_load import GeneratedLoad
+
+Result = TypeVar("Result")
+
+SUFFIX: Final = ".killers.json"
+FORMAT: Final = 1
+SILENT_ENDS: Final = 2
+"""A process that ends without a word may have been stopped from outside; twice at the same kernel is no chance."""
+
+MOST_BYTES: Final = 1 << 20
+MOST_REASON: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A kernel under suspicion: its name, how often a process ended in it, and what was said ("" where nothing was)."""
+
+    name: str
+    ends: int = 0
+    said: str = ""
+
+    @property
+    def kills(self) -> bool:
+        """Whether it is not tried again."""
+        return bool(self.said) or self.ends >= SILENT_ENDS
+
+
+def killers_path(output: Path) -> Path:
+    """The list beside a dataset."""
+    return output.with_name(output.name + SUFFIX)
+
+
+@contextmanager
+def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
+    """The same bench, its runner guarded with the list beside `output`; a recording and a simulated board that plants no kill need none.
+
+    Raises CampaignError for a list that is damaged.
+    """
+    if bench.word.startswith(REPLAYED) or (bench.simulated and not planted_kills(bench.word)):
+        yield bench
+        return
+    runner = GuardedRunner(bench.runner, killers_path(output))
+    try:
+        yield replace(bench, runner=runner)
+    finally:
+        runner.clear()
+
+
+def planted_kills(word: str) -> str:
+    """The kernels that a simulated board dies of."""
+    return load_board(word.removeprefix(SIMULATED)).faults.kills if word.startswith(SIMULATED) else ""
+
+
+class GuardedRunner:
+    """A runner that keeps the list; implements KernelRunner.
+
+    Kernels on the list raise RunnerError when they are prepared, so that a campaign counts and names them and goes on.
+    """
+
+    def __init__(self, runner: KernelRunner, path: Path) -> None:
+        """Reads the list.  Raises CampaignError for one that is damaged or cannot be read."""
+        self._runner = runner
+        self._path = path
+        self._known, running = _read(path)
+        self._finished: set[str] = set()
+        self._running = ""
+        if running:
+            before = self._known.get(running, Suspect(name=running))
+            self._known[running] = replace(before, ends=before.ends + 1)
+            self._write("")
+
+    @property
+    def killers(self) -> tuple[Suspect, ...]:
+        """Kernels that are not tried again."""
+        return tuple(suspect for suspect in self._known.values() if suspect.kills)
+
+    def supports(self, operator: Operator) -> bool:
+        """Whether `prepare` would accept the operator; a kernel on the list is known, and refused only when it is prepared."""
+        return self._runner.supports(operator)
+
+    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        """The kernel for an operator.  Raises RunnerError for one on the list, and what the runner raises."""
+        return self._guarded(_operator_name(operator, l2_state), lambda: self._runner.prepare(operator, l2_state))
+
+    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+        """A generated kernel or a copy.  Raises RunnerError for one on the list, and what the runner raises."""
+        return self._guarded(_load_name(load), lambda: self._runner.prepare_generated(load))
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        """Launches a kernel.  Raises what the runner raises."""
+        name = prepared.kernel_name if prepared.library in ("generated", "copy engine") else ""
+        name = name or _operator_name(prepared.operator, prepared.l2_state)
+        return self._guarded(name, lambda: self._runner.run(prepared, launches), ran=True)
+
+    def clear(self) -> None:
+        """Takes the suspicion from the kernel that was about to run: the program goes on, or ends in an orderly way."""
+        if self._running:
+            self._write("")
+
+    def _guarded(self, name: str, work: Callable[[], Result], *, ran: bool = False) -> Result:
+        """Does what may kill the context, its name on disk from its preparation to the end of its first run."""
+        known = self._known.get(name)
+        if known is not None and known.kills:
+            raise RunnerError(f"{name}: {_reason(known)}; passed over (delete its entry in {self._path} to try again)")
+        if name in self._finished:
+            return work()
+        if self._running != name:
+            self._write(name)
+        try:
+            result = work()
+        except RunnerError:
+            self._write("")
+            raise
+        except DeviceError as error:
+            self._known[name] = Suspect(name=name, ends=1, said=str(error)[:MOST_REASON])
+            self._write("")
+            raise
+        if ran:
+            self._finished.add(name)
+            self._known.pop(name, None)
+            self._write("")
+        return result
+
+    def _write(self, running: str) -> None:
+        """The list, and the kernel that is about to run, on disk; no file where there is nothing to say."""
+        self._running = running
+        try:
+            if not running and not self._known:
+                self._path.unlink(missing_ok=True)
+                return
+            document = {"format": FORMAT, "running": running, "kernels": [asdict(suspect) for suspect in self._known.values()]}
+            write_whole(self._path, json.dumps(document, indent=0).encode())
+        except OSError as error:
+            raise CampaignError(f"{self._path}: cannot be written ({error.strerror or error}); make room") from error
+
+
+def _reason(suspect: Suspect) -> str:
+    return f"it broke the context before ({suspect.said})" if suspect.said else f"{suspect.ends} processes ended while it ran"
+
+
+def _read(path: Path) -> tuple[dict[str, Suspect], str]:
+    """The list, and the kernel that was running when the process ended ("" for none).  Raises CampaignError for a damaged list."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return {}, ""
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be read ({error.strerror or error})") from error
+    try:
+        if len(content) > MOST_BYTES:
+            raise ValueError("too large")
+        document = json.loads(content)
+        if document["format"] != FORMAT:
+            raise ValueError("another format")
+        running = document["running"]
+        if not isinstance(running, str):
+            raise TypeError("a name that is no text")
+        return {entry["name"]: _suspect(entry) for entry in document["kernels"]}, running
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CampaignError(f"{path}: no list of kernels that broke the context ({type(error).__name__}); delete it") from error
+
+
+def _suspect(entry: Any) -> Suspect:
+    name, ends, said = entry["name"], entry["ends"], entry["said"]
+    if not isinstance(name, str) or not isinstance(said, str) or isinstance(ends, bool) or not isinstance(ends, int):
+        raise TypeError("an entry of other types")
+    return Suspect(name=name, ends=ends, said=said)
+
+
+def _operator_name(operator: Operator, l2_state: str) -> str:
+    shape = " ".join(f"{name}={value:g}" for name, value in operator.named_shape().items())
+    parts = (f"{operator.family}.{operator.operator}", operator.precision, operator.precision_out, operator.precision_kv)
+    words = [part for part in parts if part] + (["cuda-cores"] if operator.cuda_cores else [])
+    return f"{' '.join(words)} {shape} {l2_state}"
+
+
+def _load_name(load: GeneratedLoad | CopyLoad) -> str:
+    return load.host.name if isinstance(load, CopyLoad) else load.kernel.name

@@ -1,0 +1,1 @@
+"""Programs for a lent card: what `real_card.sh` runs."""

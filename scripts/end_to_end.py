@@ -1,0 +1,181 @@
+"""Three models measured whole and estimated whole: `collect run` against `estimate trace` and `estimate`.
+
+    python -m scripts.end_to_end --gpu 0 --bundle bundle.json --sensor sensor.json --folder results
+
+Each model runs twice, with a few and with many passes; what both share (start of Python, weights, warm-up) falls out of the difference.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from estimator.whole_file import write_whole
+
+MODELS_FILE: Final = Path(__file__).with_name("card_models.py")
+SIZES: Final[dict[str, tuple[str, ...]]] = {
+    "decoder_prefill": ("--batch", "1", "--sequence", "2048"),
+    "decoder_decode": ("--batch", "32", "--sequence", "2048"),
+    "vision": ("--batch", "64", "--image-size", "224"),
+}
+"""What `estimate trace` is told; the defaults of card_models.py."""
+
+SMALL_SIZES: Final[dict[str, tuple[str, ...]]] = {
+    "decoder_prefill": ("--batch", "1", "--sequence", "64"),
+    "decoder_decode": ("--batch", "1", "--sequence", "64"),
+    "vision": ("--batch", "1", "--image-size", "64"),
+}
+FEW_S, MANY_S = 2.0, 9.0
+"""About how long the passes of the two runs take [s]: the power of the difference is that of seven settled seconds."""
+
+FEWEST_PASSES: Final = 3
+REHEARSED_PASSES: Final = (2, 6)
+TIMEOUT_S: Final = 300.0
+WANTED: Final[dict[str, float]] = {"latency": 0.12, "power": 0.08, "energy": 0.12}
+"""Largest error of each figure [1]."""
+
+
+class EndToEndError(Exception):
+    """A step that failed; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass of a model: time [s], energy [J] and its standard deviation, mean power [W]."""
+
+    latency_s: float
+    energy_j: float
+    energy_std_j: float
+
+    @property
+    def power_w(self) -> float:
+        """Mean power while it runs [W]."""
+        return self.energy_j / self.latency_s
+
+
+def difference(few: Mapping[str, Any], many: Mapping[str, Any]) -> Pass:
+    """One pass, from two runs that differ in their number: `passes`, `seconds` of the passes, `energy_j` of the whole program.
+
+    What is beside the passes is the same in both.  Raises EndToEndError where the longer run is not longer.
+    """
+    more = many["passes"] - few["passes"]
+    seconds, joule = many["seconds"] - few["seconds"], many["energy_j"] - few["energy_j"]
+    if more < 1 or not seconds > 0 or not joule > 0:
+        raise EndToEndError(f"{many['passes']} passes took no longer or no more energy than {few['passes']}; measure again")
+    std = math.hypot(few["energy_std_j"] or 0.0, many["energy_std_j"] or 0.0)
+    return Pass(latency_s=seconds / more, energy_j=joule / more, energy_std_j=std / more)
+
+
+def compared(measured: Pass, estimated: Mapping[str, Any]) -> dict[str, Any]:
+    """Measured and estimated figures, and the errors of the estimates relative to what was measured."""
+    pairs = {
+        "latency": ("latency_s", measured.latency_s),
+        "power": ("power_w", measured.power_w),
+        "energy": ("energy_j", measured.energy_j),
+    }
+    document: dict[str, Any] = {"measured_energy_std_j": measured.energy_std_j, "errors": {}}
+    for name, (key, value) in pairs.items():
+        document[f"measured_{key}"], document[f"estimated_{key}"] = value, estimated[key]
+        document["errors"][name] = estimated[key] / value - 1.0
+    return document
+
+
+def reached(document: Mapping[str, Any]) -> bool:
+    """Whether every error is within what is wanted."""
+    return all(abs(one["errors"][name]) <= most for one in document.values() for name, most in WANTED.items())
+
+
+def lines_of(document: Mapping[str, Any]) -> list[str]:
+    """The comparison for people."""
+    lines = [f"{'model':16} {'measured':>28} {'estimated':>28} {'errors':>24}"]
+    for name, one in document.items():
+        sides = [
+            f"{one[f'{side}_latency_s'] * 1e3:8.3f} ms {one[f'{side}_power_w']:6.1f} W {one[f'{side}_energy_j']:6.2f} J"
+            for side in ("measured", "estimated")
+        ]
+        errors = " ".join(f"{100 * one['errors'][key]:+6.1f} %" for key in WANTED)
+        lines.append(f"{name:16} {sides[0]:>28} {sides[1]:>28} {errors:>24}")
+    return lines
+
+
+def _ran(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
+    """A step's output.  Raises EndToEndError where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise EndToEndError(f"{what}: no end within {TIMEOUT_S:.0f} s") from error
+    if done.returncode not in (0, 3):
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no reason given")
+        raise EndToEndError(f"{what}: {last.strip()[:300]}")
+    return done
+
+
+def _estimated(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """The estimate of one pass, from a trace on the meta device."""
+    workload = given.folder / f"{name}.json"
+    sizes = (SMALL_SIZES if given.rehearse else SIZES)[name]
+    traced = [given.python, "-m", "estimator.cli", "trace", f"{MODELS_FILE}:{name}", *sizes]
+    _ran([*traced, "--precision", "bf16", "--attention", "flash", "-o", str(workload)], f"tracing {name}")
+    told = [sys.executable, "-m", "estimator.cli", str(workload), "--bundle", given.bundle, "--json", "-q"]
+    answer: dict[str, Any] = json.loads(_ran(told, f"estimating {name}").stdout)
+    return answer
+
+
+def _measured(name: str, passes: int, given: argparse.Namespace) -> dict[str, Any]:
+    """One run of so many passes: their time as the program took it, the energy of the whole program."""
+    collect = [sys.executable, "-m", "collector.cli", "run", "--gpu", given.gpu, "--json", "-q"]
+    if given.sensor:
+        collect += ["--sensor", given.sensor]
+    model = [given.python, str(MODELS_FILE), name, "--passes", str(passes)]
+    if given.rehearse:
+        model += ["--device", "cpu", "--small"]
+    done = _ran([*collect, "--", *model], f"measuring {name}")
+    told = next((line for line in done.stderr.splitlines() if line.startswith('{"model"')), None)
+    if told is None:
+        raise EndToEndError(f"measuring {name}: the program said nothing of its passes")
+    run = json.loads(done.stdout)["runs"][0]
+    return {**json.loads(told), "energy_j": run["energy_j"], "energy_std_j": run["energy_std_j"]}
+
+
+def validated(given: argparse.Namespace) -> dict[str, Any]:
+    """Every model, measured and estimated.  Raises EndToEndError where a step fails."""
+    document = {}
+    for name in SIZES:
+        estimated = _estimated(name, given)
+        each = estimated["latency_s"]
+        few, many = REHEARSED_PASSES if given.rehearse else (max(FEWEST_PASSES, round(seconds / each)) for seconds in (FEW_S, MANY_S))
+        runs = [_measured(name, passes, given) for passes in (few, many)]
+        document[name] = compared(difference(*runs), estimated)
+    return document
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command; 0 done, 1 not done, 3 done with errors beyond those wanted."""
+    parser = argparse.ArgumentParser(description="Three models measured whole and estimated whole.")
+    parser.add_argument("--gpu", default="0")
+    parser.add_argument("--bundle", required=True)
+    parser.add_argument("--sensor", default="")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--python", default=sys.executable, help="interpreter that has PyTorch")
+    parser.add_argument("--rehearse", action="store_true", help="small models on the processor: figures say nothing")
+    given = parser.parse_args(words)
+    try:
+        given.folder.mkdir(parents=True, exist_ok=True)
+        document = validated(given)
+        write_whole(given.folder / "end-to-end.json", json.dumps({"rehearsal": given.rehearse, "models": document}, indent=1).encode())
+    except (EndToEndError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        return 1
+    click.echo("\n".join(lines_of(document)))
+    return 0 if given.rehearse or reached(document) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Kernels that break the context: on disk before they run, passed over and named by the run that goes on."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.bench import open_bench
+from collector.cli import main
+from collector.context_guard import SILENT_ENDS, GuardedRunner, guarded_bench, killers_path
+from collector.dataset import read_kernel_dataset
+from collector.devices.protocols import LaunchRecord, PreparedKernel
+from collector.errors import CampaignError, DeviceError, RunnerError
+from collector.sensor.calibration import SensorCalibration
+from estimator.workload import make_operator
+from microbench.compile import find_toolchain
+from microbench.errors import CompileError
+
+BOARD = "a100-pcie-40gb"
+GEMM = make_operator("gemm", "linear", "fp16", batch=1, m=256, n=256, k=256)
+ADD = make_operator("elementwise", "add", "fp16", elements=4096, reads=8192)
+
+
+class Scripted:
+    """A runner that does what it is told to when a kernel runs."""
+
+    def __init__(self, runner: Any, deed: Any) -> None:
+        self.runner, self.deed = runner, deed
+
+    def prepare(self, operator: Any, l2_state: str = "warm") -> PreparedKernel:
+        return self.runner.prepare(operator, l2_state)  # type: ignore[no-any-return]
+
+    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+        self.deed(prepared)
+        return self.runner.run(prepared, launches)  # type: ignore[no-any-return]
+
+
+def attempt(path: Path, deed: Any, operator: Any = GEMM) -> GuardedRunner:
+    with open_bench(f"sim:{BOARD}") as bench:
+        runner = GuardedRunner(Scripted(bench.runner, deed), path)  # type: ignore[arg-type]
+        runner.run(runner.prepare(operator), 3)
+    return runner
+
+
+def nothing(_prepared: PreparedKernel) -> None:
+    return None
+
+
+def breaks(_prepared: PreparedKernel) -> None:
+    raise DeviceError("illegal address")
+
+
+def test_a_kernel_that_broke_the_context_is_passed_over_and_others_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "x.killers.json"
+    with pytest.raises(DeviceError, match="illegal address"):
+        attempt(path, breaks)
+    with pytest.raises(
+        RunnerError, match=r"gemm.linear fp16 batch=1 m=256 n=256 k=256 warm: it broke the context before \(illegal address\)"
+    ):
+        attempt(path, nothing)
+    assert [suspect.name for suspect in attempt(path, nothing, ADD).killers] == ["gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"]
+    document = json.loads(path.read_text())
+    document["kernels"] = []
+    path.write_text(json.dumps(document))
+    assert attempt(path, nothing).killers == ()
+    assert not path.exists()
+
+
+def die(path: Path) -> None:
+    attempt(path, lambda _prepared: os._exit(9))
+
+
+def test_a_process_that_vanishes_twice_in_a_kernel_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "x.killers.json"
+    for _ in range(SILENT_ENDS):
+        process = multiprocessing.get_context("spawn").Process(target=die, args=(path,))
+        process.start()
+        process.join()
+        assert process.exitcode == 9
+        assert json.loads(path.read_text())["running"].startswith("gemm.linear")
+    with pytest.raises(RunnerError, match="2 processes ended while it ran; passed over"):
+        attempt(path, nothing)
+
+
+def test_a_kernel_that_finishes_after_one_silent_end_is_cleared(tmp_path: Path) -> None:
+    path = tmp_path / "x.killers.json"
+    name = "gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"
+    path.write_text(json.dumps({"format": 1, "running": name, "kernels": []}))
+    attempt(path, nothing)
+    assert not path.exists()
+
+
+def test_what_the_user_stops_is_under_no_suspicion(tmp_path: Path) -> None:
+    def stopped(_prepared: PreparedKernel) -> None:
+        raise KeyboardInterrupt
+
+    path = killers_path(tmp_path / "x.parquet")
+    with open_bench(f"sim:{BOARD}") as bench:
+        runner = GuardedRunner(Scripted(bench.runner, stopped), path)  # type: ignore[arg-type]
+        prepared = runner.prepare(GEMM)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(prepared, 3)
+        assert json.loads(path.read_text())["running"]
+        runner.clear()
+    assert not path.exists()
+
+
+def test_a_refusal_is_no_kill(tmp_path: Path) -> None:
+    impossible = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
+    for _ in range(2):
+        with pytest.raises(RunnerError, match="GB"):
+            attempt(tmp_path / "x.killers.json", nothing, impossible)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"format":1}', b'{"format":2,"running":"","kernels":[]}']))
+def test_a_damaged_list_is_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("list") / "x.killers.json"
+    path.write_bytes(content)
+    with open_bench(f"sim:{BOARD}") as bench, pytest.raises(CampaignError, match="delete it") as refused:
+        GuardedRunner(bench.runner, path)
+    assert "\n" not in str(refused.value)
+
+
+def test_simulated_boards_that_plant_no_kill_are_not_slowed_down(tmp_path: Path) -> None:
+    with open_bench(f"sim:{BOARD}") as bench, guarded_bench(bench, tmp_path / "x.parquet") as same:
+        assert same is bench
+
+
+CAMPAIGN = """
+description = "one of them kills"
+warmup_s = 0.5
+idle_settle_s = 0.5
+idle_window_s = 0.5
+kernels_per_block = 8
+anchor_every = 0
+[measurement]
+updates = 5
+window_s = 0.4
+settle_s = 0.2
+idle_s = 0.5
+[[instructions]]
+kernels = ["ffma_k8_u64", "iadd3_k8_u64", "imad_k8_u64"]
+"""
+
+
+def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(
+    tmp_path: Path, calibration: SensorCalibration, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
+    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
+    (tmp_path / "deadly.toml").write_text(f'name = "{BOARD}"\n{shipped}\n[faults]\nkills = "iadd3_k8_u64"\n', encoding="utf-8")
+    (tmp_path / "few.toml").write_text(CAMPAIGN, encoding="utf-8")
+    (tmp_path / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
+    out = tmp_path / "few.parquet"
+    words = ["--campaign", str(tmp_path / "few.toml"), "--sensor", str(tmp_path / "sensor.json"), "--freqs", "current"]
+    words += ["--gpu", f"sim:{tmp_path / 'deadly.toml'}", "--out", str(out)]
+    assert main(words) == 1
+    assert "iadd3_k8_u64: illegal address" in capsys.readouterr().err
+    assert main([*words, "--resume"]) == 3
+    told = capsys.readouterr()
+    assert "iadd3_k8_u64: it broke the context before" in told.out + told.err
+    dataset = read_kernel_dataset(out)
+    assert sorted(dataset.table.column("operator").to_pylist()) == ["ffma_k8_u64", "imad_k8_u64"]
+    assert any("iadd3_k8_u64: it broke the context before" in reason for reason in dataset.metadata["rejected"])
+    assert main([*words, "--resume"]) == 3
+    assert json.loads(killers_path(out).read_text())["kernels"][0]["name"] == "iadd3_k8_u64"

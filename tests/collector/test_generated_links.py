@@ -1,0 +1,160 @@
+"""Data that cross a link: kernels on memory of the host and of another board, and the copy engines, on every kind of runner."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.bench import open_simulated
+from collector.cli import main
+from collector.dataset import read_kernel_dataset
+from collector.errors import RunnerError
+from collector.sensor.calibration import SensorCalibration
+from collector.simulated.profile import load_board
+from estimator.specifications import load_gpu
+from fitter.instruction_links import link_energies
+from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+from microbench.compile import Toolchain, find_toolchain
+from microbench.copy_load import COPIES, CopyLoad, copy_loads
+from microbench.errors import CompileError
+from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
+from tests.microbench_library.conftest import open_fake_board
+
+BOARD = "a100-pcie-40gb"
+CAMPAIGN = """
+description = "links"
+warmup_s = 1.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 20
+anchor_every = 0
+
+[measurement]
+updates = 6
+window_s = 0.6
+settle_s = 0.3
+idle_s = 1.0
+
+[[instructions]]
+kernels = ["host_*", "peer_read", "copy_*"]
+"""
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def loads(toolchain: Toolchain) -> dict[str, GeneratedLoad]:
+    found, _ = generated_loads([LoadGroup(kernels=("host_*", "peer_*"))], load_gpu(BOARD), toolchain)
+    return {load.kernel.name: load for load in found}
+
+
+@pytest.fixture(scope="module")
+def peered(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """A simulated board with another one beside it."""
+    path = tmp_path_factory.mktemp("boards") / "peered.toml"
+    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
+    path.write_text(f'name = "{BOARD}"\n{shipped}\n[link]\npeers = 1\n', encoding="utf-8")
+    return path
+
+
+def copies() -> dict[str, CopyLoad]:
+    return {load.host.name: load for load in copy_loads([LoadGroup(kernels=("copy_*",))])}
+
+
+def test_copies_are_named_like_kernels_and_idleness_is_none() -> None:
+    assert set(copies()) == {load.name for load in COPIES} == {f"copy_{way}" for way in WAYS}
+    assert [load.host.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
+    assert copy_loads([LoadGroup(kernels=("ffma_*", "idle"))]) == ()
+
+
+WAYS = ("host_to_device", "device_to_host", "device_to_device", "peer")
+
+
+def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad], peered: Path) -> None:
+    with open_simulated(str(peered)) as board:
+        link = board.world.profile.link
+        for name, load in (loads | copies()).items():
+            point = board.world.operating_point(board.world.load_generated(load), 1410.0)
+            if isinstance(load, CopyLoad):
+                moved = float(load.host.bytes_moved)
+                assert point.parts_w.get("cuda", 0.0) == 0.0  # no SM works
+            else:
+                moved = load.link_bytes()
+            most = {"host": link.host_bytes_per_s, "peer": link.peer_bytes_per_s, "device": load_gpu(BOARD).dram_bytes_per_s}[load.link]
+            rate = moved / point.gpu_s
+            assert rate <= most, name
+            assert rate >= 0.3 * most or name == "peer_chase", name
+            assert point.parts_w["link"] > 0.0
+
+
+def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -> None:
+    assert load_board(BOARD).link.peers == 0
+    with open_simulated(BOARD) as simulated, open_fake_board(kernel_s=20e-6, computes=False) as real:
+        for runner in (simulated.runner, real.runner):
+            for load in (loads["peer_read"], loads["peer_chase"], copies()["copy_peer"]):
+                with pytest.raises(RunnerError, match=f"{load.operator.operator}: needs the memory of another GPU"):
+                    runner.prepare_generated(load)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_arrives_on_the_runner_over_cupy(way: str) -> None:
+    load = copies()[f"copy_{way}"]
+    small = CopyLoad(host=replace(load.host, bytes_moved=1 << 16))
+    with open_fake_board(kernel_s=20e-6, boards=2) as board:
+        prepared = board.runner.prepare_generated(small)
+        assert (prepared.corrupted, prepared.library, prepared.kernel_name) == ("", "copy engine", f"copy_{way}")
+        board.world.launched.clear()
+        assert board.runner.run(prepared, 9).launches == 9
+        assert board.world.launched.count("memcpyPeer" if way == "peer" else "memcpy") == 10  # one to set up the path
+        assert board.runner.run(prepared, 1).launches == 1
+
+
+def test_a_copy_that_arrives_changed_is_noticed() -> None:
+    load = copies()["copy_host_to_device"]
+    small = CopyLoad(host=replace(load.host, bytes_moved=1 << 16))
+    with open_fake_board(kernel_s=20e-6) as board:
+        board.world.damages_copies = True
+        prepared = board.runner.prepare_generated(small)
+    assert prepared.corrupted == "copy_host_to_device: 1 of 65536 bytes compared arrived changed"
+
+
+@pytest.fixture(scope="module")
+def dataset(peered: Path, toolchain: Toolchain, calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("links")
+    (folder / "links.toml").write_text(CAMPAIGN, encoding="utf-8")
+    (folder / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
+    known = ["--sensor", str(folder / "sensor.json")]
+    words = ["--campaign", str(folder / "links.toml"), *known, "--freqs", "current", "--quiet", "--out"]
+    record = folder / "links.rec"
+    assert main([*words, str(folder / "links.parquet"), "--gpu", f"sim:{peered}", "--record", str(record)]) == 0
+    assert main([*words, str(folder / "played.parquet"), "--gpu", f"replay:{record}"]) == 0
+    return folder / "links.parquet"
+
+
+def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: Path) -> None:
+    table = read_kernel_dataset(dataset).table
+    assert table.equals(read_kernel_dataset(dataset.with_name("played.parquet")).table)
+    rows, rejected = read_instruction_rows(table, "x", is_instruction(table))
+    assert rejected == []
+    assert rows is not None
+    found = link_energies(rows)
+    assert set(found) == {"host_read", "host_write", "peer_read", *(f"copy_{way}" for way in WAYS)}
+    planted = load_board(str(peered)).link
+    for name, one in found.items():
+        assert one.runs == 1
+        assert 0.0 < one.std_j < 0.2 * one.j_per_byte
+        if one.link != "device":
+            each = (planted.host_pj_per_byte if one.link == "host" else planted.peer_pj_per_byte) * 1e-12
+            assert one.j_per_byte > 0.95 * each, name  # what holds the board awake comes on top
+    assert found["copy_host_to_device"].bytes_per_s == pytest.approx(planted.host_bytes_per_s, rel=0.02)
+    assert found["copy_peer"].bytes_per_s == pytest.approx(planted.peer_bytes_per_s, rel=0.02)
+    assert found["copy_device_to_device"].link == "device"
+    assert np.isfinite([one.bytes_per_s for one in found.values()]).all()

@@ -1,0 +1,159 @@
+"""Generated kernels in a campaign: results are checked before anything is measured, machine code is kept, doubtful rows are marked."""
+
+import ctypes
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.bench import open_simulated
+from collector.cli import main
+from collector.config import campaign_from_document
+from collector.dataset import read_kernel_dataset
+from collector.generated_plan import campaign_loads
+from collector.sensor.calibration import SensorCalibration
+from collector.simulated.profile import Faults
+from estimator.specifications import load_gpu
+from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+from microbench.compile import Toolchain, find_toolchain, user_cache
+from microbench.errors import CompileError
+from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
+from microbench.interpreter import execute
+from microbench.interpreter.program import parse
+from microbench.kernel import Kernel
+from tests.microbench_library.conftest import open_fake_board
+
+BOARD = "a100-pcie-40gb"
+CAMPAIGN: dict[str, Any] = {
+    "name": "few", "description": "a few instructions", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0,
+    "kernels_per_block": 8, "anchor_every": 0,
+    "instructions": [{"kernels": ["ffma_k8_u64", "iadd3_k8_u64"], "modes": ["full", "single"]}],
+}  # fmt: skip
+CAMPAIGN_FILE = """
+description = "a few instructions"
+warmup_s = 1.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 8
+anchor_every = 0
+[measurement]
+updates = 6
+window_s = 0.6
+settle_s = 0.3
+idle_s = 1.0
+[[instructions]]
+kernels = ["ffma_k8_u64", "iadd3_k8_u64"]
+modes = ["full", "single"]
+"""
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+def loads_of(toolchain: Toolchain, gpu: str, *names: str) -> dict[str, GeneratedLoad]:
+    found, _ = generated_loads([LoadGroup(kernels=names)], load_gpu(gpu), toolchain)
+    return {load.kernel.name: load for load in found}
+
+
+def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(
+    toolchain: Toolchain, calibration: SensorCalibration, tmp_path: Path, repository: Path
+) -> None:
+    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
+    board = tmp_path / "corrupting.toml"
+    board.write_text(f'name = "{BOARD}"\n{shipped}\n[faults]\ncorrupted = "ffma_k8_u64"\n', encoding="utf-8")
+    (tmp_path / "few.toml").write_text(CAMPAIGN_FILE, encoding="utf-8")
+    (tmp_path / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
+    out = tmp_path / "few.parquet"
+    words = ["--campaign", str(tmp_path / "few.toml"), "--sensor", str(tmp_path / "sensor.json"), "--freqs", "current", "--quiet"]
+    assert main([*words, "--gpu", f"sim:{board}", "--out", str(out)]) == 3  # done, with rows that are no good
+    table = read_kernel_dataset(out).table
+    flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}
+    assert {key for key, own in flags.items() if "result_wrong" in own} == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single")}
+    assert {key for key, own in flags.items() if "low_confidence" in own} == {("ffma_k8_u64", "single"), ("iadd3_k8_u64", "single")}
+    rows, rejected = read_instruction_rows(table, "few", is_instruction(table))
+    assert [row.reason for row in rejected] == ["RESULT_WRONG", "RESULT_WRONG"]
+    assert rows is not None
+    assert {row.kernel for row in rows.rows} == {"iadd3_k8_u64"}
+
+
+@pytest.mark.parametrize("name", ["ffma_k8_u64", "hfma2_k8_u64", "mma_f16", "l2_chase", "atom_add", "mma_s8", "mov_k32_u32"])
+def test_one_bit_is_enough_to_be_noticed(name: str, toolchain: Toolchain) -> None:
+    load = loads_of(toolchain, BOARD, name)[name]
+    with open_simulated(BOARD) as right, open_simulated(BOARD, faults=Faults(corrupted=name)) as wrong:
+        assert right.runner.prepare_generated(load).corrupted == ""
+        assert f"{name}: 1 of " in wrong.runner.prepare_generated(load).corrupted
+
+
+def computing(kernel: Kernel) -> Callable[..., None]:
+    """What a compiled entry does on the stand-in for CuPy: its own text, executed."""
+
+    def work(grid: Any, block: Any, arguments: Any) -> None:
+        held = [_memory(value) if argument.pointer else int(value) for argument, value in zip(kernel.arguments, arguments, strict=True)]
+        done = execute(parse(kernel.text, kernel.declarations), held, int(np.prod(grid)), int(np.prod(block)))
+        for argument, value in zip(kernel.arguments, arguments, strict=True):
+            if argument.pointer:
+                value.view(np.uint8)[...] = done.buffers[argument.pointer]
+
+    return work
+
+
+def _memory(array: Any) -> Any:
+    return np.frombuffer(ctypes.string_at(int(array.data.ptr), array.nbytes), dtype=np.uint8)
+
+
+def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain: Toolchain) -> None:
+    loads = loads_of(toolchain, "h200-sxm", "ffma_k8_u64", "iadd3_k8_u64", "dram_copy")
+    small = {name: replace(load, launch=load.kernel.check_launch()) for name, load in loads.items()}
+    entries = {name: computing(load.kernel) for name, load in small.items()}
+
+    def flipped(grid: Any, block: Any, arguments: Any) -> None:
+        entries["iadd3_k8_u64"](grid, block, arguments)
+        arguments[1].view(np.uint8)[77] ^= 4
+
+    with open_fake_board(kernel_s=20e-6, raw_kernels={**entries, "iadd3_k8_u64": flipped}) as board:
+        complaints = {name: board.runner.prepare_generated(load).corrupted for name, load in small.items()}
+        assert complaints.pop("iadd3_k8_u64").startswith("iadd3_k8_u64: 1 of 256 values of results.d")
+        assert set(complaints.values()) == {""}
+        board.world.launched.clear()
+        again = [board.runner.prepare_generated(load).corrupted for load in small.values()]
+        assert board.world.launched == []
+        assert sum(map(bool, again)) == 1
+        board.runner.prepare_generated(replace(small["ffma_k8_u64"], cubin_sha256="0" * 64))
+        assert board.world.launched == ["ffma_k8_u64"]
+
+
+def test_machine_code_is_kept_from_one_campaign_to_the_next(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = campaign_from_document(CAMPAIGN, "test")
+    first, _ = campaign_loads(spec, (), load_gpu(BOARD), 0)
+    folder = tmp_path / "wattprint" / "cubins"
+    assert sorted(file.suffix for file in folder.iterdir()) == [".cubin", ".json"]
+    gone = replace(toolchain, ptxas=tmp_path / "none", nvdisasm=tmp_path / "none")  # nothing can be assembled any more
+    again, _ = generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())
+    assert again == first
+    (file,) = folder.glob("*.cubin")
+    file.write_bytes(file.read_bytes()[:-1] + b"\0\0")
+    with pytest.raises(CompileError):
+        generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())
+    campaign_loads(spec, (), load_gpu(BOARD), 0)
+    assert generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())[0] == first
+
+
+def test_a_cache_is_where_the_user_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named, folder in ((str(tmp_path / "x"), tmp_path / "x"), ("relative", tmp_path / ".cache"), ("", tmp_path / ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+        assert user_cache() == folder / "wattprint" / "cubins"
+    (tmp_path / "file").write_text("")
+    for hostile in (tmp_path / "file", Path("/proc/nowhere"), tmp_path / ("n" * 5000)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(hostile))
+        assert user_cache() is None

@@ -1,0 +1,113 @@
+"""Energy and rate of what crosses a link: out of rows into a bundle's section and back; runs that are left out are said."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.dataset.schema import rows_to_table
+from estimator.errors import BundleError
+from estimator.frozen import FrozenMapping
+from estimator.instruction_links import LINK_FIELDS, LinkEnergy, links_document, links_from_document
+from estimator.specifications import load_gpu
+from fitter.instruction_data import InstructionRow, InstructionRows
+from fitter.instruction_links import link_energies
+from fitter.instructions import fitted_rows
+from fitter.instructions_display import instruction_lines
+from fitter.instructions_section import instruction_notes, instruction_section, prior_bundle
+from fitter.rows import Selection
+from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+from tests.fitter.test_instruction_rows import ROW, made_row
+
+GPU = load_gpu("a100-pcie-40gb")
+OF_KERNELS = ("loop_", "active_", "grid_", "iterations", "launch_mode", "unroll")
+COPY = {
+    **{name: value for name, value in ROW.items() if not name.startswith(OF_KERNELS)},
+    "operator": "copy_host_to_device", "precision": "none", "instruction": "copy engine", "chains": None, "assembler": None,
+    "link": "host", "link_bytes": 1e9, "latency_s": 0.04, "power_w": 70.0, "idle_before_w": 45.0,
+}  # fmt: skip
+
+
+def rows_of(*given_rows: dict[str, Any]) -> tuple[InstructionRow, ...]:
+    table = rows_to_table([{**row, "row_id": str(number)} for number, row in enumerate(given_rows)], {})
+    rows, rejected = read_instruction_rows(table, "x.parquet", is_instruction(table))
+    assert rejected == []
+    assert rows is not None
+    return rows.rows
+
+
+@given(st.floats(1e6, 1e12), st.floats(1e-4, 1.0), st.floats(46.0, 400.0))
+def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses(size: float, latency_s: float, power_w: float) -> None:
+    rows = InstructionRows(rows=rows_of({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w}))
+    one = link_energies(rows)["copy_host_to_device"]
+    assert one.bytes_per_s == pytest.approx(size / latency_s)
+    assert one.j_per_byte == pytest.approx((power_w - 45.0) * latency_s / size)
+    assert one.std_j == pytest.approx(0.2 * latency_s / size)
+    assert link_energies(rows, 0.05)["copy_host_to_device"].std_j >= 0.05 * one.j_per_byte
+
+
+def test_runs_are_averaged_and_scatter_shows() -> None:
+    rows = rows_of(*({**COPY, "power_w": power} for power in (70.0, 72.0, 74.0)))
+    one = link_energies(InstructionRows(rows=rows))["copy_host_to_device"]
+    assert (one.runs, one.j_per_byte) == (3, pytest.approx(27.0 * 0.04 / 1e9))
+    assert one.std_j == pytest.approx(2.0 * 0.04 / 1e9 / math.sqrt(3))
+
+
+def test_without_rest_there_is_a_rate_and_no_energy() -> None:
+    one = link_energies(InstructionRows(rows=rows_of({**COPY, "idle_before_w": None})))["copy_host_to_device"]
+    assert one.bytes_per_s == pytest.approx(25e9)
+    assert math.isnan(one.j_per_byte)
+    assert links_document({"x": one})["x"]["j_per_byte"] is None
+    (back,) = links_from_document(links_document({"x": one}), "at").values()
+    assert (back.bytes_per_s, math.isnan(back.std_j)) == (one.bytes_per_s, True)
+
+
+def fit_rows() -> tuple[InstructionRow, ...]:
+    rows = []
+    for blocks, lanes, speed in ((108.0, 32.0, 0.9), (54.0, 32.0, 0.8), (108.0, 16.0, 0.7), (1.0, 32.0, 0.5)):
+        for name, body in (("ffma_k8_u64", {"FFMA": 64.0}), ("lop3_k8_u64", {"LOP3": 64.0}), ("fadd_k8_u64", {"FADD": 64.0})):
+            loop = {"UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
+            rows.append(made_row(name, body | loop, {name[:4]: 64.0}, blocks=blocks, lanes=lanes, speed=speed))
+    return tuple(rows)
+
+
+def test_the_section_has_the_links_and_the_regression_has_not() -> None:
+    plain = fit_rows()
+    copies = rows_of(COPY, {**ROW, "operator": "host_read", "link": "host", "link_bytes": 1e8, "power_w": 90.0})
+    single = replace(plain[0], mode="single")
+    unrested = replace(plain[1], idle_w=math.nan)
+    rows = InstructionRows(rows=(*plain, *copies, single, unrested))
+    assert np.flatnonzero(~fitted_rows(rows, GPU)).tolist() == [12, 13, 14]
+    nothing = Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=rows)
+    section, warnings = instruction_section(nothing, GPU)
+    remarks = instruction_notes(nothing, GPU)
+    assert warnings == ()
+    assert set(section["links"]) == {"copy_host_to_device", "host_read"}
+    assert remarks[0] == "3 of 16 runs of generated kernels are not in the regression: 2 over a link, 1 on one thread"
+    assert any(remark.startswith("1 runs of generated kernels have no power at rest") for remark in remarks)
+    without, _ = instruction_section(replace(nothing, instructions=InstructionRows(rows=(*plain, single, unrested))), GPU)
+    assert "links" not in without
+    assert without["values"] == section["values"]
+    lines = instruction_lines(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))
+    assert any("copy_host_to_device" in line and "25 GB/s" in line and "1000 ± 51 pJ/byte" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        7,
+        [],
+        {"x": 1},
+        {"x": {}},
+        *({"x": {**links_document({"x": LinkEnergy(link="host", bytes_per_s=1.0, j_per_byte=1.0, std_j=1.0, runs=1)})["x"], key: value}}
+          for key in LINK_FIELDS for value in ("y", True, math.inf, -1.0 if key != "j_per_byte" else "z")),
+    ],
+)  # fmt: skip
+def test_a_damaged_table_is_refused_in_one_line(document: Any) -> None:
+    with pytest.raises(BundleError, match=r"^at") as refused:
+        links_from_document(document, "at")
+    assert "\n" not in str(refused.value)

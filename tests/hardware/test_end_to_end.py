@@ -1,0 +1,50 @@
+"""The end-to-end check: a pass is what two runs differ by, errors are relative to what was measured."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.end_to_end import EndToEndError, Pass, compared, difference, lines_of, main, reached
+
+START_S, START_J = 7.5, 900.0
+
+
+def run(passes: int, latency_s: float, energy_j: float, std_j: float | None = 0.5) -> dict[str, Any]:
+    return {"passes": passes, "seconds": passes * latency_s, "energy_j": START_J + passes * energy_j, "energy_std_j": std_j}
+
+
+@given(st.floats(1e-4, 0.5), st.floats(1.0, 700.0), st.integers(3, 500), st.integers(1, 5000))
+def test_what_both_runs_share_falls_out(latency_s: float, power_w: float, few: int, more: int) -> None:
+    energy_j = latency_s * power_w
+    found = difference(run(few, latency_s, energy_j), run(few + more, latency_s, energy_j))
+    assert found.latency_s == pytest.approx(latency_s, rel=1e-6)
+    assert found.power_w == pytest.approx(power_w, rel=1e-3, abs=1e-6 * START_J / latency_s)
+    assert found.energy_std_j == pytest.approx(0.5 * 2**0.5 / more)
+
+
+@pytest.mark.parametrize(
+    "pair", [(run(5, 0.1, 20.0), run(5, 0.1, 20.0)), (run(5, 0.1, 20.0), run(9, 0.01, 20.0)), (run(5, 1, 9), run(9, 2, -99))]
+)
+def test_a_longer_run_that_is_not_longer_is_refused(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    with pytest.raises(EndToEndError, match="measure again"):
+        difference(*pair)
+
+
+def test_errors_are_of_the_estimate_relative_to_the_measurement() -> None:
+    measured = Pass(latency_s=0.010, energy_j=5.0, energy_std_j=0.01)
+    one = compared(measured, {"latency_s": 0.011, "power_w": 475.0, "energy_j": 5.225})
+    assert one["errors"] == {"latency": pytest.approx(0.10), "power": pytest.approx(-0.05), "energy": pytest.approx(0.045)}
+    assert reached({"m": one})
+    assert not reached({"m": one, "n": compared(measured, {"latency_s": 0.0113, "power_w": 500.0, "energy_j": 5.0})})
+    assert "+10.0 %" in lines_of({"m": one})[1]
+
+
+def test_a_step_that_fails_is_named_in_one_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--gpu", "sim:h200-sxm", "--bundle", "a100-pcie-40gb-eager", "--folder", str(tmp_path), "--python", "/bin/false"]
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: tracing decoder_prefill: ")
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

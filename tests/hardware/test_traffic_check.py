@@ -1,0 +1,171 @@
+"""The check of derived traffic: Nsight Compute's tables are read in both layouts, and agreement and bias come out as they went in."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.bundle import load_bundle, save_bundle
+from estimator.specifications import load_gpu
+from fitter.instructions_section import prior_bundle
+from scripts.ncu_table import NcuError, read_ncu
+from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
+
+HEADER = [
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC",
+]  # fmt: skip
+FIXED = ["4711", "python3.12", "127.0.0.1"]
+PLACE = ["1", "7", "(256, 1, 1)", "(16, 32, 1)", "0", "9.0"]
+UNITS = {"dram__bytes_read.sum": "byte", "dram__bytes_write.sum": "byte"}
+OPERATORS = chosen_kernels()
+KERNELS = ["ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn", 'void at::native::softmax(T1 *, T2, "x")']
+
+
+def quoted(cells: list[str]) -> str:
+    return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
+
+
+def counters(traffic: dict[str, float], scale: float = 1.0) -> dict[str, float]:
+    """What the counters of one kernel would read for so many bytes by level; DRAM's are shared out between reads and writes."""
+    found = {}
+    for level, parts in LEVELS.items():
+        for name, each in parts.items():
+            share = 1.0 if len(parts) == 1 else 0.75 if "read" in name else 0.25
+            found[name] = scale * share * traffic[level] / each
+    return found
+
+
+def long_table(launches: list[tuple[str, dict[str, float]]]) -> str:
+    """As `ncu --csv` prints: a line a metric, numbers with commas, DRAM's bytes scaled."""
+    columns = [*HEADER, "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
+    lines = ["==PROF== Connected to process 4711", '==PROF== Profiling "x": 0%....100% - 3 passes', quoted(columns)]
+    for number, (name, values) in enumerate(launches):
+        for metric, value in values.items():
+            unit, shown = ("Mbyte", f"{value / 1e6:,.9f}") if "bytes" in metric else ("sector", f"{value:,.3f}")
+            lines.append(quoted([str(number), *FIXED, name, *PLACE, "Command line profiler metrics", metric, unit, shown]))
+    return "\n".join([*lines, "==PROF== Disconnected from process 4711"]) + "\n"
+
+
+def wide_table(launches: list[tuple[str, dict[str, float]]]) -> str:
+    """As `ncu --csv --page raw` prints: a line a kernel, units below the header."""
+    metrics = list(launches[0][1])
+    lines = [quoted([*HEADER, *metrics]), quoted([""] * len(HEADER) + [UNITS.get(metric, "") for metric in metrics])]
+    for number, (name, values) in enumerate(launches):
+        lines.append(quoted([str(number), *FIXED, name, *PLACE, *(repr(values.get(metric, float("nan"))) for metric in metrics)]))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "h200.json"
+    known = prior_bundle(load_gpu("h200-sxm"))
+    made = replace(known.provenance, created_utc="2026-01-01T00:00:00Z", wattprint_version="0.0.0", commit="0" * 40)
+    save_bundle(replace(known, provenance=made), path)
+    return path
+
+
+def profiled(bundle: Path, *, noise: float, bias: float) -> list[tuple[str, dict[str, float]]]:
+    """What a profile of the chosen kernels would hold if the hardware moved what is derived, but for a bias and chance."""
+    known = load_bundle(str(bundle))
+    derived = derived_bytes(OPERATORS, known.gpu, known, [None] * len(OPERATORS))
+    random = np.random.default_rng(1)
+    launches: list[tuple[str, dict[str, float]]] = []
+    for number in range(len(OPERATORS)):
+        traffic = {level: float(derived[level][number]) for level in LEVELS}
+        launches.append((f"{MARK}{number}()", counters(dict.fromkeys(LEVELS, 0.0))))
+        factor = bias * float(np.exp(noise * random.standard_normal()))
+        launches += [("some_kernel", counters(traffic, 0.9 * factor)), ("its_second_part", counters(traffic, 0.1 * factor))]
+    return launches
+
+
+def comparing(folder: Path, bundle: Path, table: str) -> list[str]:
+    files = [str(folder / name) for name in ("kernels.json", table)]
+    return ["compare", *files, "--bundle", str(bundle), "-o", str(folder / "t.json")]
+
+
+@pytest.mark.parametrize("printed", [long_table, wide_table])
+def test_agreement_and_bias_come_out_as_they_went_in(
+    printed: Callable[[Any], str], bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernels.json").write_text(json.dumps(operators_document(OPERATORS)))
+    (tmp_path / "counters.csv").write_text(printed(profiled(bundle, noise=0.02, bias=1.25)))
+    words = comparing(tmp_path, bundle, "counters.csv")
+    assert main(words) == 0
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert found["dram"]["all"]["kernels"] == 100
+    assert {family: found["dram"][family]["kernels"] for family in COUNTS} == COUNTS
+    for level in LEVELS:
+        assert found[level]["all"]["correlation"] > 0.995
+        ratio = found[level]["all"]["ratio"]
+        assert ratio["median"] == pytest.approx(1 / 1.25, rel=0.01)
+        assert ratio["p90"] / ratio["p10"] == pytest.approx(np.exp(2 * 1.2816 * 0.02), rel=0.02)
+    assert "below" not in capsys.readouterr().out
+    (tmp_path / "counters.csv").write_text(printed(profiled(bundle, noise=1.0, bias=1.0)))
+    assert main(words) == 3
+    assert "below 0.99" in capsys.readouterr().out
+
+
+def test_a_hundred_kernels_are_chosen_always_the_same() -> None:
+    assert len(OPERATORS) == 100
+    assert chosen_kernels() == OPERATORS
+    assert chosen_kernels(9) != OPERATORS
+    assert {operator.precision for operator in OPERATORS if operator.family == "gemm"} >= {"bf16", "fp16", "fp8", "tf32", "fp32"}
+
+
+def test_a_counter_that_the_board_lacks_leaves_its_level_out(bundle: Path, tmp_path: Path) -> None:
+    launches = profiled(bundle, noise=0.0, bias=1.0)
+    launches = [(name, {counter: value for counter, value in values.items() if "l1tex" not in counter}) for name, values in launches]
+    (tmp_path / "kernels.json").write_text(json.dumps(operators_document(OPERATORS)))
+    (tmp_path / "counters.csv").write_text(long_table(launches))
+    words = comparing(tmp_path, bundle, "counters.csv")
+    assert main(words) == 3
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert found["shared"]["all"] == {"kernels": 0, "correlation": None, "log_correlation": None, "ratio": None}
+    assert found["dram"]["all"]["ratio"]["median"] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_the_grid_tells_the_tile_of_the_kernel_that_ran(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(long_table([(KERNELS[0], {"dram__bytes_read.sum": 1.0}), (KERNELS[1], {"dram__bytes_read.sum": 2e6})]))
+    first, second = read_ncu(tmp_path / "x.csv")
+    assert first.grid == (16.0, 32.0, 1.0)
+    assert (second.name, second.metrics) == (KERNELS[1], {"dram__bytes_read.sum": pytest.approx(2e6)})
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "no line begins"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "ncu said: ==ERROR== ERR_NVGPUCTRPERM"),
+        ('"ID","Metric Name"\n', "no column 'Kernel Name'"),
+        ('"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"x","k","m","","1"\n', "damaged table"),
+        ('"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","k"\n', "damaged table"),
+        ('"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","k","m","","1"\n', "profile `launch`"),
+    ],
+)
+def test_what_is_no_profile_is_refused_in_one_line(
+    content: str, complaint: str, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernels.json").write_text(json.dumps(operators_document(OPERATORS[:3])))
+    (tmp_path / "x.csv").write_text(content)
+    words = comparing(tmp_path, bundle, "x.csv")
+    assert main(words) == 1
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "t.json").exists()
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=200) | st.binary(max_size=100))
+def test_no_text_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, content: str | bytes) -> None:
+    path = tmp_path_factory.mktemp("ncu") / "x.csv"
+    path.write_bytes(b'"ID","Kernel Name"\n' + (content.encode(errors="replace") if isinstance(content, str) else content))
+    with suppress(NcuError):
+        read_ncu(path)
