@@ -2,12 +2,12 @@
 
     linear      T = a NB + b                                    E = E_b NB + P_s T
     rounds      T = a S ceil(NB / S)                            E = (E_b S + P_s a S) ceil(NB / S)
-    occupancy   T = t_0 + q (t_1 + k t_b) + [r > 0] (t_1 + ceil(r / S) t_b)
+    occupancy   T = t_0 + q R(k) + [r > 0] R(ceil(r / S))      R(j) = (t_1^p + (j t_b)^p)^(1/p)
                 E = E_b NB + (P_s + P_a) T
 
-S is the number of SMs, k how many blocks fit on one at once, q and r the quotient and the rest of NB / (S k).  A round lasts a time t_1
-that does not depend on how many blocks share an SM (latency) and a time t_b for each block that does (throughput); t_0 is the launch.  P_s
-is the board at rest, P_a what it draws beyond that as soon as anything runs on it.
+S is the number of SMs, k how many blocks fit on one at once, q and r the quotient and the rest of NB / (S k).  A round of j blocks an SM
+lasts as long as a block alone, t_1 (latency), or j times what each adds once they fill the SM, t_b (throughput), whichever is longer; the
+norm p says how sharp the bend is.  t_0 is the launch.  P_s is the board at rest, P_a what it draws beyond that as soon as anything runs.
 Source: the first two forms, Boughzala, Lefèvre, Orgerie, "Predicting the energy consumption of CUDA kernels using SimGrid" (SBAC-PAD
 2020), eq. 1 to 7.  The third is ours: the published one takes a single resident block, drops the launch, and takes a working board's static
 power for that of one at rest.
@@ -30,6 +30,9 @@ FORMS: Final[tuple[Form, ...]] = get_args(Form)
 TIMES: Final = ("start_s", "lone_s", "share_s")
 """Time coefficients of the form "occupancy": t_0, t_1, t_b."""
 
+LOGARITHMS: Final = (*TIMES, "overlap")
+"""What the covariance of times is of: their natural logarithms and that of p."""
+
 ENERGIES: Final = ("block_j", "awake_w")
 """Its energy coefficients: E_b, P_a."""
 
@@ -41,11 +44,12 @@ MOST_BLOCKS: Final = 2**31 - 1
 class BlockModel:
     """One kernel with one block size on one GPU at one clock.
 
-    times_s, time_covariance       t_0, t_1, t_b, shape (3,), (3, 3)
+    times_s, overlap               t_0, t_1, t_b, shape (3,), all positive, and p
+    time_covariance                of the logarithms of these four, shape (4, 4)
     energies, energy_covariance    E_b [J], P_a [W], shape (2,), (2, 2); nan where no power was measured
     static_w, static_std_w         P_s [W]
     slope_s, intercept_s, slope_j  a, b and E_b of the published forms: ordinary least squares over the same grids
-    scatter                        by form, rms relative error of time and of energy when each grid in turn is left out ("time", "energy");
+    scatter                        by form, rms relative error of time and of energy when each grid but the outermost is left out in turn ("time", "energy");
                                    nan where there are too few grids to leave one out
     tied                           time coefficients that the grids do not tell apart: they follow the prior
     blocks                         smallest and largest measured grid
@@ -58,6 +62,7 @@ class BlockModel:
     blocks_per_sm: int
     sm_clock_mhz: float
     times_s: Array
+    overlap: float
     time_covariance: Array
     energies: Array
     energy_covariance: Array
@@ -89,7 +94,12 @@ class BlockModel:
             return np.asarray(self.slope_s * count + self.intercept_s)
         if form == "rounds":
             return np.asarray(self.slope_s * self.num_sms * np.ceil(count / self.num_sms))
-        return np.asarray(occupancy_columns(count, self.num_sms, self.blocks_per_sm) @ self.times_s)
+        return occupancy_times(count, self.num_sms, self.blocks_per_sm, self.logarithms)[0]
+
+    @property
+    def logarithms(self) -> Array:
+        """ln t_0, ln t_1, ln t_b, ln p, shape (4,)."""
+        return np.log([*self.times_s, self.overlap])
 
     def energy_j(self, blocks: Any, form: Form = "occupancy") -> Array:
         """Energy of the whole board during them, same shape [J]; nan without power."""
@@ -121,7 +131,11 @@ class BlockModel:
 
     def round_s(self) -> float:
         """Time of a whole round of resident blocks [s]."""
-        return float(self.times_s[1] + self.blocks_per_sm * self.times_s[2])
+        return float(_rounds(np.array(float(self.blocks_per_sm)), self.logarithms)[0])
+
+    def rest_s(self, blocks: int) -> float:
+        """Time of a round of `blocks` blocks, fewer than are resident at once [s]."""
+        return float(_rounds(np.array(float(math.ceil(blocks / self.num_sms))), self.logarithms)[0])
 
     def inside(self, blocks: Any) -> Any:
         """Whether grids lie between the smallest and the largest measured one, same shape."""
@@ -131,8 +145,8 @@ class BlockModel:
     def _own_std_s(self, blocks: Any, form: Form) -> Array:
         if form != "occupancy":
             return np.zeros_like(checked_blocks(blocks))
-        columns = occupancy_columns(checked_blocks(blocks), self.num_sms, self.blocks_per_sm)
-        return np.asarray(np.sqrt(np.einsum("...i,ij,...j->...", columns, self.time_covariance, columns)))
+        _, slopes = occupancy_times(checked_blocks(blocks), self.num_sms, self.blocks_per_sm, self.logarithms)
+        return np.asarray(np.sqrt(np.einsum("...i,ij,...j->...", slopes, self.time_covariance, slopes)))
 
     def _scattered(self, form: Form, quantity: str) -> float:
         """The scatter of a form; of one that has none, nothing can be said and nothing is added."""
@@ -151,12 +165,29 @@ def checked_blocks(blocks: Any) -> Array:
     return count
 
 
-def occupancy_columns(blocks: Array, num_sms: int, blocks_per_sm: int) -> Array:
-    """What t_0, t_1 and t_b are multiplied by, shape (..., 3)."""
+def occupancy_times(blocks: Array, num_sms: int, blocks_per_sm: int, logarithms: Array) -> tuple[Array, Array]:
+    """Times of grids of any shape [s], and their derivatives with respect to the logarithms of t_0, t_1, t_b and p, shape (..., 4)."""
     whole, rest = np.divmod(blocks, float(num_sms * blocks_per_sm))
-    lone = whole + (rest > 0)
-    shared = whole * blocks_per_sm + np.ceil(rest / num_sms)
-    return np.stack([np.ones_like(lone), lone, shared], axis=-1)
+    full_s, full_slopes = _rounds(np.array(float(blocks_per_sm)), logarithms)
+    rest_s, rest_slopes = _rounds(np.maximum(np.ceil(rest / num_sms), 1.0), logarithms)
+    part = np.where(rest > 0, 1.0, 0.0)
+    start_s = np.exp(logarithms[0])
+    slopes = whole[..., None] * full_slopes + part[..., None] * rest_slopes
+    return start_s + whole * full_s + part * rest_s, np.concatenate([np.full((*np.shape(blocks), 1), start_s), slopes], axis=-1)
+
+
+def _rounds(shared: Array, logarithms: Array) -> tuple[Array, Array]:
+    """Times of rounds with `shared` blocks on the fullest SM [s], and their derivatives with respect to ln t_1, ln t_b, ln p."""
+    _, lone, share, ln_norm = logarithms
+    norm = np.exp(ln_norm)
+    parts = np.stack([np.full(np.shape(shared), lone), share + np.log(shared)], axis=-1)
+    top = parts.max(axis=-1, keepdims=True)
+    weights = np.exp(norm * (parts - top))
+    total = weights.sum(axis=-1)
+    weights = weights / total[..., None]
+    time_s = np.exp(top[..., 0] + np.log(total) / norm)
+    bend = (weights * (parts - top)).sum(axis=-1) - np.log(total) / norm
+    return time_s, time_s[..., None] * np.concatenate([weights, bend[..., None]], axis=-1)
 
 
 # The bundle's section ------------------------------------------------------------------------------------------------------------
@@ -233,8 +264,9 @@ def _model(entry: Any, at: str) -> BlockModel:
             intercept_s=_real(entry["intercept_s"]),
             slope_j=_real(entry["slope_j"]),
             flop_per_block=_real(entry["flop_per_block"]),
-            times_s=_array(entry["times_s"], (len(TIMES),)),
-            time_covariance=_array(entry["time_covariance"], (len(TIMES), len(TIMES))),
+            times_s=_positive(_array(entry["times_s"], (len(TIMES),))),
+            overlap=float(_positive(np.array(_real(entry["overlap"])))),
+            time_covariance=_array(entry["time_covariance"], (len(LOGARITHMS), len(LOGARITHMS))),
             energies=_array(entry["energies"], (len(ENERGIES),)),
             energy_covariance=_array(entry["energy_covariance"], (len(ENERGIES), len(ENERGIES))),
             blocks=(_whole(blocks[0], f"{at}.blocks"), _whole(blocks[1], f"{at}.blocks")),
@@ -252,6 +284,12 @@ def _array(value: Any, shape: tuple[int, ...]) -> Array:
     if found.shape != shape:
         raise ValueError(f"a table of shape {found.shape} where {shape} is due")
     return found
+
+
+def _positive(values: Array) -> Array:
+    if not np.all(values > 0):
+        raise ValueError("a time or a norm that is not positive")
+    return values
 
 
 def _real(value: Any) -> float:

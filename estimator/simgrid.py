@@ -1,4 +1,4 @@
-"""Block-count models as a platform of SimGrid: for each kernel a host with one core, for each clock a p-state with the powers of host-energy.
+"""Block-count models as a SimGrid platform: for each kernel a host with one core, for each clock a p-state with the powers of host-energy.
 
 A host's unit of work is a flop where the kernel's flops are known, else a block.  Whole rounds run at the round's power; SimGrid's power
 depends on nothing but the load of the core, so that a rest of a round is charged at that power for as long as it lasts.
@@ -65,12 +65,9 @@ def simulated_run(model: BlockModel, blocks: int, models: Sequence[BlockModel] =
     """
     states = _hosts(models or (model,))[host_name(model)]
     speed, whole_s = _speed(model), model.round_s()
-    start_s, lone_s, share_s = (float(value) for value in model.times_s)
     rounds, rest = divmod(int(blocks), model.resident_blocks)
-    spans = [start_s, *[whole_s] * rounds]
-    if rest:
-        spans.append(lone_s + math.ceil(rest / model.num_sms) * share_s)
-    amounts = tuple(span * speed for span in spans if span > 0)
+    spans = [float(model.times_s[0]), *[whole_s] * rounds, *([model.rest_s(rest)] if rest else [])]
+    amounts = tuple(span * speed for span in spans)
     latency_s = math.fsum(amounts) / speed
     return SimulatedRun(
         host=host_name(model),

@@ -1,19 +1,19 @@
 """Grids of a kernel → its block-count model: three grids suffice.
 
 Each grid is weighted by its own relative error, coefficients are not negative, and weak priors decide what the grids leave open:
-the launch is some microseconds, a round is half latency and half throughput, and a working board draws little beyond its dynamic energy.
+the launch is some microseconds, the bend between latency and throughput is neither sharp nor flat, and a working board draws little beyond
+its dynamic energy.
 The published coefficients (ordinary least squares) are kept beside.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares, nnls
 
-from estimator.block_count import ENERGIES, FORMS, TIMES, BlockModel, occupancy_columns
+from estimator.block_count import FORMS, LOGARITHMS, BlockModel, occupancy_times
 from estimator.quantities import Array
 from fitter.block_data import BlockRows
 from fitter.errors import CalibrationError
@@ -24,17 +24,21 @@ FEWEST_GRIDS: Final = 3
 FEWEST_TO_LEAVE_OUT: Final = FEWEST_GRIDS + 1
 
 START_S: Final = 4e-6
-START_STD_S: Final = 4e-6
 """A launch as the GPU sees it, before any row is seen [s]: what kernels on an empty GPU take (docs/model.md, "the floor")."""
+
+OVERLAP: Final = 4.0
+"""Norm of latency and throughput in a round, before any row is seen: 1 is one after the other, large is the longer of both."""
+
+LN_WIDTHS: Final = np.array([1.0, 3.0, 3.0, 0.5])
+"""Standard deviations of the logarithms of launch, latency, share and norm around their priors."""
+
+OVERLAP_BOUNDS: Final = (1.0, 16.0)
 
 LATENCY_ERROR: Final = 0.005
 """Relative error of a time, unless rows scatter more [1]: what repeated launches at a locked clock do."""
 
 POWER_ERROR: Final = 0.01
 """Relative error of a power without a standard error of its own [1]."""
-
-SPLIT_STD: Final = 1.0
-"""Standard deviation of ln of either part of a round around half of it [1]: nearly free."""
 
 AWAKE_SHARE: Final = 0.5
 """Standard deviation of a working board's power beyond rest, as a share of the power at rest [1]."""
@@ -52,7 +56,11 @@ class BlockFit:
 
 
 def fit_block_models(rows: BlockRows, num_sms: int) -> BlockFit:
-    """A model for each kernel, block size, occupancy and clock among the rows of one GPU."""
+    """A model for each kernel, block size, occupancy and clock among the rows of one GPU.
+
+    Rows without their power at rest take the mean of the others at their clock: the board is the same.
+    """
+    rows = replace(rows, idle_w=_known_idle_w(rows))
     keys = list(zip(rows.kernel, rows.block_threads, rows.blocks_per_sm, np.round(rows.sm_clock_mhz), strict=True))
     named = [(str(kernel), *(None if math.isnan(number) else float(number) for number in rest)) for kernel, *rest in keys]
     models, refused = [], []
@@ -65,6 +73,17 @@ def fit_block_models(rows: BlockRows, num_sms: int) -> BlockFit:
     return BlockFit(models=tuple(models), refused=tuple(refused))
 
 
+def _known_idle_w(rows: BlockRows) -> Array:
+    idle_w = rows.idle_w.copy()
+    clocks = np.nan_to_num(np.round(rows.sm_clock_mhz))
+    for clock in np.unique(clocks):
+        own = clocks == clock
+        known = own & np.isfinite(idle_w)
+        if known.any():
+            idle_w[own & ~known] = idle_w[known].mean()
+    return idle_w
+
+
 def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
     """The model of rows that differ in their grid alone.  Raises CalibrationError for fewer than three grids."""
     model = _fitted(rows, num_sms)
@@ -73,9 +92,12 @@ def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
 
 
 def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]]:
-    """Relative errors of each form when each grid in turn is left out of the fit: form → "time", "energy" → (n,)."""
+    """Relative errors of each form when each grid in turn is left out of the fit: form → "time", "energy" → (n,).
+
+    nan for the smallest and the largest grid: without them their neighbours would be all that is known of small and large ones.
+    """
     errors: dict[str, dict[str, Array]] = {form: {name: np.full(len(rows), np.nan) for name in ("time", "energy")} for form in FORMS}
-    for grid in np.unique(rows.blocks):
+    for grid in np.unique(rows.blocks)[1:-1]:
         out = rows.blocks == grid
         model = _fitted(rows.select(~out), num_sms)
         held = rows.select(out)
@@ -87,8 +109,9 @@ def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]
 
 
 def _left_out(rows: BlockRows, num_sms: int) -> dict[str, dict[str, float]]:
+    inner = (rows.blocks > rows.blocks.min()) & (rows.blocks < rows.blocks.max())
     return {
-        form: {name: float(np.sqrt(np.mean(np.square(values)))) for name, values in own.items()}
+        form: {name: float(np.sqrt(np.mean(np.square(values[inner])))) for name, values in own.items()}
         for form, own in left_out_errors(rows, num_sms).items()
     }
 
@@ -104,7 +127,7 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
     if len(grids) < FEWEST_GRIDS:
         raise CalibrationError(f"{name}: {len(grids)} grids measured; a block-count model needs {FEWEST_GRIDS}, two small and one larger")
     blocks_per_sm = int(first.blocks_per_sm[0])
-    times, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
+    logarithms, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
     slope_s, intercept_s = np.polyfit(rows.blocks, rows.latency_s, 1)
     energy = _energies(rows)
     static_w = float(np.mean(rows.idle_w))
@@ -118,7 +141,8 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
         num_sms=num_sms,
         blocks_per_sm=blocks_per_sm,
         sm_clock_mhz=float(np.mean(rows.sm_clock_mhz)),
-        times_s=times,
+        times_s=np.exp(logarithms[:-1]),
+        overlap=float(np.exp(logarithms[-1])),
         time_covariance=time_covariance,
         energies=values,
         energy_covariance=covariance,
@@ -136,14 +160,39 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
 
 
 def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Array, tuple[str, ...]]:
-    """Launch, latency and share of a round, their covariance, and those that the grids do not tell apart."""
-    columns = occupancy_columns(rows.blocks, num_sms, blocks_per_sm)
-    rounds = columns[:, 1]
+    """Logarithms of launch, latency, share and norm, their covariance, and those that the grids leave to the prior."""
+    rounds = np.ceil(rows.blocks / (num_sms * blocks_per_sm))
     guess = float(np.median(np.maximum(rows.latency_s - START_S, 0.5 * rows.latency_s) / rounds))
-    centre = np.array([START_S, guess / 2, guess / 2 / blocks_per_sm])
-    width = np.array([START_STD_S, SPLIT_STD * centre[1], SPLIT_STD * centre[2]])
-    weights = np.full(len(rows), 1.0 / LATENCY_ERROR) / rows.latency_s
-    return _bayes(columns, rows.latency_s, weights, centre, width, TIMES)
+    centre = np.log([START_S, guess, guess / blocks_per_sm, OVERLAP])
+
+    def misfit(unit: Array) -> Array:
+        times, _ = occupancy_times(rows.blocks, num_sms, blocks_per_sm, centre + LN_WIDTHS * unit)
+        return np.concatenate([(times / rows.latency_s - 1.0) / LATENCY_ERROR, unit])
+
+    low, high = (np.full(len(centre), bound) for bound in (-FARTHEST, FARTHEST))
+    low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in OVERLAP_BOUNDS)
+    found = least_squares(misfit, np.zeros(len(centre)), bounds=(low, high), x_scale=1.0)
+    logarithms = centre + LN_WIDTHS * found.x
+    _, slopes = occupancy_times(rows.blocks, num_sms, blocks_per_sm, logarithms)
+    scaled = slopes * LN_WIDTHS / (LATENCY_ERROR * rows.latency_s)[:, None]
+    unit = _posterior(scaled, misfit(found.x)[: len(rows)])
+    tied = tuple(name for name, std in zip(LOGARITHMS, np.sqrt(np.diag(unit)), strict=True) if std > TIED)
+    return logarithms, unit * np.outer(LN_WIDTHS, LN_WIDTHS), tied
+
+
+FARTHEST: Final = 6.0
+"""Standard deviations of a prior beyond which no solution is sought."""
+
+
+def _posterior(scaled: Array, misfit: Array) -> Array:
+    """Covariance in units of the priors' widths.
+
+    Rows that scatter more than their weights say widen it: their chi-square per degree of freedom counts against them.
+    """
+    rows, terms = scaled.shape
+    freedom = rows - terms
+    inflation = max(1.0, float(misfit @ misfit) / freedom) if freedom > 0 else 1.0
+    return np.asarray(np.linalg.inv(scaled.T @ scaled / inflation + np.eye(terms)), dtype=np.float64)
 
 
 def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
@@ -157,24 +206,8 @@ def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
     guess = float(np.median(np.maximum(dynamic, 0.0) / rows.blocks))
     centre = np.array([guess, 0.0])
     width = np.array([max(guess, np.finfo(float).tiny), AWAKE_SHARE * float(np.mean(rows.idle_w))])
-    columns = np.stack([rows.blocks, rows.latency_s], axis=-1)
-    values, covariance, _ = _bayes(columns, dynamic, weights, centre, width, ENERGIES)
-    return values, covariance
-
-
-def _bayes(
-    columns: Array, target: Array, weights: Array, centre: Array, width: Array, names: Sequence[str]
-) -> tuple[Array, Array, tuple[str, ...]]:
-    """Non-negative coefficients at the mode of rows and priors, covariance there, and the names of those that the prior decides.
-
-    Rows that scatter more than their weights say widen the covariance: their chi-square per degree of freedom multiplies it.
-    """
-    scaled = columns * width * weights[:, None]
+    scaled = np.stack([rows.blocks, rows.latency_s], axis=-1) * width * weights[:, None]
     matrix = np.vstack([scaled, np.eye(len(width))])
-    values, _ = nnls(matrix, np.concatenate([target * weights, centre / width]))
-    misfit = scaled @ values - target * weights
-    freedom = len(target) - len(width)
-    inflation = max(1.0, float(misfit @ misfit) / freedom) if freedom > 0 else 1.0
-    unit = np.linalg.inv(scaled.T @ scaled / inflation + np.eye(len(width)))
-    tied = tuple(name for name, std in zip(names, np.sqrt(np.diag(unit)), strict=True) if std > TIED)
-    return values * width, unit * np.outer(width, width), tied
+    unit, _ = nnls(matrix, np.concatenate([dynamic * weights, centre / width]))
+    covariance = _posterior(scaled, scaled @ unit - dynamic * weights)
+    return unit * width, covariance * np.outer(width, width)

@@ -54,6 +54,8 @@ class BlockRows:
         )
 
 
-def joined(parts: list[BlockRows]) -> BlockRows:
-    """All rows of several.  Raises ValueError for none."""
+def join_block_rows(parts: list[BlockRows]) -> BlockRows | None:
+    """All rows of several, None where there are none."""
+    if not parts:
+        return None
     return BlockRows(**{one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(BlockRows)})

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from estimator.block_count import MOST_BLOCKS
 from estimator.gpu import GpuSpec
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import BoolArray
 from fitter.block_data import BlockRows
 from fitter.rows import RejectedRow
 from fitter.sources.screening import known_gpu
@@ -128,7 +128,7 @@ def _rows(entries: list[dict[str, object]]) -> BlockRows | None:
     return BlockRows.of({name: [entry[name] for entry in entries] for name in entries[0]})
 
 
-def is_block_sweep(table: pa.Table) -> Array:
+def is_block_sweep(table: pa.Table) -> BoolArray:
     """Which rows of a kernel dataset are grids of a sweep over blocks, shape (n,)."""
     if "launch_mode" not in table.column_names:
         return np.zeros(table.num_rows, dtype=np.bool_)

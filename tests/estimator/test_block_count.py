@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.block_count import FORMS, BlockModel, model_key, models_from_section, section_of
+from estimator.block_count import FORMS, BlockModel, model_key, models_from_section, occupancy_times, section_of
 from estimator.errors import BundleError, EstimatorError
 
 MODEL = BlockModel(
@@ -20,7 +20,8 @@ MODEL = BlockModel(
     blocks_per_sm=2,
     sm_clock_mhz=900.0,
     times_s=np.array([4e-6, 1.2e-3, 0.9e-3]),
-    time_covariance=np.diag([1e-12, 1e-10, 1e-10]),
+    overlap=2.0,
+    time_covariance=np.diag([0.04, 1e-4, 4e-4, 0.01]),
     energies=np.array([0.15e-2, 12.0]),
     energy_covariance=np.diag([1e-10, 0.04]),
     static_w=41.0,
@@ -38,15 +39,22 @@ GRIDS = st.integers(1, 2**31 - 1)
 
 def test_a_round_is_as_long_as_its_fullest_sm() -> None:
     start, lone, share = MODEL.times_s
-    expected = {
-        1: start + lone + share,
-        108: start + lone + share,
-        109: start + lone + 2 * share,
-        216: start + lone + 2 * share,
-        217: start + 2 * lone + 3 * share,
-        432: start + 2 * (lone + 2 * share),
-    }
-    assert MODEL.latency_s(list(expected)) == pytest.approx(list(expected.values()), rel=1e-12)
+    one, two = math.hypot(lone, share), math.hypot(lone, 2 * share)
+    expected = {1: one, 108: one, 109: two, 216: two, 217: two + one, 432: 2 * two, 325: two + one + (two - one)}
+    assert MODEL.latency_s(list(expected)) == pytest.approx([start + time for time in expected.values()], rel=1e-12)
+    sharp = replace(MODEL, overlap=1e3)
+    assert sharp.latency_s([108, 216]) == pytest.approx([start + lone, start + 2 * share], rel=1e-3), "the longer of both"
+
+
+def test_derivatives_are_those_of_the_times() -> None:
+    grids = np.array([1.0, 150.0, 216.0, 500.0])
+    at = MODEL.logarithms
+    _, slopes = occupancy_times(grids, 108, 2, at)
+    for place in range(4):
+        step = np.zeros(4)
+        step[place] = 1e-6
+        above, below = (occupancy_times(grids, 108, 2, at + sign * step)[0] for sign in (1, -1))
+        assert slopes[:, place] == pytest.approx((above - below) / 2e-6, rel=1e-4, abs=1e-9)
 
 
 def test_the_published_forms_are_equations_1_to_7() -> None:
@@ -77,13 +85,14 @@ def test_the_power_of_whole_rounds_is_the_rounds_power() -> None:
 
 
 def test_uncertainty_has_the_coefficients_and_the_scatter() -> None:
-    exact = replace(MODEL, time_covariance=np.zeros((3, 3)), energy_covariance=np.zeros((2, 2)), static_std_w=0.0)
+    exact = replace(MODEL, time_covariance=np.zeros((4, 4)), energy_covariance=np.zeros((2, 2)), static_std_w=0.0)
     assert exact.latency_std_s(216) == pytest.approx(0.002 * float(exact.latency_s(216)))
     assert exact.energy_std_j(216) == pytest.approx(0.004 * float(exact.energy_j(216)))
     assert MODEL.latency_std_s(216) > exact.latency_std_s(216)
     assert MODEL.energy_std_j(216) > exact.energy_std_j(216)
     quiet = replace(MODEL, scatter={})
-    assert float(quiet.latency_std_s(216)) == pytest.approx(math.sqrt(1e-12 + 1e-10 + 4e-10), rel=1e-9)
+    slopes = occupancy_times(np.array(216.0), 108, 2, MODEL.logarithms)[1]
+    assert float(quiet.latency_std_s(216)) == pytest.approx(math.sqrt(float(np.diag(MODEL.time_covariance) @ slopes**2)), rel=1e-9)
 
 
 @pytest.mark.parametrize("grid", [0, -1, 1.5, math.nan, math.inf, 2**31, "many", None])
@@ -113,6 +122,8 @@ def test_the_section_gives_every_model_back() -> None:
         {"rows": 1.5},
         {"times_s": [1.0, 2.0]},
         {"times_s": [1.0, 2.0, math.inf]},
+        {"times_s": [1.0, 2.0, 0.0]},
+        {"overlap": -1.0},
         {"time_covariance": [[1.0]]},
         {"static_w": "hot"},
         {"blocks": [1]},

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimator.block_count import FORMS, occupancy_columns
+from estimator.block_count import FORMS, occupancy_times
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.block_count import fit_block_model, fit_block_models, left_out_errors
-from fitter.block_data import BlockRows, joined
+from fitter.block_data import BlockRows, join_block_rows
 from fitter.errors import CalibrationError
 from fitter.sources import block_table
 from fitter.sources.block_table import is_block_table, read_block_table
@@ -20,13 +20,21 @@ from fitter.sources.tables import open_table
 GPU = load_gpu("a100-pcie-40gb")
 TIMES = np.array([5e-6, 1.2e-3, 0.9e-3])
 """Launch, latency and share of a round, planted [s]."""
+
+OVERLAP = 5.0
+
+
+def planted_s(grids: Array, resident: int = 2) -> Array:
+    return occupancy_times(grids.astype(np.float64), GPU.num_sms, resident, np.log([*TIMES, OVERLAP]))[0]
+
+
 BLOCK_J, AWAKE_W, IDLE_W = 2e-3, 14.0, 40.0
 GRIDS = np.array([54, 108, 216, 300, 432, 1000, 2160, 5000])
 
 
 def planted(grids: Array = GRIDS, noise: float = 0.0, seed: int = 0, kernel: str = "vector_add", resident: int = 2) -> BlockRows:
     random = np.random.default_rng(seed)
-    latency = occupancy_columns(grids.astype(np.float64), GPU.num_sms, resident) @ TIMES
+    latency = planted_s(grids, resident)
     power = BLOCK_J * grids / latency + IDLE_W + AWAKE_W
     count = len(grids)
     return BlockRows.of(
@@ -50,7 +58,9 @@ def planted(grids: Array = GRIDS, noise: float = 0.0, seed: int = 0, kernel: str
 
 def test_planted_coefficients_come_back() -> None:
     model = fit_block_model(planted(), GPU.num_sms)
-    assert model.times_s[1:] == pytest.approx(TIMES[1:], rel=2e-3)
+    whole, half = float(planted_s(np.array(216))) - TIMES[0], float(planted_s(np.array(108))) - TIMES[0]
+    assert (model.round_s(), model.rest_s(108)) == pytest.approx((whole, half), rel=2e-3)
+    assert model.times_s[1:] == pytest.approx(TIMES[1:], rel=0.05), "two kinds of rounds leave the norm to its prior"
     assert model.energies == pytest.approx([BLOCK_J, AWAKE_W], rel=0.02)
     assert model.static_w == IDLE_W
 
@@ -66,7 +76,9 @@ def test_three_grids_suffice() -> None:
 def test_two_grids_do_not() -> None:
     with pytest.raises(CalibrationError, match="2 grids measured; a block-count model needs 3"):
         fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
-    fit = fit_block_models(joined([planted(), planted(np.array([54, 108]), kernel="short")]), GPU.num_sms)
+    both = join_block_rows([planted(), planted(np.array([54, 108]), kernel="short")])
+    assert both is not None
+    fit = fit_block_models(both, GPU.num_sms)
     assert [model.kernel for model in fit.models] == ["vector_add"]
     assert len(fit.refused) == 1
     assert "short" in fit.refused[0]
@@ -92,8 +104,9 @@ def test_each_grid_is_judged_by_a_fit_without_it() -> None:
 def test_what_grids_leave_open_is_named() -> None:
     whole_rounds = planted(np.array([216, 432, 2160, 4320]))
     model = fit_block_model(whole_rounds, GPU.num_sms)
-    assert {"lone_s", "share_s"} <= set(model.tied)
-    assert model.latency_s(8640) == pytest.approx(float(occupancy_columns(np.array(8640.0), 108, 2) @ TIMES), rel=2e-3)
+    assert "overlap" in model.tied
+    assert {"lone_s", "share_s"} & set(model.tied)
+    assert model.latency_s(8640) == pytest.approx(float(planted_s(np.array(8640))), rel=2e-3)
 
 
 def test_stated_errors_hold() -> None:
@@ -118,6 +131,14 @@ def test_without_power_there_is_time_alone() -> None:
     assert not model.has_power
     assert np.isfinite(model.latency_s(500))
     assert math.isnan(float(model.energy_j(500)))
+
+
+def test_a_row_without_its_power_at_rest_takes_that_of_the_others() -> None:
+    rows = planted()
+    rows.idle_w[2] = np.nan
+    (model,) = fit_block_models(rows, GPU.num_sms).models
+    assert model.static_w == pytest.approx(IDLE_W)
+    assert model.energies == pytest.approx([BLOCK_J, AWAKE_W], rel=0.02)
 
 
 HEADER = "kernel,gpu,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w,sm_clock_mhz"
