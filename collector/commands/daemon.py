@@ -1,0 +1,44 @@
+"""`collect daemon`."""
+
+from pathlib import Path
+
+import click
+
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.output import note, say
+from estimator.command_line import DONE
+
+
+@click.command("daemon", context_settings=CONTEXT)
+@click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
+@click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
+@output_options
+def daemon_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Run queued campaigns, one at a time on each board, until it is told to end.
+
+    SIGTERM, Ctrl-C or `collect stop --daemon` end it after the kernels that run; a second one at once.  What was
+    interrupted goes on when it is started again.
+    """
+    require_dataset_packages()
+    from collector.daemon.settings import read_settings
+    from collector.daemon.supervisor import serve
+
+    settings = read_settings(config)
+    if check:
+        documents = {
+            "state_folder": str(settings.state_folder),
+            "gpus": list(settings.gpus),
+            "listen": settings.listen,
+            "hang_s": settings.hang_s,
+            "drain_s": settings.drain_s,
+            "retries": settings.retries,
+            "retry_s": settings.retry_s,
+        }
+        say(
+            documents
+            if as_json
+            else [f"{name:<13} {', '.join(value) if isinstance(value, list) else value}" for name, value in documents.items()]
+        )
+        return DONE
+    serve(settings, (lambda _line: None) if quiet else note)
+    return DONE

@@ -1,0 +1,44 @@
+"""`collect logs`."""
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from collector.commands.options import CONTEXT
+from collector.commands.submit import config_option
+from collector.errors import DaemonError
+from estimator.command_line import DONE
+
+LOOK_S: Final = 0.2
+"""How often a log is looked at for more [s]."""
+
+
+@click.command("logs", context_settings=CONTEXT)
+@click.argument("job", type=click.IntRange(min=1), required=False)
+@click.option("-f", "--follow", is_flag=True, help="Wait for more, until the job or the daemon has ended.")
+@config_option
+def logs_command(job: int | None, follow: bool, config: Path | None) -> int:
+    """The log of a job, or of the daemon."""
+    from collector.daemon.locks import daemon_runs
+    from collector.daemon.log_file import LogReader, job_log_path
+    from collector.daemon.schema import FILE_NAME
+    from collector.daemon.settings import client_log, client_state_folder
+    from collector.daemon.store import final, open_store
+
+    folder, _ = client_state_folder(config, os.environ)
+    if not (folder / FILE_NAME).exists():
+        raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
+    with open_store(folder) as store:
+        if job is not None:
+            store.job(job)
+        reader = LogReader(job_log_path(folder, job) if job is not None else client_log(config, os.environ))
+        while True:
+            over = not follow or (final(store.job(job)) if job is not None else not daemon_runs(folder))
+            for line in reader.lines():
+                click.echo(line)
+            if over:
+                return DONE
+            time.sleep(LOOK_S)

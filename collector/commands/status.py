@@ -1,0 +1,37 @@
+"""`collect status`."""
+
+import os
+from pathlib import Path
+
+import click
+
+from collector.commands.options import CONTEXT, output_options
+from collector.commands.output import note, say
+from collector.commands.submit import config_option
+from estimator.command_line import DONE
+
+SHOWN_JOBS = 20
+"""Jobs in the table, beside all open ones."""
+
+
+@click.command("status", context_settings=CONTEXT)
+@click.option("--all", "everything", is_flag=True, help="Every job that there ever was, not the newest only.")
+@config_option
+@output_options
+def status_command(everything: bool, config: Path | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks."""
+    from collector.daemon.display import overview_document, overview_lines
+    from collector.daemon.schema import FILE_NAME
+    from collector.daemon.settings import client_state_folder
+    from collector.daemon.store import empty_overview, open_store
+
+    folder, _ = client_state_folder(config, os.environ)
+    if (folder / FILE_NAME).exists():
+        with open_store(folder) as store:
+            overview = store.overview(-1 if everything else SHOWN_JOBS)
+    else:
+        overview = empty_overview()
+    say(overview_document(overview, folder) if as_json else overview_lines(overview))
+    if not overview.daemon.running and not quiet:
+        note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
+    return DONE

@@ -1,0 +1,1 @@
+"""The daemon: queued campaigns on several boards, side by side, through the command `collect` itself."""

@@ -1,0 +1,103 @@
+"""Which boards several words name, and what a board is called in the queue."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from collector.daemon.locks import claimed_board
+from collector.devices.nvml import board_addresses, choose_board
+from collector.devices.nvml_library import open_nvml
+from collector.errors import DeviceError, DriverError
+from collector.simulated.profile import board_names, load_board
+
+ALL: Final = "all"
+SIMULATED: Final = "sim:"
+REPLAYED: Final = "replay:"
+"""Beginnings of words for `--gpu`, as in `collector.bench`: that module brings everything that measures, and nothing here measures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardName:
+    """A board: the word that `--gpu` takes, its key (UUID, or the word of a simulated one) and its product name."""
+
+    word: str
+    key: str
+    name: str
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is a simulated board, of which there are as many as one likes."""
+        return self.key.startswith(SIMULATED)
+
+
+def several(text: str) -> bool:
+    """Whether a `--gpu` text names several boards."""
+    return "," in text or text.strip().lower() == ALL
+
+
+def named_boards(words: Sequence[str]) -> tuple[BoardName, ...]:
+    """The boards that words name, `all` for every real one.
+
+    Raises DriverError where a real board is named and there is no driver, DeviceError for a word that names nothing,
+    for a recording, and for a board that is named twice; BoardProfileError for a profile that cannot be used.
+    """
+    boards: list[BoardName] = []
+    for word in words:
+        if word.lower() == ALL:
+            boards += _real_boards()
+        else:
+            boards.append(_board(word))
+    for number, board in enumerate(boards):
+        for other in boards[:number]:
+            if other.key == board.key:
+                raise DeviceError(f"board {board.word} is named twice; name each board once")
+    return tuple(boards)
+
+
+def board_words(text: str) -> tuple[str, ...]:
+    """The words in a list such as "0,1".  Raises DeviceError for a place without a word."""
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words):
+        raise DeviceError(f"--gpu {text!r} names no board at one place; give boards with a comma between them, or all")
+    return words
+
+
+@contextmanager
+def sole_use(word: str) -> Iterator[None]:
+    """The right to measure on the board that a word names, taken before anything is run on it; simulated ones are free for all.
+
+    Raises BoardBusyError where another process measures on it, and what `named_boards` raises.
+    """
+    if word.strip().startswith((SIMULATED, REPLAYED)):
+        yield
+        return
+    with claimed_board(named_boards((word.strip(),))[0].key):
+        yield
+
+
+def _board(word: str) -> BoardName:
+    if word.startswith(REPLAYED):
+        raise DeviceError(f"{word}: a recording answers only what it was asked, and alone; replay it with `collect --gpu {word}`")
+    if word.startswith(SIMULATED):
+        profile = word.removeprefix(SIMULATED)
+        key = f"{SIMULATED}{Path(profile).absolute()}" if profile.endswith(".toml") or "/" in profile else word
+        return BoardName(word=key, key=key, name=load_board(profile).identity.product_name)
+    try:
+        with open_nvml() as library:
+            boards = board_addresses(library, library.handles())
+            address = boards[choose_board(word, boards)]
+    except DriverError as error:
+        raise DriverError(
+            f"no GPU {word!r} here: {error}; simulated boards: {', '.join(f'{SIMULATED}{name}' for name in board_names())}"
+        ) from error
+    return BoardName(word=address.uuid, key=address.uuid, name=address.name)
+
+
+def _real_boards() -> list[BoardName]:
+    with open_nvml() as library:
+        addresses = board_addresses(library, library.handles())
+    if not addresses:
+        raise DeviceError("the driver knows no board; name a simulated one with sim:PROFILE")
+    return [BoardName(word=address.uuid, key=address.uuid, name=address.name) for address in addresses]

@@ -1,0 +1,62 @@
+"""Logs of the daemon and of its jobs: lines with the time of day, in files that do not grow without end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+JOB_FOLDER: Final = "logs"
+LARGEST_BYTES: Final = 16 << 20
+"""Size at which a log is set aside as NAME.1, over the one before."""
+READ_BYTES: Final = 1 << 16
+
+
+class LogFile:
+    """A log; a line that the disk does not take is lost, and nothing else is."""
+
+    def __init__(self, path: Path, echo: Callable[[str], None] = lambda _line: None) -> None:
+        self._path = path
+        self._echo = echo
+
+    def write(self, text: str) -> None:
+        """One line."""
+        line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
+        self._echo(line)
+        with suppress(OSError):  # a full disk is said by what has more to lose; measuring goes on
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._path.is_file() and self._path.stat().st_size > LARGEST_BYTES:
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            with self._path.open("a", encoding="utf-8", errors="replace") as stream:
+                stream.write(f"{line}\n")
+
+
+def job_log_path(folder: Path, number: int) -> Path:
+    """The log of a job."""
+    return folder / JOB_FOLDER / f"job-{number}.log"
+
+
+class LogReader:
+    """Reads a log that is still written; `lines` gives what has come since the last call, also over a change of files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+        self._file = 0
+        self._partial = ""
+
+    def lines(self) -> Iterator[str]:
+        """Whole lines that are new; none where there is no log yet.  Raises OSError where it may not be read."""
+        try:
+            stream = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with stream:
+            status = self._path.stat()
+            if status.st_ino != self._file or status.st_size < self._place:
+                self._place, self._file, self._partial = 0, status.st_ino, ""
+            stream.seek(self._place)
+            while data := stream.read(READ_BYTES):
+                self._place += len(data)
+                *whole, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
+                yield from whole

@@ -1,0 +1,171 @@
+"""The state database: a SQLite file, its tables and their version; opening it, refusing what it is not."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from collector.errors import DaemonError
+
+FILE_NAME: Final = "state.sqlite"
+APPLICATION_ID: Final = 0x57415454
+"""SQLite's application id: "WATT"."""
+SCHEMA_VERSION: Final = 1
+BUSY_TIMEOUT_S: Final = 5.0
+"""Patience for another writer [s]; writes take milliseconds."""
+OWNER_ONLY: Final = 0o700
+
+TABLES: Final = """
+CREATE TABLE job (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    state TEXT NOT NULL,
+    board TEXT NOT NULL,
+    gpu_word TEXT NOT NULL,
+    campaign TEXT NOT NULL,
+    title TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    out TEXT NOT NULL,
+    budget_s REAL,
+    fresh INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    submitted_by TEXT NOT NULL,
+    submitted_unix_s REAL NOT NULL,
+    phase TEXT NOT NULL DEFAULT '',
+    done INTEGER NOT NULL DEFAULT 0,
+    total INTEGER NOT NULL DEFAULT 0,
+    rows INTEGER NOT NULL DEFAULT 0,
+    refused INTEGER NOT NULL DEFAULT 0,
+    flagged INTEGER NOT NULL DEFAULT 0,
+    used_s REAL NOT NULL DEFAULT 0,
+    before TEXT,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    cause TEXT NOT NULL DEFAULT '',
+    message TEXT NOT NULL DEFAULT '',
+    exit_status INTEGER,
+    stop INTEGER NOT NULL DEFAULT 0,
+    started_unix_s REAL,
+    ended_unix_s REAL,
+    not_before_unix_s REAL NOT NULL DEFAULT 0,
+    eta_s REAL,
+    pid INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX job_queue ON job (state, board, priority DESC, id);
+CREATE TABLE board (
+    board TEXT PRIMARY KEY,
+    gpu_word TEXT NOT NULL,
+    name TEXT NOT NULL DEFAULT '',
+    job INTEGER NOT NULL DEFAULT 0,
+    sm_clock_mhz REAL,
+    power_w REAL,
+    temperature_c REAL,
+    updated_unix_s REAL
+);
+CREATE TABLE counter (
+    name TEXT NOT NULL,
+    board TEXT NOT NULL,
+    value REAL NOT NULL,
+    PRIMARY KEY (name, board)
+);
+CREATE TABLE daemon (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    started_unix_s REAL NOT NULL,
+    beat_unix_s REAL NOT NULL,
+    listen TEXT NOT NULL,
+    stop INTEGER NOT NULL DEFAULT 0,
+    draining INTEGER NOT NULL DEFAULT 0
+);
+"""
+
+
+def prepare_folder(folder: Path, *, own: bool = False) -> None:
+    """Make a state folder that only its owner and root enter; with `own` root, too, takes none but its own.
+
+    Raises DaemonError where it cannot be had or is somebody else's.
+    """
+    try:
+        folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise DaemonError(f"{folder}: no state folder can be made there ({error.strerror}); name another as state_folder") from error
+    if status.st_uid != os.geteuid() and (own or os.geteuid() != 0):
+        raise DaemonError(f"{folder}: belongs to another user; run the command as that user, or name a state folder of your own")
+    if status.st_mode & 0o022:
+        raise DaemonError(f"{folder}: others may write there and could queue jobs in your name; chmod go-w it first")
+
+
+@contextmanager
+def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connection]:
+    """The state database of a folder, made where there is none; `check` reads all of it for damage first.
+
+    Statements outside `transaction` take effect one by one.  Raises DaemonError for a file that is damaged, foreign or
+    of a newer version, and for a folder on which SQLite cannot work.
+    """
+    prepare_folder(folder)
+    path = folder / FILE_NAME
+    with named_failures(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        with named_failures(path):
+            _open(connection, path, check=check)
+        yield connection
+    finally:
+        connection.close()
+
+
+def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
+    connection.row_factory = sqlite3.Row
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if not empty and application != APPLICATION_ID:
+        raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
+    if version > SCHEMA_VERSION:
+        raise DaemonError(
+            f"{path}: written by a newer wattprint (version {version}, this one knows {SCHEMA_VERSION}); update, or name another folder"
+        )
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise DaemonError(f"{path}: the file system allows no write-ahead log (NFS?); name a state folder on a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if empty:
+        with transaction(connection):
+            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:  # another process may have been faster
+                for statement in TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise sqlite3.DatabaseError(" ".join(found.split()))
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Statements that take effect together or not at all."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:  # an error; some, such as a full disk, have rolled back already
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def named_failures(path: Path) -> Iterator[None]:
+    """SQLite's and the system's errors as one line that names the file and the remedy.  Raises DaemonError."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise DaemonError(f"{path}: {error}; see that the disk has room and no other process keeps the file locked") from error
+    except sqlite3.Error as error:
+        raise DaemonError(
+            f"{path}: damaged ({error}); move it away and start again: datasets and their logs are not in it, `--resume` goes on with them"
+        ) from error
+    except OSError as error:
+        raise DaemonError(f"{path}: cannot be opened ({error.strerror}); name another state folder") from error

@@ -1,0 +1,223 @@
+"""A small campaign, a state folder, and daemons as real processes that no test leaves behind."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.bench import open_bench
+from collector.cli import main
+from collector.daemon.jobs import Job, JobRequest, Overview
+from collector.daemon.store import open_store
+from collector.dataset import read_kernel_dataset
+from collector.sensor.calibration import SensorCalibration
+
+BOARD = "sim:a100-pcie-40gb"
+OTHER_BOARD = "sim:rtx-3090"
+DEADLINE_S = 60.0
+
+CAMPAIGN = """
+description = "softmax alone, without repetitions"
+warmup_s = 0.5
+idle_settle_s = 0.5
+idle_window_s = 1.0
+kernels_per_block = 8
+anchor_every = 0
+retries = 0
+
+[measurement]
+updates = 4
+window_s = 0.3
+settle_s = 0.2
+idle_s = 0.5
+
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+count = COUNT
+[kernels.shape]
+rows = { low = 64, high = 65536 }
+dim = { low = 64, high = 4096 }
+"""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """What the condition gives when it holds; fails where it does not within the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass
+class Place:
+    """A state folder with its config, and what runs there."""
+
+    folder: Path
+    sensor: Path
+    environment: dict[str, str]
+    processes: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "daemon.toml"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def configure(self, *boards: str, **settings: Any) -> None:
+        """Write the config."""
+        values = {"state_folder": "state", "gpus": list(boards or (BOARD,)), "retry_s": 0.1, "retries": 3, **settings}
+        self.config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+
+    def campaign(self, count: int, name: str = "tiny.toml") -> str:
+        """A campaign of so many kernels."""
+        path = self.folder / name
+        path.write_text(CAMPAIGN.replace("COUNT", str(count)))
+        return str(path)
+
+    def submit(self, campaign: str, out: str, *more: str, gpu: str = BOARD) -> int:
+        """Queue a job at one clock; its number."""
+        words = ["submit", campaign, "--gpu", gpu, "--freqs", "900", "--out", str(self.folder / out), "--config", str(self.config)]
+        sensor = ["--sensor", str(self.sensor)] if gpu == BOARD else []
+        before = {job.id for job in self.overview().jobs}
+        assert main([*words, *sensor, "-q", "--json", *more]) == 0
+        return max({job.id for job in self.overview().jobs} - before)
+
+    def queue(self, campaign: str, out: str, *, board: str = BOARD, **changes: Any) -> int:
+        """Queue a job at one clock without the checks of `submit`, which take a process each; its number."""
+        sensor = ("--sensor", str(self._sensor_of(board))) if board.startswith("sim:") else ()
+        request = JobRequest(
+            board=board,
+            gpu_word=board,
+            campaign=campaign,
+            title=Path(campaign).stem,
+            arguments=("--freqs", "900", *sensor),
+            out=str(self.folder / out),
+            budget_s=math.inf,
+            fresh=False,
+            priority=0,
+            submitted_by="test",
+        )
+        with open_store(self.state) as store:
+            return store.submit(replace(request, **changes))
+
+    def _sensor_of(self, board: str) -> Path:
+        """The sensor of the first board, or of one that is the first under another name."""
+        if board == BOARD:
+            return self.sensor
+        with open_bench(board) as bench:
+            document = {**json.loads(self.sensor.read_text()), "gpu_uuid": bench.gpu.identity().uuid}
+        path = self.folder / "other-sensor.json"
+        path.write_text(json.dumps(document))
+        return path
+
+    def twin(self, repository: Path) -> str:
+        """A second board like the first."""
+        profile = repository / "configs" / "boards" / f"{BOARD.removeprefix('sim:')}.toml"
+        copy = self.folder / "twin.toml"
+        copy.write_text(profile.read_text())
+        return f"sim:{copy}"
+
+    def start(self) -> "subprocess.Popen[str]":
+        """A daemon that runs."""
+        process = self.process("daemon", "--config", str(self.config))
+        until(lambda: self.overview().daemon.running or process.poll() is not None, "the daemon starts")
+        assert process.poll() is None, process.communicate()[1]
+        until(lambda: self.overview().daemon.pid == process.pid, "the daemon has written who it is")
+        return process
+
+    def process(self, *words: str) -> "subprocess.Popen[str]":
+        """A `collect` of its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "collector.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+        )
+        self.processes.append(process)
+        return process
+
+    def overview(self) -> Overview:
+        with open_store(self.state) as store:
+            return store.overview()
+
+    def job(self, number: int) -> Job:
+        with open_store(self.state) as store:
+            return store.job(number)
+
+    def wait_for(self, number: int, state: str) -> Job:
+        """A job once it is in a state."""
+
+        def there() -> Job | None:
+            job = self.job(number)
+            assert job.state in (state, "queued", "running"), f"{job.state}: {job.message}"
+            return job if job.state == state else None
+
+        job: Job = until(there, f"job {number} {state}")
+        return job
+
+    def end(self, process: "subprocess.Popen[str]") -> str:
+        """End a daemon in order; its stderr."""
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, err
+        assert "Traceback" not in err
+        return err
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        until(lambda: not workers(self.folder), "the workers have ended")
+
+
+def workers(folder: Path) -> list[int]:
+    """Processes whose command line names a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"--worker" in words and any(str(folder).encode() in word for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def row_ids(path: Path) -> list[str]:
+    """The ids of the rows of a dataset, sorted."""
+    return sorted(read_kernel_dataset(path).table.column("row_id").to_pylist())
+
+
+@pytest.fixture(scope="session")
+def sensor_file(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sensor") / "sensor.json"
+    path.write_text(json.dumps(calibration.document()))
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, sensor_file: Path, repository: Path) -> Iterator[Place]:
+    changes = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository), "WATTPRINT_STATE": str(tmp_path / "clocks")}
+    kept = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATTPRINT_CONFIG")}
+    there = Place(folder=tmp_path, sensor=sensor_file, environment={**kept, **changes})
+    there.configure()
+    yield there
+    there.close()

@@ -1,0 +1,213 @@
+"""`collect submit`, `status`, `stop`, `logs` and several boards at once: what is asked wrongly is one line, and nothing is queued."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from collector.cli import main
+from collector.daemon.locks import claimed_board
+from collector.daemon.store import open_store
+from collector.dataset import read_kernel_dataset
+from tests.collector.daemon.conftest import BOARD, OTHER_BOARD, Place, row_ids, until, workers
+from tests.collector.nvml.stub import Boards, built
+
+UUID = "GPU-abc00000-1111-2222-3333-444444444444"
+
+
+def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit status and the one line on stderr of a command that must fail."""
+    capsys.readouterr()
+    status = main(words)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return status, captured.err
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        (["--gpu", "sim:a900"], 1, "unknown simulated board"),
+        (["--gpu", "replay:x"], 1, "recording"),
+        (["--gpu", f"{BOARD},{BOARD}"], 1, "named twice"),
+        (["--gpu", "0,"], 1, "names no board"),
+        (["--freqs", "511"], 1, "nearest 510"),
+        (["--freqs", "900:510:15"], 2, "empty"),
+        (["--families", "gem"], 1, "gem"),
+        (["--budget", "30"], 2, "unit"),
+        (["--out", "/nowhere/d.parquet"], 1, "no folder"),
+        (["--out", "there.parquet"], 1, "exists"),
+        (["--out", "folder", "--fresh"], 1, "nothing is replaced"),
+        (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], 1, "belong to one board"),
+        (["--seed", "-1"], 2, "seed"),
+        (["--priority", "high"], 2, "priority"),
+        (["--config", "none.toml"], 1, "cannot be read"),
+        (["--", "--out", "/x"], 2, "no option that a job can have"),
+        (["--", "--dry-run"], 2, "no option that a job can have"),
+        (["--", "run", "--", "sh"], 2, "no option that a job can have"),
+        (["--", "--colour"], 2, "colour"),
+        (["--", "--seed=1\x1f--gpu"], 1, "control characters"),
+    ],
+)
+def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
+    change: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.folder)
+    Path("there.parquet").touch()
+    Path("folder").mkdir()
+    words = ["submit", place.campaign(2), "--gpu", BOARD, "--freqs", "900", "--config", str(place.config)]
+    found, line = failure(capsys, *words, *change)
+    assert (found, reason in line) == (status, True), line
+    assert place.overview().jobs == ()
+
+
+@pytest.mark.parametrize(
+    "campaign",
+    ["none.toml", "/etc/passwd", "../../../../etc/shadow.toml", "quik", "", "x\ny.toml", "/proc/self/mem", "/dev/zero", "a\x00b.toml", "."],
+)
+def test_a_hostile_campaign_is_refused_and_never_copied(campaign: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", campaign, "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config)]
+    status, _ = failure(capsys, *words)
+    assert status in (1, 2)
+    assert place.overview().jobs == ()
+    assert not (place.state / "campaigns").exists()
+
+
+def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder_with_the_defaults_of_the_config(place: Place) -> None:
+    place.config.write_text(place.config.read_text() + '[defaults]\nfreqs = "510,900"\nbudget = "2m"\nseed = 7\n')
+    folder = place.folder / "..x; rm -rf ~"
+    folder.mkdir()
+    campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
+    words = ["submit", campaign, "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config), "-q"]
+    assert main(words) == 0
+    request = place.job(1).request
+    assert request.budget_s == 120.0
+    assert request.arguments == ("--freqs", "510,900", "--seed", "7")
+    copy = Path(request.campaign)
+    assert copy.resolve().is_relative_to(place.state)
+    assert copy.name == "$(id) ä.toml"
+    assert copy.read_text() == Path(campaign).read_text()
+
+
+def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", place.campaign(3), "--gpu", BOARD, "--freqs", "510,900", "--config", str(place.config)]
+    assert main([*words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run", "--json"]) == 0
+    assert [plan["rows"] for plan in json.loads(capsys.readouterr().out)] == [6, 6]
+    assert place.overview().jobs == ()
+    assert not Path("both").exists()
+    assert main([*words, "--out", str(place.folder / "d.parquet"), "--budget", "90s", "--priority", "3", "--", "--traces"]) == 0
+    captured = capsys.readouterr()
+    assert "3 kernels (softmax 3)" in captured.out
+    assert "job 1 queued: tiny" in captured.out
+    assert "no daemon runs" in captured.err
+    job = place.job(1)
+    assert (job.request.budget_s, job.request.priority) == (90.0, 3)
+    assert "--traces" in job.request.arguments
+    assert main(["stop", "1", "--config", str(place.config)]) == 0
+    assert capsys.readouterr().out == "job 1: cancelled\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason"),
+    [
+        (["stop"], 2, "name a job"),
+        (["stop", "1", "--all"], 2, "name a job"),
+        (["stop", "0"], 2, "0"),
+        (["stop", "7"], 1, "no job 7"),
+        (["stop", "--daemon"], 1, "no daemon runs"),
+        (["logs", "7"], 1, "no job 7"),
+        (["daemon"], 2, "--config"),
+    ],
+)
+def test_orders_that_cannot_be_are_one_line(
+    words: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.overview()
+    config = [] if words == ["daemon"] else ["--config", str(place.config)]
+    found, line = failure(capsys, *words, *config)
+    assert (found, reason in line) == (status, True), line
+
+
+def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ["--config", str(place.config)]
+    assert main(["status", *config]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "no jobs\n"
+    assert "no daemon runs" in captured.err
+    for words in (["stop", "--all"], ["logs"]):
+        assert "no daemon has ever run" in failure(capsys, *words, *config)[1]
+    assert not place.state.exists()
+    assert main(["daemon", "--check", "--json", *config]) == 0
+    assert json.loads(capsys.readouterr().out)["gpus"] == [BOARD]
+    assert not place.state.exists()
+
+
+def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    out = place.folder / "both"
+    words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", place.campaign(24), "--out", str(out)]
+    process = place.process(*words, "-v")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if " 2/24 " in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not workers(place.folder)
+    assert main([*words, "--resume", "--json", "-v"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["dataset"] == f"{out}/"
+    assert [board["exit_status"] for board in document["boards"]] == [0, 0]
+    assert f"{OTHER_BOARD} 24/24" in captured.err
+    rows = row_ids(out)
+    assert len(rows) == len(set(rows)) == 48
+    assert len(set(read_kernel_dataset(out).table.column("gpu_uuid").to_pylist())) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        (["--freqs", "511"], 1, "nearest"),
+        (["--freqs", ""], 2, "no clock is named"),
+        (["--record", "r"], 1, "--record belongs to one board"),
+        (["--pmd", "/dev/ttyUSB0"], 1, "--pmd belongs to one board"),
+        (["--out", "file.parquet"], 1, "is a file"),
+        (["--gpu", f"{BOARD},sim:none"], 1, "unknown simulated board"),
+        (["--gpu", "all"], 1, "driver"),
+    ],
+)
+def test_several_boards_are_all_checked_before_one_begins(
+    change: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.folder)
+    Path("file.parquet").touch()
+    before = sorted(place.folder.iterdir())
+    words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", "quick", "--out", "both"]
+    found, line = failure(capsys, *words, *change)
+    assert (found, reason in line) == (status, True), line
+    assert sorted(place.folder.iterdir()) == before
+
+
+def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_back(place: Place, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards")
+    place.environment |= {"LD_LIBRARY_PATH": str(built(tmp_path)), "WATTPRINT_NVML_STUB": str(boards.path)}
+    clocks = tmp_path / "clocks"
+    clocks.mkdir(mode=0o700)
+    record = {"gpu_uuid": UUID, "pid": 1, "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "token": "x"}
+    (clocks / f"{UUID}.clock.json").write_text(json.dumps(record))
+    boards.set(lock_low=900, lock_high=900)
+    place.configure("0")
+    with claimed_board(UUID):
+        number = place.queue(place.campaign(2), "d.parquet", board=UUID)
+        process = place.start()
+        until(lambda: place.job(number).cause == "board_busy", "the job waits for the board")
+        assert f"process {os.getpid()} measures" in place.job(number).message
+        until(lambda: boards.get("reset_calls") > 0, "the clock that a dead process left is given back")
+    until(lambda: place.job(number).state == "failed" or place.job(number).cause != "board_busy", "the job is tried when the board is free")
+    with open_store(place.state) as store:
+        assert store.overview().boards[0].board == UUID
+    place.end(process)

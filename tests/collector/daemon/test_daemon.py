@@ -1,0 +1,234 @@
+"""The daemon with real processes: what is queued gets measured, whatever dies in between."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from collector.cli import main
+from collector.daemon.locks import locked, worker_lock_path
+from collector.daemon.schema import database
+from collector.dataset.log import log_path, read_log
+from tests.collector.daemon.conftest import BOARD, Place, row_ids, until, workers
+
+MANY = 30
+FEW = 4
+LAST_REST_S = 5.0
+"""Power at rest is measured once more after the last kernel, whatever the budget."""
+
+
+def undisturbed(place: Place, campaign: str) -> list[str]:
+    """The rows that `collect` itself measures."""
+    out = place.folder / "undisturbed.parquet"
+    words = ["--gpu", BOARD, "--freqs", "900", "--campaign", campaign, "--sensor", str(place.sensor), "--out", str(out), "-q", "--json"]
+    assert main(words) == 0
+    return row_ids(out)
+
+
+def test_a_daemon_killed_in_the_middle_goes_on_with_the_same_rows(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    campaign = place.campaign(MANY)
+    number = place.queue(campaign, "d.parquet")
+    first = place.start()
+    until(lambda: place.job(number).rows >= 3, "some rows are measured")
+    first.kill()
+    first.communicate()
+    until(lambda: not workers(place.folder), "the worker ends by itself when its daemon is dead")
+    log = read_log(log_path(place.folder / "d.parquet"))
+    assert 3 <= log.table.num_rows < MANY
+    leftover = locked(worker_lock_path(place.state, BOARD))  # as if it had not ended yet
+    assert leftover is not None
+    second = place.start()
+    until(lambda: "finishes its kernel first" in (place.state / "daemon.log").read_text(), "the daemon waits for it")
+    assert place.job(number).state == "queued"
+    os.close(leftover)
+    job = place.wait_for(number, "done")
+    assert job.rows == job.total == MANY
+    assert job.exit_status == 0
+    rows = row_ids(place.folder / "d.parquet")
+    assert len(set(rows)) == len(rows)
+    assert rows == undisturbed(place, campaign)
+    counted = place.overview().counters["rows_written", BOARD]
+    assert counted >= MANY - log.table.num_rows
+    place.end(second)
+
+
+def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_with_what_is_left_of_the_budget(place: Place) -> None:
+    budget_s = 20.0
+    number = place.queue(place.campaign(MANY), "d.parquet", budget_s=budget_s)
+    waiting = place.queue(place.campaign(FEW, "later.toml"), "later.parquet")
+    first = place.start()
+    until(lambda: place.job(number).rows >= 2, "some rows are measured")
+    err = place.end(first)
+    assert "draining" in err
+    job = place.job(number)
+    assert (job.state, job.cause) == ("queued", "drained")
+    assert place.job(waiting).state == "queued"
+    log = read_log(log_path(place.folder / "d.parquet"))
+    assert log.torn_bytes == 0
+    assert log.table.num_rows == job.rows
+    assert not workers(place.folder)
+    second = place.start()
+    assert main(["stop", str(waiting), "--config", str(place.config)]) == 0
+    ended = place.wait_for(number, "done")
+    assert 0.0 < job.used_s < ended.used_s <= budget_s + LAST_REST_S
+    assert job.rows <= ended.rows < MANY
+    assert "budget" in ended.message
+    place.end(second)
+
+
+def test_a_second_sigterm_ends_at_once_and_loses_no_finished_row(place: Place) -> None:
+    number = place.queue(place.campaign(MANY), "d.parquet")
+    process = place.start()
+    until(lambda: place.job(number).rows >= 2, "some rows are measured")
+    worker = place.job(number).pid
+    os.kill(worker, signal.SIGSTOP)  # a kernel that takes long
+    process.send_signal(signal.SIGTERM)
+    until(lambda: place.overview().daemon.draining, "the daemon drains")
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    os.kill(worker, signal.SIGCONT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert place.job(number).state == "queued"
+    assert read_log(log_path(place.folder / "d.parquet")).table.num_rows >= 2
+
+
+def test_boards_work_side_by_side_and_stop_ends_one_job_alone(place: Place, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twin = place.twin(repository)
+    place.configure(BOARD, twin)
+    campaign = place.campaign(MANY)
+    first = place.queue(campaign, "a.parquet")
+    second = place.queue(campaign, "b.parquet", board=twin)
+    process = place.start()
+    until(lambda: {place.job(first).state, place.job(second).state} == {"running"}, "both run")
+    until(lambda: place.job(first).rows >= 2, "some rows are measured")
+    capsys.readouterr()
+    assert main(["stop", str(first), "--wait", "--config", str(place.config)]) == 0
+    assert capsys.readouterr().out == f"job {first}: cancelled\n"
+    stopped = place.job(first)
+    assert "--resume" in stopped.message
+    assert read_log(log_path(place.folder / "a.parquet")).table.num_rows == stopped.rows
+    assert place.job(second).state == "running"
+    assert main(["stop", "--all", "--config", str(place.config)]) == 0
+    place.wait_for(second, "cancelled")
+    place.end(process)
+
+
+def test_a_full_disk_makes_a_job_wait_until_there_is_room(place: Place) -> None:
+    small = place.folder / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        number = place.queue(place.campaign(MANY), "small/d.parquet")
+        process = place.start()
+        until(lambda: place.job(number).cause == "disk_full", "the disk is full")
+        assert place.job(number).state == "queued"
+        assert "no space" in place.job(number).message.lower()
+        subprocess.run(["mount", "-o", "remount,size=8m", str(small)], check=True)
+        assert place.wait_for(number, "done").rows == MANY
+        assert len(set(row_ids(small / "d.parquet"))) == MANY
+        place.end(process)
+    finally:
+        place.close()
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_status_logs_and_stop_speak_of_what_is_and_a_second_daemon_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ["--config", str(place.config)]
+    campaign = place.campaign(FEW)
+    number = place.submit(campaign, "d.parquet")
+    Path(campaign).unlink()  # later changes to the file change no queued job
+    capsys.readouterr()
+    assert main(["status", *config]) == 0
+    shown = capsys.readouterr()
+    assert "no daemon runs" in shown.err
+    assert "queued" in shown.out
+    process = place.start()
+    assert main(["logs", str(number), "--follow", *config]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "softmax.softmax.fp32 900 MHz" in "".join(lines)
+    assert f"done: {FEW} rows of {FEW} planned" in lines[-1]
+    assert main(["status", "--json", *config]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["daemon"]["running"]
+    assert document["daemon"]["pid"] == process.pid
+    assert document["counts"]["done"] == 1
+    (job,) = document["jobs"]
+    assert (job["state"], job["done"], job["total"], job["rows"], job["refused"]) == ("done", FEW, FEW, FEW, 0)
+    assert job["eta_s"] is None
+    (board,) = document["boards"]
+    assert board["board"] == BOARD
+    assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
+    assert main(["daemon", *config]) == 1
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1
+    assert "another daemon" in refused
+    assert place.overview().daemon.pid == process.pid
+    assert main(["stop", "--daemon", "--wait", *config]) == 0
+    assert process.wait(30) == 0
+    capsys.readouterr()
+    assert main(["logs", *config]) == 0
+    assert "daemon has ended" in capsys.readouterr().out
+
+
+def test_a_worker_that_hangs_or_dies_is_noticed_and_its_job_goes_on(place: Place) -> None:
+    place.configure(BOARD, hang_s=3.0, retries=1)
+    number = place.queue(place.campaign(2 * MANY), "d.parquet")
+    process = place.start()
+    until(lambda: place.job(number).rows >= 2, "some rows are measured")
+    hung = place.job(number).pid
+    os.kill(hung, signal.SIGSTOP)
+    until(lambda: place.job(number).pid not in (0, hung), "another worker has taken over")
+    before = place.job(number).rows
+    until(lambda: place.job(number).rows > before, "a new row forgives the first failure")
+    os.kill(place.job(number).pid, signal.SIGKILL)
+    assert place.wait_for(number, "done").rows == 2 * MANY
+    assert len(set(row_ids(place.folder / "d.parquet"))) == 2 * MANY
+    counters = place.overview().counters
+    assert (counters["workers_hung", BOARD], counters["workers_died", BOARD], counters["workers_started", BOARD]) == (1, 1, 3)
+    place.end(process)
+
+
+def test_jobs_run_by_priority_and_one_that_cannot_be_measured_fails_alone_and_at_once(place: Place) -> None:
+    campaign = place.campaign(2)
+    (place.folder / "gone").mkdir()
+    late, broken, first = (
+        place.queue(campaign, out, priority=rank) for out, rank in (("late.parquet", 0), ("gone/d.parquet", 1), ("first.parquet", 7))
+    )
+    (place.folder / "gone").rmdir()
+    process = place.start()
+    for number in (late, first):
+        assert place.wait_for(number, "done").rows == 2
+    failed = place.job(broken)
+    assert (failed.state, failed.attempts, failed.cause, failed.exit_status) == ("failed", 1, "", 1)
+    assert "no folder" in failed.message
+    assert sorted((late, broken, first), key=lambda number: place.job(number).started_unix_s) == [first, broken, late]
+    place.end(process)
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all, but long enough to be looked at" * 40, b"SQLite format 3" + bytes(50)], ids=["text", "cut"]
+)
+def test_a_damaged_state_is_refused_in_one_line_and_left_as_it_is(content: bytes, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.state.mkdir(mode=0o700)
+    (place.state / "state.sqlite").write_bytes(content)
+    assert main(["daemon", "--config", str(place.config)]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    assert "damaged" in err
+    assert "datasets" in err
+    assert (place.state / "state.sqlite").read_bytes() == content
+
+
+def test_a_state_of_a_newer_version_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    with database(place.state) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    assert main(["daemon", "--config", str(place.config)]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    assert "newer" in err

@@ -1,0 +1,207 @@
+"""The daemon's edges: the service manager, locks, logs, the words of a worker."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from errno import ENOSPC
+from pathlib import Path
+
+import pytest
+
+from collector.daemon.boards import board_words, named_boards, several
+from collector.daemon.locks import board_is_claimed, claimed_board, daemon_lock, daemon_runs, locked, worker_lock_path
+from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader
+from collector.daemon.notify import Notifier
+from collector.daemon.reporting import StopRequest, cause_of
+from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+    """A service manager's socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        path = str(tmp_path / "notify")
+        end.bind(path)
+        end.settimeout(5)
+        yield path, end
+
+
+def test_the_service_manager_is_told_in_its_own_words(manager: tuple[str, socket.socket]) -> None:
+    path, end = manager
+    notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "5"}, 5)
+    assert notifier.watchdog_s == 30.0
+    for call, said in (
+        (lambda: notifier.ready("2 boards"), b"READY=1\nSTATUS=2 boards"),
+        (notifier.alive, b"WATCHDOG=1"),
+        (lambda: notifier.status("a\nREADY=1"), b"STATUS=a READY=1"),
+        (lambda: notifier.stopping("draining"), b"STOPPING=1\nSTATUS=draining"),
+        (lambda: notifier.extend(1.5), b"EXTEND_TIMEOUT_USEC=1500000"),
+    ):
+        call()
+        assert end.recv(4096) == said
+    assert notifier.trouble == ""
+
+
+def test_an_abstract_socket_is_told_too() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        name = f"wattprint-test-{os.getpid()}"
+        end.bind(f"\0{name}")
+        end.settimeout(5)
+        Notifier({"NOTIFY_SOCKET": f"@{name}"}, 1).alive()
+        assert end.recv(64) == b"WATCHDOG=1"
+
+
+@pytest.mark.parametrize("name", ["/" + "x" * 200, "@" + "x" * 200, "/nowhere/at/all", "relative"])
+def test_a_socket_that_cannot_be_is_trouble_that_is_named_once_and_ends_nothing(name: str) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": name}, 1)
+    notifier.ready("x")
+    assert "NOTIFY_SOCKET" in notifier.trouble
+    notifier.alive()
+
+
+@pytest.mark.parametrize(
+    ("changes", "watchdog_s"), [({}, None), ({"WATCHDOG_USEC": "x"}, None), ({"WATCHDOG_PID": "6"}, None), ({"WATCHDOG_USEC": "0"}, None)]
+)
+def test_a_watchdog_of_another_process_or_none_is_none(changes: dict[str, str], watchdog_s: float | None) -> None:
+    environment = {"WATCHDOG_USEC": "5000000", **changes} if changes else {}
+    assert Notifier(environment, 5).watchdog_s == watchdog_s
+
+
+def test_one_daemon_a_folder_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
+    assert not daemon_runs(tmp_path)
+    with daemon_lock(tmp_path):
+        assert daemon_runs(tmp_path)
+        with pytest.raises(DaemonError, match="another daemon"), daemon_lock(tmp_path):
+            pass
+    assert not daemon_runs(tmp_path)
+    assert (tmp_path / "daemon.lock").exists()
+
+
+def test_a_lock_that_a_child_inherited_lives_as_long_as_the_child(tmp_path: Path) -> None:
+    path = worker_lock_path(tmp_path, "sim:x")
+    lock = locked(path)
+    assert lock is not None
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    os.close(lock)
+    assert locked(path) is None
+    child.kill()
+    child.communicate()
+    again = locked(path)
+    assert again is not None
+    os.close(again)
+
+
+def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path: Path) -> None:
+    names = ["GPU-1", "GPU-2", "sim:a", "sim-a", "sim:/x/a.toml", "sim:" + "x" * 300, "../../etc", "ä/\n"]
+    paths = [worker_lock_path(tmp_path, name) for name in names]
+    assert len(set(paths)) == len(names)
+    for path in paths:
+        assert path.parent == tmp_path
+        lock = locked(path)
+        assert lock is not None
+        os.close(lock)
+
+
+def test_one_campaign_a_real_board_on_this_machine_and_the_holder_is_named() -> None:
+    uuid = f"GPU-test-{os.getpid()}"
+    script = "\n".join(
+        (
+            "from collector.daemon.locks import claimed_board",
+            "import sys",
+            f"with claimed_board({uuid!r}):",
+            "    print('mine', flush=True)",
+            "    sys.stdin.read()",
+        )
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "mine\n"
+    assert board_is_claimed(uuid)
+    with pytest.raises(BoardBusyError, match=f"process {holder.pid} measures on {uuid}"), claimed_board(uuid):
+        pass
+    holder.kill()
+    holder.communicate()
+    assert not board_is_claimed(uuid)
+    with claimed_board(uuid), pytest.raises(BoardBusyError), claimed_board(uuid):
+        pass
+
+
+def test_only_causes_that_may_pass_have_a_name() -> None:
+    full = DatasetError("cannot be written")
+    full.__cause__ = OSError(ENOSPC, "No space left on device")
+    named = {
+        BoardBusyError("x"): "board_busy",
+        BoardLostError("x"): "board_lost",
+        DriverError("x"): "driver_unusable",
+        full: "disk_full",
+        ClockError("x"): "",
+        DatasetError("x"): "",
+        CollectorError("x"): "",
+    }
+    assert {error: cause_of(error) for error in named} == named
+
+
+def test_a_stop_waits_for_the_kernel_unless_none_runs_or_it_is_asked_twice() -> None:
+    stop = StopRequest()
+    with pytest.raises(KeyboardInterrupt):
+        stop.ask(signal.SIGTERM, None)
+    stop.within_row = True
+    stop.ask(signal.SIGTERM, None)
+    assert stop.asked
+    with pytest.raises(KeyboardInterrupt):
+        stop.ask(signal.SIGTERM, None)
+    other = StopRequest()
+    other.within_row = True
+    with pytest.raises(KeyboardInterrupt):
+        other.ask(signal.SIGINT, None)
+
+
+def test_words_for_boards_name_each_once() -> None:
+    assert several("0,1")
+    assert several(" ALL ")
+    assert not several("sim:a100-pcie-40gb")
+    assert board_words(" 0 , 1") == ("0", "1")
+    boards = named_boards(["sim:a100-pcie-40gb", "sim:h200-sxm"])
+    assert [board.key for board in boards] == ["sim:a100-pcie-40gb", "sim:h200-sxm"]
+    assert all(board.simulated for board in boards)
+    for words, reason in (
+        (["sim:h200-sxm", "sim:h200-sxm"], "named twice"),
+        (["replay:x"], "recording"),
+    ):
+        with pytest.raises(DeviceError, match=reason):
+            named_boards(words)
+    for text in ("0,", ",", "0,,1", ""):
+        with pytest.raises(DeviceError, match="names no board"):
+            board_words(text)
+
+
+def test_a_log_is_read_to_its_end_over_its_own_turning(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    heard: list[str] = []
+    log, reader = LogFile(path, heard.append), LogReader(path)
+    assert list(reader.lines()) == []
+    log.write("one")
+    log.write("two")
+    assert [line.split(" ", 1)[1] for line in reader.lines()] == ["one", "two"]
+    assert list(reader.lines()) == []
+    with path.open("ab") as stream:
+        stream.write(b"half")
+    assert list(reader.lines()) == []
+    with path.open("ab") as stream:
+        stream.write(b" whole\n")
+        stream.truncate(LARGEST_BYTES + 1)
+    assert next(iter(reader.lines())) == "half whole"
+    log.write("three")
+    assert [line.split(" ", 1)[1] for line in reader.lines()] == ["three"]
+    assert (tmp_path / "daemon.log.1").stat().st_size > LARGEST_BYTES
+    assert len(heard) == 3
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    heard: list[str] = []
+    LogFile(tmp_path / "file" / "daemon.log", heard.append).write("still heard")
+    assert heard[0].endswith("still heard")

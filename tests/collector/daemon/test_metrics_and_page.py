@@ -1,0 +1,326 @@
+"""What the daemon shows: metrics that a strict reader takes, a page that every reader can use, and no way to change anything."""
+
+import http.client
+import math
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.daemon import metrics, page
+from collector.daemon.jobs import BoardState, DaemonState, Job, JobRequest, Overview
+from collector.daemon.metrics import COUNTERS, exposition
+from collector.daemon.page import POLICY, STYLE, status_page
+from collector.daemon.server import status_server
+from collector.daemon.settings import ListenAddress
+from collector.daemon.store import open_store
+from collector.errors import DaemonError
+
+VOID = {"meta", "link", "br"}
+UNITS = ("seconds", "watts", "hertz", "celsius", "ratio", "info", "jobs", "draining", "busy", "total", "joules")
+NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+LABEL = re.compile(r'(?P<key>[a-zA-Z_][a-zA-Z0-9_]*)="(?P<value>(?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
+
+
+def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The samples of an exposition, by the letter of the format; anything else fails."""
+    assert text.endswith("\n")
+    samples: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    helped: dict[str, str] = {}
+    family = ""
+    for line in text[:-1].split("\n"):
+        if line.startswith("# HELP "):
+            family, _, words = line[len("# HELP ") :].partition(" ")
+            assert family not in helped, "a family comes once"
+            assert words
+            assert "\\" not in words.replace("\\\\", "").replace("\\n", "")
+            helped[family] = ""
+        elif line.startswith("# TYPE "):
+            named, _, kind = line[len("# TYPE ") :].partition(" ")
+            assert named == family
+            assert NAME.fullmatch(named)
+            assert kind in ("gauge", "counter")
+            assert (kind == "counter") == named.endswith("_total")
+            helped[family] = kind
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match["name"] == family, "samples follow their family"
+            assert helped[family]
+            labels, rest = [], match["labels"] or ""
+            while rest:
+                found = LABEL.match(rest)
+                assert found, rest
+                value = re.sub(r'\\(["\\n])', lambda pair: "\n" if pair[1] == "n" else pair[1], found["value"])
+                labels.append((found["key"], value))
+                rest = rest[found.end() :]
+            key = (match["name"], tuple(labels))
+            assert key not in samples, "a sample comes once"
+            assert len({name for name, _ in labels}) == len(labels)
+            samples[key] = float(match["value"])
+    return samples
+
+
+REQUEST = JobRequest(
+    board="GPU-1", gpu_word="0", campaign="quick", title="quick", arguments=(), out="/x", budget_s=math.inf, fresh=False, priority=0,
+    submitted_by="me",
+)  # fmt: skip
+JOB = Job(
+    id=3, state="running", request=REQUEST, phase="measuring", done=5, total=20, rows=4, refused=1, flagged=2, used_s=12.5, attempts=1,
+    cause="", message="", exit_status=None, stop=0, submitted_unix_s=1e9, started_unix_s=1e9, ended_unix_s=math.nan, not_before_unix_s=0.0,
+    eta_s=75.0, pid=7, before=None,
+)  # fmt: skip
+BOARD = BoardState(
+    board="GPU-1", gpu_word="0", name="NVIDIA H200", job=3, sm_clock_mhz=1410.0, power_w=321.5, temperature_c=math.nan, updated_unix_s=1e9
+)
+DAEMON = DaemonState(running=True, pid=9, version="1.2.3", started_unix_s=1e9, beat_unix_s=1e9, listen="", draining=False)
+OVERVIEW = Overview(
+    daemon=DAEMON,
+    boards=(BOARD,),
+    jobs=(JOB,),
+    counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
+    counters={("rows_written", "GPU-1"): 4.0},
+)
+
+
+def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
+    samples = parsed(exposition(OVERVIEW))
+    board = (("gpu", "GPU-1"), ("name", "NVIDIA H200"))
+    assert samples["wattprint_board_sm_clock_hertz", board] == 1.41e9
+    assert samples["wattprint_board_power_watts", board] == 321.5
+    assert samples["wattprint_job_progress_ratio", board] == 0.25
+    assert samples["wattprint_job_remaining_seconds", board] == 75.0
+    assert samples["wattprint_rows_written_total", board] == 4
+    assert samples["wattprint_rows_refused_total", board] == 0
+    assert samples["wattprint_jobs", (("state", "running"),)] == 1
+    assert ("wattprint_board_temperature_celsius", board) not in samples
+
+
+def test_names_and_labels_are_a_promise() -> None:
+    names = {f"wattprint_{metric.name}" for metric in metrics.metrics(OVERVIEW)}
+    assert names == {
+        "wattprint_build_info",
+        "wattprint_daemon_start_time_seconds",
+        "wattprint_daemon_draining",
+        "wattprint_jobs",
+        "wattprint_board_busy",
+        "wattprint_job_progress_ratio",
+        "wattprint_job_remaining_seconds",
+        "wattprint_job_board_time_seconds",
+        "wattprint_board_power_watts",
+        "wattprint_board_sm_clock_hertz",
+        "wattprint_board_temperature_celsius",
+        "wattprint_board_last_message_timestamp_seconds",
+        *(f"wattprint_{name}_total" for name in COUNTERS),
+    }
+    assert all(name.rsplit("_", 1)[-1] in UNITS for name in names)
+    labels = {frozenset(sample.labels) for metric in metrics.metrics(OVERVIEW) for sample in metric.samples}
+    assert labels == {frozenset({"version"}), frozenset(), frozenset({"state"}), frozenset({"gpu", "name"})}
+
+
+@given(word=st.text(), name=st.text(), value=st.floats(allow_nan=True))
+def test_no_name_and_no_figure_breaks_the_exposition(word: str, name: str, value: float) -> None:
+    overview = replace(OVERVIEW, boards=(replace(BOARD, board=word, name=name, power_w=value, sm_clock_mhz=value),), jobs=())
+    samples = parsed(exposition(overview))
+    labels = (("gpu", word), ("name", name))
+    assert (("wattprint_board_power_watts", labels) in samples) == math.isfinite(value)
+    if math.isfinite(value):
+        assert samples["wattprint_board_power_watts", labels] == value
+
+
+class Outline(HTMLParser):
+    """Elements, their attributes and the text, of a document whose elements close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def test_the_page_can_be_read_by_everybody() -> None:
+    outline = Outline(status_page(OVERVIEW, 1e9))
+    (html,) = outline.all("html")
+    assert html["lang"] == "en"
+    assert any(meta.get("name") == "viewport" for meta in outline.all("meta"))
+    for landmark in ("header", "main", "footer", "h1", "title"):
+        assert len(outline.all(landmark)) == 1, landmark
+    assert len(outline.all("h2")) == len(outline.all("table")) == len(outline.all("caption")) == 2
+    assert all(attributes.get("scope") in ("col", "row") for attributes in outline.all("th"))
+    (progress,) = outline.all("progress")
+    assert (progress["max"], progress["value"]) == ("20", "5")
+    assert progress["aria-label"]
+    ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    targets = [str(attributes["href"]) for attributes in outline.all("a")]
+    assert all(target.removeprefix("#") in ids for target in targets if target.startswith("#"))
+    assert "prefers-color-scheme:dark" in STYLE
+    assert "color-scheme:light dark" in STYLE
+    assert "max-width:40rem" in STYLE
+    assert "0:01:15" in outline.words
+    assert "unknown" in outline.words
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast of two colours (WCAG 2.2)."""
+
+    def luminance(colour: str) -> float:
+        digits = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
+        parts = [int(digits[index : index + 2], 16) / 255 for index in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_stands_out_in_light_and_in_dark() -> None:
+    themes = re.findall(r"--text:#(\w+);--back:#(\w+);--soft:#(\w+);--line:#\w+;--link:#(\w+)", STYLE)
+    assert len(themes) == 2
+    for text, back, soft, link in themes:
+        assert min(contrast(colour, back) for colour in (text, soft, link)) >= 4.5
+
+
+def test_the_page_runs_no_script_loads_nothing_and_orders_nothing() -> None:
+    outline = Outline(status_page(OVERVIEW, 1e9))
+    assert not [tag for tag, _ in outline.elements if tag in ("script", "form", "button", "input", "iframe", "img", "link")]
+    assert not [name for _, attributes in outline.elements for name in attributes if name.startswith("on")]
+    assert {str(attributes["href"]) for attributes in outline.all("a")} == {"#jobs", "/", "/metrics"}
+    assert "default-src 'none'" in POLICY
+
+
+@given(text=st.text())
+def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text: str) -> None:
+    hostile = f"{text}</td><script>alert(1)</script>"
+    request = replace(REQUEST, title=hostile, board=hostile)
+    overview = replace(
+        OVERVIEW,
+        boards=(replace(BOARD, board=hostile, name=hostile),),
+        jobs=(replace(JOB, request=request, message=hostile, state=hostile),),
+    )
+    outline = Outline(status_page(overview, 1e9))
+    assert not outline.all("script")
+    assert outline.words.count("<script>alert(1)</script>") == 6
+
+
+def test_a_page_without_boards_and_jobs_says_so() -> None:
+    words = Outline(status_page(replace(OVERVIEW, boards=(), jobs=(), counts={"queued": 0}), 1e9)).words
+    assert words.count("None.") == 2
+    assert "no jobs" in words
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str, int]]:
+    with open_store(tmp_path) as store:
+        store.daemon_started(1, "1.0", "")
+    with status_server(tmp_path, ListenAddress(host="127.0.0.1", port=0), False) as at:
+        host, _, port = at.rpartition(":")
+        yield tmp_path, host, int(port)
+
+
+def answer(host: str, port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
+    connection = http.client.HTTPConnection(host, port, timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_reading_is_answered_and_nothing_else(served: tuple[Path, str, int]) -> None:
+    _, host, port = served
+    status, headers, text = answer(host, port)
+    assert status == 200
+    assert headers["Content-Security-Policy"] == page.POLICY
+    assert headers["Cache-Control"] == "no-store"
+    assert "wattprint daemon" in text
+    status, headers, text = answer(host, port, "/metrics?x=1")
+    assert status == 200
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert parsed(text)
+    assert answer(host, port, "/health")[0] == 200
+    assert answer(host, port, "/../../etc/passwd")[0] == 404
+    status, _, text = answer(host, port, method="HEAD")
+    assert (status, text) == (200, "")
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert answer(host, port, method=method)[0] == 501
+
+
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "[::1", "", "8.8.8.8"])
+def test_a_foreign_name_for_this_machine_is_not_answered(name: str, served: tuple[Path, str, int]) -> None:
+    _, host, port = served
+    status, _, text = answer(host, port, Host=name)
+    assert status == 403
+    assert "wattprint daemon" not in text
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost:1", "127.0.0.1", "127.0.0.1:9417", "[::1]:9417", "LOCALHOST:3"])
+def test_a_local_name_is_answered(name: str, served: tuple[Path, str, int]) -> None:
+    _, host, port = served
+    assert answer(host, port, Host=name)[0] == 200
+
+
+def test_a_damaged_state_is_said_and_the_server_lives_on(served: tuple[Path, str, int]) -> None:
+    folder, host, port = served
+    for path in folder.glob("state.sqlite*"):
+        path.write_bytes(b"x" * 5000)
+    for path in ("/", "/metrics", "/health"):
+        status, _, text = answer(host, port, path)
+        assert status == 503
+        assert text.count("\n") == 1
+    for path in folder.glob("state.sqlite*"):
+        path.unlink()
+    assert answer(host, port)[0] == 200
+
+
+def test_a_silent_daemon_is_not_healthy(served: tuple[Path, str, int]) -> None:
+    folder, host, port = served
+    with open_store(folder) as store:
+        store._connection.execute("UPDATE daemon SET beat_unix_s = 0")
+    assert answer(host, port, "/health")[0] == 503
+
+
+def test_callers_that_never_ask_hold_nobody_up(served: tuple[Path, str, int]) -> None:
+    _, host, port = served
+    idle = [socket.create_connection((host, port)) for _ in range(8)]
+    try:
+        assert answer(host, port)[0] == 200
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_an_address_that_cannot_be_had_is_one_line(served: tuple[Path, str, int], tmp_path: Path) -> None:
+    _, host, port = served
+    with (
+        pytest.raises(DaemonError, match=f"port {port} cannot be had"),
+        status_server(tmp_path, ListenAddress(host=host, port=port), False),
+    ):
+        pass
+    with status_server(tmp_path, None, False) as at:
+        assert at == ""

@@ -1,0 +1,193 @@
+"""The queue: order, one writer a file, and a state file that is whole or refused."""
+
+import math
+import os
+import random
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.daemon.jobs import CANCELLED, QUEUED, RUNNING, JobRequest
+from collector.daemon.schema import FILE_NAME, SCHEMA_VERSION, database
+from collector.daemon.store import Store, empty_overview, final, open_store
+from collector.errors import DaemonError
+
+REQUEST = JobRequest(
+    board="sim:a", gpu_word="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
+    budget_s=math.inf, fresh=False, priority=0, submitted_by="me",
+)  # fmt: skip
+
+
+def queued(store: Store, out: str, **changes: object) -> int:
+    return store.submit(replace(REQUEST, out=out, **changes))  # type: ignore[arg-type]
+
+
+@settings(max_examples=15)
+@given(priorities=st.lists(st.integers(-3, 3), min_size=1, max_size=8))
+def test_jobs_leave_by_priority_then_in_the_order_of_their_coming(priorities: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+    with open_store(tmp_path_factory.mktemp("state")) as store:
+        numbers = [queued(store, f"/x/{index}", priority=priority) for index, priority in enumerate(priorities)]
+        left = []
+        while (job := store.next_job("sim:a")) is not None:
+            left.append(job.id)
+            store.begin(job.id, "")
+            store.end(job.id, "done", 0, "", "")
+        assert left == [number for _, number in sorted(zip(priorities, numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))]
+
+
+def test_a_job_is_kept_as_it_was_asked_for(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        asked = replace(REQUEST, budget_s=12.5, fresh=True, arguments=("--families", "gemm,softmax", "", "ä"))
+        number = store.submit(asked)
+    with open_store(tmp_path / "s") as store:
+        job = store.job(number)
+    assert job.request == asked
+    assert job.state == QUEUED
+    assert math.isnan(job.eta_s)
+    assert not final(job)
+
+
+def test_a_board_takes_its_own_jobs_alone_and_none_before_its_time(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        number = queued(store, "/x/a")
+        assert store.next_job("sim:b") is None
+        store.begin(number, "")
+        store.requeue(number, "board_lost", "gone", math.inf, forget_attempt=False)
+        assert store.next_job("sim:a") is None
+        store.requeue(number, "board_lost", "gone", 0.0, forget_attempt=True)
+        job = store.next_job("sim:a")
+        assert job is not None
+        assert job.attempts == 0
+
+
+def test_two_open_jobs_never_write_to_one_file_but_may_to_one_folder(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        number = queued(store, "/x/d.parquet")
+        with pytest.raises(DaemonError, match=f"job {number} writes there"):
+            queued(store, "/x/d.parquet")
+        store.ask_stop(number)
+        queued(store, "/x/d.parquet")
+        queued(store, "/x/folder/")
+        queued(store, "/x/folder/")
+        queued(store, "s3://x/y")
+        queued(store, "s3://x/y")
+
+
+def test_stop_cancels_what_waits_and_asks_what_runs_and_leaves_what_has_ended(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        first, second = queued(store, "/x/a"), queued(store, "/x/b")
+        store.begin(first, "")
+        store.ask_stop(second)
+        assert store.job(second).state == CANCELLED
+        for asked in (1, 2, 2):
+            store.ask_stop(first)
+            assert (store.job(first).state, store.job(first).stop) == (RUNNING, asked)
+        store.end(first, "done", 0, "", "")
+        assert store.ask_stop(first).state == "done"
+        with pytest.raises(DaemonError, match="no job 99"):
+            store.ask_stop(99)
+
+
+def test_only_the_first_beginning_says_what_lay_at_the_output(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        number = queued(store, "/x/a", fresh=True)
+        assert store.job(number).before is None
+        store.begin(number, "old")
+        store.begin(number, "new")
+        assert store.job(number).before == "old"
+
+
+def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        queued(store, "/x/a")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "s").iterdir()}
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+    assert modes
+    assert not any(mode & 0o077 for mode in modes.values()), modes
+    (tmp_path / "s").chmod(0o777)
+    with pytest.raises(DaemonError, match="others may write there"), open_store(tmp_path / "s"):
+        pass
+
+
+def test_a_link_in_place_of_the_state_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "s").mkdir(mode=0o700)
+    (tmp_path / "s" / FILE_NAME).symlink_to(precious)
+    with pytest.raises(DaemonError, match="cannot be opened"), open_store(tmp_path / "s"):
+        pass
+    assert precious.read_text() == "mine"
+
+
+def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path: Path) -> None:
+    with database(tmp_path / "new") as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(DaemonError, match="newer wattprint"), open_store(tmp_path / "new"):
+        pass
+    (tmp_path / "other").mkdir(mode=0o700)
+    connection = sqlite3.connect(tmp_path / "other" / FILE_NAME)
+    connection.execute("CREATE TABLE bookmarks (x)")
+    connection.close()
+    with pytest.raises(DaemonError, match="another program"), open_store(tmp_path / "other"):
+        pass
+
+
+def test_no_cut_and_no_flipped_byte_gives_anything_but_the_queue_or_one_line(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        for index in range(40):
+            queued(store, f"/x/{index}")
+    whole = (tmp_path / "s" / FILE_NAME).read_bytes()
+    chance = random.Random(7)
+    refusals = []
+    for trial in range(60):
+        content = bytearray(whole)
+        if trial % 2:
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        else:
+            del content[chance.randrange(1, len(content)) :]
+        folder = tmp_path / f"t{trial}"
+        folder.mkdir(mode=0o700)
+        (folder / FILE_NAME).write_bytes(content)
+        try:
+            with open_store(folder, check=True) as store:
+                assert len(store.overview().jobs) <= 40
+        except DaemonError as error:
+            refusals.append(str(error))
+    assert len(refusals) >= 30
+    assert not [line for line in refusals if "\n" in line or FILE_NAME not in line]
+
+
+def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> None:
+    with database(tmp_path) as connection:
+        store = Store(connection, tmp_path)
+        first = queued(store, "/x/0")
+        connection.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(DaemonError, match="full"):
+            [queued(store, f"/x/{index}") for index in range(1, 2000)]
+        assert not connection.in_transaction
+        connection.execute("PRAGMA max_page_count = 2000")
+        assert store.job(first).state == QUEUED
+        queued(store, "/x/again")
+
+
+def test_an_empty_file_is_a_new_queue_and_no_file_an_empty_overview(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir(mode=0o700)
+    (tmp_path / "s" / FILE_NAME).touch(0o600)
+    with open_store(tmp_path / "s") as store:
+        assert store.overview().jobs == empty_overview().jobs == ()
+    assert os.stat(tmp_path / "s" / FILE_NAME).st_size > 0
+
+
+def test_an_overview_has_every_open_job_and_the_newest_others(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        numbers = [queued(store, f"/x/{index}") for index in range(6)]
+        for number in numbers[1:]:
+            store.end(number, "done", 0, "", "")
+        overview = store.overview(limit=2)
+        assert [job.id for job in overview.jobs] == [numbers[5], numbers[4], numbers[0]]
+        assert overview.counts == {"queued": 1, "running": 0, "done": 5, "failed": 0, "cancelled": 0}
+        assert len(store.overview(limit=-1).jobs) == 6
