@@ -98,10 +98,10 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
     body = _diagonal(x, y) if diagonal else ""
     for number, part in enumerate(series):
         thinned = _thinned(part)
-        left, top = _pixels(thinned, x, y)
+        left, top = pixel_places(thinned, x, y)
         points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(left, top, strict=True))
         body += f'<path class="p{number}" d="{points}"/>'
-    return _frame(title, description, body, x, y, [part.name for part in series], "p")
+    return frame_svg(title, description, body, x, y, [part.name for part in series], "p")
 
 
 def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, bands: Sequence[Band] = ()) -> str:
@@ -111,23 +111,23 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
         body += "".join(f'<polygon class="b{number}" points="{points}"/>' for points in _areas(band, x, y))
     for number, part in enumerate(series):
         for piece in _pieces(part):
-            left, top = _pixels(_decimated(piece), x, y)
+            left, top = pixel_places(_decimated(piece), x, y)
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(left, top, strict=True))
             body += f'<polyline class="l{number}" points="{points}"/>'
-    return _frame(title, description, body, x, y, [part.name for part in series], "l")
+    return frame_svg(title, description, body, x, y, [part.name for part in series], "l")
 
 
 def bars_svg(title: str, description: str, edges: Array, heights: Array, x: Axis, y: Axis) -> str:
     """Bars of `heights` (n,) between `edges` (n + 1,)."""
     body = ""
-    left, _ = _pixels(Series(name="", x=edges, y=np.full(len(edges), y.low)), x, y)
-    _, top = _pixels(Series(name="", x=edges[:-1], y=heights), x, y)
+    left, _ = pixel_places(Series(name="", x=edges, y=np.full(len(edges), y.low)), x, y)
+    _, top = pixel_places(Series(name="", x=edges[:-1], y=heights), x, y)
     bottom = HEIGHT - BOTTOM
     for start, end, height in zip(left[:-1], left[1:], top, strict=True):
         body += (
             f'<rect class="b0" x="{start:.1f}" y="{height:.1f}" width="{max(end - start - 1.0, 0.5):.1f}" height="{bottom - height:.1f}"/>'
         )
-    return _frame(title, description, body, x, y, [], "l")
+    return frame_svg(title, description, body, x, y, [], "l")
 
 
 def _pieces(series: Series) -> list[Series]:
@@ -157,8 +157,8 @@ def _areas(band: Band, x: Axis, y: Axis) -> list[str]:
     areas = []
     for piece in _pieces(Series(name="", x=places, y=both)):
         inside = (places >= piece.x[0]) & (places <= piece.x[-1])
-        left, top = _pixels(Series(name="", x=places[inside], y=high[inside]), x, y)
-        back, bottom = _pixels(Series(name="", x=places[inside][::-1], y=low[inside][::-1]), x, y)
+        left, top = pixel_places(Series(name="", x=places[inside], y=high[inside]), x, y)
+        back, bottom = pixel_places(Series(name="", x=places[inside][::-1], y=low[inside][::-1]), x, y)
         corners = zip(np.concatenate([left, back]), np.concatenate([top, bottom]), strict=True)
         areas.append(" ".join(f"{a:.1f},{b:.1f}" for a, b in corners))
     return areas
@@ -174,7 +174,8 @@ def _thinned(series: Series) -> Series:
     return Series(name=series.name, x=x, y=y)
 
 
-def _pixels(series: Series, x: Axis, y: Axis) -> tuple[Array, Array]:
+def pixel_places(series: Series, x: Axis, y: Axis) -> tuple[Array, Array]:
+    """Where points lie in the drawing, from its left and from its top [SVG unit]."""
     left = LEFT + x.place(series.x) * (WIDTH - LEFT - RIGHT)
     top = HEIGHT - BOTTOM - y.place(series.y) * (HEIGHT - TOP - BOTTOM)
     return left, top
@@ -184,11 +185,11 @@ def _diagonal(x: Axis, y: Axis) -> str:
     ends = np.array([max(x.low, y.low), min(x.high, y.high)])
     if ends[0] >= ends[1]:
         return ""
-    left, top = _pixels(Series(name="", x=ends, y=ends), x, y)
+    left, top = pixel_places(Series(name="", x=ends, y=ends), x, y)
     return f'<line class="diagonal" x1="{left[0]:.1f}" y1="{top[0]:.1f}" x2="{left[1]:.1f}" y2="{top[1]:.1f}"/>'
 
 
-def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Sequence[str], kind: str) -> str:
+def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: Sequence[str], kind: str) -> str:
     """Axes, grid, labels and legend around a drawing."""
     number = next(_numbers)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM

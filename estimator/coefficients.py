@@ -47,7 +47,8 @@ MEANING: Final[dict[str, str]] = {
     "prologue": "filling and draining a block's pipeline over its ideal [1]",
     "epilogue": "writing the result over bytes / published bandwidth [1]",
     "reduce": "split-K reduction traffic over its ideal [1]",
-    "reduce_launch": "fixed cost of a split-K reduction over 1 µs [1]",
+    "reduce_launch": "the part of a split-K reduction's fixed cost that does not follow the SM clock, over 1 µs [1]",
+    "reduce_start": "the part that does, over 1,000 clocks [1]",
     "quantise": "quantising activations over its ideal [1]",
     "waves": "cost of starting and ending one wave of blocks over its ideal [1]",
     "rows": "cost of one row on an SM over its ideal [1]",
@@ -114,7 +115,8 @@ SHORT_SEQUENCE: Final = 128
 LONG_SEQUENCE: Final = 1024
 
 LONG_ROW: Final = 1024
-"""Rows of more elements than this get a block each, shorter ones share it: libraries switch kernels here [element]."""
+"""Longest row of the short class [element].  Libraries give longer rows of a softmax a block each, while shorter ones share it; rows of
+layer and RMS norms have a block each whatever their length, and are parted here as well (assumed)."""
 
 ROW_NORMS: Final = frozenset({"layernorm", "rmsnorm"})
 """Normalisations over rows."""

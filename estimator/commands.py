@@ -75,7 +75,8 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`estimate bundles` lists the bundles. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
+    epilog="Commands of their own: sweep, best, compare, explain, trace, bundles (estimate COMMAND --help). "
+    "`estimate bundles` lists the bundles. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
 )
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True, callback=workload_files)
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, callback=named_file, help="Calibration to use.")
@@ -106,11 +107,11 @@ def estimate_command(**options: Any) -> int:
     from estimator.bundle import load_bundle
 
     if options["out"] is not None:
-        _check_out(options["out"], (*options["workloads"], options["bundle_name"], options["gpu_spec"] or ""))
+        check_out(options["out"], (*options["workloads"], options["bundle_name"], options["gpu_spec"] or ""))
     bundle = load_bundle(options["bundle_name"])
     results = _estimates(bundle, options)
     _check_times(results)
-    _deliver(_result_text(results, bundle, options), options["out"])
+    deliver(_result_text(results, bundle, options), options["out"])
     return _report(results, bundle, options)
 
 
@@ -130,8 +131,19 @@ def bundles_command(bundles: Sequence[str], as_json: bool, quiet: bool, verbose:
     return DONE_WITH_WARNINGS if broken else DONE
 
 
-COMMANDS: Final = {"bundles": "estimator.commands:bundles_command", "trace": "estimator.trace_command:trace_command"}
-"""Words that, as the first argument, choose a command of their own, and where it is; anything else is a workload."""
+COMMANDS: Final = {
+    "best": "estimator.question_commands:best_command",
+    "blocks": "estimator.blocks_command:blocks_command",
+    "bundles": "estimator.commands:bundles_command",
+    "compare": "estimator.question_commands:compare_command",
+    "counts": "estimator.counts_command:counts_command",
+    "explain": "estimator.question_commands:explain_command",
+    "serve": "estimator.serve.command:serve_command",
+    "sweep": "estimator.question_commands:sweep_command",
+    "trace": "estimator.trace_command:trace_command",
+}
+"""Words that, as the first argument, choose a command of their own, and where it is; anything else is a workload (./sweep: a file of
+that name)."""
 
 
 def run(given: list[str]) -> int:
@@ -175,8 +187,8 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     return results
 
 
-def _check_out(out: Path, inputs: Sequence[str]) -> None:
-    """Refuse to write over what the estimate is made from."""
+def check_out(out: Path, inputs: Sequence[str]) -> None:
+    """Refuse to write over what the estimate is made from.  Raises EstimatorError."""
     for name in inputs:
         if name and out.exists() and Path(name).exists() and out.samefile(name):
             raise EstimatorError(f"{out}: is an input of this estimate; name another --out")
@@ -237,14 +249,15 @@ def _result_text(results: Sequence["Estimate"], bundle: "Bundle", options: Mappi
     return table_text(results, kernels, bundle.simulated)
 
 
-def _deliver(text: str, out: Path | None) -> None:
+def deliver(answer: str | bytes, out: Path | None) -> None:
+    """The answer to a file, whole or not at all, or to stdout.  Raises EstimatorError."""
     if out is None:
-        click.echo(text, nl=False)
+        click.echo(answer, nl=False)
         return
     from estimator.whole_file import write_whole
 
     try:
-        write_whole(out, text.encode("utf-8", errors="replace"))
+        write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
     except (OSError, ValueError) as error:
         raise EstimatorError(f"{out}: cannot be written ({getattr(error, 'strerror', None) or error}); name another --out") from error
 

@@ -20,6 +20,8 @@ SUMMARY_FIELDS: Final = (
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
 SIGNIFICANT_DIGITS: Final = 4
+LEAST_HUNDRED: Final = 99.5
+"""From here on two significant digits would need an exponent."""
 MOST_WHOLE_DIGITS: Final = 9
 """A number with more digits before the point is written with an exponent."""
 UNKNOWN: Final = "–"
@@ -157,7 +159,7 @@ def with_spread(value: float, std: float, units: Sequence[tuple[float, str]]) ->
     if whole_digits > MOST_WHOLE_DIGITS:
         return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e} {unit}"
     decimals = max(0, SIGNIFICANT_DIGITS - whole_digits)
-    spread = f" ± {std / scale:.2g}" if math.isfinite(std) else ""
+    spread = f" ± {std / scale:{'.2g' if std / scale < LEAST_HUNDRED else '.0f'}}" if math.isfinite(std) else ""
     return f"{scaled:.{decimals}f}{spread} {unit}"
 
 

@@ -29,6 +29,7 @@ from estimator.power import (
 from estimator.power import events_per_second as full_rates
 from estimator.prediction import board_tables, power_model
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.residuals import log_power_corrections
 from estimator.tile_predictor import predicted_tiles
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator
@@ -40,13 +41,14 @@ DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
 class KernelTable:
     """Predictions for kernels, columns of shape (n,).
 
-    One launch's latency with the standard deviation of its logarithm (nan: unknown), power while it runs (nan: none),
-    group (None: none).
+    One launch's latency with the standard deviation of its logarithm (nan: unknown), power while it runs (nan: none) with that
+    of its own, group (None: none).
     """
 
     latency_s: Array
     latency_ln_std: Array
     power_w: Array
+    power_ln_std: Array
     groups: tuple[str | None, ...]
 
 
@@ -80,10 +82,14 @@ def predict_kernels(
     phases = lower(
         operators, gpu, coefficients, merged_tiles(known, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     ).phases
+    load = kernel_load(phases, gpu, coefficients, sm_clock_mhz, warm, times.latency_s)
+    power_w, paced_share = _power_w(bundle, gpu, load, temperature_c)
+    correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals)
     return KernelTable(
         latency_s=times.latency_s,
         latency_ln_std=times.log_std,
-        power_w=_power_w(bundle, gpu, kernel_load(phases, gpu, coefficients, sm_clock_mhz, warm, times.latency_s), temperature_c),
+        power_w=np.minimum(power_w * np.exp(correction), gpu.power_limit_w),
+        power_ln_std=np.hypot(tier_ln_std, paced_share * np.nan_to_num(times.log_std)),
         groups=times.groups,
     )
 
@@ -126,15 +132,17 @@ def warm_events(events: Array, ratio: Array, knee: float, sharpness: float) -> A
     return result
 
 
-def _power_w(bundle: Bundle, gpu: GpuSpec, load: KernelLoad, temperature_c: Array | None) -> Array:
+def _power_w(bundle: Bundle, gpu: GpuSpec, load: KernelLoad, temperature_c: Array | None) -> tuple[Array, Array]:
+    """Power [W], and the share of it that is energy per launch over the latency, which a wrong latency moves; shapes (n,)."""
     model = power_model(bundle)
     if model is None:
-        return np.full(len(load.latency_s), np.nan)
+        return np.full(len(load.latency_s), np.nan), np.zeros(len(load.latency_s))
     point = board_tables(bundle, gpu).at(load.sm_clock_mhz)
     rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / load.latency_s[:, None]
     if model.concavity != 1.0:
         full = full_rates(gpu, load.sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
         rate = full * (rate / full) ** model.concavity
-    other_w = static_power_w(model, point, load.busy) + (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
+    paced_w = (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
+    other_w = static_power_w(model, point, load.busy) + paced_w
     power_w: Array = np.minimum(other_w + leakage_power_w(model, point, other_w, temperature_c), gpu.power_limit_w)
-    return power_w
+    return power_w, np.minimum(paced_w / power_w, 1.0)

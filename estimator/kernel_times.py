@@ -10,6 +10,7 @@ from estimator.coefficients import coefficient_rows, group_key
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, lower
+from estimator.kriging import phase_features
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.residuals import log_corrections
 from estimator.tile_predictor import predicted_tiles
@@ -56,9 +57,11 @@ def kernel_times(
     known = _unless(known, np.array(unnamed, dtype=np.bool_))
     tiles = merged_tiles(known, predicted_tiles(operators, gpu, tile_predictors, coefficients))
     phases = lower(operators, gpu, coefficients, tiles).phases
-    seconds = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm))
+    clock_hz, ratio = sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm)
+    seconds = kernel_seconds(phases, coefficients, clock_hz, ratio)
     equations_s = measured_seconds(seconds, coefficients)
-    correction, log_std = log_corrections(operators, served, residuals, None if known is None else np.isfinite(known.tile_m))
+    features = phase_features(phases, coefficients, clock_hz, ratio) if residuals else None
+    correction, log_std = log_corrections(operators, served, residuals, None if known is None else np.isfinite(known.tile_m), features)
     return KernelTimes(equations_s=equations_s, latency_s=equations_s * np.exp(correction), log_std=log_std, groups=tuple(served))
 
 

@@ -11,9 +11,11 @@ LONGEST_CELL: Final = 160
 
 STYLE: Final = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#5a646e;--line:#d5dbe1;
---p0:#0b62c4;--p1:#b4530a;--p2:#1a7f4b;--bad:#b42318}
+--p0:#0b62c4;--p1:#b4530a;--p2:#1a7f4b;--p3:#7a3db8;--p4:#8a6d00;--p5:#0f7a80;--p6:#b0307a;--p7:#5b6470;--p8:#4a8f00;--p9:#c2410c;
+--bad:#b42318}
 @media(prefers-color-scheme:dark){:root{--bg:#14181c;--fg:#e8ecf0;--dim:#a3aeb9;--line:#38414a;
---p0:#6cb2ff;--p1:#ffb066;--p2:#6ddb9c;--bad:#ff8a80}}
+--p0:#6cb2ff;--p1:#ffb066;--p2:#6ddb9c;--p3:#c9a0ff;--p4:#e5cd5a;--p5:#63d3d8;--p6:#ff9ad0;--p7:#a9b4c0;--p8:#a8dd6a;--p9:#ff9a70;
+--bad:#ff8a80}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:72rem;padding:1rem 1.25rem 4rem;background:var(--bg);color:var(--fg);font:16px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;margin:.5rem 0}
@@ -28,11 +30,15 @@ svg{width:100%;height:auto;font-size:12px}
 .text text{fill:var(--fg)}
 .legend{fill:var(--bg);fill-opacity:.8}
 .diagonal{stroke:var(--fg);stroke-dasharray:5 4}
-.p0,.p1,.p2{stroke-width:4.5;stroke-linecap:round;fill:none;stroke-opacity:.55}
-.l0,.l1,.l2{fill:none;stroke-width:1.6}
-.b0,.b1,.b2{stroke:none;fill-opacity:.25}
-.b0{fill:var(--p0)}.b1{fill:var(--p1)}.b2{fill:var(--p2)}
+.p0,.p1,.p2,.p3,.p4,.p5{stroke-width:4.5;stroke-linecap:round;fill:none;stroke-opacity:.55}
+.l0,.l1,.l2,.l3,.l4,.l5{fill:none;stroke-width:1.6}
+.b0,.b1,.b2,.b3,.b4,.b5{stroke:none;fill-opacity:.25}
+.b0{fill:var(--p0)}.b1{fill:var(--p1)}.b2{fill:var(--p2)}.b3{fill:var(--p3)}.b4{fill:var(--p4)}.b5{fill:var(--p5)}
 .p0,.l0{stroke:var(--p0)}.p1,.l1{stroke:var(--p1)}.p2,.l2{stroke:var(--p2)}
+.p3,.l3{stroke:var(--p3)}.p4,.l4{stroke:var(--p4)}.p5,.l5{stroke:var(--p5)}
+.s{stroke:var(--bg);stroke-width:.6}
+.s0{fill:var(--p0)}.s1{fill:var(--p1)}.s2{fill:var(--p2)}.s3{fill:var(--p3)}.s4{fill:var(--p4)}
+.s5{fill:var(--p5)}.s6{fill:var(--p6)}.s7{fill:var(--p7)}.s8{fill:var(--p8)}.s9{fill:var(--p9)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;margin:.5rem 0}
 caption{text-align:left;padding:.25rem 0}
@@ -44,19 +50,24 @@ dd{overflow-wrap:anywhere}
 """
 
 
-def page_html(title: str, sections: Iterable[str]) -> str:
-    """The whole page."""
+def page_html(title: str, sections: Iterable[str], *, style: str = "", before: str = "") -> str:
+    """The whole page.  style: rules beyond those of all pages; before: what stands before the main part, such as links into it."""
     name = escape(title)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{name}</title><style>{STYLE}</style></head><body><main><h1>{name}</h1>{''.join(sections)}</main></body></html>\n"
+        f"<title>{name}</title><style>{STYLE}{style}</style></head><body>{before}"
+        f'<main id="main" tabindex="-1"><h1>{name}</h1>{"".join(sections)}</main></body></html>\n'
     )
 
 
-def section_html(title: str, body: str) -> str:
-    """A section; nothing where its body is empty."""
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+def section_html(title: str, body: str, identity: str = "") -> str:
+    """A section, named by its heading for those who jump to `identity`; nothing where its body is empty."""
+    if not body:
+        return ""
+    if not identity:
+        return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return f'<section id="{identity}" aria-labelledby="{identity}-title"><h2 id="{identity}-title">{escape(title)}</h2>{body}</section>'
 
 
 def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -31,7 +31,7 @@ from estimator.power import (
 from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.residuals import log_corrections
 from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
-from estimator.spread import latency_log_std, power_log_std
+from estimator.spread import latency_log_std, power_log_std, untried_precisions, untried_shares
 from estimator.tile_predictor import predicted_tiles
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
 from estimator.workload import COMPLETED, Operator, Workload
@@ -94,6 +94,11 @@ class Estimate:
         """The operators, in the workload's order."""
         return self._kernels.rows()
 
+    def _repr_html_(self) -> str:
+        from estimator.sweep_display import estimate_html
+
+        return estimate_html({name: value for name, value in vars(self).items() if not name.startswith("_") and name != "kernels"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelColumns:
@@ -145,6 +150,7 @@ class Prepared:
     host_share: float
     log_correction: Array
     completed: Array
+    untried: tuple[str, ...]
 
 
 def estimate(
@@ -178,7 +184,7 @@ def estimate(
         over_grid = _evaluate(prepared, tables, model, grid, launch)
         settled = settled_clock_mhz(over_grid.power_w, grid, limit, asked)
         columns = _evaluate(prepared, tables, model, settled, launch)
-    warnings = domain_warnings(workload, bundle, spec, prepared.groups)
+    warnings = domain_warnings(workload, bundle, spec, prepared.groups, prepared.untried)
     return [
         _estimate(prepared, bundle, columns, i, float(f), float(s), limit, warnings)
         for i, (f, s) in enumerate(zip(asked, settled, strict=True))
@@ -205,6 +211,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
         log_correction=correction,
         completed=np.array([o.origin.startswith(COMPLETED) for o in operators], dtype=np.float64),
+        untried=tuple(untried_precisions(bundle, operators, served)),
     )
 
 
@@ -268,11 +275,12 @@ def _estimate(
     seconds = columns.seconds[:, i]
     weights = prepared.counts * seconds / max(gpu_s, 1e-300)
     completed = float(weights @ prepared.completed)
-    latency_ln = latency_log_std(bundle, prepared.workload.model_family, share, prepared.groups, weights)
-    power_ln = power_log_std(bundle, prepared.workload.model_family, prepared.groups, weights)
+    gpu, untried, family = prepared.gpu, untried_shares(prepared.untried, weights), prepared.workload.model_family
+    latency_ln = latency_log_std(bundle, family, share, prepared.groups, weights, gpu=gpu, untried=untried)
+    power_ln = power_log_std(bundle, family, prepared.groups, weights, gpu=gpu, untried=untried)
     over = power > limit_w * LIMIT_TOLERANCE
     held_w = power if over else min(power, limit_w)
-    warnings = (*warnings, *clock_warning(bundle, asked_mhz))
+    warnings = (*warnings, *clock_warning(bundle.clocks_mhz, asked_mhz))
     return Estimate(
         workload=prepared.workload.name,
         bundle=f"{bundle.name} {bundle.version}",

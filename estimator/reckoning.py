@@ -65,18 +65,6 @@ def work_by_family(workload: Workload) -> dict[str, Work]:
     return totals
 
 
-def completed_byte_share(workload: Workload) -> float:
-    """Share of the workload's compulsory bytes that belongs to operators added by completion, 0 to 1."""
-    added = total = 0.0
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
-        work = operator_work(operator)
-        moved = count * (work.read_byte + work.write_byte)
-        total += moved
-        if operator.origin.startswith(COMPLETED):
-            added += moved
-    return added / total if total else 0.0
-
-
 def workload_warnings(workload: Workload) -> tuple[str, ...]:
     """One line for each thing about a workload that a prediction cannot stand for, most serious first."""
     lines = []

@@ -6,6 +6,8 @@ e = ln(measured / equations) of the fit's own rows, d the distance in base-2 log
 The reach, and s for work beyond the largest that was measured (elsewhere 1), are those with which a group's largest
 kernels were forecast best from its smaller ones.
 
+Small groups may be kriged instead (`estimator.kriging`), for kernels whose phases are known: r is that sum, with the same bound.
+
 The same neighbours give the uncertainty: σ(q) from the errors that the 25 nearest had when they were left out of the fit.
 Errors are kept twice where kernel names told the tiles: with the tiles that a prediction has, and with the named ones.
 """
@@ -18,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.errors import BundleError
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.kriging import SHARES, Kriging, PhaseFeatures, kriged
+from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -41,6 +44,9 @@ FAR: Final = 1.0
 
 NORMAL_90: Final = 1.6448536269514722
 """Half width of a 90 % interval in standard deviations of a normal distribution."""
+
+POWER_TIER: Final = "power"
+"""Name of a tier's own tier of power: the same for what the power equation leaves over."""
 
 FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
     "attention": {"batch": 0.7, "queries": 0.5, "context": 0.5, "window": 0.5, "causal": 10.0},
@@ -71,6 +77,8 @@ class TierErrors:
     near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
     beyond       90 % half width for work beyond the largest [ln]
     beyond_octaves  how far beyond the largest work that was tested [octave]; farther out it grows as a random walk does
+    kriging      in place of the neighbours' errors where phases are known, with the share of it that holds for work beyond the
+                 largest measured; None where neighbours forecast better
     """
 
     ln_error: Array
@@ -80,6 +88,7 @@ class TierErrors:
     far: float
     beyond: float
     beyond_octaves: float
+    kriging: tuple[Kriging, float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +154,7 @@ def tier_from_document(document: Mapping[str, Any]) -> ResidualTier:
     """The tier in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
     try:
         return _remembered(document)
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
 
 
@@ -164,16 +173,18 @@ def _tier(document: Mapping[str, Any]) -> ResidualTier:
     named = document.get("named")
     if not count or not fields or shapes.min() < 0.0 or not all(np.isfinite(weight) for _, weight in fields):
         raise ValueError("shapes must be numbers of 0 or more")
+    points = _weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields)
     return ResidualTier(
         fields=fields,
-        points=_weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields),
+        points=points,
         largest_work=_positive(document["largest_work"]),
-        predicted=_errors(document, count),
-        named=None if named is None else _errors(named, count),
+        predicted=_errors(document, points),
+        named=None if named is None else _errors(named, points),
     )
 
 
-def _errors(document: Mapping[str, Any], count: int) -> TierErrors:
+def _errors(document: Mapping[str, Any], points: Array) -> TierErrors:
+    count = len(points)
     fading = Fading(reach=_positive(document.get("reach", USUAL_REACH)), beyond_share=float(document.get("beyond_share", 1.0)))
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
@@ -183,7 +194,22 @@ def _errors(document: Mapping[str, Any], count: int) -> TierErrors:
         far=_positive(document["far"]),
         beyond=_positive(document["beyond"]),
         beyond_octaves=_positive(document.get("beyond_octaves", np.inf)),
+        kriging=None if document.get("kriging") is None else _kriging(document["kriging"], points),
     )
+
+
+def _kriging(document: Mapping[str, Any], points: Array) -> tuple[Kriging, float]:
+    shape = np.array(document["shape"], dtype=np.int64)
+    count = len(shape)
+    if not count or shape.min() < 0:
+        raise ValueError("kriging must name measured shapes")
+    clock_mhz = _column(document["sm_clock_mhz"], count)
+    if clock_mhz.min() <= 0.0:
+        raise ValueError("clocks must be positive")
+    shares = np.stack([_column(document["shares"].get(name, 0.0), count) for name in SHARES], axis=1)
+    features = PhaseFeatures(log_clock=np.log2(clock_mhz * HZ_PER_MHZ), tile_area=_column(document["tile_area"], count), shares=shares)
+    known = Kriging(points=points[shape], features=features, weight=_column(document["weight"], count))
+    return known, float(document["beyond_share"])
 
 
 SMALLEST_SIZE: Final = 1e-300
@@ -207,18 +233,31 @@ def _positive(value: Any) -> float:
 _cached_tier = lru_cache(maxsize=256)(_tier)
 
 
-def corrections(tier: ResidualTier, points: Array, work: Array, named: BoolArray | None = None) -> tuple[Array, Array]:
+def corrections(
+    tier: ResidualTier, points: Array, work: Array, named: BoolArray | None = None, features: PhaseFeatures | None = None
+) -> tuple[Array, Array]:
     """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,).
 
-    named (q,): kernels whose tile a name told; None: none.
+    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.
     """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS)
     excess = np.log2(work / tier.largest_work)
     correction, deviation = _corrected(tier.predicted, distance, index, excess)
+    _krige(correction, tier.predicted, np.arange(len(points)), points, excess, features)
     if named is not None and tier.named is not None and named.any():
         own = np.flatnonzero(named)
         correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own])
+        _krige(correction, tier.named, own, points, excess, features)
     return correction, deviation
+
+
+def _krige(correction: Array, errors: TierErrors, rows: IntArray, points: Array, excess: Array, features: PhaseFeatures | None) -> None:
+    """Write the kriged corrections of `rows` into `correction`, where kriging is used."""
+    if features is None or errors.kriging is None:
+        return
+    known, beyond_share = errors.kriging
+    found = kriged(known, points[rows], features.select(rows))
+    correction[rows] = faded(found, np.zeros(len(rows)), excess[rows], Fading(beyond_share=beyond_share))
 
 
 def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> tuple[Array, Array]:
@@ -263,11 +302,12 @@ def log_corrections(
     groups: Sequence[str | None],
     residuals: Mapping[str, Mapping[str, Any]],
     named: BoolArray | None = None,
+    features: PhaseFeatures | None = None,
 ) -> tuple[Array, Array]:
     """Corrections and standard deviations of ln(time) of operators, shapes (n,).
 
     groups: the group that served each operator.  Without a tier for that very group: no correction, deviation nan.
-    named (n,): kernels whose tile a name told; None: none.
+    named (n,): kernels whose tile a name told; None: none.  features: how the kernels spend their time; None: unknown.
     """
     correction = np.zeros(len(operators))
     deviation = np.full(len(operators), np.nan)
@@ -279,5 +319,34 @@ def log_corrections(
         chosen = [operators[i] for i in index]
         tier = tier_from_document(residuals[group])
         own = None if named is None else named[index]
-        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen), own)
+        parts = None if features is None else features.select(np.array(index, dtype=np.int64))
+        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen), own, parts)
     return correction, deviation
+
+
+def log_power_corrections(
+    operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]
+) -> tuple[Array, Array]:
+    """As `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
+
+    What a group has in common is no matter of distance: it holds for all its kernels.
+    """
+    tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
+    common = {group: _common(tier) for group, tier in tiers.items()}
+    correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
+    return correction + np.array([common.get(group or "", 0.0) for group in groups]), deviation
+
+
+def _common(tier: Mapping[str, Any]) -> float:
+    """ln of the factor that a group's power has in common.  Raises BundleError for one that is no number."""
+    try:
+        value = float(tier.get("common", 0.0))
+        if not np.isfinite(value):
+            raise ValueError("what a group has in common must be finite")
+        return float(np.clip(value, -LARGEST_COMMON, LARGEST_COMMON))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
+
+
+LARGEST_COMMON: Final = 0.7
+"""Bound of what a group's power may have in common beyond the equation: a factor of 2 either way [ln]."""

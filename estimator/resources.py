@@ -1,12 +1,15 @@
-"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, model configurations, energies, bundles."""
+"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, model configurations, energies, bundles, examples."""
 
 from pathlib import Path
 from typing import Final
 
 from estimator.errors import EstimatorError
 
-KINDS: Final = ("gpus", "boards", "campaigns", "sensors", "models", "energies", "bundles")
+KINDS: Final = ("gpus", "boards", "campaigns", "sensors", "models", "energies", "bundles", "examples")
 """The kinds of data files; each is a folder."""
+
+OWN_FOLDER: Final = frozenset({"bundles", "examples"})
+"""Kinds that lie at the root of the repository, not in `configs`."""
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 
@@ -14,18 +17,18 @@ _PACKAGE: Final = Path(__file__).resolve().parent
 def resource_folder(kind: str) -> Path:
     """The folder that holds data files of a kind.
 
-    An installed distribution carries them inside this package (`_configs/KIND`, `_bundles`); a source checkout
-    has them in `configs/KIND` and `bundles` beside it.  The folder need not exist.
+    An installed distribution carries them inside this package (`_configs/KIND`, `_bundles`, `_examples`); a source checkout
+    has them in `configs/KIND`, `bundles` and `examples` beside it.  The folder need not exist.
 
     Raises EstimatorError for an unknown kind.
     """
     if kind not in KINDS:
         raise EstimatorError(f"no data files of kind {kind!r}; kinds: {', '.join(KINDS)}")
-    inside = _PACKAGE / "_bundles" if kind == "bundles" else _PACKAGE / "_configs" / kind
+    inside = _PACKAGE / f"_{kind}" if kind in OWN_FOLDER else _PACKAGE / "_configs" / kind
     if inside.is_dir():
         return inside
     root = _PACKAGE.parent
-    return root / "bundles" if kind == "bundles" else root / "configs" / kind
+    return root / kind if kind in OWN_FOLDER else root / "configs" / kind
 
 
 def resource_names(kind: str, suffix: str) -> tuple[str, ...]:

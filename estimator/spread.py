@@ -1,44 +1,172 @@
-"""How uncertain an estimate of a workload is: standard deviations of ln(latency) and ln(power).
+"""How uncertain an estimate of a workload is: standard deviations of ln(latency) and ln(power), by independent sources of error.
 
-    σ² = (1 − p)·σ_gpu² + p·σ_launch² + σ_family²
+    σ² = (1 − p)·(σ_gpu² + σ_untested² + σ_untried² + σ_forecast²) + p·σ_launch² + σ_family²
 
 p is the share of the host's launches in the latency.  σ_gpu and σ_launch come from runs left out of the fit; σ_family
 is added for a model family that the fit has not seen: what families have in common, and for each group of kernels that
 fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
-Where no whole runs were fitted, σ_gpu² is the sum over kernel groups of (share of the time · held-out error of the
-group)²: kernels of one group err alike.
+Matrix products in a precision that no fitted row had add (share of the time · spread of a prior)², and so does another GPU
+than the fitted one.  Where no whole runs were fitted, σ_gpu² is the sum over kernel groups of (share of the time · held-out
+error of the group)²: kernels of one group err alike.
+
+Sources have names, so that two predictions that share one can be compared (`estimator.comparison`).
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from estimator.bundle_content import Bundle
 from estimator.errors import BundleError
+from estimator.gpu import GpuSpec
 from estimator.quantities import Array
+from estimator.workload import Operator
+
+Loading = float | Array
+"""What a source adds to the error of a logarithm: a number, or one for each of several operating points."""
+
+NOTHING: Final[Mapping[str, Loading]] = {}
+
+ENOUGH_FAMILIES: Final = 2
+"""A group that this many model families used has been tested: one family's way to use it is not all that is known."""
+
+UNTESTED_STD: Final[dict[int, float]] = {0: 0.5, 1: 0.3}
+"""Spread of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
+convolution's time, and what published runs show: 7 % on one board and 25 % on another where convolutions of one family were
+forecast from those of one other."""
+
+PRIOR_STD: Final = 0.3
+"""Spread of ln of the time, or power, of a group that the fit has not seen: the width of the priors of a matrix product's time."""
+
+FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
+"""Spread of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
+and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 % in time, of which 3 to 4 % are added by the change of board, and by
+12 to 24 % in power; for other architectures assumed."""
+
+PRODUCTS: Final = frozenset({"gemm", "conv", "attention"})
+"""Families whose kernels are other ones in another precision; streams only move more or fewer bytes."""
+
+ALIKE_PRECISIONS: Final[dict[str, str]] = {"fp16": "bf16"}
+"""Precisions whose kernels have the same tiles and rates as another's."""
 
 
-def latency_log_std(bundle: Bundle, model_family: str, launch_share: float, groups: Sequence[str | None], time_shares: Array) -> float:
-    """Standard deviation of ln(latency); nan where the bundle states none."""
+def latency_log_std(
+    bundle: Bundle,
+    model_family: str,
+    launch_share: Loading,
+    groups: Sequence[str | None],
+    time_shares: Array,
+    *,
+    gpu: GpuSpec | None = None,
+    untried: Mapping[str, Loading] = NOTHING,
+) -> float:
+    """Standard deviation of ln(latency); nan where the bundle states none.  Arguments as those of `latency_sources`."""
+    sources = latency_sources(bundle, model_family, launch_share, group_shares(groups, time_shares), gpu=gpu, untried=untried)
+    return float(joined(sources.values()))
+
+
+def power_log_std(
+    bundle: Bundle,
+    model_family: str,
+    groups: Sequence[str | None],
+    time_shares: Array,
+    *,
+    gpu: GpuSpec | None = None,
+    untried: Mapping[str, Loading] = NOTHING,
+) -> float:
+    """Standard deviation of ln(power); nan where the bundle states none.  Arguments as those of `power_sources`."""
+    return float(joined(power_sources(bundle, model_family, group_shares(groups, time_shares), gpu=gpu, untried=untried).values()))
+
+
+def joined(loadings: Iterable[Loading]) -> Loading:
+    """Root of the sum of squares of independent errors."""
+    total: Loading = 0.0
+    for loading in loadings:
+        total = total + loading * loading
+    return np.sqrt(total)
+
+
+def latency_sources(
+    bundle: Bundle,
+    model_family: str,
+    launch_share: Loading,
+    shares: Mapping[str, Loading],
+    *,
+    gpu: GpuSpec | None = None,
+    untried: Mapping[str, Loading] = NOTHING,
+) -> dict[str, Loading]:
+    """Independent sources of error of ln(latency) and how much of each a prediction has.
+
+    launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
+    those without one), numbers or shape (c,).  gpu: what is estimated for; None: the bundle's own.  untried: as `untried_shares`.
+    A bundle that states nothing gives nan.  Raises BundleError for a damaged section.
+    """
     stated = _table(bundle.uncertainty.get("latency", {}))
-    gpu = _gpu_error(bundle, stated, groups, time_shares)
-    launch = _number(stated["launch"]) if "launch" in stated else gpu
-    family = _family_error(stated, model_family)
-    untested = 0.0 if model_family in _names(stated) else _untested_error(stated, groups, time_shares)
-    return math.sqrt((1.0 - launch_share) * (gpu**2 + untested**2) + launch_share * launch**2 + family**2)
+    gpu_error = _kernel_sources(bundle, stated, shares)
+    launch = _number(stated["launch"]) if "launch" in stated else joined(gpu_error.values())
+    gpu_error |= _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in _names(stated))
+    gpu_error |= {f"precision:{name}": share * PRIOR_STD for name, share in untried.items()} | _forecast_source(bundle, gpu, 0)
+    own_share = np.sqrt(1.0 - launch_share)
+    sources: dict[str, Loading] = {name: own_share * loading for name, loading in gpu_error.items()}
+    sources["launch"] = np.sqrt(launch_share) * launch
+    return sources | _family_source(stated, model_family)
 
 
-def power_log_std(bundle: Bundle, model_family: str, groups: Sequence[str | None], time_shares: Array) -> float:
-    """Standard deviation of ln(power); nan where the bundle states none."""
+def power_sources(
+    bundle: Bundle,
+    model_family: str,
+    shares: Mapping[str, Loading],
+    *,
+    gpu: GpuSpec | None = None,
+    untried: Mapping[str, Loading] = NOTHING,
+) -> dict[str, Loading]:
+    """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`."""
     stated = _table(bundle.uncertainty.get("power", {}))
     if bundle.power is None:
-        return math.nan
-    return math.hypot(_gpu_error(bundle, stated, groups, time_shares), _family_error(stated, model_family))
+        return {"unknown": np.nan}
+    sources = _kernel_sources(bundle, stated, shares) | _forecast_source(bundle, gpu, 1)
+    return sources | {f"precision:{name}": share * PRIOR_STD for name, share in untried.items()} | _family_source(stated, model_family)
 
 
-def _family_error(stated: Mapping[str, Any], model_family: str) -> float:
-    known = model_family in _names(stated)
-    return 0.0 if known else _number(stated.get("family", 0.0))
+def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, float]:
+    """Share of the GPU time by group of kernels; "" holds those that no group serves."""
+    shares: dict[str, float] = {}
+    for group, weight in zip(groups, time_shares.tolist(), strict=True):
+        shares[group or ""] = shares.get(group or "", 0.0) + weight
+    return shares
+
+
+def untried_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
+    """For each operator the precision that makes it a matrix product unlike any that was fitted, "" for all others.
+
+    A group that names its precision was fitted on it; of others the bundle's held-out errors tell which ones the rows had.
+    """
+    tried = {ALIKE_PRECISIONS.get(name, name) for row in bundle.errors if isinstance(name := row.get("precision"), str)}
+    names = [""] * len(operators)
+    for i, operator in enumerate(operators):
+        if operator.family in PRODUCTS and tried and ALIKE_PRECISIONS.get(operator.precision, operator.precision) not in tried:
+            named = operator.precision in (groups[i] or "").split(".")
+            names[i] = "" if named else operator.precision
+    return names
+
+
+def untried_shares(precisions: Sequence[str], time_shares: Array) -> dict[str, float]:
+    """Share of the GPU time by untried precision, from what `untried_precisions` tells."""
+    return {name: share for name, share in group_shares(precisions, time_shares).items() if name} if any(precisions) else {}
+
+
+def _family_source(stated: Mapping[str, Any], model_family: str) -> dict[str, Loading]:
+    if model_family in _names(stated):
+        return {}
+    return {f"family:{model_family}": _number(stated.get("family", 0.0))}
+
+
+def _forecast_source(bundle: Bundle, gpu: GpuSpec | None, quantity: int) -> dict[str, Loading]:
+    if gpu is None or gpu.name == bundle.gpu.name:
+        return {}
+    kind = "alike" if gpu.architecture == bundle.gpu.architecture else "other"
+    return {f"forecast:{gpu.name}": FORECAST_STD[kind][quantity]}
 
 
 def _names(stated: Mapping[str, Any]) -> frozenset[str]:
@@ -61,48 +189,41 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, float]:
-    """Share of the GPU time by group of kernels; "" holds those that no group serves."""
-    shares: dict[str, float] = {}
-    for group, weight in zip(groups, time_shares, strict=True):
-        shares[group or ""] = shares.get(group or "", 0.0) + float(weight)
-    return shares
+def _untested_sources(
+    stated: Mapping[str, Any], shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool
+) -> dict[str, Loading]:
+    """Groups that too few model families used, time share times spread; none where a bundle does not count families.
 
-
-ENOUGH_FAMILIES: Final = 2
-"""A group that this many model families used has been tested: one family's way to use it is not all that is known."""
-
-UNTESTED_STD: Final[dict[int, float]] = {0: 0.5, 1: 0.3}
-"""Spread of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
-convolution's time, and what published runs show: 7 % on one board and 25 % on another where convolutions of one family were
-forecast from those of one other."""
-
-
-def _untested_error(stated: Mapping[str, Any], groups: Sequence[str | None], time_shares: Array) -> float:
-    """Root of the sum over groups that too few model families used of (time share · spread)²; 0 where a bundle does not count them."""
+    known: the fit has seen this model family; then only those `unfitted` are uncertain beyond what its runs showed.
+    """
     counts = stated.get("families_by_group")
     if counts is None:
-        return 0.0
-    known = _table(counts)
-    shares = group_shares(groups, time_shares)
-    return math.sqrt(sum((share * UNTESTED_STD.get(known.get(group, 0), 0.0)) ** 2 for group, share in shares.items()))
+        return {}
+    seen = _table(counts)
+    spreads = {group: UNTESTED_STD[0] if group in unfitted else 0.0 for group in shares}
+    if not known:
+        spreads |= {group: UNTESTED_STD.get(seen.get(group, 0), 0.0) for group in shares}
+    return {f"untested:{group}": share * spreads[group] for group, share in shares.items() if spreads[group]}
 
 
-PRIOR_STD: Final = 0.3
-"""Spread of ln of the time, or power, of a group that the fit has not seen: the width of the priors of a matrix product's time."""
+def unfitted_groups(bundle: Bundle, groups: Iterable[str | None]) -> list[str]:
+    """Those of the groups whose coefficients are priors: no row had such a kernel, or a fit of runs left them all as they were."""
+    chosen = [(group, bundle.groups[group]) for group in dict.fromkeys(groups) if group]
+    of_runs = bool(bundle.latency_parameters.names)
+    return [name for name, group in chosen if group.rows == 0 or (of_runs and not group.ln_std)]
 
 
-def _gpu_error(bundle: Bundle, stated: Mapping[str, Any], groups: Sequence[str | None], time_shares: Array) -> float:
-    """The stated error of GPU-bound runs, else the root of the sum over groups of (time share · held-out error)²."""
+def _kernel_sources(bundle: Bundle, stated: Mapping[str, Any], shares: Mapping[str, Loading]) -> dict[str, Loading]:
+    """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
     if "gpu" in stated:
-        return _number(stated["gpu"])
+        error = _number(stated["gpu"])
+        norm = joined(shares.values())
+        return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
     given = stated.get("groups", {})
     if not given:
-        return math.nan
+        return {"unknown": np.nan}
     known = {group: _number(value) for group, value in _table(given).items()}
     usual = max(known.values())
     unseen = max(usual, PRIOR_STD)
     seen = {name for name, group in bundle.groups.items() if group.rows > 0}
-    shares = group_shares(groups, time_shares)
-    errors = {group: known.get(group, usual if group in seen else unseen) for group in shares}
-    return math.sqrt(sum((weight * errors[group]) ** 2 for group, weight in shares.items()))
+    return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}

@@ -31,6 +31,7 @@ _MATH: Final = OVERLAPPED.index("math")
 _DRAM: Final = OVERLAPPED.index("dram")
 _DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
 _EPILOGUE: Final = SERIAL.index("epilogue")
+_PROLOGUE: Final = SERIAL.index("prologue")
 _TINY: Final = 1e-300
 
 
@@ -40,11 +41,7 @@ def effective_math_clocks(phases: Phases, coefficients: Array) -> Array:
     Quantised and evenly spread work are joined geometrically (persistent kernels lie between the two); the
     boost term is bounded, so that long kernels cannot drift away.
     """
-    quantised = phases.overlapped[..., _MATH]
-    eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
-    even = phases.even_math
-    with np.errstate(divide="ignore", invalid="ignore"):
-        joined = np.where(even > 0, even * (quantised / np.maximum(even, _TINY)) ** eta, quantised)
+    joined = phases.overlapped[..., _MATH] * wave_share(phases, coefficients)
     area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
     joined = joined * (area / REFERENCE_TILE_AREA) ** -coefficients[..., COLUMN["small_tile_exponent"]]
     drop = coefficients[..., COLUMN["boost_drop"]]
@@ -57,6 +54,17 @@ def effective_math_clocks(phases: Phases, coefficients: Array) -> Array:
     settled = 1.0 - np.exp(-phases.ideal_math_s / coefficients[..., COLUMN["boost_time_s"]])
     result = joined * (1.0 + drop * busy**2 * settled)
     return result
+
+
+def wave_share(phases: Phases, coefficients: Array) -> Array:
+    """Waves that count, in whole waves of filled SMs, shape (...,): (evenly spread work / quantised)^(1 − η)."""
+    quantised, even = phases.overlapped[..., _MATH], phases.even_math
+    eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
+    if np.all(eta == 1.0):
+        return np.ones(even.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share: Array = np.where(even > 0, (np.maximum(even, _TINY) / np.maximum(quantised, _TINY)) ** (1.0 - eta), 1.0)
+    return share
 
 
 def warm_ratio(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
@@ -89,6 +97,7 @@ def norm_parts(
     if ratio is not None:
         weighted[..., _DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
     serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
+    serial[..., _PROLOGUE] *= wave_share(phases, coefficients)
     if ratio is not None:
         serial[..., _EPILOGUE] *= dram_share(coefficients, ratio)
     return (

@@ -13,7 +13,7 @@ from estimator.formats.own import FORMAT, own_text, read_own
 from estimator.rewriting import with_attention
 from estimator.workload import Workload, merge_counts
 
-__all__ = ["read_workload", "write_workload"]
+__all__ = ["read_workload", "workload_from_text", "write_workload"]
 
 BATCH_IN_NAME: Final = re.compile(r"_b(\d{1,6})(?=_|$)")
 
@@ -28,9 +28,13 @@ def read_workload(path: str | Path, *, completion: bool | str = True, attention:
 
     Raises WorkloadError, one line with file, entry, field, value and remedy.
     """
-    setting, rules = parse_completion(completion)
     path = Path(path)
-    text = read_text(path)
+    return workload_from_text(read_text(path), path, completion=completion, attention=attention)
+
+
+def workload_from_text(text: str, path: Path, *, completion: bool | str = True, attention: str = "") -> Workload:
+    """The workload in the text of a file, as `read_workload` has it; `path` names the text and is not opened.  Raises WorkloadError."""
+    setting, rules = parse_completion(completion)
     items = distinct_items(text)
     if items is None:
         document = parse_document(text, path)

@@ -8,7 +8,7 @@ Source: the artifact's workload files and its trace parser (arXiv 2604.20105).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from estimator.errors import WorkloadError
@@ -157,32 +157,17 @@ def _attention_products(entries: list[Entry], order: Sequence[int], products: di
     """Products on both sides of a softmax over the first one's result: attention, also with one head."""
     if all(product.batch > 1 for product in products.values()):
         return set()
+    kinds = [entry.kind for entry in entries]
+    solid = [number for number in order if kinds[number] != "elementwise"]  # nothing but element-wise work may stand between
     found: set[int] = set()
-    seen: set[tuple[int, int, int]] = set()
-    for position, number in enumerate(order):
-        if not entries[number].kind.startswith("softmax"):
+    for before, number, after in dict.fromkeys(zip(solid, solid[1:], solid[2:], strict=False)):
+        if not kinds[number].startswith("softmax") or kinds[before] != "gemm" or kinds[after] != "gemm":
             continue
-        before = _nearest_product(entries, order, range(position - 1, -1, -1))
-        after = _nearest_product(entries, order, range(position + 1, len(order)))
-        if before is None or after is None or (before, number, after) in seen:
-            continue
-        seen.add((before, number, after))
         score, context = products[before], products[after]
         rows, dim = whole(entries[number], "batch"), whole(entries[number], "dim")
         if score.batch * score.rows == rows and score.columns == dim == context.depth and score.rows == context.rows:
             found |= {before, after}
     return found
-
-
-def _nearest_product(entries: list[Entry], order: Sequence[int], positions: Iterable[int]) -> int | None:
-    """The first gemm along `positions`, with nothing but element-wise work on the way."""
-    for position in positions:
-        kind = entries[order[position]].kind
-        if kind == "gemm":
-            return order[position]
-        if kind != "elementwise":
-            return None
-    return None
 
 
 def _token_counts(entries: list[Entry], layers: dict[int, Product], order: Sequence[int]) -> set[int]:

@@ -7,13 +7,16 @@ Phases of one candidate tile (units as in `estimator.phases`):
               own blocks at SM_PORT_BYTES where few SMs work
     dram      weights / BW,  dram_activations  activations / BW
     loop      rounds of resident blocks · kk/64 · LOOP_STEP_CLOCKS   the serial reduction loop; without tensor cores a
-              block's math at the rate of its own warps, which are fewer than an SM has sub-partitions where tiles are small
-    prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline
+              block's math at the rate of its own warps, which are fewer than an SM has sub-partitions where tiles are small,
+              or the latency of its loads
+    prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as those of math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
-    epilogue  output / BW,  reduce, reduce_launch              output and split-K reduction
-    store     the output's way from an SM,  waves  rounds · ROUND_CLOCKS / resident blocks, and the last round's own
+    epilogue  output / BW,  reduce, reduce_launch, reduce_start   output and split-K reduction
+    store     the output's way from an SM, as far as no other block on it hides that
+    waves     rounds · ROUND_CLOCKS / resident blocks, and the last round's own
 
-Without tensor cores a block has an SM to itself in the count of waves, and K is padded to 8.
+Without tensor cores a block has an SM to itself in the count of waves, and K is padded to 8.  `padded_k` of a convolution counts the
+channels that a library adds to those of its operands.
 
 Sources: EnergAIzer (arXiv 2604.20105) for the three parts of a block's life; wave counting in filled SMs, the
 geometric mixture of waves and the split-K terms were found on published A100, H100 and H200 measurements
@@ -41,6 +44,13 @@ BLOCKS_FILLING_AN_SM: Final = 4.0
 
 LOOP_STEP_CLOCKS: Final = 160.0
 """Ideal latency of 64 reduction steps of one block [SM clock]."""
+
+CUDA_STEP_CLOCKS: Final = 300.0
+"""Without tensor cores: ideal latency of one step of a block's reduction, which has one load from L2 under way while it works on the
+one before [SM clock] (assumed: some 200 clocks of an L2 hit, its way into shared memory and a barrier)."""
+
+REDUCE_START_CLOCKS: Final = 1000.0
+"""Ideal cost of the pass that adds the shares of a split reduction, as far as the SM clock drives it [SM clock] (assumed)."""
 
 PIPELINE_FILL: Final = 80.0
 """Filling and draining a block's pipeline, in reduction steps of its tile."""
@@ -112,15 +122,16 @@ IMPOSSIBLE_CLOCKS: Final = 1e15
 class MatrixColumns:
     """Matrix products as columns of shape (n,).
 
-    `batch` products C[m, n] = A[m, k]·B[k, n]; bytes are totals over the batch; `flop_per_clock` is the peak rate
-    per SM; `element_byte` the operands' width; `tensor` 1 where tensor cores do the work; `quantised` 1 where the
-    activations are first converted to 8 bit.
+    `batch` products C[m, n] = A[m, k]·B[k, n], their reduction padded to `padded_k`; bytes are totals over the batch;
+    `flop_per_clock` is the peak rate per SM; `element_byte` the operands' width; `tensor` 1 where tensor cores do the work;
+    `quantised` 1 where the activations are first converted to 8 bit.
     """
 
     batch: Array
     m: Array
     n: Array
     k: Array
+    padded_k: Array
     weight_byte: Array
     activation_byte: Array
     output_byte: Array
@@ -162,7 +173,8 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     blocks = matrix_blocks(columns, tiles)
     on_tensor = columns.tensor > 0.0
     step = np.where(on_tensor, STEP_BYTES / columns.element_byte, CUDA_REDUCTION_STEP)
-    reduction = step * np.ceil(columns.k / (step * tiles.split))
+    steps = np.ceil(columns.padded_k / (step * tiles.split))
+    reduction = step * steps
     sharing = np.where(on_tensor, np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM), 1.0)
     rounds = np.ceil(blocks / (gpu.num_sms * sharing))
     waves = sharing * rounds
@@ -180,7 +192,8 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     overlapped[..., OVERLAPPED.index("dram")] = columns.weight_byte * dram
     overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram
     own_rounds = np.ceil(blocks / (gpu.num_sms * BLOCKS_FILLING_AN_SM))
-    loop = np.where(on_tensor, rounds * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS, own_rounds * block_clocks / own_share)
+    own_clocks = np.maximum(block_clocks / own_share, steps * CUDA_STEP_CLOCKS)
+    loop = np.where(on_tensor, rounds * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS, own_rounds * own_clocks)
     overlapped[..., OVERLAPPED.index("loop")] = loop
     serial = phases.serial
     fill = np.where(on_tensor, PIPELINE_FILL, CUDA_PIPELINE_FILL)
@@ -189,11 +202,13 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     slots = gpu.num_sms * sharing
     serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0))
     outputs = columns.batch * columns.m * columns.n
+    beside = np.where(on_tensor, sharing, BLOCKS_FILLING_AN_SM)
     stored_byte = outputs * np.where(tiles.split > 1, PARTIAL_BYTES, columns.output_byte / outputs) * tiles.split / blocks
-    serial[..., SERIAL.index("store")] = np.maximum(busiest, 1.0) * stored_byte / SM_PORT_BYTES
+    serial[..., SERIAL.index("store")] = np.maximum(busiest / beside, 1.0) * stored_byte / SM_PORT_BYTES
     is_split = tiles.split > 1
     serial[..., SERIAL.index("reduce")] = np.where(is_split, SPLIT_TRAFFIC_BYTES * tiles.split * outputs / gpu.l2_bytes_per_clock, 0.0)
     serial[..., SERIAL.index("reduce_launch")] = np.where(is_split, 1e-6, 0.0)
+    serial[..., SERIAL.index("reduce_start")] = np.where(is_split, REDUCE_START_CLOCKS, 0.0)
     converted_s = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
     serial[..., SERIAL.index("quantise")] = np.hypot(converted_s, QUANTISE_LATENCY_S) - QUANTISE_LATENCY_S
     even = np.maximum(blocks / gpu.num_sms, 1.0) if gpu.architecture in SHARING_ARCHITECTURES else busiest
@@ -215,9 +230,9 @@ def _count_events(events: Array, columns: MatrixColumns, tiles: Candidates, gpu:
     on_tensor = columns.tensor > 0.0
     area = tiles.tile_m * tiles.tile_n
     step = np.where(on_tensor, STEP_BYTES / columns.element_byte, CUDA_REDUCTION_STEP)
-    reduction = step * np.ceil(columns.k / (step * tiles.split))
+    reduction = step * np.ceil(columns.padded_k / (step * tiles.split))
     edge = columns.m / np.ceil(columns.m / tiles.tile_m) + columns.n / np.ceil(columns.n / tiles.tile_n)
-    loaded = blocks * edge * np.minimum(reduction, columns.k / tiles.split) * columns.element_byte
+    loaded = blocks * edge * np.minimum(reduction, columns.padded_k / tiles.split) * columns.element_byte
     outputs = columns.batch * columns.m * columns.n
     partial = np.where(tiles.split > 1, SPLIT_TRAFFIC_BYTES * tiles.split * outputs, 0.0)
     warp_m = np.where(on_tensor, _warp_edge(tiles.tile_m), np.minimum(tiles.tile_m, CUDA_WARP_TILE[0]))

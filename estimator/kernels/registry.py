@@ -59,6 +59,12 @@ DEPTHWISE_REGISTERS: Final = 48.0
 and so at most 64 registers (aten/src/ATen/native/cuda/DepthwiseConv2d.cu, CUDA_NUM_THREADS of KernelUtils.h); half precision and
 channels-last layouts mostly go to cuDNN (Convolution.cpp, use_cudnn_depthwise), whose blocks are not published."""
 
+CHANNEL_BYTES: Final = 16.0
+FIRST_LAYER_CHANNELS: Final = 4.0
+FIRST_LAYER_STRIDE: Final = 2.0
+"""On tensor cores a library pads the channels of a convolution to 16 bytes (8 of 16 bit, 4 of tf32), the few of a first layer with
+stride 2 to 4.  Source: NVIDIA, Convolutional Layers User's Guide (checklist; Channels In And Out)."""
+
 ROWS_UNDER_WAY: Final = 16.0
 """Rows of a norm that an SM works on at once, a block of 128 threads each: 2,048 threads, whatever their registers (assumed).  A
 norm reads its row for the statistics and again for the result; what the SM's own cache cannot hold meanwhile comes from L2 again.
@@ -126,26 +132,34 @@ def phase_kind(operator: Operator) -> str:
 def matrix_columns(operators: Sequence[Operator], gpu: GpuSpec) -> MatrixColumns:
     """GEMMs and convolutions as matrix products with their own memory footprints."""
     rows = [_matrix_row(operator, gpu) for operator in operators]
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 11)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 12)
     return MatrixColumns(**{name: table[:, i] for i, name in enumerate(MatrixColumns.__slots__)})
 
 
 def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
     width = BYTES_PER_ELEMENT[operator.precision]
     out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
+    tensor = float(not operator.cuda_cores and operator.precision in gpu.tensor_flop_per_clock)
     if operator.family == "gemm":
         batch, m, n, k = operator.shape
         weight, activation = batch * n * k * width, batch * m * k * width
+        padded = k
     else:
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, groups = operator.shape
         out_h = np.floor((height + 2.0 * padding - kernel_h) / stride) + 1.0
         out_w = np.floor((width_px + 2.0 * padding - kernel_w) / stride) + 1.0
         batch, m, n, k = groups, b * out_h * out_w, filters / groups, channels / groups * kernel_h * kernel_w
         weight, activation = filters * k * width, b * channels * height * width_px * width
+        padded = k if not tensor else _padded_channels(channels / groups, stride, width) * kernel_h * kernel_w
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
-    tensor = float(not operator.cuda_cores and operator.precision in gpu.tensor_flop_per_clock)
     quantised = float(operator.precision in EIGHT_BIT and operator.operator == "linear")
-    return (batch, m, n, k, weight, activation, batch * m * n * out_width, width, rate, tensor, quantised)
+    return (batch, m, n, k, padded, weight, activation, batch * m * n * out_width, width, rate, tensor, quantised)
+
+
+def _padded_channels(channels: float, stride: float, width: float) -> float:
+    """Channels of a convolution on tensor cores as its library pads them."""
+    granule = FIRST_LAYER_CHANNELS if channels <= FIRST_LAYER_CHANNELS and stride == FIRST_LAYER_STRIDE else CHANNEL_BYTES / width
+    return float(np.ceil(channels / granule) * granule)
 
 
 def _matrix(
@@ -236,7 +250,7 @@ def _stream_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         read, elements = b * channels * height * width_px, b * filters * out_h * out_w
         weight = DEPTHWISE_FIXED + DEPTHWISE_TAP * kernel_h * kernel_w
         event_weight = 1.0 + TAP_INSTRUCTIONS * kernel_h * kernel_w / INSTRUCTIONS_PER_ELEMENT
-        passes = 1.0 + ROW_REFETCH * (kernel_h - 1.0)
+        passes = 1.0 + ROW_REFETCH * max(kernel_h - stride, 0.0)
         resident = block_residency(gpu, DEPTHWISE_THREADS, DEPTHWISE_REGISTERS)
     elif operator.family in ("softmax", "norm", "reduction"):
         rows, dim = operator.shape

@@ -81,8 +81,8 @@ TAP_INSTRUCTIONS: Final = 2.5
 """Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""
 
 ROW_REFETCH: Final = 0.5
-"""Share of a depthwise filter's further rows that its block has to fetch from L2 again: outputs of a block span about two rows
-(assumed)."""
+"""Share of the rows of a depthwise filter that neighbouring rows of outputs have in common, which their blocks fetch from L2 again:
+outputs of a block span about two rows (assumed)."""
 
 SPECIAL_PER_ELEMENT: Final[dict[str, float]] = {
     "softmax": 1.0, "gelu": 1.0, "tanh": 1.0, "silu": 2.0, "sigmoid": 2.0, "exp": 1.0, "pow": 2.0, "scalar_pow": 0.0, "div": 1.0,
@@ -155,7 +155,8 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
     """Blocks of a kernel over rows, how many an SM works on at once, and dependent loads of one.
 
     Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block each, its threads a power of two.
-    Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result.
+    Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result; a walk joins the threads once,
+    and the loads of its further steps do not wait for those before.
     Source: PyTorch, aten/src/ATen/native/cuda: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMax_getBlockSize,
     cunn_SoftMaxForward), layer_norm_kernel.cu (launch_vectorized_layer_norm_kernel, compute_stats), and the launch sizes in
     NeuSight's tables.  Later versions give long rows of a softmax 1,024 threads always (SoftMaxForward_getBlockSize), and have
@@ -168,7 +169,11 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
     if operator == "softmax":
         threads = min(LARGEST_BLOCK, 2.0 ** np.ceil(np.log2(dim / ROW_VECTOR)))
         return rows, block_residency(gpu, threads, ROW_REGISTERS), ROW_WALKS * float(np.ceil(dim / (threads * ROW_VECTOR)))
-    return rows, block_residency(gpu, NORM_THREADS, ROW_REGISTERS), 2.0 * float(np.ceil(dim / (NORM_THREADS * NORM_VECTOR)))
+    return (
+        rows,
+        block_residency(gpu, NORM_THREADS, ROW_REGISTERS),
+        NORM_WALKS * (1.0 + FURTHER_STEP * (float(np.ceil(dim / (NORM_THREADS * NORM_VECTOR))) - 1.0)),
+    )
 
 
 def reduction_blocks(rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
@@ -199,9 +204,12 @@ NORM_THREADS: Final = 128.0
 NORM_VECTOR: Final = 4.0
 ROW_REGISTERS: Final = 40.0
 ROW_WALKS: Final = 3.0
+NORM_WALKS: Final = 2.0
+FURTHER_STEP: Final = 0.5
 """Longest row of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest of two rows that share one (batches_per_warp),
 warps of such a block (128 threads), lanes of a warp; threads of the largest block (SoftMax.cu, max_threads; versions before
 SoftMaxForward_getBlockSize took half of them) and elements of a thread for which it is sized (SoftMax_getBlockSize: two vectors of
 16 bytes, so 8 in fp32, which is what NeuSight's tables show); threads of a norm and elements that each takes at once
 (layer_norm_kernel.cu, num_threads and vec_size); registers of a thread (assumed); walks of a softmax along its row: maximum, sum,
-result (cunn_SoftMaxForward)."""
+result (cunn_SoftMaxForward), and of a norm along its own (compute_stats, layer_norm_kernel); latency of a norm's further step, in
+those of the first of a walk (assumed)."""

@@ -14,7 +14,7 @@ from estimator.formats import read_workload
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.entries import distinct_values
 from estimator.listing import Listing, main_precision
-from estimator.reckoning import completed_byte_share, operator_work
+from estimator.reckoning import operator_work
 from estimator.workload import Operator, Workload
 from tests.estimator import artifact_lists as artifact
 
@@ -257,10 +257,10 @@ def test_every_rule_is_used_by_some_model(shared_data):
 
 
 def test_what_is_added_says_so_and_its_share_is_told(shared_data):
-    assert completed_byte_share(bert(shared_data, 1, 128)) < 0.02
-    assert 0.05 < completed_byte_share(bert(shared_data, 8, 512)) < 0.1
-    assert 0.5 < completed_byte_share(recorded(shared_data, "resnet101__pbf16_b64_freq900")) < 0.75
-    assert completed_byte_share(recorded(shared_data, "resnet101__pbf16_b64_freq900", completion=False)) == 0.0
+    assert artifact.completed_byte_share(bert(shared_data, 1, 128)) < 0.02
+    assert 0.05 < artifact.completed_byte_share(bert(shared_data, 8, 512)) < 0.1
+    assert 0.5 < artifact.completed_byte_share(recorded(shared_data, "resnet101__pbf16_b64_freq900")) < 0.75
+    assert artifact.completed_byte_share(recorded(shared_data, "resnet101__pbf16_b64_freq900", completion=False)) == 0.0
 
 
 def test_the_setting_is_recorded_and_wrong_ones_are_refused(shared_data):

@@ -7,7 +7,7 @@ import pytest
 
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
-from estimator.reckoning import completed_byte_share, work_by_family
+from estimator.reckoning import work_by_family
 from estimator.rewriting import with_attention, with_precision
 from estimator.workload import Operator, Workload, make_operator, merge_operators
 from tests.estimator import artifact_lists as artifact
@@ -204,7 +204,7 @@ def test_layout_conversions_go_with_16_bit_convolutions(shared_data):
     workload = recorded(shared_data, "resnet101__pbf16_b8_freq900")
     assert any(o.operator == "layout" for o in with_precision(workload, "fp16").operators)
     assert not any(o.operator == "layout" for o in with_precision(workload, "fp32").operators)
-    assert completed_byte_share(with_precision(workload, "fp32")) < completed_byte_share(workload)
+    assert artifact.completed_byte_share(with_precision(workload, "fp32")) < artifact.completed_byte_share(workload)
 
 
 def test_work_on_the_cuda_cores_by_choice_stays_there(tmp_path):

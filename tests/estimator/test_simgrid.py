@@ -29,8 +29,9 @@ FERMI = BlockModel(
     num_sms=14,
     blocks_per_sm=1,
     sm_clock_mhz=1150.0,
-    times_s=np.array([0.0, 0.0, 1.0]),
-    time_covariance=np.zeros((3, 3)),
+    times_s=np.array([1e-300, 1e-300, 1.0]),
+    overlap=4.0,
+    time_covariance=np.zeros((4, 4)),
     energies=np.array([(153.65 - 29.4) / 14, 0.0]),
     energy_covariance=np.zeros((2, 2)),
     static_w=29.4,
@@ -49,7 +50,7 @@ OTHER = replace(FERMI, kernel='a<b>&"c', blocks_per_sm=3, flop_per_block=math.na
 
 def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
     run = simulated_run(FERMI, 140)
-    assert len(run.amounts) == 10
+    assert len(run.amounts) == 11, "the launch, and ten rounds"
     assert run.latency_s == pytest.approx(10.0, rel=1e-12)
     assert run.energy_j == pytest.approx(1536.5, rel=1e-12)
     assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
@@ -81,7 +82,7 @@ def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted() -> N
 
 @given(
     blocks=st.integers(1, 10_000),
-    times=st.tuples(*[st.floats(0, 1)] * 2, st.floats(1e-6, 1)),
+    times=st.tuples(*[st.floats(1e-9, 1)] * 3),
     resident=st.integers(1, 16),
 )
 def test_work_takes_the_models_time(blocks: int, times: tuple[float, float, float], resident: int) -> None:

@@ -10,12 +10,12 @@ from estimator.coefficients import COLUMN, coefficient_rows, coefficient_vector,
 from estimator.gpu import GpuSpec
 from estimator.kernels.gemm import candidate_phases
 from estimator.kernels.registry import KnownTiles, lower, matrix_columns
-from estimator.phases import EVENTS, OVERLAPPED
+from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases
 from estimator.quantities import HZ_PER_MHZ
 from estimator.specifications import load_gpu
 from estimator.tiling import tile_candidates
-from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_seconds, workload_seconds
-from estimator.workload import make_operator
+from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_seconds, wave_share, workload_seconds
+from estimator.workload import Operator, make_operator
 from fitter.latency import prior_groups
 from tests.estimator.synthetic import transformer
 
@@ -121,6 +121,67 @@ def test_a_convolution_moves_its_image_not_its_im2col(a100: GpuSpec) -> None:
     image, weights = 8 * 64 * 56 * 56 * 2, 64 * 64 * 9 * 2
     assert_allclose(events[EVENTS.index("dram")], 2 * image + weights)
     assert_allclose(events[EVENTS.index("tensor")], 2 * 8 * 56 * 56 * 64 * 64 * 9)
+
+
+def convolution(channels: int, kernel: int, stride: int, precision: str = "bf16") -> Operator:
+    return make_operator(
+        "conv", "conv2d", precision, batch=8, channels=channels, height=64, width=64, filters=64, kernel_h=kernel, kernel_w=kernel,
+        stride=stride, padding=0, groups=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("channels", "stride", "padded"), [(3, 2, 4), (3, 1, 8), (4, 2, 4), (5, 2, 8), (16, 2, 16), (17, 1, 24)])
+def test_tensor_cores_work_through_the_channels_that_a_library_adds(a100: GpuSpec, channels: int, stride: int, padded: int) -> None:
+    columns = matrix_columns([convolution(channels, 7, stride)], a100)
+    assert columns.k[0] == channels * 49
+    assert columns.padded_k[0] == padded * 49
+    assert columns.weight_byte[0] == 64 * channels * 49 * 2
+
+
+def test_cuda_cores_pad_no_channels(a100: GpuSpec) -> None:
+    columns = matrix_columns([convolution(3, 7, 2, "fp32")], a100)
+    assert columns.padded_k[0] == columns.k[0] == 147
+
+
+def product_phases(gpu: GpuSpec, m: int, n: int, k: int, precision: str = "bf16", tile: float = 128.0, split: float = 1.0) -> Phases:
+    operator = make_operator("gemm", "linear", precision, batch=1, m=m, n=n, k=k)
+    coefficients, _ = coefficient_rows(prior_groups(), ["gemm"])
+    known = KnownTiles(tile_m=np.array([tile]), tile_n=np.array([tile]), split=np.array([split]))
+    return lower([operator], gpu, coefficients, known).phases
+
+
+def test_blocks_that_share_an_sm_hide_each_others_stores(a100: GpuSpec) -> None:
+    store = SERIAL.index("store")
+    alone = product_phases(a100, 128, 128, 64).serial[0, store]
+    beside = product_phases(a100, 128, 128 * 2 * 108, 64).serial[0, store]
+    crowded = product_phases(a100, 128, 128 * 4 * 108, 64).serial[0, store]
+    assert_allclose(beside, alone)
+    assert_allclose(crowded, 2 * alone)
+
+
+def test_the_pipeline_is_filled_as_often_as_waves_count(a100: GpuSpec) -> None:
+    phases = product_phases(a100, 128, 128, 1024)
+    shares = [wave_share(phases, coefficient_vector({"wave_exponent": eta})[None, :])[0] for eta in (0.0, 0.5, 1.0)]
+    assert_allclose(shares, [0.5, np.sqrt(0.5), 1.0])
+    times = [
+        float(kernel_seconds(phases, coefficient_vector({"prologue": 1.0, "epsilon_s": 0.0, "wave_exponent": eta})[None, :], 1e9)[0])
+        for eta in (0.0, 1.0)
+    ]
+    assert_allclose(times[0], times[1] / 2)
+
+
+def test_without_tensor_cores_a_small_tile_waits_for_its_loads(a100: GpuSpec) -> None:
+    loop = OVERLAPPED.index("loop")
+    small, large = (product_phases(a100, 32, 32, 4096, "fp32", tile=tile).overlapped[0, loop] for tile in (32.0, 128.0))
+    assert_allclose(small, 4096 / 8 * 300.0)
+    assert_allclose(large, 2 * 128 * 128 * 4096 / a100.cuda_flop_per_clock["fp32"])
+
+
+def test_starting_the_reduction_of_a_split_follows_the_clock(a100: GpuSpec) -> None:
+    values = coefficient_vector({"reduce_start": 1.0, "epsilon_s": 0.0})[None, :]
+    whole, split = (product_phases(a100, 128, 128, 4096, split=split) for split in (1.0, 4.0))
+    assert_allclose(kernel_seconds(whole, values, 1e9), 0.0)
+    assert_allclose(kernel_seconds(split, values, np.array([5e8])), 2 * kernel_seconds(split, values, np.array([1e9])))
 
 
 @pytest.mark.parametrize("queries", [1, 7, 64, 300, 4096])

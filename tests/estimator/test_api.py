@@ -1,0 +1,144 @@
+"""The Python interface: its names and signatures, pickles, threads, notebooks, and what it does without."""
+
+import inspect
+import pickle
+import pkgutil
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import estimator
+from estimator import Asked, Sizes, Variant, best, compare, estimate, explain, load_bundle, sweep, variants
+from examples.gpt2_prefill import gpt2_prefill
+
+SETTINGS = "sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency"
+
+SIGNATURES = {
+    "Asked": f"variant, bundle, {SETTINGS}",
+    "Best": "points, fits, index, goal, alike, clocks_mhz, usual_clock_mhz, gains, within_limits, front",
+    "Case": (
+        "workload, model_family, bundle, gpu, simulated, batch, sequence, tokens, precision, attention, power_limit_w, "
+        "fitted_clocks_mhz, warnings, notes"
+    ),
+    "Comparison": "left, right, ratios, differences",
+    "Estimate": (
+        "workload, bundle, gpu, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, "
+        "gpu_s, host_s, launch_bound_share, completed_share, warnings, notes, _kernels"
+    ),
+    "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
+    "Gain": "ratio, low, high",
+    "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin",
+    "KernelTable": "latency_s, latency_ln_std, power_w, power_ln_std, groups",
+    "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin",
+    "Sizes": "batch, sequence",
+    "Sweep": (
+        "cases, case, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, gpu_s, "
+        "launch_bound_share, above_limit"
+    ),
+    "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
+    "Variant": "workload, batch, sequence, tokens, precision, attention",
+    "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes",
+    "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
+    "bundle_names": "",
+    "compare": "left, right",
+    "cost_columns": "points, tariff, requests, tokens",
+    "estimate": f"workload, bundle, {SETTINGS}",
+    "explain": "asked",
+    "load_bundle": "name_or_path",
+    "load_gpu": "name_or_path",
+    "make_operator": "family, operator, precision, where, details",
+    "merge_operators": "sequence",
+    "override_gpu": "spec, settings",
+    "pareto_front": "points",
+    "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, temperature_c",
+    "read_workload": "path, completion, attention",
+    "sweep": f"workloads, bundle, {SETTINGS}",
+    "sweep_chunks": f"workloads, bundle, {SETTINGS}, most_numbers",
+    "variants": "workload, at, batch, sequence, precision, attention",
+    "with_attention": "workload, form, causal",
+    "with_precision": "workload, precision",
+    "with_sizes": "workload, at, to",
+    "write_workload": "workload, path",
+}
+"""Stable names with their parameters; a change here is a change for users and belongs in the change log."""
+
+FIELDS_PINNED_ELSEWHERE = {"Bundle", "GpuSpec"}  # their fields are those of files with schemas
+ERRORS = {"BundleError", "EstimatorError", "OperatingPointError", "SpecificationError", "WorkloadError"}
+
+
+def test_names_are_these_and_no_others() -> None:
+    assert set(estimator.__all__) == set(SIGNATURES) | FIELDS_PINNED_ELSEWHERE | ERRORS | {"__version__"}
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES))
+def test_parameters_keep_their_names_and_order(name: str) -> None:
+    value = getattr(estimator, name)
+    assert ", ".join(inspect.signature(value).parameters) == SIGNATURES[name]
+    assert value.__doc__
+
+
+def test_no_name_is_that_of_a_module() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(estimator.__path__)}
+    assert not modules & set(estimator.__all__)
+
+
+def test_a_name_that_is_not_there_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'beauty'"):
+        _ = estimator.beauty  # type: ignore[attr-defined]
+
+
+BUNDLE = load_bundle("a100-pcie-40gb-eager")
+ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8), bundle=BUNDLE, sm_clock_mhz=(900.0, 1020.0))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        BUNDLE,
+        gpt2_prefill(2, 64),
+        ASKED,
+        estimate(gpt2_prefill(8, 512), BUNDLE)[0],
+        sweep(ASKED.variant, BUNDLE),
+        best(ASKED),
+        compare(ASKED, ASKED),
+        explain(ASKED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_results_and_inputs_survive_a_pickle(value: object) -> None:
+    copy = pickle.loads(pickle.dumps(value))
+    assert type(copy) is type(value)
+    assert repr(copy) == repr(value)
+
+
+def test_a_notebook_shows_tables() -> None:
+    for value in (
+        estimate(gpt2_prefill(8, 512), BUNDLE)[0],
+        sweep(ASKED.variant, BUNDLE),
+        best(ASKED),
+        compare(ASKED, ASKED),
+        explain(ASKED),
+    ):
+        html = value._repr_html_()
+        assert html.startswith("<div")
+        assert "<table>" in html
+
+
+def test_threads_get_what_one_caller_gets() -> None:
+    chosen = variants(gpt2_prefill(4, 333), at=Sizes(batch=4, sequence=333), batch=range(2, 18))
+    alone = [sweep(one, BUNDLE, sm_clock_mhz=(600.0, 900.0)).energy_j for one in chosen]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda one: sweep(one, BUNDLE, sm_clock_mhz=(600.0, 900.0)).energy_j, chosen * 4))
+    for number, energy in enumerate(together):
+        np.testing.assert_array_equal(energy, alone[number % len(alone)])
+
+
+def test_the_code_of_the_page_runs(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository)
+    page = (repository / "docs" / "how-to" / "use-from-python.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "use-from-python.md", "exec"), names)
+    assert {"points", "answer", "one", "why"} <= names.keys()

@@ -1,0 +1,92 @@
+"""Explanations add up, and name what limits."""
+
+import numpy as np
+import pytest
+
+from estimator.bundle import load_bundle
+from estimator.bundle_content import Bundle
+from estimator.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
+from estimator.explanation import LIMIT_OF_PHASE, LIMITS, PARTS, by_family, explain
+from estimator.judging import Asked
+from estimator.specifications import load_gpu
+from estimator.variation import Variant
+from estimator.workload import Operator, Workload, make_operator
+from examples.gpt2_prefill import gpt2_prefill
+from tests.estimator.synthetic import known_bundle, transformer
+
+A100 = load_bundle("a100-pcie-40gb-eager")
+PLANTED = known_bundle(load_gpu("h100-sxm"))
+
+
+def explained(workload: Workload, bundle: Bundle = A100, **settings: float):  # type: ignore[no-untyped-def]
+    return explain(Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(900.0,), **settings))  # type: ignore[arg-type]
+
+
+def alone(operator: Operator, count: float = 1000.0) -> Workload:
+    return Workload(name="alone", operators=(operator,), counts=(count,))
+
+
+@pytest.mark.parametrize("bundle", [A100, PLANTED])
+@pytest.mark.parametrize("workload", [gpt2_prefill(8, 512), transformer(64, 256, 3)])
+def test_parts_of_time_and_energy_add_up(workload: Workload, bundle: Bundle) -> None:
+    answer = explained(workload, bundle)
+    result = answer.result
+    assert sum(answer.limits_s.values()) == pytest.approx(result.gpu_s)
+    assert sum(answer.limits_s.values()) + answer.waiting_s == pytest.approx(result.latency_s)
+    assert sum(answer.energy_parts_j.values()) == pytest.approx(result.energy_j)
+    assert sum(kernel.energy_j for kernel in answer.kernels) + answer.waiting_j == pytest.approx(result.energy_j)
+    assert sum(time_s for time_s, _ in by_family(answer.kernels).values()) == pytest.approx(result.gpu_s)
+    for kernel in answer.kernels:
+        assert sum(kernel.phases_s.values()) == pytest.approx(kernel.time_s)
+        assert sum(kernel.limits.values()) == pytest.approx(1.0)
+        assert kernel.fixed_s <= kernel.time_s
+        assert min(kernel.limits.values()) >= 0.0
+
+
+def test_every_phase_has_a_limit() -> None:
+    phases = set(COEFFICIENTS) - set(SHAPE_COEFFICIENTS) - {"math"} | {"epsilon"}
+    assert set(LIMIT_OF_PHASE) == phases
+    assert set(LIMIT_OF_PHASE.values()) <= set(LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("operator", "limit"),
+    [
+        (make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192), "tensor cores"),
+        (make_operator("gemm", "linear", "fp32", batch=1, m=8192, n=8192, k=8192, cuda_cores=True), "CUDA cores"),
+        (make_operator("gemm", "linear", "bf16", batch=1, m=1, n=8192, k=8192), "DRAM"),
+        (make_operator("elementwise", "add", "bf16", elements=2**28, reads=2**29), "L2"),
+        (make_operator("elementwise", "add", "bf16", elements=128, reads=256), "launch"),
+    ],
+)
+def test_what_limits_a_kernel_is_named(operator: Operator, limit: str) -> None:
+    kernel = explained(alone(operator)).kernels[0]
+    assert kernel.limit == limit
+
+
+def test_a_product_that_fills_a_sliver_of_its_tiles_wastes_them() -> None:
+    sliver = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8200, n=8, k=8192))).kernels[0]
+    square = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192))).kernels[0]
+    assert sliver.limits["tile quantisation"] > square.limits["tile quantisation"]
+
+
+def test_the_roofline_is_not_exceeded_by_large_products_and_nearly_reached() -> None:
+    kernel = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192))).kernels[0]
+    assert kernel.intensity == pytest.approx(8192 / 3)
+    assert 0.6 < kernel.roof_share < 1.05
+    stream = explained(alone(make_operator("elementwise", "add", "bf16", elements=2**20, reads=2**21))).kernels[0]
+    assert np.isnan(stream.roof_share)
+
+
+def test_the_power_limit_and_the_host_show_in_the_time() -> None:
+    free, held = (explain(Asked(variant=Variant(workload=gpt2_prefill(32, 512)), bundle=A100, power_cap_w=cap)) for cap in (500.0, 120.0))
+    assert free.capped_s == 0.0
+    assert held.capped_s == pytest.approx(held.result.latency_s - free.result.latency_s)
+    slow = explained(gpt2_prefill(1, 64), host_launch_s=1e-4)
+    assert slow.waiting_s > 0.5 * slow.result.latency_s
+    assert set(slow.energy_parts_j) == set(PARTS)
+
+
+def test_shapes_outside_the_fit_say_how_far() -> None:
+    kernel = explained(alone(make_operator("softmax", "softmax", "bf16", rows=2**20, dim=8192))).kernels[0]
+    assert (kernel.excess, kernel.excess_field) == (4.0, "dim")

@@ -1,0 +1,192 @@
+"""The commands sweep, best, compare and explain, from files to text and exit status."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from estimator.cli import main
+from estimator.formats import write_workload
+from estimator.workload import Workload
+from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
+
+BUNDLE = "a100-pcie-40gb-eager"
+
+
+def layers(batch: int = 8, length: int = 512) -> Workload:
+    """GPT-2's layers without the output layer, whose vocabulary is wider than anything the bundle was fitted on."""
+    whole = gpt2_prefill(batch, length)
+    kept = [(o, c) for o, c in zip(whole.operators, whole.counts, strict=True) if not (o.family == "gemm" and o["n"] == VOCABULARY)]
+    return replace(whole, operators=tuple(o for o, _ in kept), counts=tuple(c for _, c in kept))
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("workloads") / "gpt2_b8_s512.json"
+    write_workload(layers(), path)
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return status, printed.out, printed.err
+
+
+def test_a_sweep_is_a_row_for_every_combination(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("--bundle", BUNDLE, "--freqs", "600,900", "--at", "batch=8,sequence=512", "--batch", "4,8", "--precision", "bf16,fp32")
+    status, out, err = run(capsys, "sweep", workload, *words, "--csv", "--price", 0.3)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["batch"], row["precision"], row["asked_clock_mhz"]) for row in rows] == [
+        (b, p, c) for b in ("4", "8") for p in ("bf16", "fp32") for c in ("600.0", "900.0")
+    ]
+    assert float(rows[0]["cost_per_1000"]) == pytest.approx(0.3 * float(rows[0]["kwh_per_1000"]))
+    assert rows[0]["carbon_kg_per_1000"] == ""
+    assert status == 3
+    assert "matrix products in fp32" in err
+
+
+def test_json_holds_the_same_points_and_null_for_what_is_unknown(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    status, out, _ = run(capsys, "sweep", workload, "--bundle", BUNDLE, "--freqs", "600:900:150", "--json")
+    points = json.loads(out)
+    assert [point["sm_clock_mhz"] for point in points] == [600.0, 750.0, 900.0]
+    assert points[0]["cost_per_1000"] is None
+    assert status == 0
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet", "html", "svg", "txt"])
+def test_the_ending_of_the_output_names_its_form(capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"points.{ending}"
+    status, printed, _ = run(capsys, "sweep", workload, "--bundle", BUNDLE, "--freqs", "510:1410:100", "--out", out)
+    assert (status, printed) == (0, "")
+    start = {"csv": b"workload,", "json": b"[", "parquet": b"PAR1", "html": b"<!doctype html>", "svg": b"<svg xmlns=", "txt": b"workload"}
+    assert out.read_bytes().startswith(start[ending])
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.parametrize("command", ["sweep", "best", "explain"])
+def test_pages_and_pictures_stand_alone(capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path, command: str) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    for out in (page, picture):
+        assert run(capsys, command, workload, "--bundle", BUNDLE, *(["--freqs", "900"] if command == "explain" else []), "-o", out)[0] == 0
+    text = page.read_text(encoding="utf-8") + picture.read_text(encoding="utf-8")
+    assert not re.search(r"<script|<link|src=|url\(|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert "var(--" not in picture.read_text(encoding="utf-8")
+    assert "nan" not in re.sub(r"<title.*?</title>", "", text)
+
+
+def test_a_png_needs_its_extra_or_is_one(capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    out = tmp_path / "front.png"
+    assert run(capsys, "sweep", workload, "--bundle", BUNDLE, "--freqs", "510:1410:100", "--chart", "front", "-o", out)[0] == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_best_says_the_clock_and_the_range_that_cannot_be_told_from_it(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    status, out, _ = run(capsys, "best", workload, "--bundle", BUNDLE, "--json")
+    answer = json.loads(out)
+    low, high = answer["indistinguishable"]["low_clock_mhz"], answer["indistinguishable"]["high_clock_mhz"]
+    assert low <= answer["best"]["asked_clock_mhz"] <= high
+    assert answer["over_usual_clock"]["energy"]["high"] < 1.0
+    assert status == 0
+    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, "best", workload, "--bundle", BUNDLE)[1]
+
+
+def test_best_under_limits_keeps_them_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8, "--json")
+    answer = json.loads(run(capsys, *words)[1])
+    assert answer["best"]["latency_s"] < 0.0195
+    assert answer["best"]["power_w"] < 200
+    status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
+    assert (status, out) == (1, "")
+    assert "no point keeps 0.001 s (least: " in err
+
+
+def test_compare_states_ratios_with_intervals(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("compare", workload, "--bundle", BUNDLE, "--bundle", "a10-eager", "--freqs", "900")
+    status, out, _ = run(capsys, *words, "--json")
+    answer = json.loads(out)
+    ratio = answer["others"][0]["ratios"]["latency"]
+    assert ratio["low"] < ratio["ratio"] == pytest.approx(answer["others"][0]["latency_s"] / answer["reference"]["latency_s"])
+    assert status == 0
+    assert "ratio" in run(capsys, *words)[1]
+
+
+def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    status, out, _ = run(capsys, "explain", workload, "--bundle", BUNDLE, "--freqs", "900", "--json")
+    answer = json.loads(out)
+    assert sum(answer["limits_s"].values()) + answer["waiting_s"] == pytest.approx(answer["latency_s"])
+    assert sum(answer["energy_parts_j"].values()) == pytest.approx(answer["energy_j"])
+    assert status == 0
+    text = run(capsys, "explain", workload, "--bundle", BUNDLE, "--freqs", "900", "--kernels", "3")[1]
+    assert "time: what limits" in text
+    assert "more kernels" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason"),
+    [
+        (("sweep", "--bundle", BUNDLE), 2, "name workload files, or a --model"),
+        (("sweep", "W", "--model", "gpt2", "--bundle", BUNDLE), 2, "not both"),
+        (("sweep", "W"), 2, "Missing option '--bundle'"),
+        (("sweep", "W", "--bundle", "nowhere"), 1, "nowhere"),
+        (("sweep", "missing.json", "--bundle", BUNDLE), 1, "no such workload file"),
+        (("sweep", "W", "--bundle", BUNDLE, "--batch", "two"), 2, "--batch"),
+        (("sweep", "W", "--bundle", BUNDLE, "--batch", "1.5"), 2, "whole numbers"),
+        (("sweep", "W", "--bundle", BUNDLE, "--batch", "1:9:0"), 2, "is empty"),
+        (("sweep", "W", "--bundle", BUNDLE, "--batch", "2:9000:1", "--sequence", "2:9000:1"), 2, "combinations of batch"),
+        (("sweep", "W", "--bundle", BUNDLE, "--batch", "4"), 1, "--at batch=8,sequence=512"),
+        (("sweep", "W", "--bundle", BUNDLE, "--at", "batch=8,sequence=512", "--batch", "1"), 1, "cannot be rescaled to 1"),
+        (("sweep", "W", "--bundle", BUNDLE, "--at", "batch=8,sequence=500", "--batch", "4"), 1, "copy.gather"),
+        (("sweep", "W", "--bundle", BUNDLE, "--at", "size=8"), 2, "--at"),
+        (("sweep", "W", "--bundle", BUNDLE, "--precision", "fp3"), 1, "unknown precision 'fp3'"),
+        (("sweep", "W", "--bundle", BUNDLE, "--precision", "nvfp4"), 1, "no finite time"),
+        (("sweep", "W", "--bundle", BUNDLE, "--attention", "fancy"), 2, "eager, flash"),
+        (("sweep", "W", "--bundle", BUNDLE, "--gpu-spec", "h300"), 1, "h300"),
+        (("sweep", "W", "--bundle", BUNDLE, "--freqs", "99999"), 1, "can lock"),
+        (("sweep", "W", "--bundle", BUNDLE, "--overhead", "0.1"), 1, "overhead"),
+        (("sweep", "W", "--bundle", BUNDLE, "--price", "nan", "--tokens", "-1"), 1, "tokens"),
+        (("sweep", "W", "--bundle", BUNDLE, "--json", "--csv"), 2, "exclude each other"),
+        (("sweep", "W", "--bundle", BUNDLE, "--json", "-o", "x.csv"), 2, "contradict"),
+        (("sweep", "W", "--bundle", BUNDLE, "-o", "W"), 1, "is an input"),
+        (("sweep", "W", "--bundle", BUNDLE, "-o", "no/such/folder.csv"), 1, "cannot be written"),
+        (("best", "W", "--bundle", BUNDLE, "--power-limit", "-5"), 1, "power limit"),
+        (("best", "W", "--bundle", BUNDLE, "--confidence", "2"), 1, "confidence"),
+        (("best", "W", "--bundle", BUNDLE, "-o", "x.parquet"), 2, "one row"),
+        (("compare", "W", "--bundle", BUNDLE), 2, "1 things to compare"),
+        (("compare", "W", "--bundle", BUNDLE, "--freqs", "600,900", "-o", "x.html"), 2, "no form of this answer"),
+        (("explain", "W", "--bundle", BUNDLE, "--freqs", "600,900"), 2, "one workload"),
+        (("explain", "W", "--bundle", BUNDLE, "-o", "x.parquet"), 2, "no table"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], status: int, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "prefill.json"
+    write_workload(layers(), file)
+    found, out, err = run(capsys, *(str(file) if word == "W" else word for word in words), "--quiet")
+    assert (found, out) == (status, "")
+    assert reason in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["prefill.json"]
+
+
+def test_a_text_that_a_spreadsheet_would_run_is_kept_from_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    write_workload(replace(layers(), name="=1+1"), file)
+    out = run(capsys, "sweep", file, "--bundle", BUNDLE, "--freqs", "900", "--csv")[1]
+    assert next(csv.DictReader(io.StringIO(out)))["workload"] == " =1+1"
+
+
+def test_a_file_called_as_a_command_is_read_by_its_path(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_workload(layers(), tmp_path / "sweep")
+    assert run(capsys, "./sweep", "--bundle", BUNDLE, "--freq", "900")[0] == 0

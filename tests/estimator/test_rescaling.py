@@ -1,0 +1,126 @@
+"""A workload at other sizes: exact where its growth can be told, refused by name where it cannot."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.errors import WorkloadError
+from estimator.formats import read_workload
+from estimator.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.workload import UnknownOperator, Workload, make_operator
+from examples.gpt2_prefill import gpt2_prefill
+
+
+def contents(workload: Workload) -> dict[object, float]:
+    return dict(zip(workload.operators, workload.counts, strict=True))
+
+
+def rescaled_or_none(workload: Workload, at: Sizes, to: Sizes) -> Workload | None:
+    """The workload at other sizes, None where it is refused for operators whose growth cannot be told."""
+    try:
+        return with_sizes(workload, at, to)
+    except WorkloadError as error:
+        if "cannot be rescaled from" not in str(error):
+            raise
+        return None
+
+
+@pytest.mark.parametrize(("at", "to"), [((4, 333), (8, 500)), ((8, 512), (32, 1024)), ((3, 200), (2, 96)), ((12, 1000), (5, 77))])
+def test_a_rescaled_workload_is_the_one_written_down_for_those_sizes(at: tuple[int, int], to: tuple[int, int]) -> None:
+    sizes = [Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)]
+    assert contents(with_sizes(gpt2_prefill(*at), *sizes)) == contents(gpt2_prefill(*to))
+
+
+@given(batch=st.integers(2, 16), length=st.integers(2, 2048), to_batch=st.integers(2, 16), to_length=st.integers(2, 2048))
+def test_a_workload_is_rescaled_right_or_not_at_all(batch: int, length: int, to_batch: int, to_length: int) -> None:
+    sizes = Sizes(batch=batch, sequence=length), Sizes(batch=to_batch, sequence=to_length)
+    rescaled = rescaled_or_none(gpt2_prefill(batch, length), *sizes)
+    assert rescaled is None or contents(rescaled) == contents(gpt2_prefill(to_batch, to_length))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("gpt2model_gpt2_pbf16_b8_s512_modeprefill", "gpt2model_gpt2_pbf16_b32_s1024_modeprefill"),
+        ("gpt2model_gpt2_pbf16_b1_s128_modeprefill", "gpt2model_gpt2_pbf16_b1_s1024_modeprefill"),
+        ("optmodel_opt-1p3b_pbf16_b16_s128_modeprefill", "optmodel_opt-1p3b_pbf16_b4_s512_modeprefill"),
+        ("bertmodel_large_pbf16_b16_s512_modeprefill", "bertmodel_large_pbf16_b32_s128_modeprefill"),
+        ("bertmodel_large_pbf16_b16_s128_modeprefill", "bertmodel_large_pbf16_b32_s128_modeprefill"),
+        ("resnet101__pbf16_b8_freq900", "resnet101__pbf16_b64_freq900"),
+        ("mobilevitmodel_small_pbf16_b64_freq900", "mobilevitmodel_small_pbf16_b8_freq900"),
+    ],
+)
+def test_a_recorded_list_becomes_the_list_recorded_at_other_sizes_or_is_refused(source: str, target: str, shared_data: Path) -> None:
+    at, to = sizes_in_name(source), sizes_in_name(target)
+    assert at is not None
+    assert to is not None
+    files = [read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json") for name in (source, target)]
+    rescaled = rescaled_or_none(files[0], at, to)
+    assert (rescaled is None) == (source in REFUSED)
+    assert rescaled is None or contents(rescaled) == contents(files[1])
+
+
+REFUSED = {"bertmodel_large_pbf16_b16_s128_modeprefill", "optmodel_opt-1p3b_pbf16_b16_s128_modeprefill"}
+"""2,048 = 16 · 128 and 16,384 = 128²: a tensor of these sizes may be one thing or another."""
+
+
+def test_the_example_of_decoding_can_be_asked_for_other_batches_and_caches(repository: Path) -> None:
+    workload = read_workload(repository / "examples" / "llama-8b-decode.json")
+    grown = with_sizes(workload, Sizes(batch=16, sequence=2048), Sizes(batch=4, sequence=1000))
+    assert {operator["context"] for operator in grown.operators if operator.family == "attention"} == {1000}
+    assert {operator["m"] for operator in grown.operators if operator.family == "gemm"} == {4}
+    for before, after in zip(workload.operators, grown.operators, strict=True):
+        if before.family in ("elementwise", "copy", "norm"):
+            assert before.shape[0] == 4.0 * after.shape[0]
+
+
+def test_names_state_sizes() -> None:
+    assert sizes_in_name("gpt2model_gpt2_pbf16_b8_s512_modeprefill") == Sizes(batch=8, sequence=512)
+    assert sizes_in_name("gpt2-prefill-b1-s128-bf16-eager") == Sizes(batch=1, sequence=128)
+    assert sizes_in_name("resnet101__pbf16_b16_freq900") == Sizes(batch=16)
+    assert sizes_in_name("llama-8b-decode") is None
+
+
+def test_a_change_is_noted_and_undone_by_its_inverse() -> None:
+    workload = gpt2_prefill(4, 333)
+    there = with_sizes(workload, Sizes(batch=4, sequence=333), Sizes(batch=8, sequence=500))
+    assert there.notes[-1] == "rescaled from batch 4, sequence 333 to batch 8, sequence 500"
+    assert contents(with_sizes(there, Sizes(batch=8, sequence=500), Sizes(batch=4, sequence=333))) == contents(workload)
+
+
+def test_fused_decoding_grows_with_batch_and_cache() -> None:
+    attention = make_operator(
+        "attention", "decode", "bf16", batch=16, queries=1, context=2048, heads=32, kv_heads=8, head_dim=128, window=0, causal=1
+    )
+    layer = make_operator("gemm", "linear", "bf16", batch=1, m=16, n=4096, k=4096)
+    workload = Workload(name="step", operators=(attention, layer), counts=(32.0, 32.0))
+    grown = with_sizes(workload, Sizes(batch=16, sequence=2048), Sizes(batch=1, sequence=512))
+    assert [operator.shape for operator in grown.operators] == [(1, 1, 512, 32, 8, 128, 0, 1), (1, 1, 4096, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("at", "to", "reason"),
+    [
+        (Sizes(batch=8, sequence=333), Sizes(batch=0, sequence=333), "batch = 0 must be a whole number"),
+        (Sizes(batch=8, sequence=333), Sizes(batch=8, sequence=10**9), "sequence = 1000000000 must be"),
+        (Sizes(batch=8, sequence=333), Sizes(batch=8), "where the workload's own is known"),
+        (Sizes(batch=8, sequence=333), Sizes(batch=1, sequence=333), "cannot be rescaled to 1"),
+        (
+            Sizes(batch=7, sequence=333),
+            Sizes(batch=9, sequence=333),
+            "copy.gather bf16 2045952x2045952 \\(2.04595e\\+06 elements fit no tensor",
+        ),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_in_words(at: Sizes, to: Sizes, reason: str) -> None:
+    with pytest.raises(WorkloadError, match=reason):
+        with_sizes(gpt2_prefill(8, 333), at, to)
+
+
+def test_what_no_family_describes_is_not_rescaled() -> None:
+    workload = replace(gpt2_prefill(8, 333), unknown=(UnknownOperator(name="fft", count=1),))
+    with pytest.raises(WorkloadError, match="fft is of no known kind"):
+        with_sizes(workload, Sizes(batch=8, sequence=333), Sizes(batch=4, sequence=333))

@@ -1,0 +1,102 @@
+"""Many points at once are the same points."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.bundle import load_bundle
+from estimator.errors import OperatingPointError
+from estimator.points import LABELS, VALUES, Sweep, joined_sweeps
+from estimator.prediction import estimate
+from estimator.questions import pareto_front
+from estimator.specifications import load_gpu
+from estimator.sweeping import sweep, sweep_chunks
+from estimator.variation import Variant, variants
+from examples.gpt2_prefill import gpt2_prefill
+from tests.estimator.synthetic import known_bundle, transformer
+
+BUNDLE = load_bundle("a100-pcie-40gb-eager")
+WORKLOADS = [transformer(512, 768, 4), gpt2_prefill(8, 512), transformer(16, 256, 2, name="small", family="gpt2")]
+CLOCKS = (510.0, 1005.0, 1410.0)
+
+
+@pytest.mark.parametrize("cap_w", [None, 150.0, 45.0])
+@pytest.mark.parametrize("gpu", [None, "h100-sxm"])
+def test_a_sweep_holds_the_estimates_of_its_points(cap_w: float | None, gpu: str | None) -> None:
+    spec = None if gpu is None else load_gpu(gpu)
+    points = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=CLOCKS, gpu=spec, power_cap_w=cap_w, host_launch_s=2e-5)
+    single = [one for w in WORKLOADS for one in estimate(w, BUNDLE, sm_clock_mhz=CLOCKS, gpu=spec, power_cap_w=cap_w, host_launch_s=2e-5)]
+    assert len(points) == len(single) == 9
+    for name in VALUES:
+        np.testing.assert_allclose(getattr(points, name), [getattr(one, name) for one in single], rtol=1e-9, err_msg=name)
+    named = {(workload, line) for workload, line in points.warnings}
+    assert named == {(one.workload, line) for one in single for line in one.warnings}
+
+
+@pytest.mark.parametrize("concavity", [1.0, 0.7])
+def test_power_that_is_no_sum_of_events_is_swept_too(concavity: float) -> None:
+    bundle = known_bundle(load_gpu("a100-pcie-40gb"))
+    assert bundle.power is not None
+    bundle = replace(bundle, power=replace(bundle.power, concavity=concavity))
+    points = sweep(WORKLOADS, bundle, sm_clock_mhz=CLOCKS, power_cap_w=120.0)
+    single = [one.power_w for w in WORKLOADS for one in estimate(w, bundle, sm_clock_mhz=CLOCKS, power_cap_w=120.0)]
+    np.testing.assert_allclose(points.power_w, single, rtol=1e-9)
+
+
+def test_pieces_are_the_whole_in_its_order() -> None:
+    whole = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=150.0)
+    pieces = list(sweep_chunks(WORKLOADS, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=150.0, most_numbers=60))
+    assert len(pieces) == 3
+    assert joined_sweeps(pieces).label("workload") == whole.label("workload")
+    for name in VALUES:
+        np.testing.assert_allclose(getattr(joined_sweeps(pieces), name), getattr(whole, name), rtol=1e-12)
+
+
+def test_bundles_and_gpus_nest_around_workloads_and_clocks() -> None:
+    points = sweep(
+        WORKLOADS[:2], [BUNDLE, load_bundle("a10-eager")], gpu=[load_gpu("h100-sxm"), load_gpu("l40s")], sm_clock_mhz=(900.0, 1200.0)
+    )
+    assert points.label("gpu") == (["h100-sxm"] * 4 + ["l40s"] * 4) * 2
+    assert [name.split()[0] for name in points.label("bundle")] == ["a100-pcie-40gb-eager"] * 8 + ["a10-eager"] * 8
+    assert points.asked_clock_mhz.tolist() == [900.0, 1200.0] * 8
+
+
+def test_variants_are_labelled_and_selected_points_keep_their_case() -> None:
+    chosen = variants(gpt2_prefill(4, 333), batch=(4, 8), precision=("bf16", "fp32"))
+    assert [(v.batch, v.precision, v.tokens) for v in chosen] == [
+        (4, "bf16", 1332),
+        (4, "fp32", 1332),
+        (8, "bf16", 2664),
+        (8, "fp32", 2664),
+    ]
+    points = sweep(chosen, BUNDLE, sm_clock_mhz=CLOCKS)
+    assert points.select(points.sm_clock_mhz == 510.0).label("batch") == [4, 4, 8, 8]
+    assert {name: len(points.label(name)) for name in LABELS} == dict.fromkeys(LABELS, 12)
+
+
+def test_nothing_to_sweep_is_said() -> None:
+    with pytest.raises(OperatingPointError, match="nothing to sweep"):
+        sweep([], BUNDLE)
+    with pytest.raises(OperatingPointError, match="outside what a100-pcie-40gb can lock"):
+        sweep(WORKLOADS, BUNDLE, sm_clock_mhz=np.array([900.0, 5000.0]))
+
+
+def artificial(latency: list[float], energy: list[float]) -> Sweep:
+    """Points of given latencies and energies."""
+    one = sweep(Variant(workload=WORKLOADS[2]), BUNDLE, sm_clock_mhz=900.0).select(np.zeros(len(latency), dtype=np.int64))
+    arrays = {name: getattr(one, name) for name in Sweep.__slots__}
+    return Sweep(**{**arrays, "latency_s": np.array(latency), "energy_j": np.array(energy)})
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30))
+def test_nothing_beats_a_point_of_the_front_and_something_beats_every_other(pairs: list[tuple[int, int]]) -> None:
+    latency, energy = ([float(pair[i]) for pair in pairs] for i in (0, 1))
+    front = set(pareto_front(artificial(latency, energy)).tolist())
+    for i, (t, e) in enumerate(pairs):
+        beaten = any((u <= t and f < e) or (u < t and f <= e) for u, f in pairs)
+        twin = any(pairs[j] == (t, e) for j in front)
+        assert (i in front) <= (not beaten)
+        assert beaten or twin
