@@ -1,10 +1,10 @@
 """Errors of kernel latency on published tables: fit some rows, predict the others.
 
-    python benchmarks/kernel_tables.py [--data ../shared/data] [--json]
+    python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--json]
 
 Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
 the weight shapes (n, k) or of the head counts, "larger" is another collection of larger shapes.  Errors in percent,
-mean / median / 95th percentile.
+mean / median / 95th percentile; [target] of the mean with the residual tier.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from estimator.gpu import GpuSpec
 from estimator.kernel_times import kernel_times
 from estimator.kernels.registry import KnownTiles
 from estimator.quantities import Array, BoolArray
@@ -29,6 +28,20 @@ from estimator.workload import Operator
 from fitter.kernel_groups import TileSource, fit_kernel_groups
 from fitter.rows import KernelRows
 from fitter.selection import read_selection
+
+TARGETS = {
+    "GEMM a100-sxm-80gb bf16": {"random": 5.5, "unseen": 5.5, "largest": 8.0},
+    "GEMM h100-sxm bf16": {"random": 4.5, "unseen": 4.5, "largest": 4.7},
+    "GEMM h200-sxm bf16": {"random": 4.7, "unseen": 4.7, "largest": 5.0},
+    "GEMM h200-sxm fp8": {"random": 2.8, "unseen": 2.8, "largest": 4.0},
+    "prefill a100-sxm-80gb": {"unseen": 6.0},
+    "prefill h100-sxm": {"unseen": 4.7},
+    "prefill h200-sxm": {"unseen": 3.7},
+    "decode a100-sxm-80gb": {"unseen": 5.0},
+    "decode h100-sxm": {"unseen": 7.0},
+    "decode h200-sxm": {"unseen": 5.6},
+}
+"""Mean error to reach with the residual tier, by cell and split [%]."""
 
 LEFT_OUT = 0.2
 LARGEST = 0.1
@@ -178,9 +191,11 @@ def errors(predicted: Array, measured: Array) -> tuple[float, float, float]:
     return float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.95))
 
 
-def scores(folder: Path, gpus: Callable[[GpuSpec], bool] = lambda gpu: True) -> Iterator[Score]:
-    """Every cell and split."""
+def scores(folder: Path, only: str = "") -> Iterator[Score]:
+    """Every cell whose name contains `only`, and every split."""
     for cell in gemm_cells() + attention_cells() + fp32_cells():
+        if only not in cell.name:
+            continue
         rows = cell_rows(cell, folder)
         for split, chosen in SPLITS.items():
             if split == "unseen" and cell.file.startswith("neusight"):
@@ -194,22 +209,25 @@ def scores(folder: Path, gpus: Callable[[GpuSpec], bool] = lambda gpu: True) -> 
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data")
+@click.option("--only", default="", metavar="TEXT", help="Only cells whose name contains this.")
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, as_json: bool) -> None:
+def main(data: Path, only: str, as_json: bool) -> None:
     """Print the errors of every cell and split."""
     if not (data / "neusight").is_dir():
         click.echo(f"skipped: the published tables are not at {data}; --data names another folder", err=True)
         return
     found = []
     if not as_json:
-        head = f"{'cell':34s} {'split':8s} {'rows':>5s}  {'equations':>15s}  {'+ residual tier':>15s}"
+        head = f"{'cell':34s} {'split':8s} {'rows':>5s}  {'equations':>15s}  {'+ residual tier':>15s} {'target':>7s}"
         click.echo(f"{head}  {'in 90 %':>7s} {'width':>6s} {'fit s':>6s}")
-    for score in scores(data):
+    for score in scores(data, only):
         found.append(score)
         if not as_json:
             plain, full = ("/".join(f"{value:.1f}" for value in triple) for triple in (score.equations, score.refined))
+            target = TARGETS.get(score.cell, {}).get(score.split)
+            limit = "" if target is None else f"[{target:g}]"
             click.echo(
-                f"{score.cell:34s} {score.split:8s} {score.rows:5d}  {plain:>15s}  {full:>15s}  "
+                f"{score.cell:34s} {score.split:8s} {score.rows:5d}  {plain:>15s}  {full:>15s} {limit:>7s}  "
                 f"{score.coverage:7.2f} {score.width:5.1f}% {score.seconds:6.1f}"
             )
     if as_json:

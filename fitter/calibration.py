@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundle_content import Bundle, PowerCoefficients
 from estimator.coefficients import group_key
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
 from estimator.spread import ENOUGH_FAMILIES
+from fitter.block_section import block_section
+from fitter.collinearity import collinearity_notes
 from fitter.diagnostics import fit_warnings
 from fitter.drafts import Draft, draft_from_rows
 from fitter.errors import CalibrationError
@@ -31,11 +33,12 @@ from fitter.export import (
     provenance_of,
     sensor_of,
 )
-from fitter.instructions_section import instruction_section, prior_bundle
+from fitter.instructions_section import instruction_notes, instruction_section, prior_bundle
 from fitter.residual_tier import FEWEST_POINTS
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section, with_gain_std
+from fitter.transfer import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validation import (
     NORMAL_90,
     ErrorRow,
@@ -46,6 +49,7 @@ from fitter.validation import (
     predict_kernel_rows,
     predict_workload_rows,
     served_groups,
+    summary_row,
 )
 
 GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
@@ -71,6 +75,10 @@ class Calibration:
     held_out: Mapping[str, Prediction]
     warnings: tuple[str, ...]
 
+    def summary(self) -> dict[str, ErrorRow]:
+        """Errors of all kernels and of all workloads that were left out of the fit."""
+        return {kind: summary_row(prediction.known(), kind) for kind, prediction in self.held_out.items()}
+
 
 def calibrate(
     selection: Selection,
@@ -80,24 +88,32 @@ def calibrate(
     version: str = "0.1.0",
     seed: int = 0,
     holdout: float = 0.2,
+    prior: Bundle | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Fit all rows of a selection, which must be of one GPU.
 
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
+    prior: a bundle of another GPU, or an older one of this, from which the fit starts.
     Raises CalibrationError where there is nothing to fit.
     """
-    only_instructions = selection.kernels is None and selection.workloads is None
-    if only_instructions and selection.instructions is None:
+    only_sections = selection.kernels is None and selection.workloads is None
+    if only_sections and selection.instructions is None and selection.blocks is None:
         raise CalibrationError("no rows to fit")
     energies, remarks = instruction_section(selection, gpu)
+    blocks, unfit = block_section(selection, gpu)
+    selection = replace(selection, notes=(*selection.notes, *instruction_notes(selection, gpu)))
     board = board_knowledge(selection, gpu)
+    source = None if prior is None else transfer_source(prior, gpu)
+    if source is not None and selection.kernels is not None:
+        progress("weighing the prior bundle")
+        source = with_strengths(source, selection.kernels, gpu, seed)
     progress("fitting all rows")
-    if only_instructions:
+    if only_sections:
         found = Draft(bundle=prior_bundle(gpu), kernel_fit=None)
     else:
-        found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed)
-    held_out = _held_out(selection, gpu, board.tables, found, seed, holdout, progress)
+        found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed, source=source)
+    held_out = _held_out(selection, gpu, board.tables, found, seed, holdout, progress, source)
     draft = found.bundle
     selection = with_rejected(selection, found.rejected)
     progress("stating uncertainty")
@@ -116,14 +132,16 @@ def calibrate(
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, gpu),
         instruction_energies=energies,
-        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed),
+        block_models=blocks,
+        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed, None if source is None else source.power),
     )
     held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
     errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
-    warnings = (*fit_warnings(errors), *remarks)
+    warnings = (*fit_warnings(errors), *remarks, *unfit)
     documents = tuple(row.document() for row in errors)
+    notes = (*transfer_notes(source, draft), *_prior_notes(bundle, source), *collinearity_notes(bundle))
     return Calibration(
-        bundle=replace(bundle, errors=documents, notes=(*_prior_notes(bundle), *selection.notes, *warnings)),
+        bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *warnings)),
         selection=selection,
         errors=errors,
         held_out=held_out,
@@ -132,7 +150,14 @@ def calibrate(
 
 
 def _held_out(
-    selection: Selection, gpu: GpuSpec, tables: BoardTables, whole: Draft, seed: int, holdout: float, progress: Callable[[str], None]
+    selection: Selection,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    whole: Draft,
+    seed: int,
+    holdout: float,
+    progress: Callable[[str], None],
+    source: TransferSource | None,
 ) -> dict[str, Prediction]:
     """Every row predicted by a fit without its fold, by kind of row; nothing where too few kernels or workloads can be left out."""
     kernels, workloads = selection.kernels, selection.workloads
@@ -146,7 +171,8 @@ def _held_out(
         kernel_fold = kernel_folds[number] if number < len(kernel_folds) else None
         workload_fold = workload_folds[number] if number < len(workload_folds) else None
         known = whole.kernel_fit if kernel_fold is None else None
-        fitted = draft_from_rows(_without(kernels, kernel_fold), _without(workloads, workload_fold), gpu, tables, seed, known)
+        rest = (_without(kernels, kernel_fold), _without(workloads, workload_fold))
+        fitted = draft_from_rows(*rest, gpu, tables, seed, known, source)
         if kernels is not None and kernel_fold is not None:
             found.setdefault("kernels", []).append((kernel_fold, predict_kernel_rows(fitted.bundle, kernels.select(kernel_fold))))
         if workloads is not None and workload_fold is not None:
@@ -160,7 +186,13 @@ def _without(rows: Any, fold: BoolArray | None) -> Any:
 
 
 def _uncertainty(
-    selection: Selection, gpu: GpuSpec, tables: BoardTables, held_out: Mapping[str, Prediction], draft: Draft, seed: int
+    selection: Selection,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    held_out: Mapping[str, Prediction],
+    draft: Draft,
+    seed: int,
+    lent_power: PowerCoefficients | None,
 ) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section: of kernel groups and of whole workloads, from rows left out of fits."""
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
@@ -181,6 +213,8 @@ def _uncertainty(
         ):
             known = stated[quantity].get("groups", {})
             stated[quantity]["groups"] = known | _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity])
+    if draft.bundle.power is not None and draft.bundle.power is lent_power:
+        stated["power"]["groups"] = dict.fromkeys(draft.bundle.groups, LENT_POWER_STD)
     return stated
 
 
@@ -229,7 +263,8 @@ def _with_stated(kind: str, prediction: Prediction, bundle: Bundle, selection: S
     return replace(prediction, latency_ln_std=np.where(np.isfinite(of_fold), of_fold, own.latency_ln_std), power_ln_std=own.power_ln_std)
 
 
-def _prior_notes(bundle: Bundle) -> tuple[str, ...]:
-    """Groups of kernels that nothing was measured for."""
-    missing = [key for key, group in bundle.groups.items() if group.rows == 0]
+def _prior_notes(bundle: Bundle, source: TransferSource | None) -> tuple[str, ...]:
+    """Groups of kernels that nothing was measured for, on this GPU or another."""
+    lent = {} if source is None else source.values
+    missing = [key for key, group in bundle.groups.items() if group.rows == 0 and key not in lent]
     return (f"from priors, not from data: {', '.join(missing)}",) if missing else ()

@@ -7,9 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle_content import Bundle
+from fitter.block_section import block_errors
 from fitter.display import selection_document
 from fitter.instructions_check import instruction_errors
 from fitter.rows import Selection
+from fitter.tiers import TierCount, TierErrors, kernel_tiers, tier_counts, tier_errors
 from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
 
 LEAST_COVERAGE: Final = 0.7
@@ -20,13 +22,16 @@ LEAST_COVERAGE: Final = 0.7
 class Check:
     """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings.
 
-    `summary` holds the errors of all kernels and of all workloads together.
+    `summary` holds the errors of all kernels and of all workloads together, `tiers` those of kernels by where their
+    forecast comes from, `tiers_by_kind` how many kernels of each kind have theirs from each.
     """
 
     rows: tuple[ErrorRow, ...]
     summary: Mapping[str, ErrorRow]
     families: tuple[ErrorRow, ...]
     raw: tuple[ErrorRow, ...]
+    tiers: tuple[TierErrors, ...]
+    tiers_by_kind: tuple[TierCount, ...]
     warnings: tuple[str, ...]
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, Any]:
@@ -36,6 +41,8 @@ class Check:
             **selection_document(selection),
             "errors": [row.document() for row in self.rows],
             "summary": {kind: row.document() for kind, row in self.summary.items()},
+            "tiers": [tier.document() for tier in self.tiers],
+            "tiers_by_kind": [count.document() for count in self.tiers_by_kind],
             "workload_families": [row.document() for row in self.families],
             "workload_raw_errors": [row.document() for row in self.raw],
             "warnings": list(self.warnings),
@@ -48,6 +55,8 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     families: list[ErrorRow] = []
     raw: list[ErrorRow] = []
     summary: dict[str, ErrorRow] = {}
+    tiers: tuple[TierErrors, ...] = ()
+    by_kind: tuple[TierCount, ...] = ()
     warnings = [
         f"forecast: rows of {name} are predicted from its specification, the bundle was fitted on {bundle.gpu.name}"
         for name in selection.gpus
@@ -55,6 +64,9 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     ]
     if selection.kernels is not None:
         kernels = predict_kernel_rows(bundle, selection.kernels)
+        by_tier = kernel_tiers(bundle, selection.kernels)
+        tiers = tier_errors(kernels, by_tier)
+        by_kind = tier_counts(kernels, by_tier)
         rows += error_rows(kernels)
         summary["kernels"] = summary_row(kernels.known(), "kernels")
         unserved = int(np.isnan(kernels.predicted_s).sum())
@@ -70,10 +82,22 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         compared, remarks = instruction_errors(bundle, selection.instructions)
         rows += compared
         warnings += remarks
+    if selection.blocks is not None:
+        compared, remarks = block_errors(bundle, selection.blocks)
+        rows += compared
+        warnings += remarks
     for kind, row in summary.items():
         if row.coverage < LEAST_COVERAGE:
             warnings.append(f"the stated 90 % intervals hold {row.coverage:.0%} of the {kind}: the bundle does not describe these data")
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
-    return Check(rows=tuple(rows), summary=summary, families=tuple(families), raw=tuple(raw), warnings=tuple(warnings))
+    return Check(
+        rows=tuple(rows),
+        summary=summary,
+        families=tuple(families),
+        raw=tuple(raw),
+        tiers=tiers,
+        tiers_by_kind=by_kind,
+        warnings=tuple(warnings),
+    )

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +14,13 @@ from estimator import __version__
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
 from estimator.errors import EstimatorError
 from fitter.errors import FitterError
+from fitter.probe_command import probes_command
+from fitter.requirements import judge, missed_line, require_option
 
 if TYPE_CHECKING:
     from estimator.bundle_content import Bundle
     from fitter.calibration import Calibration
+    from fitter.requirements import Verdict
     from fitter.rows import Selection
     from fitter.validation import ErrorRow
 
@@ -26,6 +30,8 @@ FIRST_VERSION: Final = "0.1.0"
 
 EXTRA: Final = "wattprint[fit]"
 EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
+CLUSTER_EXTRA: Final = "wattprint[cluster]"
+CLUSTER_PACKAGES: Final = frozenset({"dask", "distributed"})
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,8 +61,9 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="More commands: fit check, fit show, fit diff, fit release. "
-    "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected or a warning holds, 130 interrupted.",
+    epilog="More commands: fit check, fit show, fit diff, fit release, fit probes. "
+    "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected, a warning holds or --require is missed, "
+    "130 interrupted.",
 )
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
 @click.option("-o", "--out", type=OutputFile(), default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
@@ -72,6 +79,14 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
 @click.option("--gpu", metavar="NAME", help="The GPU to fit where data sets hold several, or do not name theirs.")
 @click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
+@click.option(
+    "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
+)
+@click.option("--probes", type=click.IntRange(1), metavar="N", help="Fit only the N most telling kernels; errors are those of all others.")
+@require_option
+@click.option("--stream", is_flag=True, help="Read in pieces, in bounded memory; large data sets are read so anyway.")
+@click.option("--scheduler", metavar="ADDRESS", help="Read in pieces on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
+@click.option("--one-pass", is_flag=True, help="Design tables: read all rows once; no outliers and launch floors told apart.")
 @output_options
 @click.version_option(__version__, prog_name="fit")
 def fit_command(**options: Any) -> int:
@@ -80,39 +95,46 @@ def fit_command(**options: Any) -> int:
     A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
     Parquet); several kinds together are one fit.
     """
-    from estimator.bundle import save_bundle
+    from estimator.bundle import load_bundle, save_bundle
     from estimator.specifications import load_gpu
     from fitter.calibration import calibrate
+    from fitter.probe_selection import calibrate_probes
+    from fitter.scale.streamed import is_design_data, is_streamed, read_streamed
     from fitter.selection import read_selection, require_one_gpu
 
     outputs = [path for path in (options["out"], options["report"]) if path is not None]
     _check_outputs(outputs, options["datasets"])
-    selection = read_selection(options["datasets"], options["gpu"])
-    gpu_name = require_one_gpu(selection)
     progress = _progress(options["quiet"])
-    calibration = calibrate(
-        selection,
-        load_gpu(gpu_name),
-        name=options["name"] or "",
-        version=FIRST_VERSION,
-        seed=options["seed"],
-        holdout=options["holdout"],
-        progress=progress,
-    )
+    if is_design_data(options["datasets"]):
+        for name in ("prior", "probes", "require"):
+            if options[name]:
+                raise click.UsageError(f"--{name} needs measured kernels or workloads; a design table holds neither")
+        return _fit_design(options, progress)
+    if is_streamed(options["datasets"], options):
+        selection = read_streamed(options["datasets"], options, progress)
+    else:
+        selection = read_selection(options["datasets"], options["gpu"])
+    gpu = load_gpu(require_one_gpu(selection))
+    prior = None if options["prior"] is None else load_bundle(options["prior"])
+    how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
+    how = partial(how, seed=options["seed"], holdout=options["holdout"])
+    calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
     progress("")
     selection = calibration.selection
     bundle = save_bundle(calibration.bundle, options["out"])
     if options["report"] is not None:
         _write_report(options["report"], bundle, selection, calibration)
     told = _fit_document if options["as_json"] else _fit_lines
-    _say(told(bundle, selection, calibration, options))
-    return _finish(selection, calibration.warnings, options)
+    verdicts = judge(options["require"], calibration.summary())
+    _say(told(bundle, selection, calibration, options, verdicts))
+    return _finish(selection, calibration.warnings, options, verdicts)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
 @click.option("--gpu", metavar="NAME", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
+@require_option
 @output_options
 def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
     """Errors of BUNDLE on data that it has not seen.
@@ -123,13 +145,17 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     from fitter.check import check_bundle
     from fitter.display import error_table, selection_lines
     from fitter.selection import read_selection
+    from fitter.tiers import tier_lines
 
     bundle = load_bundle(bundle_name)
     selection = read_selection(datasets, gpu)
     found = check_bundle(bundle, selection)
-    table = error_table([*found.rows, *found.summary.values()])
-    _say(found.document(bundle, selection) if options["as_json"] else [*selection_lines(selection), "", *table])
-    return _finish(selection, found.warnings, options)
+    verdicts = judge(options["require"], found.summary)
+    if options["as_json"]:
+        _say({**found.document(bundle, selection), "requirements": [verdict.document() for verdict in verdicts]})
+    else:
+        _say([*selection_lines(selection), "", *error_table([*found.rows, *found.summary.values()]), *tier_lines(found.tiers)])
+    return _finish(selection, found.warnings, options, verdicts)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -194,6 +220,7 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
     "show": show_command,
     "diff": diff_command,
     "release": release_command,
+    "probes": probes_command,
 }
 """Words that, as the first argument, choose a command of their own; anything else is a data set."""
 
@@ -208,9 +235,11 @@ def run(given: list[str]) -> int:
             return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
         return run_command(fit_command, given, "fit", expected)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA_PACKAGES:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_PACKAGES | CLUSTER_PACKAGES:
             raise
-        click.echo(f"fit: the package {error.name!r} is missing; install {EXTRA}", err=True)
+        extra = CLUSTER_EXTRA if package in CLUSTER_PACKAGES else EXTRA
+        click.echo(f"fit: the package {error.name!r} is missing; install {extra}", err=True)
         return 1
 
 
@@ -226,6 +255,18 @@ def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
             raise FitterError(f"{path}: is a data set of this fit; name another output")
     if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
         raise FitterError(f"{outputs[0]}: bundle and report need different files")
+
+
+def _fit_design(options: Mapping[str, Any], progress: Callable[[str], None]) -> int:
+    """Fit a design table, which has no rows to show or to keep."""
+    from fitter.scale.streamed import fit_design_data
+
+    done = fit_design_data(options, FIRST_VERSION, progress)
+    progress("")
+    _say(done.document if options["as_json"] else done.lines)
+    for line in () if options["quiet"] else done.warnings:
+        click.echo(f"warning: {line}", err=True)
+    return DONE_WITH_WARNINGS if done.warnings else DONE
 
 
 def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration") -> None:
@@ -250,15 +291,16 @@ def _progress(quiet: bool) -> Callable[[str], None]:
     return say
 
 
-def _fit_lines(bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any]) -> list[str]:
+def _fit_lines(
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+) -> list[str]:
     from fitter.display import error_table, selection_lines
-    from fitter.validation import summary_row
 
     errors: Sequence[ErrorRow] = calibration.errors
     lines = [*selection_lines(selection), ""]
     if errors:
-        summary = [summary_row(prediction.known(), kind) for kind, prediction in calibration.held_out.items()]
-        lines += [f"errors on rows left out of the fit ({options['holdout']:.0%} at a time):", *error_table([*errors, *summary]), ""]
+        left_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
+        lines += [f"errors on rows left out of the fit ({left_out}):", *error_table([*errors, *calibration.summary().values()]), ""]
     lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
     lines.append(f"  {bundle.digest}")
     if options["report"] is not None:
@@ -267,9 +309,10 @@ def _fit_lines(bundle: "Bundle", selection: "Selection", calibration: "Calibrati
     return lines
 
 
-def _fit_document(bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any]) -> dict[str, Any]:
+def _fit_document(
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+) -> dict[str, Any]:
     from fitter.display import selection_document
-    from fitter.validation import summary_row
 
     return {
         "bundle": str(options["out"]),
@@ -279,7 +322,8 @@ def _fit_document(bundle: "Bundle", selection: "Selection", calibration: "Calibr
         "gpu": bundle.gpu.name,
         **selection_document(selection),
         "errors": [row.document() for row in calibration.errors],
-        "summary": {kind: summary_row(prediction.known(), kind).document() for kind, prediction in calibration.held_out.items()},
+        "summary": {kind: row.document() for kind, row in calibration.summary().items()},
+        "requirements": [verdict.document() for verdict in verdicts],
         "warnings": list(calibration.warnings),
     }
 
@@ -289,8 +333,8 @@ def _say(result: "Mapping[str, Any] | Sequence[str]") -> None:
     click.echo(text)
 
 
-def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any]) -> int:
-    """Warnings and, with -v, rejected rows on stderr; the exit status."""
+def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]") -> int:
+    """Warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status."""
     if options["verbose"]:
         for row in selection.rejected:
             click.echo(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}", err=True)
@@ -302,8 +346,12 @@ def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[st
         for line in [*([] if options["verbose"] else missing_workload_lines(selection)), *warnings]:
             click.echo(f"warning: {line}", err=True)
         if selection.rejected:
-            click.echo(f"warning: {len(selection.rejected)} rejections; -v names the rows", err=True)
-    return DONE_WITH_WARNINGS if selection.rejected or warnings else DONE
+            count = sum(row.count for row in selection.rejected)
+            click.echo(f"warning: {count} rejections; -v names the rows", err=True)
+    missed = missed_line(verdicts)
+    if missed:
+        click.echo(missed, err=True)
+    return DONE_WITH_WARNINGS if selection.rejected or warnings or missed else DONE
 
 
 def _file_name(name: str) -> str:

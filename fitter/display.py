@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from estimator.bundle_content import Bundle
 from estimator.frozen import thaw
+from fitter.block_section import block_lines
 from fitter.errors import FitterError
 from fitter.instructions_display import instruction_lines
 from fitter.releases import differences
@@ -98,7 +99,7 @@ def show_lines(bundle: Bundle) -> list[str]:
             lines.append(f"    C {name:18} {farad * 1e9:.4g} ± {power.capacitance_std_f.get(name, nan) * 1e9:.2g} nF")
         lines.append(f"    {'busy':20} {power.busy_w:.3g} ± {power.busy_std_w:.2g} W")
         lines.append(f"    {'active':20} {power.active_w:.3g} ± {power.active_std_w:.2g} W")
-    return [*lines, *instruction_lines(bundle)]
+    return [*lines, *instruction_lines(bundle), *block_lines(bundle)]
 
 
 def _stored_errors(bundle: Bundle) -> list[str]:
@@ -147,6 +148,7 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
         if bundle.power is None
         else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
         "instruction_energies": thaw(bundle.instruction_energies),
+        "block_models": thaw(bundle.block_models),
         "errors": thaw(bundle.errors),
         "notes": list(bundle.notes),
     }

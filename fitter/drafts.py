@@ -16,11 +16,13 @@ from fitter.kernel_latency import GroupFit
 from fitter.latency import prior_groups
 from fitter.power import fit_power
 from fitter.power_rows import kernel_power_rows
-from fitter.power_solver import PowerRows
+from fitter.power_solver import PRIOR, PowerPriors, PowerRows
+from fitter.power_tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
 from fitter.rows import KernelRows, RejectedRow, WorkloadRows
 from fitter.runs import fit_runs
 from fitter.sections import idle_section, power_section, voltage_section
+from fitter.transfer import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
 
 DONOR: Final = "elementwise"
 """The group whose measured coefficients serve memory kernels that were not measured."""
@@ -64,27 +66,42 @@ def draft_from_rows(
     tables: BoardTables,
     seed: int,
     kernel_fit: KernelFit | None = None,
+    source: TransferSource | None = None,
 ) -> Draft:
     """Everything that rows of one GPU teach.
 
-    kernel_fit: the fit of exactly these kernels, where it was made before.  Groups without rows are at their priors, or
-    at what related kernels taught; their row count is 0.
+    kernel_fit: the fit of exactly these kernels, where it was made before.  source: another GPU's bundle as prior.  Groups without
+    rows are at their priors, at what related kernels taught, or as the other GPU has them; their row count is 0.
     """
+    priors = PRIOR if source is None else power_priors(source, tables)
     if kernels is None:
         if workloads is None:
             raise CalibrationError("no rows to fit")
-        return Draft(bundle=fit_runs(workloads, gpu, tables).bundle, kernel_fit=None)
-    fit = kernel_fit or fit_kernel_groups(kernels, gpu, seed=seed)
+        lent = None if source is None else lent_groups(source, {})
+        runs = fit_runs(workloads, gpu, tables, measured_groups=lent, power_priors=priors)
+        return Draft(bundle=_with_source(runs.bundle, source), kernel_fit=None)
+    fit = kernel_fit or _kernel_fit(kernels, gpu, source, seed)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
-    start = _lent(measured) | measured
+    lent = {} if source is None else lent_groups(source, measured)
+    start = _lent(measured) | lent | measured
     power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups(gpu) | start)
     if workloads is None:
-        bundle = _kernel_draft(fit, start, gpu, tables, power_rows)
+        bundle = _kernel_draft(fit, start, gpu, tables, power_rows, priors, source)
     else:
         served = _serving(start, fit, workloads)
-        runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None)
+        runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
         bundle = _with_kernels(runs.bundle, fit, served)
+    bundle = with_power_tiers(_with_source(bundle, source), kernels, seed)
     return Draft(bundle=bundle, kernel_fit=fit)
+
+
+def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None, seed: int) -> KernelFit:
+    return fit_kernel_groups(kernels, gpu, seed=seed) if source is None else fit_transferred(kernels, gpu, source, seed)
+
+
+def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
+    """Power as the other GPU has it where none was measured; the forecast of its groups stays marked by 0 rows."""
+    return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
 
 
 def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:
@@ -134,9 +151,17 @@ def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRow
     return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
 
 
-def _kernel_draft(fit: KernelFit, start: Values, gpu: GpuSpec, tables: BoardTables, power_rows: PowerRows | None) -> Bundle:
+def _kernel_draft(
+    fit: KernelFit,
+    start: Values,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    power_rows: PowerRows | None,
+    priors: PowerPriors,
+    source: TransferSource | None,
+) -> Bundle:
     """A bundle from kernels alone: the host's launch cost is assumed."""
-    power = None if power_rows is None else fit_power(power_rows, tables, tables.reference_clock_mhz)
+    power = None if power_rows is None else fit_power(power_rows, tables, tables.reference_clock_mhz, priors)
     groups = prior_groups(gpu) | {group: dict(values) for group, values in start.items()}
     return Bundle(
         name="draft",
@@ -144,23 +169,25 @@ def _kernel_draft(fit: KernelFit, start: Values, gpu: GpuSpec, tables: BoardTabl
         gpu=gpu,
         provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
         host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
-        groups={group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()},
+        groups={group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()},
         clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
         latency_parameters=_covariance(fit.groups),
         power=None if power is None else power_section(power, gpu),
-        voltage=None if power is None else voltage_section(power.tables),
+        voltage=None if power is None else voltage_section(power.tables, power.voltage_std_v),
         idle=None if power is None else idle_section(power.tables),
         tile_predictors=fit.tile_predictors,
         residuals=fit.residuals,
     )
 
 
-def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
+def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
     """One group's coefficients; without a fit they are as uncertain as their priors."""
     if fit is not None:
         spread = {name: std for name, std in fit.ln_std.items() if name in values}
         known = {name: decided for name, decided in fit.identified.items() if name in values}
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
+    if source is not None and group in source.values:
+        return lent_section(group, values)
     widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > CONSTANT_WIDTH}
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 

@@ -4,6 +4,7 @@ FitterError                    what could not be done, with its remedy
 ├── InputError                 a data set is missing, damaged, foreign or holds nothing that can be used
 ├── SelectionError             the rows do not fit together (several GPUs, none of the one asked for)
 ├── CalibrationError           the rows do not determine the coefficients
+├── ClusterError               a cluster does not answer, was lost, or runs another version
 └── ReleaseError               a bundle cannot be released or compared
 
 A message says what, which value, what the limit is and what to do.  The command prints it as one line
@@ -25,6 +26,10 @@ class SelectionError(FitterError):
 
 class CalibrationError(FitterError):
     """Rows that do not determine the coefficients."""
+
+
+class ClusterError(FitterError):
+    """A cluster that does not answer, was lost, or runs another version."""
 
 
 class ReleaseError(FitterError):

@@ -1,7 +1,7 @@
 """Everything that kernels measured one by one teach: coefficients by group, tiles, residual tier, intervals."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -14,10 +14,11 @@ from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator
 from fitter.kernel_latency import GroupFit
 from fitter.kernel_section import KernelSection, SectionFit, SectionRows, class_priors, with_widest_split
-from fitter.priors import FLOOR_WIDTH, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, around, kernel_priors
+from fitter.priors import FLOOR_WIDTH, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
 from fitter.refinement import refine_section
 from fitter.residual_tier import FEWEST_POINTS
 from fitter.rows import KernelRows, RejectedRow
+from fitter.transfer_priors import transferred_priors, with_family_shift
 from fitter.voltage import distinct_clocks
 
 TileSource = Literal["auto", "named", "free"]
@@ -65,22 +66,27 @@ def fit_kernel_groups(
     seed: int,
     tiles: TileSource = "auto",
     sibling: Mapping[str, Mapping[str, float]] | None = None,
+    narrowing: Mapping[str, float] | None = None,
     refine: bool = True,
 ) -> KernelFit:
     """Coefficients, tiles, residual tiers and intervals from kernels of one GPU.
 
     sibling: coefficients of a similar GPU or precision by group, around which the priors are then narrow.
+    narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING where not given.
     refine: whether to add residual tiers and intervals (they cost about as much again).
     """
     operators = rows.row_operators()
     parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
     floor_s = common_floor_s(parts)
-    pooled = _pooled(rows, operators, gpu, seed, floor_s)
-    known = {family: fit.coefficients for family, fit in pooled.items()} | dict(sibling or {})
+    siblings = Siblings(values=sibling or {}, narrowing=narrowing or {})
+    pooled = _pooled(rows, operators, gpu, seed, floor_s, siblings)
+    families = {family: fit.coefficients for family, fit in pooled.items()}
+    known = {**with_family_shift(siblings.values, families), **families}
     if POOL_LEADER in known:
         known = dict.fromkeys(LED_SECTIONS, known[POOL_LEADER]) | known
     common = _host_prior(floor_s) | _knee_priors(pooled)
-    results = [_fit_part(part, gpu, seed, tiles, known, refine, common) for part in parts]
+    siblings = replace(siblings, values=known)
+    results = [_fit_part(part, gpu, seed, tiles, siblings, refine, common) for part in parts]
     equations, left_out = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     rejected: list[RejectedRow] = []
     for part, result in zip(parts, results, strict=True):
@@ -100,6 +106,14 @@ def fit_kernel_groups(
         equations_s=equations,
         left_out_s=left_out,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """What similar kernels taught: coefficients by group, and by section how narrow priors around them are."""
+
+    values: Mapping[str, Mapping[str, float]]
+    narrowing: Mapping[str, float]
 
 
 class _Part:
@@ -198,15 +212,18 @@ def _knee_priors(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
     return {}
 
 
-def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, floor_s: float | None) -> dict[str, GroupFit]:
+def _pooled(
+    rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, floor_s: float | None, siblings: Siblings
+) -> dict[str, GroupFit]:
     """Fits of whole families, around which their sections are then fitted; sections with few kernels need them."""
     found: dict[str, GroupFit] = {}
     for family in POOLED_FAMILIES:
-        index = np.array([i for i, operator in enumerate(operators) if operator.family == family], dtype=np.int64)
+        own = [operator.family == family and not section_key(operator).startswith(LED_SECTIONS) for operator in operators]
+        index = np.flatnonzero(own)
         if len({section_key(operators[i]) for i in index}) < 2:
             continue
         part = _Part(family, index, rows, operators, gpu)
-        fit = _section(part, gpu, seed, "auto", {}, _host_prior(floor_s)).fit(np.arange(len(index)))
+        fit = _section(part, gpu, seed, "auto", siblings, _host_prior(floor_s)).fit(np.arange(len(index)))
         found[family] = fit.groups[family]
     return found
 
@@ -216,11 +233,11 @@ def _fit_part(
     gpu: GpuSpec,
     seed: int,
     tiles: TileSource,
-    sibling: Mapping[str, Mapping[str, float]],
+    siblings: Siblings,
     refine: bool,
     common: Mapping[str, Prior],
 ) -> _Result:
-    section = _section(part, gpu, seed, tiles, sibling, common)
+    section = _section(part, gpu, seed, tiles, siblings, common)
     everything = np.arange(len(part.rows))
     fit = section.fit(everything)
     equations = section.predict(fit, everything)
@@ -240,9 +257,7 @@ def _fit_part(
     )
 
 
-def _section(
-    part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, sibling: Mapping[str, Mapping[str, float]], common: Mapping[str, Prior]
-) -> KernelSection:
+def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: Siblings, common: Mapping[str, Prior]) -> KernelSection:
     """The section with its priors and the better of the two ways to tell a tile; `common` are priors of board and host."""
     first = part.rows.operators[0]
     matrix = bool(is_matrix([first])[0])
@@ -255,13 +270,14 @@ def _section(
         free_clock=part.free_clock,
         one_clock=len(distinct_clocks(part.rows.sm_clock_hz)) < 2,
     )
-    known = longest_prefix(part.key, sibling)
+    known = longest_prefix(part.key, siblings.values)
     if known is not None:
         pooled = 1.0 - (1.0 - POOL_NARROWING) * POOL_ROWS / (POOL_ROWS + len(part.rows))
-        if known in (*POOLED_FAMILIES, *LED_SECTIONS):
-            priors = class_priors(sibling[known], priors, pooled)
+        if known in (*POOLED_FAMILIES, *LED_SECTIONS) and known != part.key:
+            priors = class_priors(siblings.values[known], priors, pooled)
         else:
-            priors = around(sibling[known], priors, SIBLING_NARROWING)
+            narrowing = siblings.narrowing.get(part.key, SIBLING_NARROWING)
+            priors = transferred_priors(siblings.values[known], priors, narrowing, gpu)
     priors |= {name: prior for name, prior in common.items() if name == "floor_s" or name in priors}
     if not matrix:
         return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
@@ -281,16 +297,30 @@ def _section(
 
 
 def _best(sections: list[KernelSection], seed: int) -> KernelSection:
-    """The section that predicts kernels best that it has not seen: a random part of the shapes, at all their clocks."""
+    """The section that predicts kernels best that it has not seen: a random part of the shapes, at all their clocks.
+
+    Predictions with kernel names and without count alike; a section that ignores names errs alike in both.  Of few shapes every part
+    is left out in turn: a handful would decide by luck.
+    """
     rows = sections[0].rows
     numbers: dict[Operator, int] = {}
     shape = np.array([numbers.setdefault(operator, len(numbers)) for operator in rows.operators])
-    aside = (np.random.default_rng(seed).random(len(numbers)) < TEST_SHARE)[shape]
-    train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
-    if not len(train) or not len(test):
-        return sections[0]
-    errors = [np.abs(np.log(section.predict(section.fit(train), test) / rows.latency_s[test])).mean() for section in sections]
+    place = np.random.default_rng(seed).random(len(numbers))[shape]
+    parts = round(1.0 / TEST_SHARE) if len(numbers) < FEW_SHAPES else 1
+    errors = np.zeros(len(sections))
+    for number in range(parts):
+        aside = (place >= number * TEST_SHARE) & (place < (number + 1) * TEST_SHARE)
+        train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
+        if len(train) and len(test):
+            errors += [_error_both_ways(section, train, test) for section in sections]
     return sections[int(np.argmin(errors))]
+
+
+def _error_both_ways(section: KernelSection, train: IntArray, test: IntArray) -> float:
+    """Sum of absolute errors of the rows `test`, forecast from the rows `train`, over predictions without kernel names and with them."""
+    fit = section.fit(train)
+    ways = (False, section.knows_names())
+    return sum(float(np.abs(np.log(section.predict(fit, test, named=way) / section.rows.latency_s[test])).sum()) for way in ways)
 
 
 UNNAMED_WAYS: Final[tuple[Literal["chosen", "free", "matched"], ...]] = ("chosen", "free", "matched")
@@ -300,7 +330,10 @@ MATCHED_SPLIT: Final = 16.0
 """Split-K limit to try where coefficients come from named tiles and predictions take the fastest."""
 
 TEST_SHARE: Final = 0.25
-"""Share of rows on which the two ways to tell a tile are compared."""
+"""Share of rows on which the ways to tell a tile are compared."""
+
+FEW_SHAPES: Final = 100
+"""Of fewer shapes all are compared, part after part."""
 
 
 def _roots(results: list[_Result]) -> dict[str, str]:

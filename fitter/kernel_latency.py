@@ -13,6 +13,7 @@ import numpy as np
 from estimator.coefficients import COLUMN, Prior, coefficient_vector, column_index
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, candidates_of
+from estimator.kriging import PhaseFeatures, phase_features
 from estimator.phases import Phases
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
@@ -153,6 +154,12 @@ def predicted_seconds(problem: KernelProblem, coefficients: Mapping[str, float])
     vector = coefficient_vector(coefficients)
     gpu_s = kernel_seconds(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
     return measured_seconds(gpu_s, vector)
+
+
+def predicted_features(problem: KernelProblem, coefficients: Mapping[str, float]) -> PhaseFeatures:
+    """How each kernel spends its time, with the tile that `predicted_seconds` takes."""
+    vector = coefficient_vector(coefficients)
+    return phase_features(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
 
 
 def fit_group(

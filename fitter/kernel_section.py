@@ -13,6 +13,7 @@ import numpy as np
 from estimator.coefficients import Prior, coefficient_vector
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles
+from estimator.kriging import SHARES, PhaseFeatures
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.tile_predictor import group_tiles
 from estimator.workload import Operator
@@ -23,6 +24,7 @@ from fitter.kernel_latency import (
     KernelProblem,
     fit_group,
     kernel_problem,
+    predicted_features,
     predicted_seconds,
     weighted_loss,
 )
@@ -130,13 +132,23 @@ class KernelSection:
 
     def predict(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> Array:
         """Times of the rows `index` [s], with tiles as a prediction without kernel names has them, or by these names."""
+        return class_seconds(self._asked(fit, index, named), [self.rows.leaves[i] for i in index], self.key, fit)
+
+    def features(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> PhaseFeatures:
+        """How the rows `index` spend their time, with the same tiles."""
+        return class_features(self._asked(fit, index, named), [self.rows.leaves[i] for i in index], self.key, fit)
+
+    def _asked(self, fit: SectionFit, index: IntArray, named: bool) -> KernelProblem:
+        """The rows `index` with the tiles that they are predicted with."""
         if named:
-            return class_seconds(self.problem.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
-        if fit.tree is None:
-            return class_seconds(self.asked.select(index), [self.rows.leaves[i] for i in index], self.key, fit)
+            return self.problem.select(index)
         rows = self.rows.select(index)
+        if fit.tree is None:
+            # Names of the rows asked for are no part of a prediction, even where too few were known to learn from.
+            unnamed = self.tiles in ("named", "chosen")
+            return _problem(rows, self.gpu, None, self.priors) if unnamed else self.asked.select(index)
         known = group_tiles(rows.operators, self.gpu, fit.tree, coefficient_vector(fit.groups[self.key].coefficients))
-        return class_seconds(_problem(rows, self.gpu, known, self.priors), rows.leaves, self.key, fit)
+        return _problem(rows, self.gpu, known, self.priors)
 
     def _sample(self, train: IntArray) -> IntArray:
         if self.tiles != "free" or len(train) <= MOST_FREE_ROWS:
@@ -191,13 +203,20 @@ def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior], narrow
 def class_seconds(problem: KernelProblem, leaves: Sequence[str], key: str, fit: SectionFit) -> Array:
     """Times of kernels [s], each with the coefficients of its class, else of the section; shape (n,)."""
     seconds = np.zeros(len(problem))
-    served: dict[str, list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        served.setdefault(leaf if leaf in fit.groups else key, []).append(i)
-    for group, members in served.items():
-        index = np.array(members, dtype=np.int64)
+    for group, index in _members([leaf if leaf in fit.groups else key for leaf in leaves]).items():
         seconds[index] = predicted_seconds(problem.select(index), fit.groups[group].coefficients)
     return seconds
+
+
+def class_features(problem: KernelProblem, leaves: Sequence[str], key: str, fit: SectionFit) -> PhaseFeatures:
+    """How kernels spend their time, each with the coefficients of its class, else of the section."""
+    count = len(problem)
+    columns = {"log_clock": np.zeros(count), "tile_area": np.zeros(count), "shares": np.zeros((count, len(SHARES)))}
+    for group, index in _members([leaf if leaf in fit.groups else key for leaf in leaves]).items():
+        found = predicted_features(problem.select(index), fit.groups[group].coefficients)
+        for name, column in columns.items():
+            column[index] = getattr(found, name)
+    return PhaseFeatures(**columns)
 
 
 def with_widest_split(key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], *, seed: int) -> dict[str, Prior]:

@@ -19,6 +19,7 @@ from fitter.power_solver import (
     PRIOR,
     PRIOR_WEIGHT,
     TERMS,
+    PowerPriors,
     PowerRows,
     PowerShape,
     PowerSolution,
@@ -78,6 +79,7 @@ class PowerFit:
 
     relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows decided the voltage exponent.
     leakage: None where temperatures, at work or at rest, are unknown.
+    voltage_std_v: standard deviations of the tables' voltages where these were inferred from the rows [V].
     """
 
     values: Array
@@ -92,9 +94,10 @@ class PowerFit:
     warm_knee: float = WARM_KNEE
     warm_sharpness: float = WARM_SHARPNESS
     leakage: LeakageFit | None = None
+    voltage_std_v: tuple[float, ...] | None = None
 
 
-def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float) -> PowerFit:
+def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, priors: PowerPriors = PRIOR) -> PowerFit:
     """Non-negative relative least squares with priors.
 
     Where the voltage is unknown it is inferred, if the rows show it.  Where it is known, its effective exponent is
@@ -106,15 +109,15 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float) 
         usual_c = line[0] + line[1] * rows.power_w
         warmer_k = np.where(np.isfinite(rows.temperature_c), rows.temperature_c, usual_c) - tables.idle_temperature_c
     inferred = infer_voltage(rows, tables, reference_clock_mhz, warmer_k) if tables.voltage_v is None else None
-    board = replace(tables, voltage_v=inferred or tables.voltage_v, reference_clock_mhz=reference_clock_mhz)
-    problem = _Problem(rows=rows, point=board.at(rows.clock_mhz), reference_clock_mhz=reference_clock_mhz, warmer_k=warmer_k)
+    board = replace(tables, voltage_v=tables.voltage_v if inferred is None else inferred.table, reference_clock_mhz=reference_clock_mhz)
+    problem = _Problem(rows=rows, point=board.at(rows.clock_mhz), reference_clock_mhz=reference_clock_mhz, warmer_k=warmer_k, priors=priors)
     tellable = inferred is None and bool(np.ptp(problem.point.voltage_ratio) > TELLING_VOLTAGE_RANGE)
     exponents: Sequence[float] = EXPONENTS if tellable else (DEFAULT_EXPONENT if inferred is None else SWITCHING_EXPONENT,)
     shape = _chosen_shape(problem, exponents)
     design, found = problem.design(shape), problem.solve(shape)
     covariance = _covariance(problem, shape, design, found, tellable)
     count = len(TERMS)
-    widths = np.array([centre * width for centre, width in PRIOR.values()])
+    widths = np.array([centre * width for centre, width in (priors[term] for term in TERMS)])
     spread = np.sqrt(np.diag(covariance))
     leakage = None
     if line is not None:
@@ -134,6 +137,7 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float) 
         warm_knee=shape.warm_knee,
         warm_sharpness=shape.warm_sharpness,
         leakage=leakage,
+        voltage_std_v=None if inferred is None else inferred.std_v,
     )
 
 
@@ -162,6 +166,7 @@ class _Problem:
     point: OperatingPoint
     reference_clock_mhz: float
     warmer_k: Array
+    priors: PowerPriors
 
     def design(self, shape: PowerShape) -> Array:
         return design_matrix(self.rows, self.point, shape, self.reference_clock_mhz, self.warmer_k)
@@ -169,9 +174,9 @@ class _Problem:
     def solve(self, shape: PowerShape, keep: BoolArray | None = None) -> PowerSolution:
         """The coefficients of all rows, or of the rows `keep`."""
         if keep is None:
-            return solve_power(self.rows, self.point, self.design(shape))
+            return solve_power(self.rows, self.point, self.design(shape), self.priors)
         point = OperatingPoint(**{name: getattr(self.point, name)[keep] for name in OperatingPoint.__slots__})
-        return solve_power(self.rows.select(keep), point, self.design(shape)[keep])
+        return solve_power(self.rows.select(keep), point, self.design(shape)[keep], self.priors)
 
 
 def _chosen_shape(problem: _Problem, exponents: Sequence[float]) -> PowerShape:
@@ -206,7 +211,7 @@ def _covariance(problem: _Problem, shape: PowerShape, design: Array, found: Powe
     """Covariance of the coefficients, shape (10, 10): scatter, exponent and counts."""
     rows, point = problem.rows, problem.point
     residual = (point.idle_w + design @ found.values - rows.power_w) / rows.power_w
-    covariance = block_covariance(design / rows.power_w[:, None], residual, found.weight)
+    covariance = block_covariance(design / rows.power_w[:, None], residual, found.weight, problem.priors)
     by_kind = kind_covariance(rows.kind, found.values, lambda keep: problem.solve(shape, keep).values)
     if by_kind is not None:
         larger = np.sqrt(np.maximum(np.diag(by_kind) / np.diag(covariance), 1.0))

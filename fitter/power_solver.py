@@ -1,5 +1,6 @@
 """The linear problem behind the power coefficients: columns, priors, robust non-negative least squares."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +35,8 @@ PRIOR: Final[dict[str, tuple[float, float]]] = {
 
 DRAM's is tight: one clock cannot tell its memory part from its core part.  docs/model.md names the sources.
 """
+
+PowerPriors = Mapping[str, tuple[float, float]]
 
 LEAKAGE_PRIOR: Final = (0.15, 1.0)
 """The same of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
@@ -106,13 +109,13 @@ class PowerSolution:
     cost: float
 
 
-def solve_power(rows: PowerRows, point: OperatingPoint, design: Array) -> PowerSolution:
-    """Coefficients that explain power beyond idle, with relative errors; `design` as from `design_matrix`."""
+def solve_power(rows: PowerRows, point: OperatingPoint, design: Array, priors: PowerPriors = PRIOR) -> PowerSolution:
+    """Coefficients that explain power beyond idle, with relative errors; `design` as from `design_matrix`, `priors` as PRIOR."""
     relative = design / rows.power_w[:, None]
     target = (rows.power_w - point.idle_w) / rows.power_w
     base = rows.weight / (1.0 + (rows.relative_std / ROBUST_SCALE) ** 2)
     weight = base
-    prior, prior_target = prior_rows(len(target))
+    prior, prior_target = prior_rows(len(target), priors)
     values = np.zeros(design.shape[1])
     for _ in range(ROBUST_PASSES):
         root = np.sqrt(weight)
@@ -123,10 +126,10 @@ def solve_power(rows: PowerRows, point: OperatingPoint, design: Array) -> PowerS
     return PowerSolution(values=values, weight=weight, cost=float(np.mean(weight * error**2)) + prior_cost)
 
 
-def prior_rows(count: int) -> tuple[Array, Array]:
+def prior_rows(count: int, priors: PowerPriors = PRIOR) -> tuple[Array, Array]:
     """Rows that pull each coefficient to its centre; they keep their share of influence up to MOST_PRIOR_ROWS rows of data."""
     strength = PRIOR_WEIGHT * np.sqrt(min(count, MOST_PRIOR_ROWS) / PRIOR_ROWS)
-    centres, widths = np.array([*PRIOR.values(), LEAKAGE_PRIOR]).T
+    centres, widths = np.array([*(priors[term] for term in TERMS), LEAKAGE_PRIOR]).T
     return np.diag(strength / (centres * widths)), strength / widths
 
 

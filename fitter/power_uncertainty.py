@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimator.quantities import Array, BoolArray
-from fitter.power_solver import PRIOR_WEIGHT, TERMS, prior_rows
+from fitter.power_solver import PRIOR, PRIOR_WEIGHT, TERMS, PowerPriors, prior_rows
 
 MOST_BLOCKS: Final = 40
 """Blocks of neighbouring rows for the sandwich covariance."""
@@ -23,13 +23,13 @@ padding and caching.  What a library's kernels pass through L2 and shared memory
 are read off published kernels; the same holds for special functions, and for the share of time that SMs run."""
 
 
-def block_covariance(design: Array, residual: Array, weight: Array) -> Array:
+def block_covariance(design: Array, residual: Array, weight: Array, priors: PowerPriors = PRIOR) -> Array:
     """Sandwich covariance of the coefficients, with the priors as further data, shape (c, c).
 
     design (n, c) and residual (n,) relative to power.  The scatter of the rows counts in blocks of neighbours: rows of one
     kernel or workload err alike.
     """
-    prior, _ = prior_rows(len(residual))
+    prior, _ = prior_rows(len(residual), priors)
     variance = max(float(np.average(residual**2, weights=weight)), LEAST_VARIANCE)
     hessian = design.T @ (design * weight[:, None]) / variance + prior.T @ prior / PRIOR_WEIGHT**2
     inverse = np.linalg.pinv(hessian)

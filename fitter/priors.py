@@ -109,6 +109,9 @@ LISTED_ALONE: Final[dict[str, Prior]] = {
 BLOCK_ENDS: Final[dict[str, Prior]] = {"waves": Prior(centre=0.5, width=0.7), "store": Prior(centre=0.5, width=0.7)}
 """Starts and ends of the blocks of a product that is launched by itself."""
 
+REDUCE_START: Final = Prior(centre=1.0, width=0.7)
+"""What of a split reduction's fixed cost follows the SM clock."""
+
 CUDA_CORES: Final[dict[str, Prior]] = {
     "math": Prior(centre=1.0, width=0.1),
     "l2": Prior(centre=0.5, width=0.7),
@@ -189,7 +192,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_
         priors["epsilon_s"] = Prior(centre=epsilon.centre + start_s, width=epsilon.width)
     matrix = "math" in priors and not key.startswith("attention")
     if matrix:
-        priors |= BLOCK_ENDS
+        priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if not key.endswith(QUANTISED):

@@ -7,16 +7,21 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.frozen import FrozenMapping
+from estimator.kriging import PhaseFeatures
 from estimator.quantities import Array, IntArray
+from estimator.residuals import Fading
 from fitter.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
 from fitter.kernel_section import KernelSection, SectionFit
+from fitter.kriging import MOST_KRIGED, fit_kriging
 from fitter.residual_tier import (
     FEWEST_POINTS,
+    UNFADED,
     Forecast,
     GroupErrors,
     ShapeErrors,
     best_fading,
     forecast,
+    kriged_forecast,
     shape_errors,
     tier_document,
 )
@@ -34,6 +39,18 @@ class Refinement:
 PREDICTED: Final = False
 NAMED: Final = True
 """Ways to tell a tile: as a prediction does, or by the kernel's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecasts:
+    """Rows forecast by their nearest neighbours and, where a group is small enough, by kriging; elsewhere both are the same."""
+
+    near: Forecast
+    kriged: Forecast
+
+    def select(self, index: IntArray) -> "Forecasts":
+        """The rows `index`."""
+        return Forecasts(near=self.near.select(index), kriged=self.kriged.select(index))
 
 
 def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int) -> Refinement:
@@ -57,36 +74,63 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
     left_out = np.full(len(rows), np.nan)
     for group, index in _served([rows.leaves[i] for i in trusted], section.key, fit, trusted).items():
         own = shape_errors([rows.operators[i] for i in index])
-        parts = {
-            way: _group_errors(own, error[way][index], found[way].select(index), [_tested(part[way], index) for part in largest])
-            for way in ways
-        }
-        left_out[index] = found[PREDICTED].select(index).errors(parts[PREDICTED].fading)
+        parts: dict[bool, GroupErrors] = {}
+        for way in ways:
+            tested = [found[way].select(index), *(_tested(part[way], index) for part in largest)]
+            features = section.features(fit, index, named=way) if _small(own, index) else None
+            parts[way], own_left_out = _group_errors(own, error[way][index], tested, features)
+            if way == PREDICTED:
+                left_out[index] = own_left_out
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
         if len(own.operators) >= FEWEST_POINTS:
             tiers[group] = tier_document(own, parts[PREDICTED], parts.get(NAMED), seed=seed)
     return Refinement(tiers=tiers, std=std, left_out=left_out)
 
 
-def _group_errors(shapes: ShapeErrors, error: Array, left_out: Forecast, largest: Sequence[Forecast]) -> GroupErrors:
-    """How a group's rows were forecast, with their tiles told in one way."""
-    fading = best_fading([left_out, *largest])
-    quantiles = interval_quantiles(shapes, left_out, largest, fading)
-    return GroupErrors(ln_error=error, left_out=np.abs(left_out.errors(fading)), fading=fading, quantiles=quantiles)
+def _group_errors(
+    shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], features: PhaseFeatures | None
+) -> tuple[GroupErrors, Array]:
+    """How a group's rows were forecast, with their tiles told in one way, and each row's ln(measured / predicted) when left out.
+
+    tested: all rows, each without its fold, then the largest forecast from the rest.  features: of all rows by the fit, where the
+    group is small enough for kriging, which is used where it forecast better.
+    """
+    near, by_kriging = [part.near for part in tested], [part.kriged for part in tested]
+    fading = used = best_fading(near)
+    chosen, kriging = near, None
+    if features is not None:
+        unfaded = best_fading(by_kriging, UNFADED)
+        if unfaded is not None and _loss(by_kriging, unfaded) < _loss(near, fading):
+            chosen, used = by_kriging, unfaded
+            kriging = (fit_kriging(shapes.points[shapes.index], features, error), unfaded.beyond_share)
+    left_out = chosen[0].errors(used)
+    quantiles = interval_quantiles(shapes, chosen[0], chosen[1:], used)
+    return GroupErrors(ln_error=error, left_out=np.abs(left_out), fading=fading, quantiles=quantiles, kriging=kriging), left_out
 
 
-def _no_forecast(count: int) -> Forecast:
-    return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
+def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
+    """Whether a group of these rows is one that kriging is tried on."""
+    return len(rows) <= MOST_KRIGED and len(shapes.operators) >= FEWEST_POINTS
 
 
-def _tested(found: Forecast, index: IntArray) -> Forecast:
+def _loss(sets: Sequence[Forecast], fading: Fading | None) -> float:
+    """Mean absolute error of forecasts, all sets alike."""
+    return float(np.mean([np.abs(rows.errors(fading)).mean() for rows in sets if len(rows.bare)]))
+
+
+def _no_forecast(count: int) -> Forecasts:
+    nothing = Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
+    return Forecasts(near=nothing, kriged=nothing)
+
+
+def _tested(found: Forecasts, index: IntArray) -> Forecasts:
     """The rows among `index` that were forecast."""
-    return found.select(index[np.isfinite(found.bare[index])])
+    return found.select(index[np.isfinite(found.near.bare[index])])
 
 
 def _leave_out(
-    section: KernelSection, fit: SectionFit, train: IntArray, test: IntArray, found: Mapping[bool, Forecast]
-) -> dict[bool, Forecast]:
+    section: KernelSection, fit: SectionFit, train: IntArray, test: IntArray, found: Mapping[bool, Forecasts]
+) -> dict[bool, Forecasts]:
     """`found` with the rows `test` as forecast by the chain fitted to `train`, for each way to tell a tile."""
     part = section.fit(train, start=fit)
     rows = section.rows
@@ -95,16 +139,21 @@ def _leave_out(
     result = {}
     for way, before in found.items():
         error = np.log(rows.latency_s[both] / section.predict(part, both, named=way))
-        columns = {name: getattr(before, name).copy() for name in Forecast.__slots__}
+        columns = {kind: {name: getattr(getattr(before, kind), name).copy() for name in Forecast.__slots__} for kind in Forecasts.__slots__}
         for index in served.values():
             position = np.arange(len(index))
             own_train, own_test = position[index < len(train)], position[index >= len(train)]
             if not len(own_test):
                 continue
-            one = forecast(shape_errors([rows.operators[both[i]] for i in index]), error[index], own_train, own_test)
-            for name, column in columns.items():
-                column[both[index[own_test]]] = getattr(one, name)
-        result[way] = Forecast(**columns)
+            shapes = shape_errors([rows.operators[both[i]] for i in index])
+            near = kriged = forecast(shapes, error[index], own_train, own_test)
+            if _small(shapes, index) and len(own_train):
+                features = section.features(part, both[index], named=way)
+                kriged = kriged_forecast(near, shapes, features, error[index], own_train, own_test)
+            for kind, one in (("near", near), ("kriged", kriged)):
+                for name, column in columns[kind].items():
+                    column[both[index[own_test]]] = getattr(one, name)
+        result[way] = Forecasts(**{kind: Forecast(**own) for kind, own in columns.items()})
     return result
 
 

@@ -1,50 +1,76 @@
-"""The report of a fit: one self-contained HTML page, no network, no script."""
+"""The report of a fit: one self-contained HTML page, no network, no script, the same bytes for the same fit."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
-import numpy as np
-
 from estimator.bundle_content import Bundle
-from estimator.charts import Axis, Series, axis_over, line_svg, scatter_svg
-from estimator.coefficients import MEANING
-from estimator.pages import LONGEST_CELL, figure_html, number_html, page_html, section_html, table_html, text_html
+from estimator.pages import page_html, section_html, table_html, text_html
 from fitter.instructions_display import instruction_html
+from fitter.report_board import breakdown_html, coefficients_html, correlations_html, curves_html
+from fitter.report_charts import REPORT_STYLE
+from fitter.report_errors import dependences_html, errors_html, residuals_html, scatters_html, worst_html
+from fitter.report_rows import HeldRows, coverage_of, held_rows
 from fitter.rows import RejectedRow, Selection, count_reasons, reason_meaning
-from fitter.validation import Prediction
+from fitter.validation import Prediction, errors_of
 
 MOST_REJECTED: Final = 200
 """Rejected rows that are listed one by one; all are counted."""
 
-MOST_WORST: Final = 15
-"""Held-out rows of the largest error that are listed."""
-
 LONGEST_NOTE: Final = 4000
 """Notes name many kinds of kernels; beyond this they are cut [character]."""
+
+DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
+"""Names of charts' titles and descriptions, which count drawings of the whole process."""
+
+NINETY: Final = 3
+"""Place of 90 % among the nominal shares of `fitter.report_rows`."""
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
     """The page.  `held_out`: predictions of rows left out of the fit, by what they are ("kernels", "workloads")."""
-    sections = (
-        section_html("Model card", _model_card(bundle, selection)),
-        section_html("Errors on rows left out of the fit", _errors(bundle)),
-        section_html("Predicted and measured", _scatters(held_out)),
-        section_html("Largest errors", _worst(held_out)),
-        section_html("Coefficients", _coefficients(bundle) + _power(bundle)),
-        section_html("Instruction energies", instruction_html(bundle)),
-        section_html("Voltage and idle power", _curves(bundle)),
-        section_html("Rejected rows", _rejected(selection)),
-        section_html("Data sets", _datasets(bundle)),
+    held = {kind: held_rows(kind, prediction, selection) for kind, prediction in held_out.items()}
+    parts = (
+        ("card", "Model card", _model_card(bundle, selection, held)),
+        ("errors", "Errors on rows left out of the fit", errors_html(bundle, held)),
+        ("predicted", "Predicted and measured", scatters_html(held)),
+        ("dependence", "Error by size and clock", dependences_html(held)),
+        ("residuals", "Residuals over time and temperature", residuals_html(held)),
+        ("worst", "Largest errors", worst_html(held, selection)),
+        ("modules", "Power by module", breakdown_html(bundle, selection, held)),
+        ("curves", "Voltage and idle power", curves_html(bundle)),
+        ("coefficients", "Coefficients", coefficients_html(bundle)),
+        ("correlation", "Correlation of coefficients", correlations_html(bundle)),
+        ("instructions", "Instruction energies", instruction_html(bundle)),
+        ("rejected", "Rejected rows", _rejected(selection)),
+        ("domain", "What the fit has seen", _domain(bundle)),
+        ("data", "Data sets", _datasets(bundle)),
     )
-    return page_html(f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}", sections)
+    shown = [(identity, title, body) for identity, title, body in parts if body]
+    links = "".join(f'<li><a href="#{identity}">{escape(title)}</a></li>' for identity, title, _ in shown)
+    before = f'<a class="skip" href="#main">Skip to the report</a><nav aria-label="Sections"><ul>{links}</ul></nav>'
+    title = f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}"
+    sections = (section_html(title, body, identity) for identity, title, body in shown)
+    return _numbered(page_html(title, sections, style=REPORT_STYLE, before=before))
 
 
-def _model_card(bundle: Bundle, selection: Selection) -> str:
+def _numbered(page: str) -> str:
+    """The page with its charts numbered from 1, so that equal fits give equal pages."""
+    known: dict[str, int] = {}
+
+    def renamed(found: re.Match[str]) -> str:
+        return re.sub(r"([crs]\d+)([td])", lambda name: f"chart{known.setdefault(name[1], len(known) + 1)}{name[2]}", found[0])
+
+    return DRAWING.sub(renamed, page)
+
+
+def _model_card(bundle: Bundle, selection: Selection, held: Mapping[str, HeldRows]) -> str:
     origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
     facts = {
         "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
         "Rows": f"{used:,} used of {selection.row_count:,} read",
+        **_headlines(held),
         "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
         "Host launch cost": f"{bundle.host.launch_s * 1e6:.2f} µs per framework operator ({bundle.host.source})",
         "Power": "no power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
@@ -58,98 +84,24 @@ def _model_card(bundle: Bundle, selection: Selection) -> str:
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
-def _errors(bundle: Bundle) -> str:
-    """Held-out errors as stored in the bundle."""
-    if not bundle.errors:
-        return "<p>No rows were held out.</p>"
-    head = ("family", "operator", "precision", "rows")
-    figures = ("mape", "median", "p95", "bias", "coverage")
-    body = ""
-    for quantity in ("latency", "power"):
-        known = [row for row in bundle.errors if row[quantity]]
-        rows = [[row["family"], row["operator"], row["precision"], row["n"], *_figures(row[quantity], figures)] for row in known]
-        body += table_html(f"{quantity.capitalize()} error in percent; coverage of stated 90 % intervals", (*head, *figures), rows)
-    return body
-
-
-def _figures(errors: Mapping[str, Any], names: Sequence[str]) -> list[float]:
-    return [float("nan") if errors[name] is None else float(errors[name]) for name in names]
-
-
-def _scatters(held_out: Mapping[str, Prediction]) -> str:
-    charts = []
-    for quantity, unit, columns, logarithmic in (
-        ("latency", "s", ("measured_s", "predicted_s"), True),
-        ("power", "W", ("measured_w", "predicted_w"), False),
-    ):
-        series = [Series(name=name, x=getattr(p, columns[0]), y=getattr(p, columns[1])) for name, p in held_out.items()]
-        series = [s for s in series if (np.isfinite(s.x) & np.isfinite(s.y)).any()]
-        if not series:
-            continue
-        both = axis_over("", [s.x for s in series] + [s.y for s in series], logarithmic=logarithmic)
-        x = Axis(label=f"measured {quantity} [{unit}]", low=both.low, high=both.high, logarithmic=logarithmic)
-        y = Axis(label=f"predicted {quantity} [{unit}]", low=both.low, high=both.high, logarithmic=logarithmic)
-        count = sum(len(s.x) for s in series)
-        text = f"Predicted over measured {quantity} of {count} held-out rows; the dashed line is equality."
-        charts.append(figure_html(scatter_svg(f"{quantity.capitalize()}: predicted and measured", text, series, x, y, diagonal=True), text))
-    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
-
-
-def _worst(held_out: Mapping[str, Prediction]) -> str:
-    """Held-out rows with the largest latency error."""
-    rows: list[tuple[float, list[Any]]] = []
-    for name, prediction in held_out.items():
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = (prediction.predicted_s / prediction.measured_s - 1.0) * 100.0
-        order = np.argsort(-np.abs(np.nan_to_num(error)), kind="stable")[:MOST_WORST]
-        for i in order.tolist():
-            figures = [float(prediction.measured_s[i]), float(prediction.predicted_s[i]), float(error[i])]
-            rows.append((abs(figures[-1]), [name, " ".join(prediction.labels[i][1:]), prediction.origins[i], *figures]))
-    rows.sort(key=lambda pair: -pair[0])
-    head = ("kind", "what", "row", "measured s", "predicted s", "error %")
-    return table_html("Held-out rows whose latency is furthest off", head, [row for _, row in rows[:MOST_WORST]])
-
-
-def _coefficients(bundle: Bundle) -> str:
-    rows: list[list[Any]] = []
-    for key, group in bundle.groups.items():
-        for name, value in group.coefficients.items():
-            std = group.ln_std.get(name, float("nan"))
-            known = "" if name not in group.identified else "data" if group.identified[name] else "prior"
-            rows.append([key, name, value, value * std, known, group.rows, MEANING.get(name, "")])
-    return table_html("Latency coefficients", ("group", "coefficient", "value", "std", "set by", "rows", "meaning"), rows)
-
-
-def _power(bundle: Bundle) -> str:
-    power = bundle.power
-    if power is None:
-        return ""
-    rows: list[list[Any]] = [
-        [name, farad * 1e9, power.capacitance_std_f.get(name, float("nan")) * 1e9, power.event_energy_j.get(name, float("nan")) * 1e12]
-        for name, farad in power.capacitance_f.items()
-    ]
-    table = table_html("Switched capacitance by module", ("module", "C [nF]", "std [nF]", "energy per event [pJ]"), rows)
-    return table + (
-        f"<p>Running SMs draw {power.busy_w:.3g} ± {number_html(power.busy_std_w)} W, a board in use {power.active_w:.3g} ± "
-        f"{number_html(power.active_std_w)} W, at {power.reference_clock_mhz:g} MHz and {power.reference_voltage_v:.4g} V.</p>"
-    )
-
-
-def _curves(bundle: Bundle) -> str:
-    charts = []
-    if bundle.voltage is not None:
-        charts.append(_curve("Core voltage", "V", bundle.voltage.sm_clock_mhz, bundle.voltage.voltage_v, bundle.voltage.source))
-    if bundle.idle is not None:
-        charts.append(_curve("Idle power", "W", bundle.idle.sm_clock_mhz, bundle.idle.power_w, bundle.idle.source))
-    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
-
-
-def _curve(name: str, unit: str, clocks: Sequence[float], values: Sequence[float], source: str) -> str:
-    series = Series(name=name, x=np.array(clocks), y=np.array(values))
-    x = axis_over("SM clock [MHz]", [series.x], logarithmic=False)
-    y = axis_over(f"{name.lower()} [{unit}]", [series.y], logarithmic=False)
-    text = f"{name} over the SM clock."
-    return figure_html(line_svg(name, text, [series], x, y), f"{text} {source[:LONGEST_CELL]}")
+def _headlines(held: Mapping[str, HeldRows]) -> dict[str, str]:
+    """Error and coverage of each kind of held-out rows, in a line."""
+    lines = {}
+    for kind, rows in held.items():
+        p = rows.prediction
+        for quantity, columns in (
+            ("latency", (p.measured_s, p.predicted_s, p.latency_ln_std)),
+            ("power", (p.measured_w, p.predicted_w, p.power_ln_std)),
+        ):
+            errors = errors_of(*columns)
+            if errors is not None:
+                stated = coverage_of(rows, quantity)
+                inside = "" if stated is None else f"; 90 % intervals hold {stated.found[NINETY]:.0f} %"
+                text = (
+                    f"mean error {errors.mape:.2f} %, median {errors.median:.2f} %, bias {errors.bias:+.2f} % on {errors.n:,} rows{inside}"
+                )
+                lines[f"{quantity.capitalize()} of {kind}"] = text
+    return lines
 
 
 def _rejected(selection: Selection) -> str:
@@ -166,6 +118,13 @@ def _rejected(selection: Selection) -> str:
 
 def _rejected_cells(row: RejectedRow) -> list[Any]:
     return [row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail]
+
+
+def _domain(bundle: Bundle) -> str:
+    """Ranges beyond which every estimate is a forecast and says so."""
+    rows: list[list[Any]] = [[group, name, low, high] for group, fields in bundle.domain.items() for name, (low, high) in fields.items()]
+    table = table_html("Range of each shape field; estimates beyond it carry a warning", ("group", "field", "from", "to"), rows)
+    return f"<details><summary>Ranges of shapes</summary>{table}</details>" if table else ""
 
 
 def _datasets(bundle: Bundle) -> str:

@@ -1,7 +1,7 @@
 """Building the residual tier of a group: measured shapes, what the equations leave over there, how wrong predictions were."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from estimator.frozen import FrozenMapping
+from estimator.kriging import Kriging, PhaseFeatures, kriged
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.residuals import (
     FIELD_WEIGHT,
@@ -21,11 +22,12 @@ from estimator.residuals import (
     shape_points,
 )
 from estimator.workload import FAMILY_FIELDS, Operator
+from fitter.kriging import fit_kriging, kriging_document
 
 MOST_POINTS: Final = 4000
 """Shapes kept for a group; more would cost a bundle more than they add."""
 
-FEWEST_POINTS: Final = 20
+FEWEST_POINTS: Final = 12
 """Fewer shapes say nothing about their neighbourhood."""
 
 ERROR_DIGITS: Final = 4
@@ -36,6 +38,9 @@ NOWHERE: Final = 1e3
 REACHES: Final = (1.0, 1.5, USUAL_REACH, 3.0, 4.0)
 BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Fadings that are tried: reaches [octave], and shares beyond the largest work [1]."""
+
+UNFADED: Final = (1e6,)
+"""Kriging fades by itself; its neighbours' distances say nothing [octave]."""
 
 RELUCTANCE: Final = 0.05
 """By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share [1]."""
@@ -117,17 +122,30 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
     )
 
 
-def best_fading(sets: Sequence[Forecast]) -> Fading | None:
+def kriged_forecast(
+    near: Forecast, shapes: ShapeErrors, features: PhaseFeatures, ln_error: Array, train: IntArray, test: IntArray
+) -> Forecast:
+    """`near`, the forecast of the rows `test`, with what kriging over the rows `train` says in place of neighbours.
+
+    features: of all rows, by equations fitted to `train`.
+    """
+    points = shapes.points[shapes.index]
+    known = fit_kriging(points[train], features.select(train), ln_error[train])
+    return replace(near, neighbours=kriged(known, points[test], features.select(test)))
+
+
+def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) -> Fading | None:
     """The fading with which rows were forecast best; None where neighbours made the forecasts of the first set worse.
 
     sets: rows left out at random first, then the largest forecast from the rest; all sets count alike.
     """
     filled = [rows for rows in sets if len(rows.bare)]
     best, least = Fading(), np.inf
-    for reach, share in product(REACHES, BEYOND_SHARES):
+    usual = USUAL_REACH if USUAL_REACH in reaches else reaches[0]
+    for reach, share in product(reaches, BEYOND_SHARES):
         tried = Fading(reach=reach, beyond_share=share)
         loss = float(np.mean([np.abs(rows.errors(tried)).mean() for rows in filled]))
-        loss *= 1.0 + RELUCTANCE * (np.log2(reach / USUAL_REACH) ** 2 + (1.0 - share) ** 2)
+        loss *= 1.0 + RELUCTANCE * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
         if loss < least:
             best, least = tried, loss
     useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
@@ -142,12 +160,14 @@ class GroupErrors:
     left_out   |ln(measured / prediction)| when left out of it
     fading     how far neighbours' errors carry; None: not at all
     quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.residuals.TierErrors`
+    kriging    what takes the neighbours' place where phases are known, and its share beyond the largest work; None: nothing does
     """
 
     ln_error: Array
     left_out: Array
     fading: Fading | None
     quantiles: tuple[float, float, float, float]
+    kriging: tuple[Kriging, float] | None = None
 
 
 def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
@@ -175,7 +195,9 @@ def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) ->
     used = Fading() if errors.fading is None else errors.fading
     ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
     names = ("near", "far", "beyond", "beyond_octaves")
+    known = {} if errors.kriging is None else {"kriging": kriging_document(errors.kriging[0], shapes.index, errors.kriging[1])}
     return {
+        **known,
         "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
         "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
         "reach": used.reach,

@@ -13,6 +13,7 @@ import numpy as np
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.workload import Operator, Workload
+from fitter.block_data import BlockRows
 from fitter.instruction_data import InstructionRows
 
 REASONS: Final[dict[str, str]] = {
@@ -51,6 +52,12 @@ REASONS: Final[dict[str, str]] = {
     "POWER_ABSURD": "readings that no board gives",
     "SENSOR_STUCK": "readings that did not change although the load did",
     "CLOCK_VARIED": "the clock changed while a generated kernel ran",
+    "NO_HISTOGRAM": "a generated kernel without its machine instructions",
+    "NO_LATENCY": "a generated kernel without its time",
+    "NO_POWER": "a generated kernel without its power",
+    "NO_CLOCK": "a generated kernel without its clock",
+    "NO_COUNT": "a generated kernel without a count of what it did",
+    "RESULT_WRONG": "a generated kernel that computed wrong results on this board",
     "BAD_HISTOGRAM": "a generated kernel whose machine instructions are not counted",
     "BAD_COUNT": "a count that is not finite, or negative",
 }
@@ -61,7 +68,8 @@ REASONS: Final[dict[str, str]] = {
 class RejectedRow:
     """A row that was not used: where it is, why, and the value in question.
 
-    `power_only`: its power (or energy) was rejected, its latency kept.
+    `power_only`: its power (or energy) was rejected, its latency kept.  `count`: rows that this one stands for, where data
+    are read in pieces and rows are counted, not listed.
     """
 
     source: str
@@ -69,13 +77,14 @@ class RejectedRow:
     reason: str
     detail: str = ""
     power_only: bool = False
+    count: int = 1
 
 
 def count_reasons(rejected: Iterable[RejectedRow]) -> dict[str, int]:
     """Rejected rows by reason, most frequent first; a row whose time and whose power are rejected counts under both."""
     counts: dict[str, int] = {}
     for row in rejected:
-        counts[row.reason] = counts.get(row.reason, 0) + 1
+        counts[row.reason] = counts.get(row.reason, 0) + row.count
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -298,7 +307,7 @@ class Startup:
 class Dataset:
     """Where rows came from: file name, digest of its bytes, kind, and how many rows were used.
 
-    `kind` is "kernel dataset", "kernel table" or "workload dataset"; `metadata` is what the file says about itself.
+    `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `metadata` is what the file says about itself.
     """
 
     name: str
@@ -321,6 +330,7 @@ class Selection:
     datasets: tuple[Dataset, ...]
     notes: tuple[str, ...]
     instructions: InstructionRows | None = None
+    blocks: BlockRows | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -331,6 +341,8 @@ class Selection:
                 found.update(dict.fromkeys(rows.gpus[i] for i in np.unique(rows.gpu_index)))
         if self.instructions is not None:
             found.update(dict.fromkeys(self.instructions.gpus))
+        if self.blocks is not None:
+            found.update(dict.fromkeys(self.blocks.gpu.tolist()))
         return tuple(found)
 
     @property
@@ -349,6 +361,6 @@ def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Se
         counts = dict(dataset.rejected)
         for reason, count in count_reasons(own).items():
             counts[reason] = counts.get(reason, 0) + count
-        used = dataset.used - sum(not row.power_only for row in own)
+        used = dataset.used - sum(row.count for row in own if not row.power_only)
         datasets.append(replace(dataset, used=used, rejected=counts))
     return replace(selection, rejected=(*selection.rejected, *rejected), datasets=tuple(datasets))

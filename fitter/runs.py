@@ -1,7 +1,7 @@
 """Runs of whole workloads: fit, predict, and how wrong the prediction is on runs that the fit has not seen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from estimator.spread import group_shares
 from fitter.latency import LatencyFit, fit_latency
 from fitter.power import PowerFit, fit_power
 from fitter.power_rows import join_power_rows, workload_power_rows
-from fitter.power_solver import PowerRows
+from fitter.power_solver import PRIOR, PowerPriors, PowerRows
 from fitter.rows import WorkloadRows
 from fitter.sections import draft_bundle
 
@@ -63,13 +63,14 @@ def fit_runs(
     *,
     kernel_power: PowerRows | None = None,
     measured_groups: Mapping[str, Mapping[str, float]] | None = None,
+    power_priors: PowerPriors = PRIOR,
 ) -> RunsFit:
     """Latency, then power at the predicted latency; `kernel_power` rows join the power fit."""
     latency = fit_latency(rows, gpu, measured_groups)
     parts = [] if kernel_power is None else [kernel_power]
     if np.isfinite(rows.energy_j).any():
         parts.append(workload_power_rows(rows, gpu, latency.groups, latency.host_launch_s))
-    power = fit_power(join_power_rows(parts), tables, tables.reference_clock_mhz) if parts else None
+    power = fit_power(join_power_rows(parts), tables, tables.reference_clock_mhz, power_priors) if parts else None
     clocks = rows.clock_mhz(gpu)
     bundle = draft_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
     return RunsFit(latency=latency, power=power, bundle=bundle)
@@ -197,8 +198,3 @@ def _family_scale(error: Array, rows: WorkloadRows, prior: float) -> float:
     means = np.array([error[known & (families == family)].mean() for family in np.unique(families[known])])
     total = FAMILY_PRIOR_WEIGHT + len(means)
     return float(np.sqrt((FAMILY_PRIOR_WEIGHT * prior**2 + float(np.sum(means**2))) / total))
-
-
-def with_uncertainty(bundle: Bundle, stated: Mapping[str, Mapping[str, object]]) -> Bundle:
-    """The bundle with its `uncertainty` section."""
-    return replace(bundle, uncertainty=stated)

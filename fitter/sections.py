@@ -146,6 +146,6 @@ def draft_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, c
         clocks_mhz=clocks_mhz,
         latency_parameters=parameter_section(latency),
         power=None if power is None else power_section(power, gpu),
-        voltage=None if power is None else voltage_section(power.tables),
+        voltage=None if power is None else voltage_section(power.tables, power.voltage_std_v),
         idle=None if power is None else idle_section(power.tables),
     )

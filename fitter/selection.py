@@ -9,11 +9,13 @@ import numpy as np
 
 from collector.dataset import is_kernel_dataset
 from estimator.specifications import gpu_names
+from fitter.block_data import BlockRows, join_block_rows
 from fitter.errors import InputError, SelectionError
 from fitter.export import has_meter
 from fitter.instruction_data import join_instruction_rows
 from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, join_rows
-from fitter.sources import kernel_table, workload_dataset
+from fitter.sources import block_table, kernel_table, workload_dataset
+from fitter.sources.block_table import is_block_sweep, is_block_table, read_block_sweep, read_block_table
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from fitter.sources.kernel_dataset import read_collected
 from fitter.sources.kernel_table import is_kernel_table, read_kernel_table
@@ -24,7 +26,7 @@ from fitter.sources.workload_dataset import is_workload_dataset, read_workload_d
 MOST_NAMES: Final = 5
 """Names that a note lists."""
 
-LOG_SUFFIX: Final = ".log.arrows"
+LOG_SUFFIX: Final = ".log.jsonl"
 """The log of an unfinished campaign, which counts as a kernel dataset."""
 
 
@@ -51,7 +53,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
         seen[digest] = str(path)
         parts.append(part)
     selection = joined(parts)
-    if selection.kernels is None and selection.workloads is None and selection.instructions is None:
+    if all(part is None for part in (selection.kernels, selection.workloads, selection.instructions, selection.blocks)):
         raise SelectionError(_nothing_left(selection, name))
     return selection
 
@@ -88,6 +90,10 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
         table = open_table(path, workload_dataset.COLUMNS)
         reading = read_workload_dataset(table, gpu)
         return _selection(path, table.sha256, "workload dataset", len(table), None, reading.rows, reading.rejected, reading.startups)
+    if is_block_table(header):
+        table = open_table(path, block_table.COLUMNS)
+        blocks, rejected = read_block_table(table, gpu)
+        return _with_blocks(_selection(path, table.sha256, "block table", len(table), None, None, rejected), blocks)
     if is_kernel_table(header):
         table = open_table(path, kernel_table.COLUMNS)
         rows, rejected = read_kernel_table(table, gpu)
@@ -96,14 +102,19 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
     kind = "Parquet file" if read_head(path).startswith(PARQUET_MAGIC) else "table"
     raise InputError(
         f"{path}: a {kind} with columns {found}: neither a kernel dataset of `collect`, nor a workload dataset "
-        f"({', '.join(workload_dataset.NEEDED)}, …), nor a kernel table ({', '.join(kernel_table.NEEDED)}, …)"
+        f"({', '.join(workload_dataset.NEEDED)}, …), nor a kernel table ({', '.join(kernel_table.NEEDED)}, …), "
+        f"nor a block table ({', '.join(block_table.NEEDED)}, …)"
     )
 
 
 def _collected(path: Path) -> Selection:
     dataset, rows, rejected = read_collected(path)
-    instructions, refused = read_instruction_rows(dataset.table, path.name, is_instruction(dataset.table))
-    selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, [*rejected, *refused])
+    swept = is_block_sweep(dataset.table)
+    instructions, refused = read_instruction_rows(dataset.table, path.name, is_instruction(dataset.table) & ~swept)
+    blocks, unfit = read_block_sweep(dataset.table, path.name, swept)
+    rejected = [*rejected, *refused, *unfit]
+    selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, rejected)
+    selection = _with_blocks(selection, blocks)
     if instructions is not None:
         record = replace(selection.datasets[0], used=selection.datasets[0].used + len(instructions))
         selection = replace(selection, instructions=instructions, datasets=(record,))
@@ -112,6 +123,14 @@ def _collected(path: Path) -> Selection:
         notes.append(f"{path.name}: the campaign did not finish; `collect --resume` goes on with it")
     record = replace(selection.datasets[0], metadata=dataset.metadata)
     return replace(selection, datasets=(record,), notes=tuple(notes))
+
+
+def _with_blocks(selection: Selection, blocks: BlockRows | None) -> Selection:
+    """The selection of one data set with the grids that it holds as well."""
+    if blocks is None:
+        return selection
+    record = replace(selection.datasets[0], used=selection.datasets[0].used + len(blocks))
+    return replace(selection, blocks=blocks, datasets=(record,))
 
 
 def _selection(
@@ -167,10 +186,18 @@ def _of_gpu(selection: Selection, name: str | None) -> Selection:
         for row in selection.instructions.select(~mine).rows:
             rejected.append(RejectedRow(source=row.source, row=row.row, reason="OTHER_GPU", detail=row.gpu))
         instructions = selection.instructions.select(mine) if mine.any() else None
-    used = sum(len(rows) for rows in (*kept, instructions) if rows is not None)
+    blocks = None
+    if selection.blocks is not None:
+        mine = selection.blocks.gpu == name
+        others = selection.blocks.select(~mine)
+        for source, number, other in zip(others.source, others.row, others.gpu, strict=True):
+            rejected.append(RejectedRow(source=source, row=int(number), reason="OTHER_GPU", detail=other))
+        blocks = selection.blocks.select(mine) if mine.any() else None
+    used = sum(len(rows) for rows in (*kept, instructions, blocks) if rows is not None)
     return replace(
         selection,
         instructions=instructions,
+        blocks=blocks,
         kernels=kept[0] if isinstance(kept[0], KernelRows) else None,
         workloads=kept[1] if isinstance(kept[1], WorkloadRows) else None,
         rejected=tuple(rejected),
@@ -184,6 +211,7 @@ def joined(parts: list[Selection]) -> Selection:
         kernels=join_rows([part.kernels for part in parts if part.kernels is not None]),
         workloads=join_rows([part.workloads for part in parts if part.workloads is not None]),
         instructions=join_instruction_rows([part.instructions for part in parts if part.instructions is not None]),
+        blocks=join_block_rows([part.blocks for part in parts if part.blocks is not None]),
         rejected=tuple(row for part in parts for row in part.rejected),
         startups=tuple(startup for part in parts for startup in part.startups),
         datasets=tuple(dataset for part in parts for dataset in part.datasets),

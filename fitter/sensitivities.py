@@ -11,7 +11,7 @@ import numpy as np
 from estimator.coefficients import COEFFICIENTS, COLUMN, column_index
 from estimator.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
 from estimator.quantities import Array
-from estimator.timeline import REFERENCE_TILE_AREA, dram_share, effective_math_clocks
+from estimator.timeline import REFERENCE_TILE_AREA, dram_share, effective_math_clocks, wave_share
 
 _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
 _SERIAL_COLUMNS: Final = column_index(SERIAL)
@@ -23,6 +23,7 @@ _MATH: Final = OVERLAPPED.index("math")
 _DRAM: Final = OVERLAPPED.index("dram")
 _DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
 _EPILOGUE: Final = SERIAL.index("epilogue")
+_PROLOGUE: Final = SERIAL.index("prologue")
 _TINY: Final = 1e-300
 
 
@@ -43,6 +44,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     terms = seconds @ _TERM_MATRIX
     serial = np.where(_SERIAL_CLOCKED, phases.serial / clock, phases.serial) * c[_SERIAL_COLUMNS]
     serial[:, _EPILOGUE] *= share
+    serial[:, _PROLOGUE] *= wave_share(phases, c)
 
     exponent = c[COLUMN["exponent"]]
     top = np.maximum(terms.max(axis=1), _TINY)
@@ -61,7 +63,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     slope[:, COLUMN["strided"]] = joined
     log_relative = np.log(np.maximum(relative, _TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
-    _add_math_slopes(slope, column_slope[:, _MATH], phases, c, math_clocks)
+    _add_math_slopes(slope, column_slope[:, _MATH], serial[:, _PROLOGUE], phases, c, math_clocks)
     _add_knee_slopes(slope, column_slope[:, _DRAM_COLUMNS].sum(axis=1) + serial[:, _EPILOGUE], c, ratio, share)
 
     measured = c[COLUMN["offset_s"]] + gpu_s
@@ -73,8 +75,8 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     return np.log(np.maximum(measured, c[COLUMN["floor_s"]])), slope
 
 
-def _add_math_slopes(slope: Array, math_slope: Array, phases: Phases, c: Array, math_clocks: Array) -> None:
-    """Coefficients that bend the math clocks: waves, small tiles, clock state."""
+def _add_math_slopes(slope: Array, math_slope: Array, prologue: Array, phases: Phases, c: Array, math_clocks: Array) -> None:
+    """Coefficients that bend the math clocks: waves, which the prologue follows, small tiles, clock state."""
     loss, feedback, settling = _clock_state(phases, c, math_clocks)
     direct = math_slope * feedback
     slope[:, COLUMN["math"]] = direct
@@ -82,7 +84,7 @@ def _add_math_slopes(slope: Array, math_slope: Array, phases: Phases, c: Array, 
     eta = c[COLUMN["wave_exponent"]]
     if eta < 1.0:
         mixed = (even > 0) & (quantised > 0)
-        slope[mixed, COLUMN["wave_exponent"]] = direct[mixed] * eta * np.log(quantised[mixed] / even[mixed])
+        slope[mixed, COLUMN["wave_exponent"]] = (direct + prologue)[mixed] * eta * np.log(quantised[mixed] / even[mixed])
     area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
     slope[:, COLUMN["small_tile_exponent"]] = -direct * c[COLUMN["small_tile_exponent"]] * np.log(area / REFERENCE_TILE_AREA)
     slope[:, COLUMN["boost_drop"]] = math_slope * loss

@@ -14,6 +14,7 @@ from estimator.kernels.registry import KnownTiles
 from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.specifications import load_gpu
+from estimator.spread import FORECAST_STD
 from estimator.workload import Workload
 from fitter.rows import KernelRows, WorkloadRows
 
@@ -207,8 +208,11 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
         columns["latency"][own] = np.where(served, table.latency_s, np.nan)
         columns["power"][own] = np.where(served, table.power_w, np.nan)
         common = _stated_std(bundle.uncertainty.get("latency", {}), table.groups)
-        columns["latency_ln"][own] = np.where(np.isfinite(table.latency_ln_std), table.latency_ln_std, common)
-        columns["power_ln"][own] = _stated_std(bundle.uncertainty.get("power", {}), table.groups)
+        stated = np.where(np.isfinite(table.latency_ln_std), table.latency_ln_std, common)
+        forecast_s, forecast_w = _forecast_std(bundle, gpu)
+        columns["latency_ln"][own] = np.hypot(stated, forecast_s)
+        common = _stated_std(bundle.uncertainty.get("power", {}), table.groups)
+        columns["power_ln"][own] = np.hypot(np.where(np.isfinite(table.power_ln_std), table.power_ln_std, common), forecast_w)
     operators = rows.row_operators()
     return Prediction(
         labels=tuple((rows.gpus[g], o.family, o.operator, o.precision) for g, o in zip(rows.gpu_index, operators, strict=True)),
@@ -220,6 +224,13 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
         predicted_w=columns["power"],
         power_ln_std=columns["power_ln"],
     )
+
+
+def _forecast_std(bundle: Bundle, gpu: GpuSpec) -> tuple[float, float]:
+    """What another GPU than the bundle's adds to the deviations of ln(latency) and ln(power)."""
+    if gpu.name == bundle.gpu.name:
+        return 0.0, 0.0
+    return FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"]
 
 
 def predict_workload_rows(bundle: Bundle, rows: WorkloadRows, *, raw: bool = False) -> Prediction:

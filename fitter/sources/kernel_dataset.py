@@ -39,12 +39,20 @@ def read_collected(path: Path) -> tuple[KernelDataset, KernelRows | None, list[R
     Raises DatasetError for a dataset that is missing, damaged or foreign, InputError for an implausible one.
     """
     dataset = read_kernel_dataset(path)
-    library = np.flatnonzero(~is_instruction(dataset.table))
-    if not len(library):
-        return dataset, None, []
-    raw = _raw(dataset.table.take(library), path.name)
-    rows, rejected = screen(replace(raw, row=library.astype(np.int64) + 1))
+    rows, rejected = collected_rows(dataset.table, path.name)
     return dataset, rows, rejected
+
+
+def collected_rows(table: pa.Table, source: str, first: int = 0) -> tuple[KernelRows | None, list[RejectedRow]]:
+    """Accepted rows of a kernel dataset's table, or of a piece of it that begins after `first` rows, and the reasons for the others.
+
+    Rows of generated kernels are not among them.  Raises InputError for an implausible table.
+    """
+    library = np.flatnonzero(~is_instruction(table))
+    if not len(library):
+        return None, []
+    raw = _raw(table.take(library), source)
+    return screen(replace(raw, row=library.astype(np.int64) + first + 1))
 
 
 def _raw(table: pa.Table, source: str) -> RawKernels:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from estimator.quantities import Array, BoolArray
 from fitter.errors import InputError
+from fitter.scale.partitions import is_remote, open_partitioned
 
 PARQUET_MAGIC: Final = b"PAR1"
 """First and last four bytes of every Parquet file."""
@@ -121,6 +122,36 @@ def read_header(path: Path) -> tuple[str, ...]:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
     return _csv_header(path, head)
+
+
+def parquet_columns(address: str) -> frozenset[str]:
+    """Columns of a Parquet file, of the first file of a folder or an object store, and of its hive folders; none for anything else.
+
+    Raises InputError for an object store that does not answer; what is wrong with a local file is left to its reader.
+    """
+    path = Path(address)
+    try:
+        if is_remote(address):
+            return open_partitioned(address, first_only=True).columns
+        if path.is_dir():
+            return open_partitioned(address, first_only=True).columns if any(path.rglob("*.parquet")) else frozenset()
+        parquet = path.is_file() and read_head(path).startswith(PARQUET_MAGIC)
+        return frozenset(read_header(path)) if parquet else frozenset()
+    except (InputError, OSError):
+        if is_remote(address):
+            raise
+        return frozenset()
+
+
+def row_count(address: str) -> int:
+    """Rows that the footers of a Parquet file or folder state; 0 for anything else, and for what its reader will refuse."""
+    path = Path(address)
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
+    try:
+        parquet = [file for file in files if read_head(file).startswith(PARQUET_MAGIC)]
+        return sum(pq.read_metadata(file).num_rows for file in parquet)
+    except (InputError, pa.ArrowException, OSError, ValueError):
+        return 0
 
 
 def read_head(path: Path) -> bytes:

@@ -113,7 +113,7 @@ def test_forecasts_that_go_farther_set_the_width_beyond_the_largest_work() -> No
     gemm = [operator for operator in various_operators(300) if operator.family == "gemm"]
     count = len(gemm)
     rows = Forecast(bare=np.full(count, 0.02), neighbours=np.zeros(count), distance=np.zeros(count), excess=np.full(count, -1.0))
-    small, wide = (Forecast(bare=np.full(50, e), neighbours=np.zeros(50), distance=np.ones(50), excess=np.ones(50)) for e in (0.05, 0.2))
+    small, wide = (Forecast(bare=np.full(50, e), neighbours=np.zeros(50), distance=np.ones(50), excess=np.ones(50)) for e in (0.05, -0.2))
     narrow = interval_quantiles(shape_errors(gemm), rows, [small], None)
     assert interval_quantiles(shape_errors(gemm), rows, [small, wide], None)[2] == pytest.approx(4.0 * narrow[2])
 

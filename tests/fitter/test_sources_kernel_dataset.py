@@ -138,7 +138,7 @@ def test_a_damaged_or_cut_dataset_is_refused(write: Write) -> None:
 def test_a_dataset_of_a_newer_schema_is_refused(write: Write) -> None:
     path = write({})
     table = pq.read_table(path)
-    metadata = {b"wattprint": table.schema.metadata[b"wattprint"].replace(b'"schema_version":"1.1"', b'"schema_version":"2.0"')}
+    metadata = {b"wattprint": table.schema.metadata[b"wattprint"].replace(b'"schema_version":"1.2"', b'"schema_version":"2.0"')}
     pq.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(DatasetError, match=r"2\.0"):
         read_selection([path])

@@ -1,0 +1,271 @@
+"""Errors on a GPU of which few kernels, or none, were measured: another GPU's fit as the prior.
+
+    python benchmarks/transfer.py [--data ../shared/data] [--draws 3] [--json]
+
+"chosen": the 20 probes that `fit --probes 20` takes; "random": 20 kernels drawn at random, mean over the draws.  Probes come from four
+fifths of the rows, errors from the last fifth; a forecast is tested on all rows.  Errors in percent, mean / median / 95th
+percentile; [target].  "in 90 %": share of the tested rows inside their stated intervals.
+"""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import click
+import numpy as np
+from kernel_tables import Cell, cell_rows, errors, gemm_cells, random_rows
+
+from estimator.bundle_content import Bundle, GroupCoefficients, HostCost, Provenance
+from estimator.quantities import BoolArray
+from estimator.residuals import POWER_TIER
+from estimator.specifications import load_gpu
+from fitter.calibration import calibrate
+from fitter.drafts import draft_from_rows
+from fitter.export import board_knowledge
+from fitter.kernel_groups import fit_kernel_groups
+from fitter.probe_selection import probe_rows
+from fitter.rows import Dataset, KernelRows, Selection, join_rows
+from fitter.selection import read_selection
+from fitter.validation import Prediction, predict_kernel_rows
+
+PROBES = 20
+
+POWER_TARGETS: dict[str, float | None] = {"gb200": 3.5, "h200-sxm": None}
+BELOW_LIMIT = 0.96
+"""From this share of its limit on a board says no more than "at least this"."""
+
+FP32 = ("a100-pcie-40gb", "v100-pcie-32gb")
+FP32_TARGETS = {"linear": 12.0, "bmm": 12.0, "elementwise": 8.0}
+FP32_KINDS = {"linear": ("linear",), "bmm": ("bmm",), "elementwise": ("add", "gelu")}
+
+SIBLINGS = {
+    "a100-sxm-80gb bf16": ("h200-sxm bf16", 11.0),
+    "h100-sxm bf16": ("h200-sxm bf16", 7.3),
+    "h200-sxm bf16": ("h100-sxm bf16", 6.4),
+    "h200-sxm fp8": ("h200-sxm bf16", 5.5),
+}
+"""Cells of tensor-core products, each with its sibling and the target with 20 rows."""
+
+FORECASTS = (("h100-sxm bf16", "h200-sxm bf16", 6.0), ("h200-sxm bf16", "h100-sxm bf16", None))
+OTHERS = (
+    ("a100-sxm-80gb bf16", "h100-sxm bf16", 8.5),
+    ("a100-sxm-80gb bf16", "h200-sxm bf16", 8.5),
+    ("h100-sxm bf16", "a100-sxm-80gb bf16", 8.5),
+)
+"""(source, target, target error): from the specification alone; across architectures with probes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of rows outside the fit [%]; coverage: share inside the stated 90 % intervals, width: their mean half width [%]."""
+
+    case: str
+    probes: str
+    rows: int
+    error: tuple[float, float, float]
+    target: float | None
+    coverage: float
+    width: float
+    seconds: float
+
+    def line(self) -> str:
+        """For people."""
+        figures = "/".join(f"{value:.1f}" for value in self.error)
+        limit = "" if self.target is None else f"[{self.target:g}]"
+        found = f"{self.rows:5d}  {figures:>15s} {limit:>7s}  {self.coverage:6.2f} {self.width:6.1f}% {self.seconds:6.1f}"
+        return f"{self.case:58s} {self.probes:14s} {found}"
+
+
+def scored(case: str, probes: str, found: list[Prediction], target: float | None, seconds: float) -> Score:
+    """The mean over draws."""
+    triples = [errors(one.predicted_s, one.measured_s) for one in found]
+    half = [1.645 * one.latency_ln_std for one in found]
+    inside = [np.mean(np.abs(np.log(one.measured_s / one.predicted_s)) <= h) for one, h in zip(found, half, strict=True)]
+    mean = np.mean(triples, axis=0)
+    return Score(
+        case=case,
+        probes=probes,
+        rows=len(found[0]),
+        error=(float(mean[0]), float(mean[1]), float(mean[2])),
+        target=target,
+        coverage=float(np.mean(inside)),
+        width=float(100 * np.mean([h.mean() for h in half])),
+        seconds=seconds,
+    )
+
+
+def selection_of(rows: KernelRows) -> Selection:
+    """Kernel rows as a data set of their own."""
+    record = Dataset(name="table", sha256="0" * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={}, metadata={})
+    return Selection(kernels=rows, workloads=None, rejected=(), startups=(), datasets=(record,), notes=())
+
+
+def source_bundle(rows: KernelRows, gpu_name: str, *, refine: bool = False) -> Bundle:
+    """A bundle of everything that was measured on one GPU; `refine` adds residual tiers and what they state of errors."""
+    gpu = load_gpu(gpu_name)
+    fit = fit_kernel_groups(rows, gpu, seed=0, refine=refine)
+    return Bundle(
+        name=gpu_name,
+        version="0.1.0",
+        gpu=gpu,
+        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
+        host=HostCost(launch_s=0.0, launch_ln_std=float("nan"), source="none"),
+        groups={
+            key: GroupCoefficients(coefficients=one.coefficients, ln_std=one.ln_std, identified=one.identified, rows=one.rows)
+            for key, one in fit.groups.items()
+        },
+        clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
+        tile_predictors=fit.tile_predictors,
+        residuals=fit.residuals,
+        uncertainty={"latency": {"groups": dict(fit.group_std)}},
+    )
+
+
+def probed(
+    case: str, rows: dict[str, KernelRows], prior: Bundle, gpu_name: str, targets: dict[str, float | None], draws: int
+) -> Iterator[Score]:
+    """Chosen and random probes among all kinds together; errors of each kind."""
+    gpu = load_gpu(gpu_name)
+    train = {kind: part.select(random_rows(part)) for kind, part in rows.items()}
+    test = {kind: part.select(~random_rows(part)) for kind, part in rows.items()}
+    pool = join_rows(list(train.values()))
+    assert pool is not None
+    for label in ("chosen", "random"):
+        found: dict[str, list[Prediction]] = {}
+        started = time.perf_counter()
+        for draw in range(1 if label == "chosen" else draws):
+            kept = probe_rows(pool, gpu, PROBES, prior) if label == "chosen" else random_choice(pool, draw)
+            bundle = calibrate(selection_of(pool.select(kept)), gpu, prior=prior, seed=draw).bundle
+            for kind, part in test.items():
+                blind = replace(part, tile_m=part.tile_m * np.nan, tile_n=part.tile_n * np.nan, split_k=part.split_k * np.nan)
+                found.setdefault(kind, []).append(predict_kernel_rows(bundle, blind))
+        seconds = (time.perf_counter() - started) / (1 if label == "chosen" else draws)
+        for kind, predictions in found.items():
+            yield scored(f"{case} {kind}".strip(), f"{PROBES} {label}", predictions, targets[kind], seconds)
+
+
+def random_choice(rows: KernelRows, draw: int) -> BoolArray:
+    """PROBES rows drawn at random."""
+    kept = np.zeros(len(rows), dtype=np.bool_)
+    kept[np.random.default_rng(draw).choice(len(rows), PROBES, replace=False)] = True
+    return kept
+
+
+def fp32_cases(folder: Path, draws: int) -> Iterator[Score]:
+    """A100 to V100 and back: 20 probes of each kind of kernels, and 20 in all for the three kinds."""
+
+    @cache
+    def rows_of(gpu: str) -> dict[str, KernelRows]:
+        return {kind: cell_rows(_fp32_cell(kind, gpu), folder) for kind in FP32_KINDS}
+
+    for source, target in (FP32, FP32[::-1]):
+        for kind, limit in FP32_TARGETS.items():
+            prior = source_bundle(rows_of(source)[kind], source)
+            yield from probed(f"{source} to {target}", {kind: rows_of(target)[kind]}, prior, target, {kind: limit}, draws)
+        joined = join_rows(list(rows_of(source).values()))
+        assert joined is not None
+        prior = source_bundle(joined, source)
+        yield from probed(f"{source} to {target}, in all", rows_of(target), prior, target, dict.fromkeys(FP32_TARGETS), draws)
+
+
+def _fp32_cell(kind: str, gpu: str) -> Cell:
+    file = "neusight/vector_train.csv" if kind == "elementwise" else f"neusight/{kind}_train.csv"
+    return Cell(name=f"{kind} {gpu}", file=file, gpu=gpu, operators=FP32_KINDS[kind])
+
+
+def tensor_cases(folder: Path, draws: int) -> Iterator[Score]:
+    """Tensor-core products: siblings, forecasts by specification, other architectures."""
+    cells = {cell.name.removeprefix("GEMM "): cell for cell in gemm_cells()}
+
+    @cache
+    def bundle_of(name: str, refine: bool = False) -> Bundle:
+        return source_bundle(cell_rows(cells[name], folder), cells[name].gpu, refine=refine)
+
+    for name, (sibling, target) in SIBLINGS.items():
+        rows = {"": cell_rows(cells[name], folder)}
+        yield from probed(f"GEMM {name} from {sibling}", rows, bundle_of(sibling), cells[name].gpu, {"": target}, draws)
+    for source, name, limit in FORECASTS:
+        started = time.perf_counter()
+        bundle = bundle_of(source, True)
+        found = predict_kernel_rows(bundle, cell_rows(cells[name], folder))
+        yield scored(f"GEMM {source} to {name}", "specification", [found], limit, time.perf_counter() - started)
+    for source, name, limit in OTHERS:
+        rows = {"": cell_rows(cells[name], folder)}
+        yield from probed(f"GEMM {source} to {name}", rows, bundle_of(source), cells[name].gpu, {"": limit}, draws)
+
+
+def power_cases(folder: Path, draws: int) -> Iterator[Score]:
+    """Power of trusted rows below the limit at predicted latency, by the equation alone and with its tier; rows not trusted beside them."""
+    path = folder / "aiconfigurator/power.csv"
+    everything = read_selection([path]).kernels
+    assert everything is not None
+    reasons = untrusted_power(path)
+    for gpu_name, target in POWER_TARGETS.items():
+        own = everything.select(np.array(everything.gpus)[everything.gpu_index] == gpu_name)
+        rows = own.select(np.isfinite(own.power_w) & ~own.at_limit)
+        kept = random_rows(rows)
+        started = time.perf_counter()
+        bundle = draft_from_rows(
+            rows.select(kept), None, load_gpu(gpu_name), board_knowledge(selection_of(rows), load_gpu(gpu_name)).tables, 0
+        ).bundle
+        seconds = time.perf_counter() - started
+        for tiered in (False, True):
+            tiers = (
+                bundle.residuals if tiered else {k: {n: v for n, v in t.items() if n != POWER_TIER} for k, t in bundle.residuals.items()}
+            )
+            found = predict_kernel_rows(replace(bundle, residuals=tiers), rows.select(~kept))
+            yield power_score(f"power {gpu_name}, {'with tier' if tiered else 'equation'}", found, target if tiered else None, seconds)
+        measured = np.array([reasons.get((gpu_name, row), np.nan) for row in own.row.tolist()])
+        rejected = own.select(np.isfinite(measured))
+        found = predict_kernel_rows(
+            bundle, replace(rejected, power_w=measured[np.isfinite(measured)], at_limit=np.zeros(len(rejected), dtype=np.bool_))
+        )
+        yield power_score(f"power {gpu_name}, rows not trusted", found, None, seconds)
+
+
+def untrusted_power(path: Path) -> dict[tuple[str, int], float]:
+    """Power of rows that the table itself calls unusable, well below the limit [W], by GPU and row number."""
+    with path.open(newline="") as file:
+        return {
+            (row["gpu"], number): float(row["power_w"])
+            for number, row in enumerate(csv.DictReader(file), start=1)
+            if row["reason"] != "OK" and row["power_w"] and float(row["power_w"]) < BELOW_LIMIT * float(row["power_limit_w"])
+        }
+
+
+def power_score(case: str, found: Prediction, target: float | None, seconds: float) -> Score:
+    """Errors of power in place of latency."""
+    known = found.select(np.isfinite(found.measured_w) & np.isfinite(found.predicted_w))
+    turned = replace(known, measured_s=known.measured_w, predicted_s=known.predicted_w, latency_ln_std=known.power_ln_std)
+    return scored(case, "-", [turned], target, seconds)
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data")
+@click.option("--draws", type=click.IntRange(1), default=3, show_default=True, help="Random choices of probes.")
+@click.option("--part", type=click.Choice(("fp32", "tensor", "power")), multiple=True, help="Only these cases; without it all.")
+@click.option("--json", "as_json", is_flag=True)
+def main(data: Path, draws: int, part: tuple[str, ...], as_json: bool) -> None:
+    """Print the errors of every case."""
+    if not (data / "neusight").is_dir():
+        click.echo(f"skipped: the published tables are not at {data}; --data names another folder", err=True)
+        return
+    found = []
+    if not as_json:
+        click.echo(f"{'case':58s} {'probes':14s} {'rows':>5s}  {'error':>15s} {'target':>7s}  in 90 %  width  fit s")
+    for name, cases in {"fp32": fp32_cases, "tensor": tensor_cases, "power": power_cases}.items():
+        for score in cases(data, draws) if name in part or not part else ():
+            found.append(score)
+            if not as_json:
+                click.echo(score.line())
+    if as_json:
+        json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The command `fit` on data sets that are read in pieces: which those are, on whose workers, and what is said at the end."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from collector.dataset import is_collected, kernel_metadata
+from estimator.bundle import save_bundle
+from estimator.bundle_content import Bundle
+from estimator.specifications import gpu_names, load_gpu
+from fitter.display import error_table
+from fitter.errors import InputError, SelectionError
+from fitter.rows import Dataset, Selection, count_reasons, reason_meaning
+from fitter.scale.design_bundle import KIND, design_bundle
+from fitter.scale.design_fit import ROBUST_PASSES, DesignFit, fit_design
+from fitter.scale.design_table import is_design_table
+from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, KernelSample, SampleTask, merge_samples, sample_partition
+from fitter.scale.partitions import PartitionedTable, is_remote, open_partitioned, shown
+from fitter.scale.passes import LocalWorkers, Workers, run_pass
+from fitter.selection import joined, read_selection
+from fitter.sources import kernel_table
+from fitter.sources.kernel_table import is_kernel_table
+from fitter.sources.screening import known_gpu
+from fitter.sources.tables import parquet_columns, row_count
+
+DESIGN_REASONS: Final[dict[str, str]] = {
+    "BAD_DESIGN": "an ideal time or a weight that is missing, not finite, or negative",
+    "UNKNOWN_OPERATOR": "a group of no known family of kernels",
+    "ABOVE_ROOF": "an ideal time many times the measured one",
+}
+"""Reasons that mean something of their own in a design table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedFit:
+    """A finished fit: the bundle as saved, and what to say about it."""
+
+    bundle: Bundle
+    lines: tuple[str, ...]
+    document: Mapping[str, Any]
+    warnings: tuple[str, ...]
+
+
+def is_design_data(datasets: Sequence[str]) -> bool:
+    """Whether a data set among these is a design table, which only a streamed fit reads."""
+    return any(is_design_table(parquet_columns(name)) for name in datasets)
+
+
+@contextmanager
+def open_workers(scheduler: str | None) -> Iterator[Workers]:
+    """The workers of a cluster, or threads of this process without an address.  Raises ClusterError."""
+    if scheduler is None:
+        yield LocalWorkers(usable_cores())
+        return
+    from fitter.cluster import open_cluster
+
+    with open_cluster(scheduler) as workers:
+        yield workers
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fit_design_data(options: Mapping[str, Any], version: str, progress: Callable[[str], None]) -> StreamedFit:
+    """Fit the design table of the command line and save its bundle.
+
+    Raises InputError for several data sets and for a file that cannot be read, SelectionError without a known GPU.
+    """
+    if len(options["datasets"]) > 1:
+        raise InputError("a design table is fitted alone; name it as the only data set")
+    if options["report"] is not None:
+        raise InputError("--report needs rows, of which a design table's fit keeps none; leave it out")
+    gpu = None if options["gpu"] is None else known_gpu(options["gpu"])
+    if gpu is None:
+        raise SelectionError("a design table does not say which GPU it is of; name a known one with --gpu NAME")
+    table = open_partitioned(options["datasets"][0])
+    with open_workers(options["scheduler"]) as workers:
+        found = fit_design(
+            table,
+            workers,
+            gpu_name=gpu.name,
+            holdout=options["holdout"],
+            seed=options["seed"],
+            robust_passes=0 if options["one_pass"] else ROBUST_PASSES,
+            progress=progress,
+        )
+    draft = design_bundle(found, table, load_gpu(gpu.name), name=options["name"] or "", version=version, seed=options["seed"])
+    bundle = save_bundle(draft, options["out"])
+    warnings = (f"{found.rows - found.used:,} rows rejected",) if found.rejected else ()
+    return StreamedFit(
+        bundle=bundle,
+        lines=tuple(_lines(bundle, found, table, options)),
+        document=_document(bundle, found, table, options, warnings),
+        warnings=warnings,
+    )
+
+
+def _lines(bundle: Bundle, found: DesignFit, table: PartitionedTable, options: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{found.used:,} of {found.rows:,} rows used",
+        f"  {table.name}: {KIND}, {len(table.files):,} files, {len(table.partitions()):,} partitions, {found.passes} passes",
+        f"  {len(found.groups):,} groups, {len(found.floors_s):,} of them with a launch floor",
+    ]
+    if found.rejected:
+        lines.append("rejected:")
+        meanings = {reason: DESIGN_REASONS.get(reason) or reason_meaning(reason) for reason in found.rejected}
+        lines += [f"  {count:6,}  {reason}: {meanings[reason]}" for reason, count in found.rejected.items()]
+    if found.errors:
+        lines += ["", f"errors on kernels left out of the fit ({options['holdout']:.0%}):", *error_table(found.errors)]
+    lines += ["", f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
+    lines.append(f"next: estimate WORKLOAD.json --bundle {options['out']}")
+    return lines
+
+
+def _document(
+    bundle: Bundle, found: DesignFit, table: PartitionedTable, options: Mapping[str, Any], warnings: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "bundle": str(options["out"]),
+        "name": bundle.name,
+        "version": bundle.version,
+        "digest": bundle.digest,
+        "gpu": bundle.gpu.name,
+        "rows": found.rows,
+        "used": found.used,
+        "rejected": dict(found.rejected),
+        "files": len(table.files),
+        "partitions": len(table.partitions()),
+        "passes": found.passes,
+        "groups": len(found.groups),
+        "floors": len(found.floors_s),
+        "notes": list(bundle.notes),
+        "errors": [row.document() for row in found.errors],
+        "warnings": list(warnings),
+    }
+
+
+def is_streamed(datasets: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Whether kernels are read in pieces: where it is asked for, where they lie in an object store, and where they are many."""
+    if options["stream"] or options["scheduler"] is not None or any(is_remote(name) for name in datasets):
+        return True
+    return any(row_count(name) > STREAM_ROWS for name in datasets)
+
+
+STREAM_ROWS: Final = 500_000
+"""More rows than this are read in pieces [1]: in memory they would take more than a gigabyte."""
+
+
+def read_streamed(datasets: Sequence[str], options: Mapping[str, Any], progress: Callable[[str], None]) -> Selection:
+    """Data sets as a selection: of kernels in Parquet the counts of all rows and a sample to fit; others, such as runs of whole
+    models, are read as ever.
+
+    Raises InputError for what cannot be read or is given twice, SelectionError for an unknown GPU and where no row is left.
+    """
+    gpu = None if options["gpu"] is None else known_gpu(options["gpu"])
+    if options["gpu"] is not None and gpu is None:
+        raise SelectionError(f"unknown GPU {options['gpu']!r}; known: {', '.join(gpu_names())}")
+    parts: list[Selection] = []
+    with open_workers(options["scheduler"]) as workers:
+        for name in datasets:
+            if _holds_kernels(name):
+                part = _sampled(name, None if gpu is None else gpu.name, options["seed"], workers, progress)
+            else:
+                part = read_selection([name], options["gpu"])
+            same = next((d.name for one in parts for d in one.datasets if d.sha256 == part.datasets[0].sha256), None)
+            if same is not None:
+                raise InputError(f"{shown(name)}: the same data as {same}; give every data set once")
+            parts.append(part)
+    return joined(parts)
+
+
+def _holds_kernels(address: str) -> bool:
+    """Whether a data set is Parquet with rows of kernels; one in an object store must be."""
+    return is_remote(address) or is_kernel_table(tuple(parquet_columns(address)))
+
+
+def _sampled(address: str, gpu: str | None, seed: int, workers: Workers, progress: Callable[[str], None]) -> Selection:
+    table = open_partitioned(address)
+    collected = is_collected(table.schema)
+    if not collected and not is_kernel_table(tuple(table.columns)):
+        needed = ", ".join(kernel_table.NEEDED)
+        raise InputError(
+            f"{shown(address)}: neither a kernel dataset of `collect` nor a kernel table ({needed}, …); only these are streamed"
+        )
+    metadata = kernel_metadata(table.schema, shown(address)) if collected else {}
+    task = SampleTask(source=table.name, collected=metadata if collected else None, gpu=gpu, seed=seed)
+    found = run_pass(
+        workers, partial(sample_partition, task=task), table.partitions(), partial(merge_samples, task), progress, f"reading {table.name}"
+    )
+    rejected = tuple(sorted(found.rejected.values(), key=lambda row: (-row.count, row.reason, row.power_only)))
+    if found.rows is None:
+        counts = ", ".join(f"{row.count:,} {row.reason}" for row in rejected)
+        raise SelectionError(f"{shown(address)}: no usable row among {found.read:,} ({counts})")
+    kind = "kernel dataset" if collected else "kernel table"
+    record = Dataset(
+        name=table.name,
+        sha256=table.sha256,
+        kind=kind,
+        rows=found.read,
+        used=len(found.rows),
+        rejected=count_reasons(rejected),
+        metadata=metadata,
+    )
+    notes = _sample_notes(table, found, len(found.rows))
+    return Selection(kernels=found.rows, workloads=None, rejected=rejected, startups=(), datasets=(record,), notes=notes)
+
+
+def _sample_notes(table: PartitionedTable, found: KernelSample, kept: int) -> tuple[str, ...]:
+    """How the data were read, and what the fit is of."""
+    files, parts = len(table.files), len(table.partitions())
+    rejected = found.rejected.values()
+    notes = [
+        f"{table.name}: {found.read:,} rows of {files:,} files streamed in {parts:,} partitions; {found.used:,} passed the screening",
+        f"{table.name}: sha256 is that of the files' names, sizes and footers, not of all their bytes",
+    ]
+    passed_over = found.read - found.used - sum(row.count for row in rejected if not row.power_only)
+    if passed_over:
+        notes.append(f"{table.name}: {passed_over:,} rows of generated kernels are not read in pieces; fit them by themselves")
+    if kept < found.used:
+        notes.append(
+            f"{table.name}: fitted to a seeded sample of {kept:,} rows, at most {SECTION_KERNELS:,} kernels of an operator and precision "
+            f"and {KERNEL_ROWS} rows of a kernel"
+        )
+    return tuple(notes)

@@ -1,0 +1,55 @@
+"""Intervals: what rehearsed forecasts erred, and how much farther the real ones go."""
+
+import numpy as np
+import pytest
+
+from estimator.residuals import Fading
+from fitter.intervals import NEXT_GROWTH, interval_quantiles
+from fitter.residual_tier import Forecast, ShapeErrors, shape_errors
+from tests.fitter.measured import various_operators
+
+SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.family == "softmax"])
+COUNT = len(SHAPES.operators)
+
+
+def forecast_with(error: np.ndarray, excess: float = 0.0) -> Forecast:
+    nothing = np.zeros(len(error))
+    return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=np.full(len(error), excess))
+
+
+def quantiles(*rehearsed: np.ndarray, scatter: float = 0.03) -> tuple[float, float, float, float]:
+    inside = forecast_with(scatter * np.random.default_rng(0).standard_normal(COUNT))
+    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], Fading())
+
+
+def scattered(mean: float, seed: int, count: int = 200) -> np.ndarray:
+    return mean + 0.02 * np.random.default_rng(seed).standard_normal(count)
+
+
+def test_an_error_of_one_sign_in_every_rehearsal_is_expected_to_grow() -> None:
+    same = quantiles(scattered(0.05, 1), scattered(0.06, 2))[2]
+    opposite = quantiles(scattered(0.05, 1), scattered(-0.06, 2))[2]
+    assert same == pytest.approx(opposite + 0.06, abs=0.005)
+
+
+def test_work_beyond_is_less_certain_than_the_worst_rehearsal() -> None:
+    worst = np.quantile(np.abs(scattered(-0.06, 2)), 0.9)
+    assert quantiles(scattered(0.05, 1), scattered(-0.06, 2))[2] >= NEXT_GROWTH * worst
+
+
+def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside() -> None:
+    one = quantiles(scattered(0.05, 1))[2]
+    assert one == pytest.approx(NEXT_GROWTH * np.quantile(np.abs(scattered(0.05, 1)), 0.905), rel=0.02)
+    beyond, octaves = quantiles()[2:]
+    assert beyond == pytest.approx(1.645 * 0.03, rel=0.2)
+    assert octaves == 1.0
+
+
+@pytest.mark.parametrize("scatter", [0.01, 0.1])
+def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter: float) -> None:
+    rng = np.random.default_rng(1)
+    error = scatter * rng.standard_normal(COUNT)
+    near, far, _, _ = interval_quantiles(SHAPES, forecast_with(error), [], Fading())
+    assert far >= near
+    sigma = 0.01 + np.abs(error).mean()  # the scale of neighbours that all err alike
+    assert 0.8 <= np.mean(np.abs(scatter * rng.standard_normal(10_000)) <= near * sigma) <= 0.97

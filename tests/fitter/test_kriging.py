@@ -1,0 +1,158 @@
+"""Kriging: kernels that spend their time alike correct one another, and hold back where nothing resembles them."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.errors import BundleError
+from estimator.frozen import thaw
+from estimator.gpu import GpuSpec
+from estimator.kriging import ASKED_AT_ONCE, NOISE, SHARES, PhaseFeatures, covariance, kriged
+from estimator.quantities import Array
+from estimator.residuals import LARGEST_CORRECTION, Fading, log_corrections
+from estimator.specifications import load_gpu
+from estimator.workload import Operator, make_operator
+from fitter.kernel_latency import kernel_problem, predicted_features
+from fitter.kriging import fit_kriging
+from fitter.priors import kernel_priors
+from fitter.residual_tier import GroupErrors, shape_errors, tier_document
+
+GROUP = "gemm.linear.bf16"
+ROWS = 90
+
+
+def products(count: int, seed: int) -> list[Operator]:
+    sizes = np.exp2(np.random.default_rng(seed).uniform(4, 12, (count, 3))).astype(int)
+    return [make_operator("gemm", "linear", "bf16", batch=1, m=float(m), n=float(n), k=float(k)) for m, n, k in sizes]
+
+
+def features_of(count: int, seed: int) -> PhaseFeatures:
+    rng = np.random.default_rng(seed)
+    return PhaseFeatures(
+        log_clock=np.log2(rng.choice([510e6, 900e6, 1410e6], count)),
+        tile_area=rng.choice([4096.0, 16384.0], count),
+        shares=rng.dirichlet(np.ones(len(SHARES)), count),
+    )
+
+
+def errors_of_phases(features: PhaseFeatures) -> Array:
+    """Errors that the shares of phases explain, as a wrong coefficient makes them."""
+    return 0.3 * features.shares[:, SHARES.index("loop")] - 0.2 * features.shares[:, SHARES.index("dram")]
+
+
+@pytest.fixture(scope="module")
+def a100() -> GpuSpec:
+    return load_gpu("a100-pcie-40gb")
+
+
+def test_errors_that_come_from_phases_are_corrected_at_shapes_far_from_all_measured() -> None:
+    measured, asked = features_of(400, 0), features_of(200, 1)
+    points = np.random.default_rng(2).uniform(0.0, 12.0, (400, 3))
+    known = fit_kriging(points, measured, errors_of_phases(measured))
+    left = errors_of_phases(asked) - kriged(known, np.full((200, 3), 60.0), asked)
+    assert np.abs(left).mean() < 0.35 * np.abs(errors_of_phases(asked)).mean()
+
+
+def test_where_nothing_resembles_a_kernel_the_equations_stand_alone() -> None:
+    measured = features_of(60, 0)
+    known = fit_kriging(np.zeros((60, 3)), measured, np.full(60, 0.3))
+    strange = PhaseFeatures(log_clock=np.array([30.0]), tile_area=np.array([1.0]), shares=np.full((1, len(SHARES)), 9.0))
+    assert abs(kriged(known, np.full((1, 3), 99.0), strange)[0]) < 1e-6
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=20)
+def test_covariances_are_symmetric_and_positive(seed: int) -> None:
+    features = features_of(40, seed)
+    points = np.random.default_rng(seed).uniform(0.0, 12.0, (40, 3))
+    matrix = covariance(points, features, points, features)
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
+    assert np.linalg.eigvalsh(matrix + NOISE**2 * np.eye(40)).min() > 0.0
+
+
+def test_a_kernel_measured_many_times_takes_its_own_mean_error() -> None:
+    one = features_of(1, 0).select(np.zeros(200, dtype=np.int64))
+    error = np.random.default_rng(0).normal(0.1, 0.02, 200)
+    found = kriged(fit_kriging(np.ones((200, 2)), one, error), np.ones((1, 2)), one.select(np.array([0])))
+    assert found[0] == pytest.approx(error.mean(), abs=0.001)
+
+
+def test_long_lists_are_answered_as_short_ones() -> None:
+    measured, asked = features_of(50, 0), features_of(ASKED_AT_ONCE + 3, 1)
+    known = fit_kriging(np.zeros((50, 1)), measured, errors_of_phases(measured))
+    whole = kriged(known, np.zeros((ASKED_AT_ONCE + 3, 1)), asked)
+    last = np.array([ASKED_AT_ONCE + 2])
+    np.testing.assert_allclose(whole[last], kriged(known, np.zeros((1, 1)), asked.select(last)), rtol=1e-9)
+
+
+def test_shares_of_a_kernels_time_add_up_unless_phases_overlap(a100: GpuSpec) -> None:
+    operators = products(20, 0)
+    priors = kernel_priors(GROUP, a100, cuda_cores=False, warm=False, free_clock=False, one_clock=False)
+    values = {name: prior.centre for name, prior in priors.items()}
+    clock = np.full(20, 900e6)
+    found = predicted_features(kernel_problem(operators, a100, sm_clock_hz=clock, warm=np.zeros(20, dtype=np.bool_)), values)
+    assert np.all((found.shares >= 0.0) & (found.shares <= 1.0))
+    assert np.all(found.shares.sum(axis=1) >= 0.999)
+    assert np.all(found.tile_area > 0.0)
+
+
+def tier(operators: list[Operator], features: PhaseFeatures, error: Array, beyond_share: float = 1.0) -> dict[str, object]:
+    shapes = shape_errors(operators)
+    kriging = (fit_kriging(shapes.points[shapes.index], features, error), beyond_share)
+    parts = GroupErrors(ln_error=error, left_out=np.abs(error), fading=Fading(), quantiles=(2.0, 3.0, 0.4, 2.0), kriging=kriging)
+    return dict(thaw(tier_document(shapes, parts, None, seed=0)))
+
+
+def test_a_bundle_remembers_kriging_through_json() -> None:
+    operators, features = products(ROWS, 0), features_of(ROWS, 0)
+    error = errors_of_phases(features)
+    written = json.loads(json.dumps(tier(operators, features, error)))
+    correction, deviation = log_corrections(operators, [GROUP] * ROWS, {GROUP: written}, None, features)
+    shapes = shape_errors(operators)
+    direct = kriged(fit_kriging(shapes.points[shapes.index], features, error), shapes.points[shapes.index], features)
+    np.testing.assert_allclose(correction, direct, atol=2e-3)
+    assert np.all(deviation > 0.0)
+
+
+def test_without_phases_the_neighbours_answer() -> None:
+    operators, features = products(ROWS, 0), features_of(ROWS, 0)
+    document = tier(operators, features, errors_of_phases(features))
+    plain = {name: value for name, value in document.items() if name != "kriging"}
+    np.testing.assert_array_equal(
+        log_corrections(operators, [GROUP] * ROWS, {GROUP: document}), log_corrections(operators, [GROUP] * ROWS, {GROUP: plain})
+    )
+
+
+def test_corrections_are_bounded_and_give_way_beyond_the_largest_work() -> None:
+    operators, features = products(ROWS, 0), features_of(ROWS, 0)
+    document = {GROUP: tier(operators, features, np.full(ROWS, 2.0), beyond_share=0.0)}
+    correction, _ = log_corrections(operators, [GROUP] * ROWS, document, None, features)
+    assert np.abs(correction).max() <= LARGEST_CORRECTION
+    larger = [make_operator("gemm", "linear", "bf16", batch=1, m=1e5, n=1e5, k=1e5)]
+    assert log_corrections(larger, [GROUP], document, None, features.select(np.array([0])))[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shape", []),
+        ("shape", [10**6] * ROWS),
+        ("shape", [-1] * ROWS),
+        ("weight", [float("nan")] * ROWS),
+        ("weight", [0.0, 0.0]),
+        ("sm_clock_mhz", [0.0] * ROWS),
+        ("shares", {"loop": ["much"] * ROWS}),
+        ("shares", 7),
+    ],
+)
+def test_damaged_kriging_is_refused(name: str, value: object) -> None:
+    operators, features = products(ROWS, 0), features_of(ROWS, 0)
+    document = tier(operators, features, errors_of_phases(features))
+    kriging = document["kriging"]
+    assert isinstance(kriging, dict)
+    kriging[name] = value
+    with pytest.raises(BundleError, match="damaged"):
+        log_corrections(operators[:2], [GROUP] * 2, {GROUP: document}, None, features.select(np.arange(2)))

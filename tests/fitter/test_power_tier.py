@@ -1,0 +1,93 @@
+"""What the power equation leaves over: kept where it helps, bounded by the power limit, wider where nothing was measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator.bundle_content import Bundle
+from estimator.errors import BundleError
+from estimator.frozen import FrozenMapping
+from estimator.kernel_prediction import predict_kernels
+from estimator.residuals import POWER_TIER, log_power_corrections
+from estimator.specifications import load_gpu
+from fitter.kernel_groups import fit_kernel_groups
+from fitter.power_tier import with_power_tiers
+from fitter.rows import KernelRows
+from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+
+A100 = load_gpu("a100-pcie-40gb")
+STREAMS = [o for o in various_operators(240, seed=3) if o.family == "softmax"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> KernelRows:
+    """Rows of one group whose power lies a quarter below the equation, more so for long rows."""
+    found = kernel_rows(planted_bundle(), STREAMS, noise=0.01)
+    excess = 0.25 + 0.03 * np.log2(np.array([o["dim"] for o in found.row_operators()]) / 1024.0)
+    return replace(found, power_w=found.power_w * np.exp(-excess))
+
+
+@pytest.fixture(scope="module")
+def bundle(rows: KernelRows) -> Bundle:
+    fit = fit_kernel_groups(rows, A100, seed=0)
+    planted = planted_bundle()
+    groups = {key: replace(planted.groups["softmax"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
+    return replace(planted, groups=groups, residuals=fit.residuals)
+
+
+def powers(bundle: Bundle, rows: KernelRows) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted power and its stated deviation."""
+    table = predict_kernels(rows.row_operators(), bundle, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
+    return table.power_w, table.power_ln_std
+
+
+def test_neighbours_remove_what_a_group_has_in_common_and_what_varies_with_shape(rows: KernelRows, bundle: Bundle) -> None:
+    half = np.arange(len(rows)) % 2 == 0
+    tiered = with_power_tiers(bundle, rows.select(half), seed=0)
+    others = rows.select(~half)
+    before, after = (np.abs(np.log(powers(b, others)[0] / others.power_w)).mean() for b in (bundle, tiered))
+    assert before > 0.15
+    assert after < 0.03
+
+
+def test_stated_deviations_hold_kernels_that_were_left_out(rows: KernelRows, bundle: Bundle) -> None:
+    half = np.arange(len(rows)) % 2 == 0
+    watt, deviation = powers(with_power_tiers(bundle, rows.select(half), seed=0), rows.select(~half))
+    inside = np.abs(np.log(watt / rows.select(~half).power_w)) <= 1.645 * deviation
+    stated = np.isfinite(deviation)
+    assert stated.mean() > 0.5
+    assert inside[stated].mean() > 0.8
+    assert np.median(deviation[stated]) < 0.05
+
+
+def test_a_correction_never_lifts_power_over_the_limit(rows: KernelRows, bundle: Bundle) -> None:
+    lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 3.0), seed=0)
+    assert powers(lifted, rows)[0].max() <= A100.power_limit_w
+
+
+def test_a_tier_made_twice_is_the_same(rows: KernelRows, bundle: Bundle) -> None:
+    once = with_power_tiers(bundle, rows, seed=0)
+    assert with_power_tiers(once, rows, seed=0).residuals == once.residuals
+
+
+def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common(rows: KernelRows, bundle: Bundle) -> None:
+    tiered = with_power_tiers(bundle, rows, seed=0)
+    times = [predict_kernels(STREAMS, b, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm).latency_s for b in (bundle, tiered)]
+    assert np.array_equal(times[0], times[1])
+    few = with_power_tiers(bundle, rows.select(np.arange(10)), seed=0)
+    assert all(set(tier.get(POWER_TIER, {"common": 0.0})) == {"common"} for tier in few.residuals.values())
+    watt, deviation = powers(few, rows)
+    assert np.isnan(deviation).all()
+    assert np.abs(np.log(watt / rows.power_w)).mean() < np.abs(np.log(powers(bundle, rows)[0] / rows.power_w)).mean()
+
+
+@pytest.mark.parametrize("common", ["much", None, [1.0], float("nan")])
+def test_a_damaged_tier_is_refused_or_harmless(rows: KernelRows, bundle: Bundle, common: object) -> None:
+    tiered = with_power_tiers(bundle, rows, seed=0)
+    group = next(key for key, tier in tiered.residuals.items() if POWER_TIER in tier)
+    damaged = FrozenMapping(
+        {**tiered.residuals[group], POWER_TIER: FrozenMapping({**tiered.residuals[group][POWER_TIER], "common": common})}
+    )
+    with pytest.raises(BundleError, match="fit again"):
+        log_power_corrections(STREAMS[:2], [group, group], {group: damaged})

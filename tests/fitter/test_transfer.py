@@ -1,0 +1,241 @@
+"""Another GPU's bundle as the prior: few probes suffice, the strength follows the data, and the probes are told apart."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.cli import main as collect
+from estimator.bundle import load_bundle
+from estimator.bundle_content import Bundle
+from estimator.coefficients import Prior
+from estimator.specifications import load_gpu
+from estimator.workload import Operator
+from fitter.cli import main
+from fitter.kernel_groups import fit_kernel_groups
+from fitter.probe_selection import probe_rows
+from fitter.probes import Candidates, choose_probes
+from fitter.rows import KernelRows
+from fitter.selection import read_selection
+from fitter.tiers import kernel_tiers, tier_counts, tier_errors
+from fitter.transfer import fit_transferred, transfer_source, with_strengths
+from fitter.transfer_priors import moved_values, transferred_priors, with_family_shift
+from fitter.validation import predict_kernel_rows
+from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+
+A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
+
+
+STREAMS = ("softmax", "elementwise")
+LAMBDAS = ("dram", "l2", "issue", "loop", "wait")
+
+
+def stream_rows(count: int, seed: int) -> KernelRows:
+    """Planted kernels without tiles."""
+    operators = [o for o in various_operators(2 * count, seed=seed) if o.family in STREAMS][:count]
+    return kernel_rows(planted_bundle(), operators, noise=0.02, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def twin() -> Bundle:
+    """What many planted kernels teach."""
+    return bundle_with(
+        {key: dict(one.coefficients) for key, one in fit_kernel_groups(stream_rows(90, 5), A100, seed=0, refine=False).groups.items()}
+    )
+
+
+def bundle_with(values: dict[str, dict[str, float]]) -> Bundle:
+    bundle = planted_bundle()
+    return replace(bundle, groups={key: replace(bundle.groups["softmax"], coefficients=own, rows=100) for key, own in values.items()})
+
+
+def distorted(bundle: Bundle, factor: float) -> Bundle:
+    """The bundle with every lambda times a factor."""
+    return bundle_with(
+        {key: {n: v * factor if n in LAMBDAS else v for n, v in group.coefficients.items()} for key, group in bundle.groups.items()}
+    )
+
+
+def candidates(operators: list[Operator]) -> Candidates:
+    count = len(operators)
+    return Candidates(operators=tuple(operators), sm_clock_mhz=np.full(count, 900.0), warm=np.ones(count, dtype=bool))
+
+
+def test_a_true_prior_is_held_fast_and_a_wrong_one_is_left(twin: Bundle) -> None:
+    rows, held = stream_rows(24, 1), []
+    for factor in (1.0, 1.8):
+        source = with_strengths(transfer_source(distorted(twin, factor), A100), rows, A100, seed=0)
+        held.append(np.mean([source.narrowing[key] for key in ("softmax.softmax.bf16", "elementwise.add.bf16")]))
+    assert held[0] < held[1]
+
+
+def test_a_prior_from_a_twin_forecasts_better_than_general_priors_do(twin: Bundle) -> None:
+    few, many = stream_rows(10, 1), stream_rows(90, 2)
+    source = with_strengths(transfer_source(twin, A100), few, A100, seed=0)
+    error = []
+    for fit in (fit_transferred(few, A100, source, 0, refine=False), fit_kernel_groups(few, A100, seed=0, refine=False)):
+        found = predict_kernel_rows(bundle_with({key: dict(one.coefficients) for key, one in fit.groups.items()}), many)
+        error.append(float(np.nanmean(np.abs(np.log(found.predicted_s / found.measured_s)))))
+    assert error[0] < error[1]
+    assert error[0] < 0.03
+
+
+def test_narrowing_scales_widths_and_keeps_centres() -> None:
+    priors = {"math": Prior(centre=1.0, width=0.2), "epsilon_s": Prior(centre=2e-6, width=0.4), "loop": Prior(centre=1.0, width=0.7)}
+    values = {"math": 1.3, "epsilon_s": 4e-6}
+    for narrowing in (0.1, 1.0):
+        moved = transferred_priors(values, priors, narrowing, A100)
+        assert moved["math"] == Prior(centre=1.3, width=0.2 * narrowing)
+        assert moved["epsilon_s"].centre == pytest.approx(4e-6)
+        assert moved["loop"] == priors["loop"]
+
+
+def test_a_hosts_launch_costs_go_with_the_coefficients() -> None:
+    priors = {"epsilon_s": Prior(centre=2e-6, width=0.4)}
+    moved = transferred_priors({"epsilon_s": 3e-6, "floor_s": 50e-6, "offset_s": 30e-6}, priors, 0.5, A100)
+    assert moved["floor_s"].centre == 50e-6
+    assert moved["offset_s"].centre == 30e-6
+    assert moved["floor_s"].width > 0.1  # another host is another host
+    assert "floor_s" not in transferred_priors({"epsilon_s": 3e-6}, priors, 0.5, A100)
+
+
+def test_architectures_differ_by_known_factors_both_ways() -> None:
+    groups = {"gemm.linear.bf16": {"math": 1.1, "l2": 1.0, "exponent": 2.6}, "elementwise": {"l2": 1.0}, "gemm.linear.fp32": {"l2": 1.0}}
+    there = moved_values(groups, A100, H100)
+    assert there["gemm.linear.bf16"]["math"] == 1.1
+    assert there["gemm.linear.bf16"]["l2"] < 0.7
+    assert there["elementwise"] == groups["elementwise"]
+    assert there["gemm.linear.fp32"] == groups["gemm.linear.fp32"]
+    back = moved_values(there, H100, A100)
+    assert back["gemm.linear.bf16"] == pytest.approx(groups["gemm.linear.bf16"])
+    assert moved_values(groups, A100, V100) == groups
+
+
+def test_sections_move_as_their_family_moved() -> None:
+    values = {"norm": {"dram": 1.0, "l2": 1.0}, "norm.layernorm.fp32": {"dram": 1.2, "l2": 1.0}, "gemm": {"dram": 1.1}}
+    shifted = with_family_shift(values, {"norm": {"dram": 1.1, "l2": 0.9}})
+    assert shifted["norm.layernorm.fp32"] == pytest.approx({"dram": 1.32, "l2": 0.9})
+    assert shifted["gemm"] == {"dram": 1.1}
+
+
+def test_probes_are_different_kernels_of_every_kind_and_sizes_far_apart() -> None:
+    operators = various_operators(300)
+    chosen = choose_probes(candidates(operators), A100, {}, 15)
+    picked = [operators[i] for i in chosen]
+    assert len(set(picked)) == 15
+    assert {o.family for o in picked} == {"gemm", "softmax", "elementwise"}
+    sizes = np.log2([np.prod(o.shape) for o in picked if o.family == "gemm"])
+    assert np.ptp(sizes) > 3.0
+
+
+def test_the_choice_of_probes_repeats_and_its_start_is_the_shorter_choice() -> None:
+    few = candidates(various_operators(120))
+    longer = choose_probes(few, A100, {}, 12)
+    assert np.array_equal(longer, choose_probes(few, A100, {}, 12))
+    assert np.array_equal(longer[:5], choose_probes(few, A100, {}, 5))
+    assert len(choose_probes(few, A100, {}, 1000)) == len(few)
+
+
+@pytest.fixture(scope="module")
+def tables(shared_data: Path) -> dict[str, KernelRows]:
+    """Element-wise kernels of two GPUs."""
+    rows = read_selection([shared_data / "neusight" / "vector_train.csv"]).kernels
+    assert rows is not None
+    kept = np.array([o.family == "elementwise" for o in rows.row_operators()])
+    return {name: rows.select(kept & (np.array(rows.gpus)[rows.gpu_index] == name)) for name in (A100.name, V100.name)}
+
+
+@pytest.mark.parametrize(("source", "target"), [(A100, V100), (V100, A100)])
+def test_twenty_probes_carry_real_kernels_to_another_gpu(source, target, tables: dict[str, KernelRows]) -> None:  # type: ignore[no-untyped-def]
+    fit = fit_kernel_groups(tables[source.name], source, seed=0, refine=False)
+    bundle = planted_bundle()
+    groups = {key: replace(bundle.groups["elementwise"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
+    prior = replace(bundle, gpu=source, groups=groups)
+    rows = tables[target.name]
+    probes = probe_rows(rows, target, 20, prior)
+    assert probes.sum() == 20
+    strong = with_strengths(transfer_source(prior, target), rows.select(probes), target, seed=0)
+    found = fit_transferred(rows.select(probes), target, strong, 0, refine=False)
+    there = {key: replace(groups["elementwise"], coefficients=one.coefficients) for key, one in found.groups.items()}
+    after = predict_kernel_rows(replace(prior, gpu=target, groups=there), rows.select(~probes))
+    before = predict_kernel_rows(prior, rows.select(~probes))
+    error = [float(np.mean(np.abs(p.predicted_s / p.measured_s - 1.0))) for p in (before, after)]
+    assert error[1] < 0.08
+    assert error[1] < 0.5 * error[0]
+
+
+def test_forecasts_of_another_gpu_state_wider_intervals_and_their_tier(tables: dict[str, KernelRows]) -> None:
+    rows = tables[A100.name]
+    fit = fit_kernel_groups(rows, A100, seed=0)
+    bundle = planted_bundle()
+    groups = {key: replace(bundle.groups["elementwise"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
+    bundle = replace(bundle, groups=groups, residuals=fit.residuals)
+    own, other = predict_kernel_rows(bundle, rows), predict_kernel_rows(bundle, tables[V100.name])
+    assert np.median(other.latency_ln_std) > 3.0 * np.median(own.latency_ln_std)
+    inside = np.abs(np.log(other.predicted_s / other.measured_s)) < 1.645 * other.latency_ln_std
+    assert inside.mean() > 0.88
+    assert set(kernel_tiers(bundle, rows)) == {"measured"}
+    assert set(kernel_tiers(bundle, tables[V100.name])) == {"specification"}
+    (one,) = tier_errors(other, kernel_tiers(bundle, tables[V100.name]))
+    assert (one.tier, one.n) == ("specification", len(other))
+    counts = tier_counts(other, kernel_tiers(bundle, tables[V100.name]))
+    assert sum(count.rows["specification"] for count in counts) == len(other)
+
+
+def written(path: Path, gpu: str, count: int, data: Path) -> Path:
+    """Some element-wise rows of a GPU as a table."""
+    lines = (data / "neusight" / "vector_train.csv").read_text().splitlines()
+    names = lines[0].split(",")
+    rows = [line for line in lines[1:] if line.split(",")[names.index("gpu")] == gpu and line.split(",")[names.index("operator")] == "add"]
+    path.write_text("\n".join([lines[0], *rows[:count]]) + "\n")
+    return path
+
+
+def test_the_command_takes_a_prior_chooses_probes_and_gates(
+    tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    old = written(tmp_path / "a100.csv", A100.name, 120, shared_data)
+    new = written(tmp_path / "v100.csv", V100.name, 120, shared_data)
+    prior, out = tmp_path / "a100.json", tmp_path / "v100.json"
+    assert main([str(old), "-o", str(prior), "-q"]) == 0
+    capsys.readouterr()
+    status = main([str(new), "-o", str(out), "--prior", str(prior), "--probes", "10", "--require", "latency=12%", "--json", "-q"])
+    said = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert said["requirements"][0]["met"] is True
+    assert said["summary"]["kernels"]["n"] == 110
+    bundle = load_bundle(out)
+    assert bundle.gpu.name == V100.name
+    assert [dataset.used for dataset in bundle.provenance.datasets] == [10]
+    assert any(note.startswith("prior: a100-pcie-40gb") for note in bundle.notes)
+    assert main(["check", str(out), str(new), "--require", "latency=0.01%,power=4%", "-q"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "latency" in captured.err
+    assert "power" in captured.err
+    assert "specification" not in captured.out
+    assert "fit " in captured.out
+    assert main(["check", str(out), str(new), "--require", "latency"]) == 2
+    assert main([str(new), "--prior", str(tmp_path / "none.json"), "-o", str(out)]) == 1
+    plan = tmp_path / "probes.toml"
+    assert main(["probes", str(prior), "--gpu", "v100-pcie-32gb", "-n", "5", "-o", str(plan)]) == 0
+    assert plan.read_text().count("[[kernels]]") == 5
+    dry = [
+        "--gpu",
+        "sim:v100-pcie-32gb",
+        "--campaign",
+        str(plan),
+        "--freqs",
+        "900",
+        "--dry-run",
+        "--json",
+        "--out",
+        str(tmp_path / "x.parquet"),
+    ]
+    capsys.readouterr()
+    assert collect(dry) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main(["probes", str(prior), "--gpu", "no-such-gpu"]) == 1
