@@ -27,15 +27,15 @@ from collector.errors import CollectorError
 from estimator.bundle import load_bundle
 from estimator.bundle_content import Bundle
 from estimator.coefficients import coefficient_rows, group_key
-from estimator.errors import EstimatorError
+from estimator.errors import CountsError, EstimatorError
 from estimator.gpu import GpuSpec
 from estimator.kernel_names import NO_TILE, KernelTile, tile_from_name
 from estimator.kernels.registry import KnownTiles, lower
+from estimator.nsight_compute import ProfiledKernel, read_ncu
 from estimator.phases import EVENTS
 from estimator.whole_file import write_whole
 from estimator.workload import Operator, make_operator
 from microbench.shapes import KernelGroup, draw_operators
-from scripts.ncu_table import NcuError, ProfiledKernel, read_ncu
 
 CAMPAIGN: Final = "real-card"
 COUNTS: Final[dict[str, int]] = {"gemm": 60, "attention": 20, "softmax": 20}
@@ -93,7 +93,7 @@ def operators_document(operators: Sequence[Operator]) -> list[dict[str, Any]]:
 
 
 def operators_from(path: Path) -> list[Operator]:
-    """Kernels from such a file.  Raises NcuError for anything else."""
+    """Kernels from such a file.  Raises CountsError for anything else."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         return [
@@ -103,7 +103,7 @@ def operators_from(path: Path) -> list[Operator]:
             for one in entries
         ]
     except (OSError, ValueError, TypeError, KeyError, EstimatorError, RecursionError) as error:
-        raise NcuError(f"{path}: no list of kernels ({type(error).__name__}: {str(error)[:100]}); write one with `choose`") from error
+        raise CountsError(f"{path}: no list of kernels ({type(error).__name__}: {str(error)[:100]}); write one with `choose`") from error
 
 
 def launch(operators: Sequence[Operator], gpu: str) -> int:
@@ -145,7 +145,7 @@ def launch(operators: Sequence[Operator], gpu: str) -> int:
 def counted_bytes(kernels: Sequence[ProfiledKernel], count: int) -> tuple[dict[str, np.ndarray[Any, Any]], list[ProfiledKernel | None]]:
     """Bytes by level of each of `count` operators, shape (count,), and which of its kernels moved most.
 
-    nan where nothing was counted, a counter is missing, or nothing was launched.  Raises NcuError for a table without markers.
+    nan where nothing was counted, a counter is missing, or nothing was launched.  Raises CountsError for a table without markers.
     """
     found = {level: np.full(count, np.nan) for level in LEVELS}
     largest: list[ProfiledKernel | None] = [None] * count
@@ -155,7 +155,7 @@ def counted_bytes(kernels: Sequence[ProfiledKernel], count: int) -> tuple[dict[s
         if mark := MARKED.search(kernel.name):
             current = int(mark[1])
             if current >= count:
-                raise NcuError(f"the table marks kernel {current}, the list has {count}; they do not belong together")
+                raise CountsError(f"the table marks kernel {current}, the list has {count}; they do not belong together")
             continue
         if current is None:
             continue
@@ -167,7 +167,7 @@ def counted_bytes(kernels: Sequence[ProfiledKernel], count: int) -> tuple[dict[s
         if weight >= most[current]:
             most[current], largest[current] = weight, kernel
     if current is None:
-        raise NcuError(f"no kernel of the table is called {MARK}N; profile `launch`")
+        raise CountsError(f"no kernel of the table is called {MARK}N; profile `launch`")
     return found, largest
 
 
@@ -268,7 +268,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 return 3 if launch(operators_from(given.kernels), given.gpu) else 0
             case _:
                 return _compared(given.kernels, given.counters, given.bundle, given.out)
-    except (NcuError, CollectorError, EstimatorError, OSError) as error:
+    except (CollectorError, EstimatorError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         return 1
     return 0

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.bundle import load_bundle, save_bundle
+from estimator.errors import CountsError
+from estimator.nsight_compute import read_ncu
 from estimator.specifications import load_gpu
 from fitter.instructions_section import prior_bundle
-from scripts.ncu_table import NcuError, read_ncu
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
 
 HEADER = [
@@ -167,5 +168,5 @@ def test_what_is_no_profile_is_refused_in_one_line(
 def test_no_text_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, content: str | bytes) -> None:
     path = tmp_path_factory.mktemp("ncu") / "x.csv"
     path.write_bytes(b'"ID","Kernel Name"\n' + (content.encode(errors="replace") if isinstance(content, str) else content))
-    with suppress(NcuError):
+    with suppress(CountsError):
         read_ncu(path)
