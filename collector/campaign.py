@@ -1,33 +1,40 @@
 """Running a campaign: sensor, idle power, then every point of the plan, each row safe before the next starts."""
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from collector.bench import Bench
+from collector.campaign_summary import anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.clocks import ClockHold, held_clock
 from collector.config import CampaignSpec
-from collector.correction import steady_power
-from collector.dataset import KernelWriter, flag_counts, open_kernel_writer, read_kernel_dataset
+from collector.dataset import SCHEMA_VERSION, KernelWriter, flag_counts, open_kernel_writer, read_kernel_dataset
 from collector.dataset.log import log_path, read_log
+from collector.dataset.traces import IDLE, TraceRecord
 from collector.errors import CampaignError, RunnerError
-from collector.measurement import Point, measure_kernel, ranged_launch_s
+from collector.measurement import Point, measure_traced
+from collector.outcome import idle_entry
 from collector.plan import CampaignPlan
-from collector.sampling import Sampler, host_seconds
+from collector.repetition import Trials
+from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration, calibration_from_document
-from collector.sensor.characterisation import characterise_sensor, load_operator
+from collector.sensor.characterisation import characterise_sensor
+from collector.thermal import keep_in_band, warm_up
 from estimator import __version__
-from microbench.sizing import launches_for
 
+NS_PER_S: Final = 1e9
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after the clock was changed."""
-UNUSABLE_FLAGS: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck"})
-"""Flags with which a row says nothing about time or power."""
+CLOSING_CLOCKS: Final = 3
+"""Clocks at which power at rest is read again at the end, at most: the lowest, the middle and the highest."""
+PLAN_DIGITS: Final = 16
+UNUSABLE_FLAGS: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
+"""Flags with which a row says nothing about time or power, or not of this kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +59,18 @@ class KeptRows:
 class CampaignOutcome:
     """What came of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run; `planned` points; `flags` and `rejected` count rows
-    by doubt and points by the reason why they gave none; `unusable` rows say nothing about time or power; `drift`
-    the largest relative spread of repeated anchors; `elapsed_s` of the board's time.
+    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, of which
+    `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none; `unusable` rows say
+    nothing about time or power; `drift` the largest relative spread of repeated anchors, and the change of power at rest from beginning to
+    end; `elapsed_s` of the board's time.
     """
 
     output: Path
     rows: int
     kept: int
+    repeated: int
     planned: int
+    missing: int
     flags: dict[str, int]
     rejected: dict[str, int]
     unusable: int
@@ -86,6 +96,8 @@ def kept_rows(output: Path, key: Mapping[str, Any]) -> KeptRows | None:
     if not isinstance(before, dict):
         raise CampaignError(f"{output}: not from a campaign that can be resumed; use --fresh, or another --out")
     differs = [f"{name} was {before.get(name)!r}, is {value!r}" for name, value in key.items() if before.get(name) != value]
+    if len(differs) > 1:  # a plan follows from the rest: its digest tells nothing beside it
+        differs = [text for text in differs if not text.startswith("plan was")]
     if differs:
         raise CampaignError(f"{output} cannot be resumed: {'; '.join(differs)}; use the same settings, --fresh, or another --out")
     return kept
@@ -104,6 +116,8 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
         "driver": identity.driver,
         "vbios": identity.vbios,
         "wattprint_version": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "plan": hashlib.sha256("".join(point.row_id for point in plan.points).encode()).hexdigest()[:PLAN_DIGITS],
     }
 
 
@@ -115,78 +129,171 @@ def run_campaign(
     output: Path,
     *,
     kept: KeptRows | None = None,
+    elsewhere: pa.Table | None = None,
     calibration: SensorCalibration | None = None,
     budget_s: float = math.inf,
+    traces: bool = False,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> CampaignOutcome:
     """Measure a plan into a dataset.
 
-    Points whose rows are in `kept` are not measured again.  A `calibration` of this board's sensor saves
+    Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
+    all of them there nothing is written.  A `calibration` of this board's sensor saves
     characterising it.  After `budget_s` of the board's time no further point
-    is begun; the dataset is complete in itself and can be resumed.  Raises DeviceError and DatasetError; finished
-    rows are then on disk, in the log beside the output, as they are after an interruption.
+    is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset.  Raises
+    DeviceError and DatasetError; finished rows are then on disk, in the log beside the output, as they are after an interruption.
     """
     start_ns = bench.clock.now_ns()
-
-    def elapsed_s() -> float:
-        return (bench.clock.now_ns() - start_ns) * 1e-9
-
+    total = len(plan.points)
+    known = _trials(elsewhere)
+    if kept is None and known and all(point.row_id in known for point in plan.points):
+        return _nothing_left(plan, output)
     with held_clock(bench.gpu) as hold:
         sampler = Sampler(bench.gpu, bench.sensors)
-        total = len(plan.points)
+        idle: list[TraceRecord] = []
         if kept is None:
             hold.set(_middle(plan.clocks_mhz))
             if calibration is None:
                 report(Progress(phase="characterising the power sensor", done=0, total=total))
                 calibration = characterise_sensor(bench, sampler).calibration
             report(Progress(phase="warming up, idle power", done=0, total=total))
-            _warm_up(bench, spec.warmup_s)
-            idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]
-            metadata = _metadata(bench, spec, plan, key, calibration, idle)
+            warm_c = warm_up(bench, spec)
+            idle = [_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz]
+            entries = [idle_entry(record, calibration) for record in idle]
+            metadata = campaign_metadata(bench, spec, plan, key, calibration, entries, warm_c)
         else:
             metadata = kept.metadata
             calibration = calibration_from_document(metadata.get("sensor") or {}, f"{output}: sensor")
-            report(Progress(phase="warming up", done=0, total=total))
-            hold.set(_middle(plan.clocks_mhz))
-            _warm_up(bench, spec.warmup_s)
-        rejected = dict(plan.skipped)
-        with open_kernel_writer(output, metadata, kept.table if kept else None) as writer:
-            done = set(kept.table.column("row_id").to_pylist()) if kept else set()
-            finished = len(done)
-            report(Progress(phase="measuring", done=finished, total=total))
-            point_s = spec.measurement.planned_total_s(calibration)
-            for point in plan.points:
-                if point.row_id in done:
-                    continue
-                if elapsed_s() + point_s > budget_s:
+        with open_kernel_writer(output, metadata, kept.table if kept else None, traces=traces) as writer:
+            writer.append_traces(tuple(idle))
+            session = _Session(
+                bench=bench,
+                sampler=sampler,
+                hold=hold,
+                spec=spec,
+                calibration=calibration,
+                writer=writer,
+                trials=_trials(elsewhere, kept.table if kept else None),
+                rejected=dict(plan.skipped),
+                end_ns=start_ns + budget_s * NS_PER_S,
+            )
+            if kept is not None and session.pending(plan):
+                report(Progress(phase="warming up", done=len(session.trials), total=total))
+                hold.set(_middle(plan.clocks_mhz))
+                warm_up(bench, spec)
+            report(Progress(phase="measuring", done=len(session.trials), total=total))
+            for row in session.measured(plan):
+                report(Progress(phase="measuring", done=len(session.trials), total=max(total, len(session.trials)), row=row))
+            if session.any_measured:
+                report(Progress(phase="idle power again", done=len(session.trials), total=total))
+                metadata = {**metadata, "idle_after": session.idle_after(plan)}
+            return _finish(session, metadata, plan, output, kept, (bench.clock.now_ns() - start_ns) / NS_PER_S)
+
+
+def _trials(*tables: pa.Table | None) -> Trials:
+    """What is on disk already."""
+    trials = Trials()
+    for table in tables:
+        if table is not None:
+            for batch in table.select(["row_id", "flags", "throttle_reasons", "power_w", "power_std_w"]).to_batches():
+                for row in batch.to_pylist():
+                    trials.add(row)
+    return trials
+
+
+def _nothing_left(plan: CampaignPlan, output: Path) -> CampaignOutcome:
+    """The outcome of a campaign whose rows all lie in other parts."""
+    return CampaignOutcome(
+        output=output, rows=0, kept=0, repeated=0, planned=len(plan.points), missing=0, flags={}, rejected={}, unusable=0, drift={},
+        elapsed_s=0.0,
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """A campaign that is being measured."""
+
+    bench: Bench
+    sampler: Sampler
+    hold: ClockHold
+    spec: CampaignSpec
+    calibration: SensorCalibration
+    writer: KernelWriter
+    trials: Trials
+    rejected: dict[str, int]
+    end_ns: float
+    any_measured: bool = False
+    refused: int = 0
+    out_of_time: bool = False
+
+    def pending(self, plan: CampaignPlan) -> bool:
+        """Whether anything is left to measure."""
+        return any(point.row_id not in self.trials or self._again(point) for point in plan.points)
+
+    def measured(self, plan: CampaignPlan) -> Iterator[dict[str, Any]]:
+        """Measure what is left, row by row: the plan with repeats of what is not sure enough, then again what something passing spoilt.
+
+        Ends early where the budget does; `out_of_time` then says so.
+        """
+        closing_s = len(closing_clocks(plan.clocks_mhz)) * (self.spec.idle_settle_s + self.spec.idle_window_s)
+        last_ns = self.end_ns - (closing_s + self.spec.measurement.planned_total_s(self.calibration)) * NS_PER_S
+        for point in self._wanted(plan):
+            if self.bench.clock.now_ns() > last_ns:
+                self.out_of_time = True
+                return
+            row = self._measure(point)
+            if row is not None:
+                yield row
+
+    def _wanted(self, plan: CampaignPlan) -> Iterator[Point]:
+        """Points to measure next; which they are depends on the rows that came of those before."""
+        for point in plan.points:
+            if point.row_id not in self.trials:
+                yield point
+            while (again := self.trials.next_for_precision(point, self.spec)) is not None:
+                yield again
+                if again.row_id not in self.trials:
                     break
-                row = _measured(bench, sampler, hold, point, spec, calibration, writer, rejected)
-                finished += 1
-                report(Progress(phase="measuring", done=finished, total=total, row=row))
-            return _finish(writer, metadata, plan, output, kept, rejected, elapsed_s())
+        for _ in range(self.spec.retries):
+            for point in plan.points:
+                if (again := self.trials.next_for_doubts(point, self.spec)) is not None:
+                    yield again
+
+    def _again(self, point: Point) -> bool:
+        """Whether a point that was measured shall be measured again."""
+        trials, spec = self.trials, self.spec
+        return trials.next_for_precision(point, spec) is not None or trials.next_for_doubts(point, spec) is not None
+
+    def _measure(self, point: Point) -> dict[str, Any] | None:
+        """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
+        if self.hold.set(point.sm_clock_mhz):
+            self.bench.clock.wait(CLOCK_SETTLE_S)
+        keep_in_band(self.bench, self.spec)
+        try:
+            measured = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
+        except RunnerError as error:
+            reason = f"{point.operator.family}: {error}"
+            self.rejected[reason] = self.rejected.get(reason, 0) + 1
+            self.refused += 1
+            return None
+        self.writer.append(measured.row, measured.traces)
+        self.trials.add(measured.row)
+        self.any_measured = True
+        return measured.row
+
+    def idle_after(self, plan: CampaignPlan) -> list[dict[str, float | None]]:
+        """Power at rest once more, at a few of the clocks."""
+        clocks = closing_clocks(plan.clocks_mhz)
+        records = [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks]
+        self.writer.append_traces(tuple(records))
+        return [idle_entry(record, self.calibration) for record in records]
 
 
-def _measured(
-    bench: Bench,
-    sampler: Sampler,
-    hold: ClockHold,
-    point: Point,
-    spec: CampaignSpec,
-    calibration: SensorCalibration,
-    writer: KernelWriter,
-    rejected: dict[str, int],
-) -> dict[str, Any] | None:
-    """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
-    if hold.set(point.sm_clock_mhz):
-        bench.clock.wait(CLOCK_SETTLE_S)
-    try:
-        row = measure_kernel(bench, sampler, point, spec.measurement, calibration)
-    except RunnerError as error:
-        reason = f"{point.operator.family}: {error}"
-        rejected[reason] = rejected.get(reason, 0) + 1
-        return None
-    writer.append(row)
-    return row
+def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """The clocks at which power at rest is read again at the end."""
+    if len(clocks_mhz) <= CLOSING_CLOCKS:
+        return clocks_mhz
+    return clocks_mhz[0], _middle(clocks_mhz), clocks_mhz[-1]
 
 
 def _middle(clocks_mhz: tuple[float | None, ...]) -> float | None:
@@ -194,155 +301,59 @@ def _middle(clocks_mhz: tuple[float | None, ...]) -> float | None:
     return clocks_mhz[(len(clocks_mhz) - 1) // 2]
 
 
-def _warm_up(bench: Bench, seconds: float) -> None:
-    """Load until the board is as warm as a campaign keeps it."""
-    if seconds <= 0:
-        return
-    prepared = bench.runner.prepare(load_operator(bench))
-    launch_s = ranged_launch_s(bench, prepared, 0.05)
-    bench.runner.run(prepared, launches_for(seconds, launch_s))
-
-
-def _idle_power(
-    bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec, calibration: SensorCalibration
-) -> dict[str, float | None]:
-    """Power at rest at one clock, with the temperature at which it was measured."""
+def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:
+    """The board at rest at one clock.  Raises CampaignError where its sensor gives no reading."""
     hold.set(clock)
     bench.clock.wait(spec.idle_settle_s)
     sampler.drain()
+    started_unix_s = bench.clock.unix_s()
     bench.clock.wait(spec.idle_window_s)
     trace = sampler.drain()
-    host_s = host_seconds(trace.board.host_ns)
-    if not len(host_s):
+    if not len(trace.board.host_ns):
         raise CampaignError("the power sensor gave no reading at rest; is another program using it?")
-    power = steady_power(trace.board, float(host_s[0]), float(host_s[-1]), calibration, bench.gpu.power_limit_w())
-    entry = {
-        "sm_clock_mhz": clock,
-        "sm_clock_measured_mhz": float(trace.states.sm_clock_mhz.mean()) if len(trace.states.sm_clock_mhz) else math.nan,
-        "power_w": power.power_w,
-        "std_w": power.std_w,
-        "temperature_c": float(trace.states.temperature_c.mean()) if len(trace.states.temperature_c) else math.nan,
-        "samples": float(power.samples),
-    }
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in entry.items()}
-
-
-def _metadata(
-    bench: Bench,
-    spec: CampaignSpec,
-    plan: CampaignPlan,
-    key: Mapping[str, Any],
-    calibration: SensorCalibration,
-    idle: list[dict[str, float | None]],
-) -> dict[str, Any]:
-    """File metadata as far as they are known before the first row."""
-    identity = bench.gpu.identity()
-    return {
-        "kind": "kernels",
-        "gpu": {
-            "name": identity.name,
-            "specification": identity.canonical_name,
-            "uuid": identity.uuid,
-            "pci_address": identity.pci_address,
-            "compute_capability": identity.compute_capability,
-            "vbios": identity.vbios,
-            "power_limit_w": bench.gpu.power_limit_w(),
-        },
-        "driver": identity.driver,
-        "simulated": identity.simulated,
-        "sensor": calibration.document(),
-        "campaign": {
-            "name": spec.name,
-            "digest": spec.digest,
-            "description": spec.description,
-            "kernels": plan.kernels,
-            "anchors": plan.anchors,
-            "planned_rows": len(plan.points),
-        },
-        "key": dict(key),
-        "seed": key["seed"],
-        "idle": idle,
-        "versions": {"wattprint": __version__, "numpy": np.__version__, "pyarrow": pa.__version__},
-        "started_unix_s": bench.clock.unix_s(),
-        "complete": False,
-    }
+    return TraceRecord(
+        row_id="",
+        kind=IDLE,
+        started_unix_s=started_unix_s,
+        sm_clock_mhz=clock,
+        power_limit_w=bench.gpu.power_limit_w(),
+        power=trace.board,
+        states=trace.states,
+        reference=trace.reference,
+    )
 
 
 def _finish(
-    writer: KernelWriter,
-    metadata: Mapping[str, Any],
-    plan: CampaignPlan,
-    output: Path,
-    kept: KeptRows | None,
-    rejected: dict[str, int],
-    elapsed_s: float,
+    session: _Session, metadata: Mapping[str, Any], plan: CampaignPlan, output: Path, kept: KeptRows | None, elapsed_s: float
 ) -> CampaignOutcome:
     """Write the Parquet file and sum up."""
+    writer, rejected = session.writer, session.rejected
     if not writer.rows:
         reasons = "; ".join(rejected) or "the budget ended before the first row"
         raise CampaignError(f"nothing was measured: {reasons}")
     table = writer.table()
-    drift = _drift(table)
-    refused = sum(rejected.values()) - sum(plan.skipped.values())
-    writer.finish(
-        {
-            **metadata,
-            "voltage": _voltage(table),
-            "drift": drift,
-            "rejected": rejected,
-            "complete": writer.rows + refused >= len(plan.points),
-        },
-        order=[point.row_id for point in plan.points],
-    )
+    drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
+    there = sum(1 for point in plan.points if point.row_id in session.trials)
+    own = set(table.column("row_id").to_pylist())
+    closing = {
+        **metadata,
+        "voltage": voltage_by_clock(table),
+        "drift": drift,
+        "rejected": rejected,
+        "complete": not session.out_of_time,
+    }
+    writer.finish(closing, order=[point.row_id for point in plan.points])
     flags = table.column("flags").to_pylist()
     return CampaignOutcome(
         output=output,
         rows=writer.rows,
         kept=kept.table.num_rows if kept else 0,
+        repeated=len(own) - sum(1 for point in plan.points if point.row_id in own),
         planned=len(plan.points),
+        missing=max(0, len(plan.points) - there - session.refused) if session.out_of_time else 0,
         flags=flag_counts(flags),
         rejected=rejected,
         unusable=sum(1 for row in flags if UNUSABLE_FLAGS.intersection(row)),
         drift=drift,
         elapsed_s=elapsed_s,
     )
-
-
-def _voltage(table: pa.Table) -> list[dict[str, float]] | None:
-    """Voltage under load by clock, from rows that no limit slowed down; None where it cannot be read."""
-    by_clock: dict[float, list[float]] = {}
-    columns = [table.column(name).to_pylist() for name in ("sm_clock_mhz", "voltage_v", "flags")]
-    for clock, voltage, flags in zip(*columns, strict=True):
-        if clock is not None and voltage is not None and "throttled" not in flags:
-            by_clock.setdefault(clock, []).append(voltage)
-    if not by_clock:
-        return None
-    return [
-        {"sm_clock_mhz": clock, "voltage_v": float(np.median(values)), "std_v": float(np.std(values)), "rows": float(len(values))}
-        for clock, values in sorted(by_clock.items())
-    ]
-
-
-def _drift(table: pa.Table) -> dict[str, float]:
-    """Largest relative spread (highest minus lowest over mean) of latency and power among repeated anchors.
-
-    What their scatter is beyond the rows' own standard errors is scatter between runs, and temperature.
-    """
-    names = ("family", "operator", "precision", "sm_clock_mhz", "kernel_name", "elements", "m", "n", "k")
-    columns = [table.column(name).to_pylist() for name in (*names, "trial", "latency_s", "power_w", "flags")]
-    groups: dict[tuple[Any, ...], list[tuple[float | None, float | None]]] = {}
-    repeated = set()
-    for *identity, trial, latency, power, flags in zip(*columns, strict=True):
-        if "throttled" in flags:
-            continue
-        groups.setdefault(tuple(identity), []).append((latency, power))
-        if trial:
-            repeated.add(tuple(identity))
-    drift: dict[str, float] = {}
-    for group in repeated:
-        for index, name in enumerate(("latency", "power")):
-            values = [value for pair in groups[group] if (value := pair[index]) is not None]
-            if len(values) > 1:
-                spread = float((max(values) - min(values)) / np.mean(values))
-                drift[name] = max(drift.get(name, 0.0), spread)
-    return drift

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import CampaignError
-from collector.measurement import MeasurementSettings
+from collector.outcome import MeasurementSettings
 from collector.tables import TableReader
 from estimator.errors import WorkloadError
 from estimator.frozen import FrozenMapping
@@ -30,6 +30,12 @@ LIMITS: Final[dict[str, tuple[float, float, str]]] = {
     "ranging_s": (0.001, 10.0, "s"),
     "max_temperature_c": (20.0, 120.0, "degree Celsius"),
     "warmup_s": (0.0, 3600.0, "s"),
+    "warm_to_c": (0.0, 120.0, "degree Celsius"),
+    "warmup_longest_s": (0.0, 7200.0, "s"),
+    "cool_longest_s": (0.0, 7200.0, "s"),
+    "retries": (0, 100, "times"),
+    "target_std_share": (0.0, 1.0, "of the power"),
+    "most_trials": (1, 1000, "times"),
     "idle_settle_s": (0.0, 600.0, "s"),
     "idle_window_s": (0.2, 600.0, "s"),
     "kernels_per_block": (1, 100_000, "kernels"),
@@ -47,11 +53,16 @@ LIMITS: Final[dict[str, tuple[float, float, str]]] = {
 class CampaignSpec:
     """What a campaign measures and how.
 
-    `warmup_s` of load at the start; idle power at each clock from `idle_window_s` after `idle_settle_s` of rest;
+    `warmup_s` of load at the start, and up to `warmup_longest_s` until the board has `warm_to_c`; a board below that is warmed again
+    before a kernel, one above `measurement.max_temperature_c` rests up to `cool_longest_s`.  Idle power at each clock from
+    `idle_window_s` after `idle_settle_s` of rest;
     `kernels_per_block` kernels in a row at one clock before the next clock takes its turn; all `anchors` again
     after every `anchor_every` rows (0: never), to show drift.  `every_clock_share` of the kernels run at every clock, each
     of the others at one, as many at one clock as at another: rows cost time, and a new shape tells more than a known one
-    at another clock.  `instructions` are groups of generated kernels, each of which runs at every clock.  `digest` identifies the
+    at another clock.  A kernel whose row is doubtful for what passes (a throttled board, drift, another process) is measured again at
+    the end, `retries` times at most.  Where the standard error of its power is above `target_std_share` of it, it is repeated at once
+    until that of the mean is not, `most_trials` times at most (0: never).
+    `instructions` are groups of generated kernels, each of which runs at every clock.  `digest` identifies the
     content.
     """
 
@@ -68,6 +79,12 @@ class CampaignSpec:
     kernels: tuple[KernelGroup, ...]
     instructions: tuple[LoadGroup, ...] = ()
     every_clock_share: float = 1.0
+    warm_to_c: float = 0.0
+    warmup_longest_s: float = 600.0
+    cool_longest_s: float = 120.0
+    retries: int = 1
+    target_std_share: float = 0.0
+    most_trials: int = 5
 
 
 def campaign_names() -> tuple[str, ...]:

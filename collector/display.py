@@ -1,5 +1,6 @@
 """What `collect` prints: plans, rows, outcomes and sensors as lines or plain data."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -7,11 +8,13 @@ from collector.bench import Bench
 from collector.campaign import CampaignOutcome
 from collector.config import CampaignSpec
 from collector.dataset import FLAGS
+from collector.outcome import known
 from collector.plan import CampaignPlan
 from collector.sensor.calibration import SensorCalibration
 
 MANY_CLOCKS: Final = 12
 SECONDS_PER_MINUTE: Final = 60.0
+JOULE_PER_KWH: Final = 3.6e6
 
 
 def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, Any]:
@@ -28,6 +31,8 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "anchor_rows": plan.anchors,
         "skipped": plan.skipped,
         "estimated_s": plan.estimated_s,
+        "estimated_energy_j": plan.estimated_energy_j,
+        "most_energy_j": known(plan.estimated_s * bench.gpu.power_limit_w()),
     }
 
 
@@ -40,6 +45,7 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
         f"SM clocks  {_clocks(plan.clocks_mhz)}",
         f"rows       {len(plan.points)}, {plan.anchors} of them repetitions that show drift",
         f"time       about {duration_text(plan.estimated_s)} of the board's time",
+        f"energy     {_energy(plan.estimated_energy_j, plan.estimated_s * bench.gpu.power_limit_w())}",
     ]
     return [*lines, *(f"skipped    {count} kernels: {reason}" for reason, count in plan.skipped.items())]
 
@@ -58,13 +64,15 @@ def row_line(row: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def outcome_document(outcome: CampaignOutcome) -> dict[str, Any]:
-    """An outcome as plain data."""
+def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, Any]:
+    """An outcome as plain data; `part` names what was written where that is a part of a larger dataset."""
     return {
-        "dataset": str(outcome.output),
+        "dataset": part or str(outcome.output),
         "rows": outcome.rows,
         "rows_kept": outcome.kept,
+        "rows_repeated": outcome.repeated,
         "rows_planned": outcome.planned,
+        "rows_missing": outcome.missing,
         "flags": outcome.flags,
         "rejected": outcome.rejected,
         "unusable_rows": outcome.unusable,
@@ -73,19 +81,25 @@ def outcome_document(outcome: CampaignOutcome) -> dict[str, Any]:
     }
 
 
-def outcome_lines(outcome: CampaignOutcome, simulated: bool) -> list[str]:
-    """An outcome for people, with the next command."""
-    kept = f", {outcome.kept} of them from before" if outcome.kept else ""
+def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", root: str = "") -> list[str]:
+    """An outcome for people, with the next command; `part` of a larger dataset at `root` where those are named."""
+    if root and not part:
+        return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
+    notes = f", {outcome.kept} of them from before" if outcome.kept else ""
+    notes += f", {outcome.repeated} more measured again" if outcome.repeated else ""
     board = "simulated " if simulated else ""
-    lines = [f"{outcome.output}: {outcome.rows} of {outcome.planned} rows{kept}, {duration_text(outcome.elapsed_s)} of {board}board time"]
+    time = f"{duration_text(outcome.elapsed_s)} of {board}board time"
+    lines = [f"{part or outcome.output}: {outcome.rows - outcome.repeated} of {outcome.planned} rows{notes}, {time}"]
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]
-    if outcome.drift:
-        spread = ", ".join(f"{name} {value:.1%}" for name, value in outcome.drift.items())
+    if drift := {name: value for name, value in outcome.drift.items() if name != "idle"}:
+        spread = ", ".join(f"{name} {value:.1%}" for name, value in drift.items())
         lines.append(f"  repeated kernels agree within {spread}")
-    if outcome.rows < outcome.planned - sum(outcome.rejected.values()):
-        lines.append("  the plan is not finished: the same command with --resume goes on")
-    return [*lines, f"next: fit {outcome.output}"]
+    if "idle" in outcome.drift:
+        lines.append(f"  power at rest changed by {outcome.drift['idle']:.1%}")
+    if outcome.missing:
+        lines.append(f"  {outcome.missing} rows of the plan are missing: the same command with --resume goes on")
+    return [*lines, f"next: fit {root or outcome.output}"]
 
 
 def sensor_lines(calibration: SensorCalibration) -> list[str]:
@@ -133,6 +147,13 @@ def duration_text(seconds: float) -> str:
     if minutes < 2.0 * SECONDS_PER_MINUTE:
         return f"{minutes:.0f} min"
     return f"{minutes / SECONDS_PER_MINUTE:.1f} h"
+
+
+def _energy(about_j: float | None, most_j: float) -> str:
+    """Energy in the unit of the bill."""
+    if about_j is None or not most_j < math.inf:
+        return "not known: the board's power limit cannot be read"
+    return f"about {about_j / JOULE_PER_KWH:.2g} kWh, {most_j / JOULE_PER_KWH:.2g} kWh at most"
 
 
 def _board(bench: Bench) -> str:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from collector.devices.clock_record import board_lock, left_records, state_folder
 from collector.devices.nvml import POWER_POLL_S, NvmlBoard, board_addresses, open_board
 from collector.devices.nvml_library import NvmlLibrary, open_nvml
-from collector.errors import ClockError, DeviceError, DriverError
+from collector.errors import ClockError, ClockHelperError, DeviceError, DriverError
+from collector.privileged.client import HeldBoard, helper_boards, helper_there, may_lock_clocks
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -55,6 +56,7 @@ def examine(word: str | None = None) -> Iterator[Finding]:
     yield from _packages()
     yield from _binding()
     yield from _state()
+    yield from _helper()
     yield from _serial_ports()
     try:
         with open_nvml() as library:
@@ -114,6 +116,24 @@ def _state() -> Iterator[Finding]:
         yield Finding(check="clock records", state=OK, seen="no clock is left held")
 
 
+def _helper() -> Iterator[Finding]:
+    """The clock helper, where this process needs it or where it is."""
+    needed = not may_lock_clocks()
+    if not needed and not helper_there():
+        return
+    try:
+        boards = helper_boards()
+    except ClockHelperError as error:
+        yield Finding(check="clock helper", state=WARNING if needed else OK, seen=error.seen, remedy=error.remedy if needed else "")
+        return
+    ranges = ", ".join(f"{board.uuid} {board.lowest_mhz} to {board.highest_mhz} MHz{_holder(board)}" for board in boards)
+    yield Finding(check="clock helper", state=OK, seen=f"locks {ranges}")
+
+
+def _holder(board: HeldBoard) -> str:
+    return f" (held for process {board.pid} of {board.user})" if board.pid else ""
+
+
 def _serial_ports() -> Iterator[Finding]:
     for path in sorted(port for pattern in SERIAL_PORTS for port in DEVICE_FOLDER.glob(pattern)):
         if os.access(path, os.R_OK | os.W_OK):
@@ -149,15 +169,26 @@ def _clocks(library: NvmlLibrary, board: NvmlBoard) -> Iterator[Finding]:
     check = f"GPU {board.index} clocks"
     if not clocks:
         yield Finding(check=check, state=WARNING, seen="cannot be locked", remedy="--freqs current leaves them alone")
-    elif os.geteuid() != 0:
-        seen = f"{clocks[0]:g} to {clocks[-1]:g} MHz, but this user is not root"
-        yield Finding(check=check, state=WARNING, seen=seen, remedy="run as root, or use --freqs current")
+    elif not may_lock_clocks():
+        yield _by_helper(check, board.gpu.identity().uuid, clocks)
     else:
         yield Finding(check=check, state=OK, seen=f"{clocks[0]:g} to {clocks[-1]:g} MHz can be asked for")
     handle = library.handles()[board.index]
     if library.persistence(handle) is False:
         remedy = "nvidia-smi -pm 1, or run nvidia-persistenced"
         yield Finding(check=f"GPU {board.index} persistence", state=WARNING, seen="off: the driver unloads between runs", remedy=remedy)
+
+
+def _by_helper(check: str, uuid: str, clocks: tuple[float, ...]) -> Finding:
+    """Whether the clock helper locks a board's clocks for a process that may not."""
+    seen = f"{clocks[0]:g} to {clocks[-1]:g} MHz"
+    try:
+        if any(board.uuid == uuid for board in helper_boards()):
+            return Finding(check=check, state=OK, seen=f"{seen} can be asked for through the clock helper")
+        remedy = "have root add the board to the clock helper's config, run as root, or use --freqs current"
+    except ClockHelperError:
+        remedy = "run as root, get the clock helper to work, or use --freqs current"
+    return Finding(check=check, state=WARNING, seen=f"{seen}, but this process may not lock them (CAP_SYS_ADMIN)", remedy=remedy)
 
 
 def _others(board: NvmlBoard) -> Iterator[Finding]:

@@ -24,6 +24,8 @@ from microbench.shapes import KernelGroup, draw_operators
 ROW_ID_DIGITS: Final = 16
 SUPPORT_PROBES: Final = 5
 """Kernels of a group tried before its precision counts as unsupported; a single one may fail for its size."""
+USUAL_POWER_SHARE: Final = 0.5
+"""Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks."""
 CHARACTERISATION_S: Final = 30.0
 """About how long the characterisation of the sensor takes."""
 
@@ -36,7 +38,9 @@ class CampaignPlan:
     """All points in the order in which they are measured.
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
-    which groups this board cannot run, and why.  `estimated_s` is the board's time from start to end.
+    which groups this board cannot run, and why.  `estimated_s` is the board's time from start to end, `estimated_energy_j` its
+    energy at the power that kernels usually draw (None for a GPU that is not named); more than its power limit for that time it
+    cannot be.
     """
 
     points: tuple[Point, ...]
@@ -45,6 +49,7 @@ class CampaignPlan:
     anchors: int
     skipped: dict[str, int]
     estimated_s: float
+    estimated_energy_j: float | None
 
 
 def plan_campaign(
@@ -85,6 +90,7 @@ def plan_campaign(
     own = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
     points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
     counts: dict[str, int] = {FAMILY: len(loads)} if loads else {}
+    estimated_s = _estimate_s(spec, points, len(clocks_mhz))
     for operator, _ in kernels:
         counts[operator.family] = counts.get(operator.family, 0) + 1
     return CampaignPlan(
@@ -93,7 +99,8 @@ def plan_campaign(
         kernels=counts,
         anchors=len(own) - sum(len(chosen) for chosen in clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)),
         skipped=skipped,
-        estimated_s=_estimate_s(spec, points, len(clocks_mhz)),
+        estimated_s=estimated_s,
+        estimated_energy_j=None if gpu is None else estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
     )
 
 
@@ -182,6 +189,7 @@ def _point(spec: CampaignSpec, kernel: Kernel, clock: float | None, trial: int, 
         trial=trial,
         seed=seed,
         idle_before=anchor,
+        anchor=anchor,
     )
 
 

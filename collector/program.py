@@ -50,7 +50,7 @@ class ProgramRun:
     `energy_std_j` is the standard error, `scatter_std_j` what is left of it when gain and offset are taken for exact.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
     taken for power, `counter_energy_j` that of the board's counter (nan without one).  `throttled` names what slowed the
-    board down meanwhile.
+    board down meanwhile.  Where the run stands for the mean of several, `executions` is their number.
     """
 
     exit_status: int
@@ -65,6 +65,7 @@ class ProgramRun:
     temperature_c: float
     throttled: tuple[str, ...]
     notes: tuple[str, ...]
+    executions: int = 1
 
     @property
     def power_w(self) -> float:
@@ -109,7 +110,7 @@ def measure_program(
     begun_ns, first = instruments.clock.now_ns(), sampler.energy()
     instruments.clock.wait(rest_s + period_s * ((index + 1) * GOLDEN % 1.0))
     start_ns = instruments.clock.now_ns()
-    exit_status, ran_s = _run(command, stdout, _environment(instruments))
+    exit_status, ran_s = run_command(command, stdout, program_environment(instruments))
     if instruments.simulated:
         instruments.clock.wait(ran_s)  # the simulated board's time stands still while a program runs on the host
     end_ns = instruments.clock.now_ns()
@@ -207,7 +208,7 @@ def _mean(column: Any) -> float:
     return float(known.mean()) if known.size else math.nan
 
 
-def _run(command: Sequence[str], stdout: Any, environment: Mapping[str, str]) -> tuple[int, float]:
+def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, str]) -> tuple[int, float]:
     """Exit status of a command, by shells' rule 128 + signal where one ended it, and its time [s].  Raises ProgramError."""
     begun = time.monotonic()
     try:
@@ -236,7 +237,7 @@ def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         raise
 
 
-def _environment(instruments: Instruments) -> dict[str, str]:
+def program_environment(instruments: Instruments) -> dict[str, str]:
     """A program's environment: it sees the measured board alone, unless somebody has chosen already."""
     chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
     return {**chosen, **os.environ}

@@ -77,7 +77,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
     return {
         "asked_sm_clock_mhz": asked,
         "sm_clock_mhz": _known(float(np.mean([run.sm_clock_mhz for run in runs]))),
-        "runs": len(runs),
+        "runs": sum(run.executions for run in runs),
         "latency_s": float(latency.mean()),
         "latency_std_s": _known(latency_std),
         "power_w": float(energy.mean() / latency.mean()),
@@ -95,6 +95,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
 def _run_document(run: ProgramRun) -> dict[str, Any]:
     return {
         "exit_status": run.exit_status,
+        "executions": run.executions,
         "sm_clock_mhz": _known(run.sm_clock_mhz),
         "latency_s": run.latency_s,
         "power_w": run.power_w,

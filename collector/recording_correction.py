@@ -19,7 +19,7 @@ from collector.repeated_energy import RepeatedEnergy, alike, repeated_energy
 from collector.response import PossibleResponses, SensorResponse, possible_responses
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.load import LoadStamps
-from collector.superresolution import Profile, find_period, fold_profile, periodic_load
+from collector.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load
 from collector.updates import BoardUpdates, board_updates
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
@@ -283,7 +283,8 @@ def _folded(
     if isinstance(fold, str):
         stamps = load if load is not None else periodic_load(find_period(updates), begin, end)
     else:
-        stamps = periodic_load(fold, begin, end)
+        stamps = periodic_load(fold, *(_ends(load) if load is not None else (begin, end)))
+        check_fold(updates, fold, load, calibration.reading_noise_w)
     return fold_profile(updates, stamps, calibration)
 
 

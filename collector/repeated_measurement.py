@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from collector.bench import Bench
+from collector.bench import Bench, Instruments
 from collector.correction import corrected_power, settle_time_s
 from collector.counter import CounterEstimate, counter_estimate
-from collector.devices.protocols import EnergyReading
+from collector.devices.protocols import EnergyReading, StateReadings
 from collector.errors import SensorError
 from collector.repeated_energy import RepeatedEnergy, repeated_energy
 from collector.repeats import RepeatPlan, plan_repeats
@@ -27,6 +27,10 @@ ASKED_STD: Final = 0.003
 LEAST_SETTLE_S: Final = 0.3
 """Rise that is left out at the least: the boards' own takes 100 to 250 ms (`sensor.md` 3.2)."""
 RANGING_EXECUTIONS: Final = 3
+LONG_EXECUTION_S: Final = 2.0
+"""The length of an execution comes from so many; of one alone where it is that long."""
+MOST_OVERTIME: Final = 1.5
+"""A plan is run where it takes up to so many times the longest time: the executions of the rise come on top."""
 BATCHES: Final = 3
 """Runs at most: the error was larger than planned where a second one is needed."""
 LONGEST_GROWTH: Final = 4.0
@@ -36,12 +40,13 @@ LEAST_LENGTH_S: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One batch: the plan, the executions' stamps, when they were kept, and the energy found."""
+    """One batch: the plan, the executions' stamps, the energy found, the counter's, and the board's states meanwhile."""
 
     plan: RepeatPlan
     load: LoadStamps
     energy: RepeatedEnergy
     counter: CounterEstimate
+    states: StateReadings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class RepeatedMeasurement:
     """Energy of an execution [J] over all batches, weighed by their errors; gain and offset are common to them.
 
     `timing_std_j` is what is left of `energy_std_j` when gain and offset are taken for exact; `reached` whether that is
-    what was asked for.
+    what was asked for.  `rest_w` is the board's power before.
     """
 
     energy_j: float
@@ -57,12 +62,13 @@ class RepeatedMeasurement:
     timing_std_j: float
     executions: int
     elapsed_s: float
+    rest_w: float
     reached: bool
     runs: tuple[Run, ...]
 
 
 def measure_repeated(
-    bench: Bench,
+    bench: Bench | Instruments,
     sampler: Sampler,
     execute: Execution,
     calibration: SensorCalibration,
@@ -85,6 +91,10 @@ def measure_repeated(
         duration_s, calibration, asked_std, settle_s=settle_s, longest_s=longest_s,
         power_w=power_w, rest_w=rest_w, pauses_allowed=pauses_allowed,
     )  # fmt: skip
+    if plan.executions * duration_s > MOST_OVERTIME * longest_s:
+        raise SensorError(
+            f"one execution takes {duration_s:.3g} s and {plan.executions} are needed, more than {longest_s:.3g} s allow; allow more time"
+        )
     runs: list[Run] = []
     while len(runs) < BATCHES:
         runs.append(_batch(bench, sampler, execute, plan, calibration, rest_w))
@@ -100,12 +110,13 @@ def measure_repeated(
         timing_std_j=timing_std,
         executions=sum(run.energy.executions for run in runs),
         elapsed_s=elapsed,
+        rest_w=corrected_power(rest_w, 0.0, calibration)[0],
         reached=timing_std <= asked_std * energy,
         runs=tuple(runs),
     )
 
 
-def _rest_w(bench: Bench, sampler: Sampler, calibration: SensorCalibration) -> float:
+def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
     """The last reading at rest [W]."""
     bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
     readings = sampler.drain().board
@@ -113,9 +124,13 @@ def _rest_w(bench: Bench, sampler: Sampler, calibration: SensorCalibration) -> f
     return float(known[-1]) if len(known) else math.nan
 
 
-def _ranged(bench: Bench, sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float) -> tuple[float, float]:
+def _ranged(
+    bench: Bench | Instruments, sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float
+) -> tuple[float, float]:
     """Length of an execution [s] and a rough power [W], from a few of them."""
-    stamps = [execute() for _ in range(RANGING_EXECUTIONS)]
+    stamps = [execute()]
+    while len(stamps) < RANGING_EXECUTIONS and (stamps[0][1] - stamps[0][0]) * SECONDS_PER_NS < LONG_EXECUTION_S:
+        stamps.append(execute())
     duration = float(np.median([(end - start) * SECONDS_PER_NS for start, end in stamps]))
     if not duration >= LEAST_LENGTH_S:
         raise SensorError(
@@ -130,7 +145,9 @@ def _ranged(bench: Bench, sampler: Sampler, execute: Execution, calibration: Sen
     return duration, power if power > 1.5 * base else 2.0 * base  # a short load has not reached the readings yet
 
 
-def _batch(bench: Bench, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration, rest_w: float) -> Run:
+def _batch(
+    bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration, rest_w: float
+) -> Run:
     """Rest, run, rest; then the fit."""
     bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S))
     polls: list[EnergyReading] = []
@@ -144,7 +161,8 @@ def _batch(bench: Bench, sampler: Sampler, execute: Execution, plan: RepeatPlan,
         if pause > 0.0:
             bench.clock.wait(pause)
     bench.clock.wait(plan.padding_s)
-    readings = sampler.drain().board
+    trace = sampler.drain()
+    readings = trace.board
     table = np.array(stamps, dtype=np.float64) * SECONDS_PER_NS
     load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
     poll_s = host_seconds(readings.host_ns)
@@ -153,7 +171,7 @@ def _batch(bench: Bench, sampler: Sampler, execute: Execution, plan: RepeatPlan,
     lag = 0.0 if calibration.delay_s is None else calibration.delay_s
     counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
     energy = repeated_energy(poll_s, readings.power_w, updates, load, calibration, discard_s=plan.discard_s, counter=counter)
-    return Run(plan=plan, load=load, energy=energy, counter=counter)
+    return Run(plan=plan, load=load, energy=energy, counter=counter, states=trace.states)
 
 
 def _combined(runs: list[Run]) -> tuple[float, float]:

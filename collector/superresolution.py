@@ -49,6 +49,17 @@ REFINEMENTS: Final = 3
 LONGEST_SEARCH_S: Final = 1000.0
 """The search for a period grows with the square of the recording: some seconds for so much."""
 MOST_PERIODS: Final = 50_000
+MOST_HARMONICS: Final = 12
+READINGS_PER_HARMONIC: Final = 10
+LEAST_FOLD_R2: Final = 0.1
+"""Share of the readings' variance that a period must explain to be folded by; chance alone explains 2 / READINGS_PER_HARMONIC at most."""
+NEARBY_TURNS, NEARBY_STEPS = 1.5, 31
+NEARBY_R2: Final = 0.1
+"""Periods that differ by so many turns over the recording are compared, in so many steps; one that explains so much more is the load's."""
+NOISE_FACTOR: Final = 2.0
+"""Readings that scatter by less than so many times their noise show no period, whichever it is."""
+LEAST_COHERENCE: Final = 0.8
+"""Mean resultant of the executions' starts over a period by which they can be folded: starts within ± a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +155,51 @@ def periodic_load(period_s: float, start_s: float, end_s: float) -> LoadStamps:
         raise SensorError(f"only {count} periods of {period_s:.4g} s in {length:.4g} s; at least {MIN_EXECUTIONS} are needed to fold them")
     start = start_s + period_s * np.arange(count, dtype=np.float64)
     return LoadStamps(start_s=start, end_s=start + period_s)
+
+
+def check_fold(updates: BoardUpdates, period_s: float, load: LoadStamps | None, noise_w: float | None) -> None:
+    """Raises SensorError for a period that neither the load's stamps nor the readings repeat with: folded by it, they would be mixed."""
+    said = f"--fold {period_s:.6g}: "
+    if load is not None and len(load.start_s) >= MIN_EXECUTIONS:
+        distance = float(np.median(np.diff(load.start_s)))
+        whole = max(1, round(period_s / distance))
+        coherence = float(np.abs(np.mean(np.exp(2j * np.pi * whole * load.start_s / period_s))))
+        if period_s > 0.5 * distance and coherence < LEAST_COHERENCE:
+            raise SensorError(
+                f"{said}the load's executions begin every {distance:.6g} s, at all places of that period; fold by the stamps (auto)"
+            )
+    inside = np.ones(len(updates.time_s), dtype=np.bool_)
+    if load is not None:
+        inside = (updates.time_s > load.start_s[0]) & (updates.time_s < load.end_s[-1])
+    time_s, value = updates.time_s[inside], updates.value[inside]
+    count = min(MOST_HARMONICS, len(value) // READINGS_PER_HARMONIC)
+    if not count or float(np.std(value)) < NOISE_FACTOR * (noise_w or 0.0):
+        return
+    span = float(np.ptp(time_s))
+    turns = np.linspace(-NEARBY_TURNS, NEARBY_TURNS, NEARBY_STEPS)
+    frequency = 1.0 / period_s + turns / span
+    frequency = np.append(frequency[frequency > 0.0], 1.0 / period_s)
+    r2 = np.array([_follows(time_s, value, float(f), count) for f in frequency])
+    best = int(np.argmax(r2))
+    if r2[best] > max(r2[-1] + NEARBY_R2, LEAST_FOLD_R2 + 2.0 * count / len(value)):
+        raise SensorError(
+            f"{said}the readings repeat every {1.0 / frequency[best]:.6g} s ({r2[best]:.0%} of their variance, not {r2[-1]:.0%})"
+        )
+    if r2[-1] < LEAST_FOLD_R2 + 2.0 * count / len(value):
+        raise SensorError(
+            f"{said}the readings do not repeat with that period (it explains {r2[-1]:.0%} of their variance); try --fold auto"
+        )
+
+
+def _follows(time_s: Array, value: Array, frequency: float, count: int) -> float:
+    """Share of the readings' variance, a trend aside, that harmonics of a frequency explain."""
+    centred = time_s - time_s.mean()
+    trend = np.stack([np.ones_like(centred), centred], axis=1)
+    angle = 2.0 * np.pi * frequency * centred[:, None] * np.arange(1, count + 1)
+    design = np.concatenate([trend, np.cos(angle), np.sin(angle)], axis=1)
+    left = [value - columns @ np.linalg.lstsq(columns, value, rcond=None)[0] for columns in (trend, design)]
+    before, after = (float(residual @ residual) for residual in left)
+    return 1.0 - after / before if before > 0.0 else 0.0
 
 
 def find_period(updates: BoardUpdates) -> float:

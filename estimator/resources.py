@@ -1,4 +1,4 @@
-"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, model configurations, energies, bundles, examples."""
+"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, models, energies, bundles, examples."""
 
 from pathlib import Path
 from typing import Final

@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator.charts import HEIGHT, MOST_POINTS, WIDTH, Axis, Series, axis_over, frame_svg, pixel_places, scatter_svg
 from estimator.quantities import Array
-from fitter.report_rows import Bins
+from fitter.report_rows import Bins, largest
 
 REPORT_STYLE: Final = """
 a{color:var(--p0)}
@@ -24,7 +24,7 @@ a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid va
 :target{outline:2px solid var(--p1);outline-offset:4px}
 summary{cursor:pointer;padding:.4rem 0}
 h3{font-size:1rem;margin:1rem 0 .25rem;overflow-wrap:anywhere}
-.wide svg{min-width:34rem}
+.wide svg{min-width:34rem;max-width:56rem}
 .p0,.p1,.p2{stroke-opacity:.85}
 .whisker{stroke:var(--p0);stroke-width:1.6;fill:none}
 .box{stroke:var(--p0);stroke-width:8;stroke-opacity:.45;fill:none}
@@ -149,7 +149,7 @@ def density_svg(title: str, description: str, series: Sequence[Series], x: Axis,
             f"M{origin[0] + i * width:.1f} {top[1] - (j + 1) * height:.1f}h{width:.2f}v{height:.2f}h-{width:.2f}z" for i, j in cells
         )
         body += f'<path class="d{number}" d="{path}"/>' if path else ""
-    far = np.argsort(-np.abs(np.log(up / across)), kind="stable")[:MOST_OUTLYING]
+    far = largest(np.abs(np.log(up / across)), MOST_OUTLYING)
     left, down = pixel_places(Series(name="", x=across[far], y=up[far]), x, y)
     body += _dots("p1", left, down) + _equality(x, y)
     return frame_svg(title, description, body, x, y, [], "p")

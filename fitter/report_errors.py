@@ -9,9 +9,10 @@ import numpy as np
 from estimator.bundle_content import Bundle
 from estimator.charts import Axis, Series, axis_over, line_svg
 from estimator.pages import number_html, table_html, text_html
+from estimator.prediction import operator_label
 from estimator.quantities import Array
 from fitter.report_charts import MOST_LINES, bins_svg, density_svg, names_svg
-from fitter.report_rows import Bins, HeldRows, binned, by_name, coverage_of, in_order
+from fitter.report_rows import Bins, HeldRows, binned, by_name, coverage_of, in_order, largest
 from fitter.rows import Selection
 from fitter.validation import PERCENT
 
@@ -43,7 +44,7 @@ def charts_html(figures: Iterable[str]) -> str:
 
 def errors_html(bundle: Bundle, held: Mapping[str, HeldRows]) -> str:
     """Held-out errors as stored in the bundle, then by kind of kernel, and whether stated intervals hold what they should."""
-    if not bundle.errors:
+    if not bundle.errors and not held:
         return "<p>No rows were held out: nothing is known about how wrong this bundle is.</p>"
     head = ("family", "operator", "precision", "rows", "mean", "median", "95th percentile", "bias", "coverage")
     body = ""
@@ -206,9 +207,7 @@ def _worst_of(held: Mapping[str, HeldRows], quantity: str) -> list[tuple[str, in
     found = []
     for kind, rows in held.items():
         errors = rows.errors(quantity)
-        known = np.flatnonzero(np.isfinite(errors))
-        order = known[np.argsort(-np.abs(errors[known]), kind="stable")[:MOST_WORST]]
-        found += [(kind, int(i), float(errors[i])) for i in order]
+        found += [(kind, int(i), float(errors[i])) for i in largest(np.abs(errors), MOST_WORST)]
     return found
 
 
@@ -238,8 +237,8 @@ def _row_html(held: HeldRows, i: int, number: int, selection: Selection) -> str:
     facts: dict[str, object] = {
         "GPU": p.labels[i][0],
         "kind": held.names[held.name_index[i]],
-        "latency": f"measured {p.measured_s[i]:.6g} s, predicted {p.predicted_s[i]:.6g} s ± {p.latency_ln_std[i]:.1%}",
-        "power": f"measured {p.measured_w[i]:.5g} W, predicted {p.predicted_w[i]:.5g} W ± {p.power_ln_std[i]:.1%}",
+        "latency": _measured_and_predicted(p.measured_s[i], p.predicted_s[i], p.latency_ln_std[i], "s"),
+        "power": _measured_and_predicted(p.measured_w[i], p.predicted_w[i], p.power_ln_std[i], "W"),
     }
     for name, column, unit in (("SM clock", held.sm_clock_mhz, "MHz"), ("temperature", held.temperature_c, "°C")):
         if np.isfinite(column[i]):
@@ -247,6 +246,19 @@ def _row_html(held: HeldRows, i: int, number: int, selection: Selection) -> str:
     rows = selection.kernels if held.kind == "kernels" else None
     if rows is not None and np.isfinite(held.work).any():
         operator = rows.operators[rows.operator_index[i]]
-        facts |= {"operator": operator, "kernel": rows.kernel_name[i], "library": rows.library[i], "flags": ", ".join(rows.flags[i])}
+        facts |= {
+            "operator": operator_label(operator),
+            "kernel": rows.kernel_name[i],
+            "library": rows.library[i],
+            "flags": ", ".join(rows.flags[i]),
+        }
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items() if str(value))
     return f'<article id="row-{number + 1}" tabindex="-1"><h3>{text_html(p.origins[i])}</h3><dl>{pairs}</dl></article>'
+
+
+def _measured_and_predicted(measured: float, predicted: float, ln_std: float, unit: str) -> str:
+    """Both values in words; "" where nothing was measured."""
+    if np.isnan(measured):
+        return ""
+    stated = "" if np.isnan(ln_std) else f" ± {ln_std:.1%} (one standard deviation)"
+    return f"measured {measured:.5g} {unit}, predicted {predicted:.5g} {unit}{stated}"

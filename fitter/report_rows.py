@@ -25,6 +25,9 @@ MOST_BINS: Final = 24
 MOST_SEPARATE: Final = 40
 """Values that are told apart one by one, such as clocks; more are binned."""
 
+SAMPLED: Final = 1000
+"""Values among which more than MOST_SEPARATE different ones say enough."""
+
 WORK_FACTOR: Final = 4.0
 """Ratio of neighbouring edges of work and of time."""
 
@@ -90,9 +93,18 @@ def held_rows(kind: str, prediction: Prediction, selection: Selection) -> HeldRo
 
 def _codes(values: Sequence[T]) -> tuple[IntArray, list[T]]:
     """The number of each value among the different ones, and these in first-seen order."""
-    known: dict[T, int] = {}
-    index = np.fromiter((known.setdefault(value, len(known)) for value in values), np.int64, len(values))
-    return index, list(known)
+    known = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.fromiter(map(known.__getitem__, values), np.int64, len(values)), list(known)
+
+
+def largest(values: Array, count: int) -> IntArray:
+    """Places of the `count` largest values, shape (n,), the largest first and equal ones in order; nan is none."""
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) > count:
+        least = np.partition(values[known], len(known) - count)[len(known) - count]
+        known = known[values[known] >= least]
+    result: IntArray = known[np.argsort(-values[known], kind="stable")[:count]]
+    return result
 
 
 def _finite(values: Array) -> Array:
@@ -148,13 +160,14 @@ def binned(values: Array, errors: Array, *, logarithmic: bool = False) -> Bins:
     """Errors by a value, shapes (n,): one bin for each value where there are few, else bins of equal width or equal ratio."""
     known = np.isfinite(values) & np.isfinite(errors) & ((values > 0.0) | (not logarithmic))
     value, error = values[known], errors[known]
-    separate = np.unique(value)
-    if len(separate) <= MOST_SEPARATE and not logarithmic:
-        return _in_bins(separate, separate, separate, np.searchsorted(separate, value), error)
-    edges = _edges(float(separate[0]), float(separate[-1]), logarithmic=logarithmic) if len(separate) else np.zeros(1)
+    if not logarithmic and len(np.unique(value[:: len(value) // SAMPLED + 1])) <= MOST_SEPARATE:
+        separate = np.unique(value)
+        if len(separate) <= MOST_SEPARATE:
+            return _in_bins(separate, separate, separate, np.searchsorted(separate, value), error)
+    edges = _edges(float(value.min()), float(value.max()), logarithmic=logarithmic) if len(value) else np.zeros(1)
     index = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, max(len(edges) - 2, 0))
     low, high = edges[:-1], edges[1:]
-    return _in_bins(low, high, np.sqrt(low * high) if logarithmic else 0.5 * (low + high), index, error)
+    return _in_bins(low, high, np.sqrt(low) * np.sqrt(high) if logarithmic else 0.5 * (low + high), index, error)
 
 
 def in_order(errors: Array) -> Bins:

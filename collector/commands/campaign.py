@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +12,25 @@ import click
 from collector.commands.options import asked_clocks, duration_s, meter_arguments, one_board, perhaps_recorded, require_dataset_packages
 from collector.commands.output import check_outputs, note, say
 from collector.commands.stopping import stoppable
-from collector.errors import CollectorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     from collector.campaign import CampaignOutcome, Progress
+    from collector.dataset.partition import PartitionedPlace
 
 
 def measure_campaign(
     gpu: str,
     freqs: str,
-    out: Path,
+    out: str,
     campaign: str,
     families: str | None,
     budget: str,
     sensor: Path | None,
     pmd: str,
+    traces: bool,
     resume: bool | None,
     seed: int,
     record: Path | None,
@@ -35,13 +38,24 @@ def measure_campaign(
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    worker: bool,
 ) -> int:
     """Plan, measure, sum up; the exit status.  Arguments are the options of `collect`."""
     require_dataset_packages()
+    from collector.daemon.boards import several, sole_use
+
+    if several(gpu):
+        from collector.commands.several import measure_several
+
+        return measure_several(gpu, out, sensor, record, pmd, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose)
     from collector.bench import open_bench
     from collector.campaign import campaign_key, run_campaign
     from collector.config import load_campaign
+    from collector.context_guard import guarded_bench
+    from collector.daemon.reporting import reporting, told_errors
     from collector.dataset import check_writable
+    from collector.dataset.partition import partitioned_place
+    from collector.dataset.traces import has_traces
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
     from collector.plan import plan_campaign
     from collector.sensor.calibration import read_calibration
@@ -49,8 +63,14 @@ def measure_campaign(
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     spec = load_campaign(campaign)
     chosen = _families(families)
-    check_outputs((record, out) if record is not None else (), (sensor,))
-    with open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened, perhaps_recorded(opened, record) as bench:
+    place = partitioned_place(out)
+    check_outputs((record, Path(out)) if record is not None and place is None else (record,), (sensor,))
+    with (
+        told_errors() if worker else nullcontext(),
+        nullcontext() if dry_run else sole_use(gpu),
+        open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened,
+        perhaps_recorded(opened, record) as bench,
+    ):
         if not quiet:
             for line in bench.notes:
                 note(f"warning: {line}")
@@ -59,16 +79,44 @@ def measure_campaign(
         if dry_run:
             say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
             return DONE
-        check_writable(out)
+        key = campaign_key(bench, spec, plan, chosen, seed)
+        output = Path(out) if place is None else place.running_output(key)
+        elsewhere = None if place is None else _published(place, output, key, resume, quiet)
+        check_writable(output)
         identity = bench.gpu.identity()
         calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
-        key = campaign_key(bench, spec, plan, chosen, seed)
-        kept = _kept(out, key, resume)
-        with stoppable(out), _progress(len(plan.points), quiet, verbose) as report:
-            outcome = run_campaign(bench, spec, plan, key, out, kept=kept, calibration=calibration, budget_s=budget_s, report=report)
+        kept = _kept(output, key, resume)
+        watched = reporting(bench, spec, plan) if worker else _watched(output, len(plan.points), quiet, verbose)
+        with guarded_bench(bench, output) as guarded, watched as report:
+            outcome = run_campaign(
+                guarded,
+                spec,
+                plan,
+                key,
+                output,
+                kept=kept,
+                elsewhere=elsewhere,
+                calibration=calibration,
+                budget_s=budget_s,
+                traces=traces or (kept is not None and has_traces(output)),
+                report=report,
+            )
         simulated = bench.simulated
-    say(outcome_document(outcome) if as_json else outcome_lines(outcome, simulated))
+    part, root = ("", "") if place is None else (place.publish(output) if outcome.rows else "", out)
+    say(outcome_document(outcome, part) if as_json else outcome_lines(outcome, simulated, part, root))
     return _status(outcome, quiet)
+
+
+def _published(place: "PartitionedPlace", running: Path, key: dict[str, Any], resume: bool | None, quiet: bool) -> "Table | None":
+    """Rows of this campaign that lie in parts already, where it goes on; a part that was left unpublished is published first."""
+    from collector.dataset.log import log_path
+
+    place.check(running)
+    if running.is_file() and not log_path(running).is_file():
+        part = place.publish(running)
+        if not quiet:
+            note(f"published what an earlier run had finished: {part}")
+    return place.measured(key) if resume else None
 
 
 def _families(text: str | None) -> tuple[str, ...]:
@@ -84,16 +132,17 @@ def _families(text: str | None) -> tuple[str, ...]:
 def _kept(out: Path, key: dict[str, Any], resume: bool | None) -> Any:
     """Rows to go on from.  Raises CollectorError where something is at `out` and neither flag says what to do with it."""
     from collector.campaign import kept_rows
-    from collector.dataset.log import log_path
+    from collector.daemon.outputs import check_unused
 
-    if resume:
-        return kept_rows(out, key)
-    log = log_path(out)
-    if resume is None and log.is_file():
-        raise CollectorError(f"{out}: an unfinished campaign lies there ({log}); --resume goes on with it, --fresh starts again")
-    if resume is None and out.exists():
-        raise CollectorError(f"{out} exists; --fresh replaces it, --resume adds what is missing, --out names another file")
-    return None
+    check_unused(out, resume)
+    return kept_rows(out, key) if resume else None
+
+
+@contextmanager
+def _watched(out: Path, total: int, quiet: bool, verbose: bool) -> Iterator[Any]:
+    """Progress for a person, and the way on where it is stopped."""
+    with stoppable(out), _progress(total, quiet, verbose) as report:
+        yield report
 
 
 @contextmanager

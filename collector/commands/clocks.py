@@ -1,5 +1,7 @@
 """`collect clocks`."""
 
+from typing import Any
+
 import click
 
 from collector.commands.options import CONTEXT, output_options
@@ -37,17 +39,30 @@ def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
 @clocks_command.command("status", context_settings=CONTEXT)
 @output_options
 def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
-    """Which boards' clocks are held, and by whom."""
+    """Which boards' clocks are held, and by whom; those that the clock helper holds, too."""
     from collector.devices.clock_record import board_lock, left_records, state_folder
+    from collector.errors import ClockHelperError
+    from collector.privileged.client import helper_boards, helper_there
 
     folder = state_folder()
-    held = []
+    held: list[dict[str, Any]] = []
     for record in left_records(folder):
         with board_lock(folder, record.gpu_uuid) as free:
             held.append({"gpu_uuid": record.gpu_uuid, "pid": record.pid, "alive": not free})
-    if as_json:
-        say(held)
-    else:
-        state = {True: "held by process", False: "left held by dead process"}
-        say([f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held] or ["no clock is held"])
+    try:
+        leased = [board for board in helper_boards() if board.pid] if helper_there() else []
+    except ClockHelperError as error:
+        leased = []
+        if not quiet:
+            note(f"warning: {error}")
+    state = {True: "held by process", False: "left held by dead process"}
+    lines = [f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held]
+    for board in leased:
+        lease = {"user": board.user, "sm_clock_mhz": board.sm_clock_mhz, "ends_in_s": board.ends_in_s}
+        held.append({"gpu_uuid": board.uuid, "pid": board.pid, "alive": True, "lease": lease})
+        lines.append(
+            f"{board.uuid}: {board.sm_clock_mhz} MHz held by the clock helper for process {board.pid} of {board.user},"
+            f" at most {board.ends_in_s:.0f} s longer"
+        )
+    say(held if as_json else lines or ["no clock is held"])
     return DONE

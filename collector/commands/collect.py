@@ -11,13 +11,16 @@ from collector.commands.options import CONTEXT, gpu_option, meter_option, output
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
-from estimator.command_line import DONE, OutputFile, run_command
+from estimator.command_line import DONE, named_file, run_command
 from estimator.errors import EstimatorError
 
 DEFAULT_OUTPUT: Final = "dataset.parquet"
 DEFAULT_CAMPAIGN: Final = "quick"
 
-COMMANDS: Final = ("clocks", "correct", "devices", "doctor", "export", "pmd", "run", "sensor")
+COMMANDS: Final = (
+    "clocks", "correct", "daemon", "devices", "doctor", "export", "logs", "pmd", "privileged", "reprocess", "run", "sensor", "status",
+    "stop", "submit", "validate",
+)  # fmt: skip
 """Commands; `name` is `name_command` in collector/commands/name.py."""
 
 
@@ -44,16 +47,25 @@ class CommandList(click.Group):
 )
 @gpu_option
 @click.option("--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current.")
-@click.option("--out", type=OutputFile(), default=DEFAULT_OUTPUT, show_default=True, help="Dataset to write.")
+@click.option(
+    "--out",
+    default=DEFAULT_OUTPUT,
+    show_default=True,
+    metavar="FILE|FOLDER/|URL",
+    callback=named_file,
+    help="Dataset to write; in a folder or at a URL, a part of one.",
+)
 @click.option("--campaign", default=DEFAULT_CAMPAIGN, show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
 @click.option("--families", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
 @click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h.")
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
 @meter_option
+@click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row.")
 @click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order.")
 @record_option
 @click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing.")
+@click.option("--worker", is_flag=True, hidden=True, help="Be the child of a daemon, or of a `collect` on several boards.")
 @output_options
 @click.version_option(__version__, prog_name="collect")
 @click.pass_context

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from collector.commands.options import (
     CONTEXT,
+    FiniteRange,
     asked_clocks,
+    duration_s,
     gpu_option,
     meter_arguments,
     meter_option,
@@ -33,16 +36,28 @@ if TYPE_CHECKING:
 @click.option(
     "--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Run the command so many times at each clock."
 )
+@click.option(
+    "--std",
+    "asked_std",
+    type=FiniteRange(min=0, min_open=True, max=1),
+    metavar="SHARE",
+    help="Run it as often as one run's energy takes to be known to this share: 0.01 is 1 %.",
+)
+@click.option("--longest", default="10m", show_default=True, metavar="TIME", help="Time that --std may take at each clock: 90s, 10m.")
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="What `collect sensor` found for this board.")
 @meter_option
 @click.option("--out", type=OutputFile(), metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option
 @output_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
 def run_command(
+    context: click.Context,
     gpu: str,
     freqs: str,
     repeats: int,
+    asked_std: float | None,
+    longest: str,
     sensor: Path | None,
     pmd: str,
     out: Path | None,
@@ -62,8 +77,15 @@ def run_command(
     from collector.clocks import held_clock
     from collector.program import measure_program
     from collector.program_display import run_document, run_lines
+    from collector.program_repeats import measure_program_repeats
     from collector.sampling import Sampler
 
+    given = context.get_parameter_source
+    if asked_std is not None and given("repeats") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--std finds the number of runs; leave --repeats out", context)
+    if asked_std is None and given("longest") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--longest bounds --std; give both", context)
+    longest_s = duration_s(longest, "--longest")
     check_outputs((out,), (sensor,))
     runs: list[tuple[float | None, ProgramRun]] = []
     with (
@@ -80,6 +102,13 @@ def run_command(
         try:
             for clock in clocks:
                 hold.set(clock)
+                if asked_std is not None:
+                    found = measure_program_repeats(
+                        instruments, sampler, command, calibration, asked_std=asked_std, longest_s=longest_s,
+                        stdout=sys.stderr if as_json else None,
+                    )  # fmt: skip
+                    runs.append((clock, found))
+                    continue
                 for index in range(repeats):
                     if verbose:
                         note(f"run {len(runs) + 1} of {repeats * len(clocks)}")

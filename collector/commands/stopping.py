@@ -1,21 +1,30 @@
-"""Stopping a command: SIGTERM ends it like Ctrl-C."""
+"""Stopping a command: SIGTERM, and a terminal that goes away, end it like Ctrl-C."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from collector.commands.output import note
+
+STOPPING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def stoppable(out: Path | None = None) -> Iterator[None]:
-    """SIGTERM stops like Ctrl-C; where a dataset is written at `out`, either says how to go on."""
+    """SIGTERM and SIGHUP stop like Ctrl-C; where a dataset is written at `out`, each says how to go on.
+
+    A SIGHUP that is ignored (nohup) stays ignored.
+    """
 
     def stop(_signal: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
         yield
     except KeyboardInterrupt:
@@ -26,4 +35,5 @@ def stoppable(out: Path | None = None) -> Iterator[None]:
                 note(f"stopped; clocks are given back, finished rows are in {log_path(out)}: the same command with --resume goes on")
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,6 +1,15 @@
 """The kernel dataset: its columns, a durable writer and a reader."""
 
-from collector.dataset.reader import DatasetFile, KernelDataset, file_digest, is_kernel_dataset, read_kernel_dataset
+from collector.dataset.reader import (
+    DatasetFile,
+    KernelDataset,
+    conforming,
+    file_digest,
+    is_collected,
+    is_kernel_dataset,
+    kernel_metadata,
+    read_kernel_dataset,
+)
 from collector.dataset.schema import (
     FLAGS,
     KERNEL_COLUMNS,
@@ -29,9 +38,12 @@ __all__ = [
     "KernelWriter",
     "Row",
     "check_writable",
+    "conforming",
     "file_digest",
     "flag_counts",
+    "is_collected",
     "is_kernel_dataset",
+    "kernel_metadata",
     "kernel_schema",
     "open_kernel_writer",
     "operator_columns",

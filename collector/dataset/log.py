@@ -1,35 +1,44 @@
 """The log of a running campaign: every finished row is on disk before the next one starts.
 
-An Arrow IPC stream beside the output, a batch for each append with the CRC of its content, synced after
-every batch.  A stream needs no end mark: whatever was cut off is found and left out when it is read again.
+One line for each row, with the CRC of its text before it, written in one go and synced.  Such a file needs no end mark:
+whatever was cut off, or never reached the disk, is found by its CRC and left out when the log is read again.
+
+A row takes about 1.2 kB and 0.08 ms of a core beside the sync.  As an Arrow batch of its own it would take 6.5 kB and 2 ms:
+Arrow pays per column, and here a batch has one row.
 """
 
-import fcntl
-import io
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
-from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, decode_metadata
+from collector.dataset.schema import Row, check_row, decode_metadata, encode_metadata, kernel_schema
 from collector.errors import DatasetError
 
-LOG_SUFFIX: Final = ".log.arrows"
+LOG_SUFFIX: Final = ".log.jsonl"
 """Added to the name of the output."""
+FORMAT: Final = "wattprint-kernel-log"
+FORMAT_VERSION: Final = 1
 
-_CRC_KEY: Final = b"crc32"
+CRC_CHARACTERS: Final = 8
+MAX_LINE_BYTES: Final = 64 << 20
+"""No row and no campaign's metadata come near it."""
+ROWS_PER_BATCH: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
-    """What a log holds: its whole rows, its metadata, and how many bytes at its end were torn and left out."""
+    """What a log holds: its whole rows, its metadata, how long its whole part is and how many bytes after it were torn."""
 
     table: pa.Table
     metadata: dict[str, Any]
+    whole_bytes: int
     torn_bytes: int
 
 
@@ -38,89 +47,132 @@ def log_path(output: Path) -> Path:
     return output.with_name(output.name + LOG_SUFFIX)
 
 
-def batch_checksum(batch: pa.RecordBatch) -> bytes:
-    """CRC-32 over the values of a batch, as text."""
-    return str(zlib.crc32(json.dumps(batch.to_pydict(), sort_keys=True).encode())).encode()
-
-
 def read_log(path: Path) -> RecoveredLog:
     """Every whole row of a log; a torn or damaged tail is left out.
 
     Raises DatasetError for a file that cannot be read, has no whole header or is no log of kernel rows.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            lines = _whole_lines(stream)
+            header, end = next(lines, (None, 0))
+            metadata = _header_metadata(header, path)
+            schema = kernel_schema(metadata)
+            batches: list[pa.RecordBatch] = []
+            rows: list[Row] = []
+            for row, after in lines:
+                rows.append(row)
+                end = after
+                if len(rows) == ROWS_PER_BATCH:
+                    batches.append(_batch(rows, schema, path))
+                    rows = []
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
-    source = pa.BufferReader(content)
-    try:
-        reader = pa.ipc.open_stream(source)
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{path}: its beginning is damaged and no row can be read; start again with --fresh") from error
-    encoded = (reader.schema.metadata or {}).get(METADATA_KEY)
-    if encoded is None or reader.schema.names != list(KERNEL_COLUMNS):
-        raise DatasetError(f"{path}: no log of kernel rows of this version; start again with --fresh")
-    batches, end = [], source.tell()
-    while True:
+    if rows:
+        batches.append(_batch(rows, schema, path))
+    return RecoveredLog(table=pa.Table.from_batches(batches, schema=schema), metadata=metadata, whole_bytes=end, torn_bytes=size - end)
+
+
+def _whole_lines(stream: IO[bytes]) -> Iterator[tuple[Any, int]]:
+    """The document of each line up to the first that is not whole, and where the line ends."""
+    end = 0
+    while line := stream.readline(MAX_LINE_BYTES):
+        text = line[CRC_CHARACTERS + 1 : -1]
+        if not line.endswith(b"\n") or line[: CRC_CHARACTERS + 1] != _checksum(text):
+            return
         try:
-            batch, custom = reader.read_next_batch_with_custom_metadata()
-            batch.validate(full=True)
-            intact = custom is not None and custom.get(_CRC_KEY) == batch_checksum(batch)
-        except StopIteration:
-            break
-        except (pa.ArrowException, OSError, UnicodeDecodeError):
-            intact = False
-        if not intact:
-            break
-        batches.append(batch)
-        end = source.tell()
-    table = pa.Table.from_batches(batches, schema=reader.schema)
-    return RecoveredLog(table=table, metadata=decode_metadata(encoded, str(path)), torn_bytes=len(content) - end)
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        end += len(line)
+        yield document, end
 
 
-class _WholeWrites(io.FileIO):
-    """An unbuffered file whose writes are whole, or raise: a disk that fills up takes a part first."""
-
-    def write(self, data: Any) -> int:
-        """Write all bytes.  Raises OSError."""
-        view = memoryview(data).cast("B")
-        total = len(view)
-        while view:
-            written = super().write(view)
-            view = view[written or 0 :]
-        return total
+def _checksum(text: bytes) -> bytes:
+    """CRC-32 of a line's text as it stands before it."""
+    return b"%08x " % zlib.crc32(text)
 
 
-def is_being_written(path: Path) -> bool:
-    """Whether a running campaign holds a log open; False where there is none."""
+def _line(document: Any) -> bytes:
+    """A document as a line of a log.  Raises TypeError, ValueError for what JSON cannot hold."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False, ensure_ascii=False, default=_plain).encode()
+    return _checksum(text) + text + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as Python's own.  Raises TypeError for anything else."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} is no value of a row")
+
+
+def _header_metadata(header: Any, path: Path) -> dict[str, Any]:
+    """The file metadata that the first line holds.  Raises DatasetError."""
+    if header is None:
+        raise DatasetError(f"{path}: its beginning is damaged and no row can be read; start again with --fresh")
+    if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
+        raise DatasetError(f"{path}: no log of kernel rows of this version; start again with --fresh")
+    return decode_metadata(json.dumps(header.get("metadata")).encode(), str(path))
+
+
+def _batch(rows: list[Row], schema: pa.Schema, path: Path) -> pa.RecordBatch:
     try:
-        with path.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+        return pa.RecordBatch.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
+        raise DatasetError(f"{path}: holds a row that does not fit the kernel dataset; start again with --fresh") from error
 
 
-class LogStream:
+class LogFile:
     """A log open for writing; `append` returns when the row is on disk.  Used by `open_kernel_writer` alone."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._file = _WholeWrites(path, "wb")
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the log is closed, or the process ends in any way
-        self._writer = pa.ipc.new_stream(self._file, schema)
-        self.append(pa.RecordBatch.from_pylist([], schema=schema))  # the schema and its metadata go out with the first batch
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._end = os.fstat(file.fileno()).st_size
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Write a batch and wait until it is on disk.  Raises OSError."""
-        self._writer.write_batch(batch, custom_metadata={_CRC_KEY: batch_checksum(batch)})
-        self.sync()
+    def append(self, row: Row) -> None:
+        """Write a row and wait until it is on disk; one that the disk does not take leaves no part behind.
 
-    def sync(self) -> None:
-        """Wait until everything written is on disk.  Raises OSError."""
-        os.fsync(self._file.fileno())
+        Raises OSError, and DatasetError for a row that does not fit.
+        """
+        check_row(row)
+        try:
+            line = _line(row)
+        except (TypeError, ValueError) as error:
+            raise DatasetError(f"row {row['row_id']}: does not fit the kernel dataset ({error})") from error
+        self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        try:
+            view = memoryview(line)
+            while view:  # a disk that fills up takes a part first
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(self._end)
+            self._file.seek(self._end)
+            raise
+        self._end += len(line)
 
     def close(self) -> None:
         """Close the file; its rows stay."""
         self._file.close()
+
+
+def new_log(path: Path, metadata: dict[str, Any], kept: pa.Table | None) -> LogFile:
+    """A log that begins with the rows to keep, synced; an old file of that name is replaced.  Raises OSError, DatasetError."""
+    log = LogFile(path.open("wb", buffering=0))
+    lines = [_line({"format": FORMAT, "version": FORMAT_VERSION, "metadata": json.loads(encode_metadata(metadata))})]
+    for batch in kept.to_batches(max_chunksize=ROWS_PER_BATCH) if kept is not None else ():
+        lines.extend(_line(row) for row in batch.to_pylist())
+    log._write(b"".join(lines))
+    return log
+
+
+def continued_log(path: Path, whole_bytes: int) -> LogFile:
+    """The log of a campaign that goes on, its torn tail cut off.  Raises OSError."""
+    file = path.open("r+b", buffering=0)
+    file.truncate(whole_bytes)
+    file.seek(whole_bytes)
+    os.fsync(file.fileno())
+    return LogFile(file)

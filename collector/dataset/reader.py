@@ -50,10 +50,18 @@ def is_kernel_dataset(path: str | Path) -> bool:
 
 
 def read_kernel_dataset(path: str | Path) -> KernelDataset:
-    """A kernel dataset from a Parquet file, a folder of Parquet files or the log of an unfinished campaign.
+    """`read_parts`, for which every measurement is there once.  Raises DatasetError for one that is there twice."""
+    dataset = read_parts(path)
+    twice = measured_twice(dataset.table)
+    if twice:
+        raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
+    return dataset
 
-    Raises DatasetError for a path that is missing, a file that is truncated, damaged, foreign or of a newer
-    schema, and for a row that occurs twice.
+
+def read_parts(path: str | Path) -> KernelDataset:
+    """A kernel dataset from a Parquet file, a folder of Parquet files (those of its folders too) or the log of an unfinished campaign.
+
+    Raises DatasetError for a path that is missing, and a file that is truncated, damaged, foreign or of a newer schema.
     """
     path = Path(path)
     files = _files(path)
@@ -62,13 +70,10 @@ def read_kernel_dataset(path: str | Path) -> KernelDataset:
     row_ids = table.column("row_id")
     if row_ids.null_count:
         raise DatasetError(f"{path}: {row_ids.null_count} rows have no row_id; the file is damaged, collect it again")
-    twice = _measured_twice(table)
-    if twice:
-        raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
     return KernelDataset(table=table, metadata=parts[0][1].metadata, files=tuple(file for _, file in parts))
 
 
-def _measured_twice(table: pa.Table) -> list[str]:
+def measured_twice(table: pa.Table) -> list[str]:
     """Ids of rows that are one measurement given twice; the same campaign run again has the same ids at other times."""
     seen: set[tuple[str, float | None]] = set()
     twice = []
@@ -82,7 +87,7 @@ def _measured_twice(table: pa.Table) -> list[str]:
 def _files(path: Path) -> list[Path]:
     """The files behind a path."""
     if path.is_dir():
-        files = sorted(file for file in path.glob("*.parquet") if file.is_file())
+        files = sorted(file for file in path.rglob("*.parquet") if file.is_file() and not _passed_over(file.relative_to(path)))
         if not files:
             raise DatasetError(f"{path}: no Parquet file in this folder; `collect` writes them")
         return files
@@ -92,6 +97,11 @@ def _files(path: Path) -> list[Path]:
     if log.is_file():
         raise DatasetError(f"{path} is not there yet: its campaign did not finish; go on with `collect … --resume`, or read {log}")
     raise DatasetError(f"{path}: no such file; `collect --out {path}` makes one")
+
+
+def _passed_over(name: Path) -> bool:
+    """Whether a file below a folder is none of its parts: unfinished ones begin with a point, or lie in a folder that does."""
+    return any(part.startswith((".", "_")) for part in name.parts)
 
 
 def _read_file(path: Path) -> tuple[pa.Table, DatasetFile]:
@@ -110,23 +120,44 @@ def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     try:
         with pq.ParquetFile(path, thrift_string_size_limit=MAX_METADATA_BYTES) as file:
             schema = file.schema_arrow
-            content = (schema.metadata or {}).get(METADATA_KEY)
-            if content is None:
-                raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
-            metadata = decode_metadata(content, str(path))
-            _check_version(metadata, path)
-            missing = [name for name in KERNEL_COLUMNS if name not in schema.names and name not in LATER_COLUMNS]
-            if missing:
-                raise DatasetError(f"{path}: columns are missing: {', '.join(missing)}; collect it again")
-            table = with_later_columns(file.read(columns=[name for name in KERNEL_COLUMNS if name in schema.names]))
+            metadata = kernel_metadata(schema, path)
+            table = file.read(columns=[name for name in KERNEL_COLUMNS if name in schema.names])
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(f"{path}: truncated, damaged or no Parquet file ({reason}); collect it again") from error
+    return conforming(table, metadata, path), metadata
+
+
+def is_collected(schema: pa.Schema) -> bool:
+    """Whether a Parquet file with this schema says that it is a kernel dataset."""
+    return METADATA_KEY in (schema.metadata or {})
+
+
+def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
+    """What a kernel dataset's file says about itself, from its schema.
+
+    Raises DatasetError for a foreign file, another version of the schema, and a file that lacks columns.
+    """
+    content = (schema.metadata or {}).get(METADATA_KEY)
+    if content is None:
+        raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
+    metadata: dict[str, Any] = decode_metadata(content, str(path))
+    _check_version(metadata, path)
+    missing = [name for name in KERNEL_COLUMNS if name not in schema.names and name not in LATER_COLUMNS]
+    if missing:
+        raise DatasetError(f"{path}: columns are missing: {', '.join(missing)}; collect it again")
+    return metadata
+
+
+def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> pa.Table:
+    """Rows of a kernel dataset's file with all columns of the present schema, in its order and types.
+
+    Raises DatasetError where a column has another type.
+    """
     try:
-        table = table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
+        return with_later_columns(table).select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path}: a column has another type than the schema says ({str(error).splitlines()[0]})") from error
-    return table, metadata
 
 
 def with_later_columns(table: pa.Table) -> pa.Table:
@@ -137,7 +168,7 @@ def with_later_columns(table: pa.Table) -> pa.Table:
     return table
 
 
-def _check_version(metadata: dict[str, Any], path: Path) -> None:
+def _check_version(metadata: dict[str, Any], path: Path | str) -> None:
     """Refuses a dataset of another major or of a newer minor version."""
     text = metadata.get("schema_version")
     major, minor = (int(part) for part in SCHEMA_VERSION.split("."))

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from collector.errors import DatasetError
 from estimator.errors import WorkloadError
 from estimator.workload import FAMILY_FIELDS, Operator, make_operator
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 """Version of the columns and of the file metadata; the minor number grows when a column is added."""
 
 METADATA_KEY: Final = b"wattprint"
@@ -38,6 +39,11 @@ class Column:
 _TEXT: Final = pa.string()
 _NUMBER: Final = pa.float64()
 _COUNT: Final = pa.int64()
+_TRUTH: Final = pa.bool_()
+
+INT64_END: Final = 1 << 63
+EXACT_WHOLE: Final = 1 << 53
+"""Whole numbers up to here are doubles too."""
 
 
 def _required(type_: pa.DataType, unit: str, meaning: str) -> Column:
@@ -87,7 +93,7 @@ KERNEL_COLUMNS: Final[dict[str, Column]] = {
     "precision": _required(_TEXT, "", "number format of the inputs"),
     "precision_out": _optional(_TEXT, "", "number format of the output where it differs"),
     "precision_kv": _optional(_TEXT, "", "number format of cached keys and values where it differs"),
-    "cuda_cores": _required(pa.bool_(), "", "a matrix product that runs without tensor cores"),
+    "cuda_cores": _required(_TRUTH, "", "a matrix product that runs without tensor cores"),
     **{name: _optional(_COUNT, "1", _SHAPE_MEANING[name]) for name in SHAPE_COLUMNS},
     "library": _optional(_TEXT, "", "library that supplied the kernel"),
     "kernel_name": _optional(_TEXT, "", "name under which the device ran it"),
@@ -133,7 +139,7 @@ KERNEL_COLUMNS: Final[dict[str, Column]] = {
     "seed": _required(_COUNT, "1", "seed of the campaign that chose the kernel"),
     # generated kernels, since 1.1
     "instruction": _optional(_TEXT, "", "PTX instruction or access that a generated kernel prices"),
-    "launch_mode": _optional(_TEXT, "", "how a generated kernel is launched: full, sm_sweep, lane_sweep or single"),
+    "launch_mode": _optional(_TEXT, "", "how a generated kernel is launched: full, sm_sweep, lane_sweep, single or block_sweep"),
     "data_pattern": _optional(_TEXT, "", "what the operands of a generated kernel hold: zero, constant or random"),
     "unroll": _optional(_COUNT, "1", "operations in the body of the loop"),
     "chains": _optional(_COUNT, "1", "independent chains of operations of a thread"),
@@ -149,17 +155,21 @@ KERNEL_COLUMNS: Final[dict[str, Column]] = {
     "assembler": _optional(_TEXT, "", "assembler, its version, level and target"),
     "cubin_sha256": _optional(_TEXT, "", "digest of the machine code that was inspected and that ran"),
     "ptx_sha256": _optional(_TEXT, "", "digest of the kernel's PTX text"),
+    "link": _optional(_TEXT, "", "what the data of a generated kernel or a copy cross: host, peer, or device for a copy within the board"),
+    "link_bytes": _optional(_NUMBER, "byte", "bytes that cross it in one launch, by construction"),
     "energy_mtsm_j": _optional(_NUMBER, "J", "energy of one launch by synchronised monitoring: mean of all polls times time"),
     "energy_sma_j": _optional(_NUMBER, "J", "energy of one launch by background sampling: highest poll times time"),
     "energy_papi_j": _optional(_NUMBER, "J", "energy of one launch as PAPI has it: one reading at the end times time"),
 }
 """Columns of a kernel dataset, in file order."""
 
+REQUIRED_COLUMNS: Final = tuple(name for name, column in KERNEL_COLUMNS.items() if not column.nullable)
+
 LATER_COLUMNS: Final = frozenset(
     {
         "instruction", "launch_mode", "data_pattern", "unroll", "chains", "iterations", "active_threads", "active_warps", "loop_opcodes",
         "loop_operations", "shared_transactions", "l1_transactions", "l2_transactions", "dram_transactions", "assembler", "cubin_sha256",
-        "ptx_sha256", "energy_mtsm_j", "energy_sma_j", "energy_papi_j",
+        "ptx_sha256", "link", "link_bytes", "energy_mtsm_j", "energy_sma_j", "energy_papi_j",
     }
 )  # fmt: skip
 """Columns that files of version 1.0 do not have; they are read as null."""
@@ -181,6 +191,9 @@ FLAGS: Final[dict[str, str]] = {
     "counter_disagrees": "energy counter and power readings differ by more than the tolerance",
     "counter_absurd": "the energy counter went backwards or faster than any board can",
     "latency_absurd": "the launch time is not finite or not positive",
+    "shared_board": "another process computed on the board meanwhile",
+    "result_wrong": "a trial launch of this generated kernel gave wrong results: the board, or what drives it, corrupts them",
+    "low_confidence": "one thread at work, as published: its signal is below a sensor's error",
     "kernel_untraced": "no tracer said which kernel ran (CUPTI is missing or refused): its name, sizes and tile are null",
 }
 """Doubts that a row can carry."""
@@ -234,13 +247,31 @@ def rows_to_table(rows: Sequence[Row], metadata: Mapping[str, Any]) -> pa.Table:
 
 
 def check_row(row: Row) -> None:
-    """Raises DatasetError for a column that is not in the schema and for a required value that is missing."""
-    unknown = row.keys() - KERNEL_COLUMNS.keys()
-    if unknown:
-        raise DatasetError(f"row {row.get('row_id')!r}: no column {sorted(unknown)[0]!r} in the kernel dataset")
-    for name, column in KERNEL_COLUMNS.items():
-        if not column.nullable and row.get(name) is None:
+    """Raises DatasetError for a column that is not in the schema, a required value that is missing and one of another type."""
+    for name in REQUIRED_COLUMNS:
+        if row.get(name) is None:
             raise DatasetError(f"row {row.get('row_id')!r}: column {name!r} must have a value")
+    for name, value in row.items():
+        column = KERNEL_COLUMNS.get(name)
+        if column is None:
+            raise DatasetError(f"row {row.get('row_id')!r}: no column {name!r} in the kernel dataset")
+        if value is None or (type(value) is float and column.type is _NUMBER) or _fits(value, column.type):
+            continue
+        raise DatasetError(f"row {row.get('row_id')!r}: does not fit the kernel dataset ({name} = {value!r} is no {column.type})")
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a value can stand in a column of that type."""
+    if kind is _TEXT:
+        return isinstance(value, str)
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if kind is _NUMBER:
+        return isinstance(value, float | np.floating) or (whole and abs(int(value)) <= EXACT_WHOLE)
+    if kind is _COUNT:
+        return whole and -INT64_END <= int(value) < INT64_END
+    if kind is _TRUTH:
+        return isinstance(value, bool | np.bool_)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 def operator_columns(operator: Operator) -> dict[str, Any]:

@@ -1,108 +1,180 @@
 """Writing kernel datasets: a log while the campaign runs, one Parquet file at its end.
 
 No finished row is lost and no half file is left: rows go to the log, synced one by one; the Parquet file is
-written beside its place, synced and renamed; only then is the log removed.
+written beside its place, synced and renamed; only then is the log removed.  One process at a time writes a dataset.
 """
 
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from collector.dataset.log import LogStream, is_being_written, log_path
-from collector.dataset.schema import METADATA_KEY, Row, check_row, encode_metadata, kernel_schema, rows_to_table
+from collector.dataset.claim import Claim, claimed
+from collector.dataset.log import LogFile, continued_log, log_path, new_log, read_log
+from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
+from collector.dataset.traces import TraceRecord, TraceStream, running_traces_path, traces_path
 from collector.errors import DatasetError
+
+RANDOM_CHARACTERS: Final = 8
+"""What `tempfile.mkstemp` puts into a name."""
 
 
 class KernelWriter:
-    """An open kernel dataset: `append` rows, then `finish`."""
+    """An open kernel dataset: `append` rows, then `finish`.  Made by `open_kernel_writer`."""
 
-    def __init__(self, output: Path, metadata: Mapping[str, Any], kept: pa.Table | None) -> None:
+    def __init__(self, output: Path, claim: Claim, log: LogFile, rows: int, traces: TraceStream | None) -> None:
         self._output = output
-        self._log = log_path(output)
-        self._schema = kernel_schema(metadata)
-        self._batches: list[pa.RecordBatch] = []
-        self._stream = self._start(kept)
+        self._claim = claim
+        self._log = log
+        self._rows = rows
+        self._traces = traces
+        self._read: tuple[int, pa.Table] | None = None
 
     @property
     def rows(self) -> int:
         """Rows on disk."""
-        return sum(batch.num_rows for batch in self._batches)
+        return self._rows
+
+    @property
+    def keeps_traces(self) -> bool:
+        """Whether raw traces are written beside the rows."""
+        return self._traces is not None
 
     def table(self) -> pa.Table:
-        """All rows so far, in the order in which they came."""
-        return pa.Table.from_batches(self._batches, schema=self._schema)
+        """All rows so far, in the order in which they came, read from disk."""
+        if self._read is None or self._read[0] != self._rows:
+            self._read = (self._rows, read_log(log_path(self._output)).table)
+        return self._read[1]
 
-    def append(self, row: Row) -> None:
-        """Put one row on disk; it is there, synced, when this returns.
+    def append(self, row: Row, traces: tuple[TraceRecord, ...] = ()) -> None:
+        """Put one row on disk, its traces before it; both are there, synced, when this returns.
 
         Raises DatasetError for a row that does not fit the schema, or where the disk does not take it.
         """
-        check_row(row)
-        try:
-            batch = pa.RecordBatch.from_pylist([dict(row)], schema=self._schema)
-        except (pa.ArrowException, OverflowError) as error:
-            raise DatasetError(f"row {row['row_id']}: does not fit the kernel dataset ({error})") from error
-        try:
-            self._stream.append(batch)
-        except (OSError, pa.ArrowException) as error:
-            safe = f"{self.rows} rows are safe, make room and use --resume"
-            raise DatasetError(f"{self._log}: cannot be written ({_reason(error)}); {safe}") from error
-        self._batches.append(batch)
+        self.append_traces(traces)
+        with self._told(log_path(self._output)):
+            self._log.append(row)
+        self._rows += 1
+        self._claim.renew()
+
+    def append_traces(self, traces: tuple[TraceRecord, ...]) -> None:
+        """Put traces on disk where they are kept.  Raises DatasetError where the disk does not take them."""
+        if self._traces is not None and traces:
+            with self._told(running_traces_path(self._output)):
+                self._traces.append(traces)
 
     def finish(self, metadata: Mapping[str, Any], order: Sequence[str] = ()) -> None:
-        """Write the Parquet file with all rows and remove the log.
+        """Write the Parquet file with all rows, put the traces beside it and remove the log.
 
         `metadata` replace those given at the start; `order` names row ids in the order in which they shall
         stand (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
         """
-        table = _ordered(self.table(), order) if order else self.table()
+        table = self.table()
+        if table.num_rows != self._rows:
+            raise DatasetError(
+                f"{log_path(self._output)}: {self._rows} rows were written, {table.num_rows} can be read; the disk is failing"
+            )
+        table = _ordered(table, order) if order else table
         write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(metadata)}), self._output)
-        self._stream.close()
-        self._log.unlink(missing_ok=True)
-        _sync_folder(self._output.parent)
+        self.close()
+        try:
+            if self._traces is not None:
+                os.replace(running_traces_path(self._output), traces_path(self._output))
+            else:
+                traces_path(self._output).unlink(missing_ok=True)  # those of the dataset that was there before
+            log_path(self._output).unlink(missing_ok=True)
+            _sync_folder(self._output.parent)
+        except OSError as error:
+            raise DatasetError(f"{self._output}: is written, its log cannot be removed ({_reason(error)})") from error
 
     def close(self) -> None:
         """Close the log; its rows stay for --resume."""
-        self._stream.close()
+        self._log.close()
+        if self._traces is not None:
+            self._traces.close()
 
-    def _start(self, kept: pa.Table | None) -> LogStream:
-        """A new log that begins with the rows to keep, put in its place in one step."""
-        if is_being_written(self._log):
-            raise DatasetError(f"{self._output}: another campaign is writing there; wait for it or name another place with --out")
-        beside = self._log.with_name(f".{self._log.name}.new")
+    @contextmanager
+    def _told(self, path: Path) -> Iterator[None]:
+        """Errors of the disk as DatasetError that says what is safe."""
         try:
-            stream = LogStream(beside, self._schema)
-            if kept is not None and kept.num_rows:
-                for batch in kept.replace_schema_metadata(self._schema.metadata).combine_chunks().to_batches():
-                    stream.append(batch)
-                    self._batches.append(batch)
-            os.replace(beside, self._log)
-            _sync_folder(self._log.parent)
+            yield
         except (OSError, pa.ArrowException) as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-            raise DatasetError(f"{self._log}: cannot be written ({_reason(error)}); name another place with --out") from error
-        return stream
+            safe = f"{self.rows} rows are safe, make room and use --resume"
+            raise DatasetError(f"{path}: cannot be written ({_reason(error)}); {safe}") from error
 
 
 @contextmanager
-def open_kernel_writer(output: Path, metadata: Mapping[str, Any], kept: pa.Table | None = None) -> Iterator[KernelWriter]:
-    """A dataset open for writing.  `kept` are rows of an earlier run that go on being part of it.
+def open_kernel_writer(
+    output: Path, metadata: Mapping[str, Any], kept: pa.Table | None = None, *, traces: bool = False
+) -> Iterator[KernelWriter]:
+    """A dataset open for writing.  `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.
 
     Whatever ends the block, the rows appended so far are on disk.  Raises DatasetError where the place of
-    `output` cannot be written.
+    `output` cannot be written, or another process writes there.
     """
-    writer = KernelWriter(output, metadata, kept)
-    try:
-        yield writer
-    finally:
-        writer.close()
+    with _claimed(output) as claim:
+        try:
+            _remove_leftovers(output)
+            log, rows = _opened_log(output, dict(metadata), kept)
+            stream = _opened_traces(output, metadata, continued=kept is not None) if traces else None
+            if stream is None:
+                running_traces_path(output).unlink(missing_ok=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError(f"{log_path(output)}: cannot be written ({_reason(error)}); name another place with --out") from error
+        writer = KernelWriter(output, claim, log, rows, stream)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+@contextmanager
+def _claimed(output: Path) -> Iterator[Claim]:
+    """The sole right to write.  Raises DatasetError."""
+    with ExitStack() as stack:
+        try:
+            claim = stack.enter_context(claimed(output))
+        except OSError as error:
+            raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
+        yield claim
+
+
+def _opened_log(output: Path, metadata: dict[str, Any], kept: pa.Table | None) -> tuple[LogFile, int]:
+    """A log to append to, and the rows that it holds: the one that is there where rows are kept, else a new one in its place."""
+    path = log_path(output)
+    if kept is not None and path.is_file():
+        recovered = read_log(path)
+        return continued_log(path, recovered.whole_bytes), recovered.table.num_rows
+    beside = _part(path)
+    log = new_log(beside, metadata, kept)
+    os.replace(beside, path)
+    _sync_folder(path.parent)
+    return log, kept.num_rows if kept is not None else 0
+
+
+def _opened_traces(output: Path, metadata: Mapping[str, Any], *, continued: bool) -> TraceStream:
+    """Traces to append to, those of the kept rows before them."""
+    running, finished = running_traces_path(output), traces_path(output)
+    before = next((path for path in (running, finished) if path.is_file()), None) if continued else None
+    return TraceStream(running, metadata, before)
+
+
+def _part(path: Path) -> Path:
+    """The name under which a file is written until it is whole."""
+    return path.with_name(f".{path.name}.part")
+
+
+def _remove_leftovers(output: Path) -> None:
+    """Files that a killed writer of this output had not finished; nobody else writes them while the claim is held."""
+    unfinished = output.parent.glob(f".{escape(output.name)}.{'?' * RANDOM_CHARACTERS}.part")
+    for path in (*unfinished, _part(log_path(output)), _part(running_traces_path(output))):
+        path.unlink(missing_ok=True)
 
 
 def write_kernel_dataset(rows: Sequence[Row], metadata: Mapping[str, Any], output: Path) -> None:

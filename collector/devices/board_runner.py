@@ -9,10 +9,13 @@ from collector.errors import DeviceError, RunnerError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
 from microbench.board_runner import OpenBoard, open_library_runner
+from microbench.check import results_complaint
+from microbench.copy_load import CopyLoad, prepared_copy
+from microbench.copy_runner import load_copy
 from microbench.errors import DeviceLostError, MicrobenchError
 from microbench.generated_load import GeneratedLoad, prepared_load
 from microbench.generated_runner import GeneratedRun, load_generated
-from microbench.kernel import Kernel, Launch
+from microbench.kernel import Buffers, Kernel, Launch
 from microbench.runner import BoundKernel, KernelTracer, LaunchRecord, PreparedKernel
 
 
@@ -27,7 +30,8 @@ class BoardRunner:
         self._board = board
         self._runner = board.library
         self._now_ns = now_ns
-        self._generated: tuple[PreparedKernel, GeneratedRun] | None = None
+        self._generated: tuple[PreparedKernel, Callable[[int], LaunchRecord]] | None = None
+        self._complaints: dict[tuple[str, ...], str] = {}
 
     def supports(self, operator: Operator) -> bool:
         """Whether `prepare` would accept the operator."""
@@ -39,22 +43,48 @@ class BoardRunner:
         with collector_errors():
             return self._runner.prepare(operator, l2_state)
 
-    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
-        """A generated kernel, loaded and its buffers filled; the memory of the one before is given back first.
+    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+        """A generated kernel, loaded and its buffers filled, or a copy; the memory of the one before is given back first.
 
-        Raises RunnerError, DeviceError.
+        What it computes is checked before, once for each kernel, code and kind of operands.  Raises RunnerError, DeviceError.
         """
         self._generated = None
+        if isinstance(load, CopyLoad):
+            with collector_errors():
+                copy = load_copy(self._board.device, load.host, self._now_ns)
+                key = (load.host.name,)
+                if key not in self._complaints:
+                    self._complaints[key] = copy.complaint()
+            prepared = prepared_copy(load, self._complaints[key])
+            self._generated = (prepared, copy.run)
+            return prepared
+        complaint = self._complaint(load)
         loaded = self.load_generated(load.kernel, load.launch, load.cubin)
-        prepared = prepared_load(load)
-        self._generated = (prepared, loaded)
+        prepared = prepared_load(load, complaint)
+
+        def run(launches: int) -> LaunchRecord:
+            return loaded.run(launches, host_launch_s=self._runner.host_launch_s())
+
+        self._generated = (prepared, run)
         return prepared
+
+    def _complaint(self, load: GeneratedLoad) -> str:
+        """What was wrong with the results of a small launch of a kernel on this board; "" where they were right."""
+        key = (load.kernel.name, load.cubin_sha256, load.launch.pattern)
+        if key not in self._complaints:
+
+            def results(launch: Launch) -> Buffers:
+                return load_generated(self._board.device, load.kernel, launch, load.cubin, self._now_ns).results()
+
+            with collector_errors():
+                self._complaints[key] = results_complaint(load.kernel, results, load.launch.pattern)
+        return self._complaints[key]
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel back to back and waits for the end.  Raises RunnerError, DeviceError."""
         with collector_errors():
             if self._generated is not None and self._generated[0] == prepared:
-                return self._generated[1].run(launches, host_launch_s=self._runner.host_launch_s())
+                return self._generated[1](launches)
             return self._runner.run(prepared, launches)
 
     def host_launch_s(self) -> float:

@@ -1,6 +1,7 @@
 """A real board through NVML: identity, state, clocks and the power fields that its driver offers."""
 
 import math
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from collector.devices.nvml_library import (
 from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
-from collector.errors import ClockError, DeviceError
+from collector.errors import ClockError, ClockRightError, DeviceError
+from collector.privileged.client import LeasedClock, allowed_clocks, leased_clock, may_lock_clocks
 from estimator.quantities import Array, IntArray
 from estimator.specifications import canonical_gpu_name
 
@@ -34,6 +36,8 @@ STATE_POLL_S: Final = 0.02
 
 MOST_POWER_W: Final = 20_000.0
 """No board draws more; a driver that says so has read nothing."""
+
+MOST_POWER_MW: Final = 1e3 * MOST_POWER_W
 
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
@@ -47,6 +51,10 @@ POWER_FIELDS: Final = {
 
 VIRTUAL: Final = 2
 """From this mode on a board is shared: its power is everybody's."""
+
+PROCESS_SPACE: Final = "/proc/self/ns/pid"
+FIRST_PROCESS_SPACE: Final = 0xEFFFFFFC
+"""The host's own space of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
 FEWEST_UUID_CHARACTERS: Final = 8
 """A shorter beginning of a UUID names a board by accident."""
@@ -70,7 +78,10 @@ class NvmlGpu:
         self._handle = handle
         self._voltage = voltage
         self._guard = ClockGuard(library.uuid(handle))
+        self._leased: LeasedClock | None = None
         self._identity = _identity(library, handle)
+        self._before_us = frozenset(library.compute_processes(handle) or ())
+        self._ours: int | None = None
         self.states = Poller("state", self._read_state, 4, STATE_POLL_S)
 
     def identity(self) -> GpuIdentity:
@@ -78,7 +89,9 @@ class NvmlGpu:
         return self._identity
 
     def state(self) -> GpuState:
-        """The board now; nan for what the driver does not tell."""
+        """The board now; nan for what the driver does not tell.  Raises ClockError where the clock helper took its clock back."""
+        if self._leased is not None:
+            self._leased.check()
         clock, temperature, volt, mask = self._read_state()
         return GpuState(
             host_ns=time.monotonic_ns(),
@@ -88,6 +101,7 @@ class NvmlGpu:
             voltage_v=volt,
             power_limit_w=self.power_limit_w(),
             throttle_mask=int(mask),
+            other_processes=self._other_processes(),
         )
 
     def read_states(self) -> StateReadings:
@@ -103,27 +117,38 @@ class NvmlGpu:
 
     def supported_clocks_mhz(self) -> tuple[float, ...]:
         """SM clocks that can be locked, ascending [MHz]; empty where the driver cannot lock them."""
-        return self._library.supported_sm_clocks_mhz(self._handle) if self._library.can_lock_clocks() else ()
+        if not self._library.can_lock_clocks():
+            return ()
+        clocks = self._library.supported_sm_clocks_mhz(self._handle)
+        return clocks if may_lock_clocks() else allowed_clocks(self._identity.uuid, clocks)
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
-        """Hold the SM clock, guarded from before the first change.
+        """Hold the SM clock, guarded from before the first change; by the clock helper where this process may not.
 
         Raises ClockError where that is not supported, not permitted, or where another process holds this board's clock.
         """
+        if self._leased is not None:
+            self._leased.lock(sm_clock_mhz)
+            return
         held_before = self._guard.armed
         self._guard.arm()
         try:
             self._library.lock_sm_clock(self._handle, sm_clock_mhz)
-        except ClockError:
+        except ClockError as error:
             if not held_before:
                 self._guard.disarm()
-            raise
+            if not isinstance(error, ClockRightError):
+                raise
+            self._leased = leased_clock(self._identity.uuid, sm_clock_mhz, error)
 
     def unlock_clock(self) -> None:
         """Give the SM clock back; a clock that this object never held is never touched.
 
         Raises ClockError where the driver refuses; the record then stays, and the guard tries again at the end.
         """
+        leased, self._leased = self._leased, None
+        if leased is not None:
+            leased.unlock()
         if self._guard.armed:
             self._library.reset_sm_clock(self._handle)
             self._guard.disarm()
@@ -135,6 +160,19 @@ class NvmlGpu:
     def voltage_readable(self) -> bool:
         """Whether `state` carries the core voltage."""
         return self._voltage is not None
+
+    def _other_processes(self) -> tuple[int, ...] | None:
+        """Processes with work on the board, this one aside; None where the driver does not tell.
+
+        In a container the driver shows numbers of the host, not ours: the first process to appear after us is then this one.
+        """
+        found = self._library.compute_processes(self._handle)
+        if found is None:
+            return None
+        if self._ours is None:
+            new = [pid for pid in found if pid not in self._before_us]
+            self._ours = os.getpid() if os.getpid() in found else (new[0] if new and not _sees_all_processes() else None)
+        return tuple(pid for pid in found if pid != self._ours)
 
     def _read_state(self) -> tuple[float, float, float, float]:
         """SM clock [MHz], temperature [°C], voltage [V] and throttle bits."""
@@ -153,12 +191,13 @@ class NvmlPowerSensor:
     module with a CPU; "usage" alone on a driver that has no power fields.
     """
 
-    def __init__(self, library: NvmlLibrary, handle: Any) -> None:
+    def __init__(self, library: NvmlLibrary, handle: Any, poll_s: float = POWER_POLL_S) -> None:
         self._library = library
         self._handle = handle
         self._fields = _power_fields(library, handle)
-        self._wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
-        self.readings = Poller("power", self._read_power, len(self._fields), POWER_POLL_S)
+        wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
+        self._read_fields = library.field_reader(handle, wanted) if wanted else None
+        self.readings = Poller("power", self._read_power, len(self._fields), poll_s)
 
     def name(self) -> str:
         """What the source is."""
@@ -186,12 +225,10 @@ class NvmlPowerSensor:
     def _read_power(self) -> tuple[float, ...] | None:
         if not self._fields:
             return None
-        if self._fields == (USAGE,):
-            values: tuple[float | None, ...] = (self._library.power_usage_w(self._handle),)
-        else:
-            milliwatt = self._library.fields(self._handle, self._wanted)
-            values = tuple(None if item.value is None else item.value * 1e-3 for item in milliwatt)
-        return tuple(math.nan if value is None or not 0.0 <= value <= MOST_POWER_W else value for value in values)
+        if self._read_fields is None:
+            usage = self._library.power_usage_w(self._handle)
+            return (math.nan if usage is None or not 0.0 <= usage <= MOST_POWER_W else usage,)
+        return tuple([math.nan if value is None or not 0.0 <= value <= MOST_POWER_MW else value * 1e-3 for value in self._read_fields()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +323,14 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[str, ...]:
     if any(not name.startswith("module") for name in found):
         return found
     return (USAGE,) if library.power_usage_w(handle) is not None else ()
+
+
+def _sees_all_processes() -> bool:
+    """Whether process numbers here are those of the host, as the driver shows them."""
+    try:
+        return os.stat(PROCESS_SPACE).st_ino == FIRST_PROCESS_SPACE
+    except OSError:
+        return True
 
 
 def _column(field: str, stamps: IntArray, power_w: Array) -> PowerReadings:

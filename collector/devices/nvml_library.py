@@ -3,12 +3,13 @@
 A call that a driver or a board lacks gives None; a board or a driver that fails raises a named error.
 """
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
+from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
 
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
@@ -162,6 +163,37 @@ class NvmlLibrary:
             FieldReading(field=field, scope=scope, value=_field_value(value)) for (field, scope), value in zip(wanted, values, strict=True)
         )
 
+    def field_reader(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], tuple[float | None, ...]]:
+        """A function that gives the values of the same fields whenever it is called, by one thread at a time.
+
+        What `fields` builds for each call is built once: a reading takes a third of the time.  None for what is not to be had.
+        """
+        call = "nvmlDeviceGetFieldValues"
+        nothing = (None,) * len(wanted)
+        try:
+            function = self._binding._nvmlGetFunctionPointer(call)
+        except self._binding.NVMLError:
+            return lambda: nothing
+        values = (self._binding.c_nvmlFieldValue_t * len(wanted))()
+        for place, (field, scope) in zip(values, wanted, strict=True):
+            place.fieldId, place.scopeId = field, scope
+        places, count, pointer = list(values), ctypes.c_int32(len(wanted)), ctypes.byref(values)
+
+        def read() -> tuple[float | None, ...]:
+            code = function(handle, count, pointer)
+            if code:
+                return self._refused_fields(call, code, nothing)
+            return tuple([_field_value(place) for place in places])
+
+        return read
+
+    def _refused_fields(self, call: str, code: int, nothing: tuple[None, ...]) -> tuple[None, ...]:
+        """Nothing where a code says that it is not to be had.  Raises BoardLostError, DeviceError."""
+        if code in ABSENT_CODES:
+            return nothing
+        error = self._binding.NVMLError(code)
+        raise self._failure(call, error) from error
+
     def supported_sm_clocks_mhz(self, handle: Any) -> tuple[float, ...]:
         """SM clocks at the highest memory clock, ascending [MHz]; empty where the driver names none."""
         memory = self._ask("nvmlDeviceGetSupportedMemoryClocks", handle)
@@ -177,7 +209,7 @@ class NvmlLibrary:
         return True
 
     def lock_sm_clock(self, handle: Any, sm_clock_mhz: float) -> None:
-        """Hold the SM clock.  Raises ClockError, saying why, where that is refused."""
+        """Hold the SM clock.  Raises ClockError, saying why, where that is refused; ClockRightError where rights are missing."""
         whole = round(sm_clock_mhz)
         self._set_clocks(f"SM clock {whole} MHz cannot be locked", "nvmlDeviceSetGpuLockedClocks", handle, whole, whole)
 
@@ -190,7 +222,9 @@ class NvmlLibrary:
             getattr(self._binding, call)(*arguments)
         except self._binding.NVMLError as error:
             if error.value == NO_PERMISSION:
-                raise ClockError(f"{complaint}: this needs root (or CAP_SYS_ADMIN); --freqs current leaves the clocks alone") from error
+                raise ClockRightError(
+                    f"{complaint}: this needs root (or CAP_SYS_ADMIN); --freqs current leaves the clocks alone"
+                ) from error
             if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
                 raise ClockError(f"{complaint}: neither this board nor its driver supports it; use --freqs current") from error
             raise self._failure(call, error) from error
@@ -252,7 +286,7 @@ def _quietly(call: Callable[[], Any], error: type[Exception]) -> None:
 
 def _field_value(value: Any) -> float | None:
     """A field's number by its value type; None where the driver gave none for it."""
-    member = VALUE_MEMBERS.get(int(value.valueType))
+    member = VALUE_MEMBERS.get(value.valueType)
     if value.nvmlReturn != 0 or member is None:
         return None
     number = getattr(value.value, member, None)

@@ -86,7 +86,10 @@ class GpuIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """The board at one instant.  `voltage_v` is nan where it cannot be read; `throttle_mask` holds THROTTLE_BITS."""
+    """The board at one instant.  `voltage_v` is nan where it cannot be read; `throttle_mask` holds THROTTLE_BITS.
+
+    `other_processes` are the ids of processes, ours aside, that have work on the board; None where the driver does not tell.
+    """
 
     host_ns: int
     sm_clock_mhz: float
@@ -95,6 +98,7 @@ class GpuState:
     voltage_v: float
     power_limit_w: float
     throttle_mask: int
+    other_processes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,13 +70,39 @@ def stamps_s(column: Any) -> Array:
         micro = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return _filled(micro) / US_PER_S
     text = pc.utf8_trim_whitespace(column)
+    quick = _even_stamps(text)
+    if quick is not None:
+        return quick
     good = pc.match_substring_regex(text, STAMP)
-    text = pc.replace_substring_regex(pc.replace_substring(pc.if_else(good, text, NOTHING), "/", "-"), r"[TZ]", " ")
-    seconds = pc.strptime(pc.utf8_slice_codeunits(text, 0, WHOLE), format="%Y-%m-%d %H:%M:%S", unit="s", error_is_null=True)
+    text = pc.replace_substring_regex(pc.if_else(good, text, NOTHING), r"[TZ]", " ")
     part = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(text, WHOLE, WHOLE + FRACTION))
     fraction = pc.if_else(pc.equal(part, ""), "0", part).cast(pa.float64())
-    result: Array = _filled(seconds.cast(pa.int64())) + _filled(fraction)
+    result: Array = _whole_seconds(pc.utf8_slice_codeunits(text, 0, WHOLE)) + _filled(fraction)
     return result
+
+
+def _even_stamps(text: Any) -> Array | None:
+    """The same for stamps that all have a fraction and nothing behind it, as nvidia-smi writes them; None for others.
+
+    Many polls share a second, which is then read once.
+    """
+    try:
+        fraction = pc.utf8_slice_codeunits(text, WHOLE, WHOLE + FRACTION).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    parts = _filled(fraction)
+    if not np.all((parts >= 0.0) & (parts < 1.0)):
+        return None
+    coded = pc.utf8_slice_codeunits(text, 0, WHOLE).dictionary_encode()
+    seconds = _whole_seconds(pc.if_else(pc.match_substring_regex(coded.dictionary, STAMP), coded.dictionary, NOTHING))
+    result: Array = seconds[coded.indices.to_numpy(zero_copy_only=False)] + parts
+    return result
+
+
+def _whole_seconds(text: Any) -> Array:
+    """Stamps to the second as seconds since 1970; nan where there is none."""
+    plain = pc.replace_substring(pc.replace_substring(text, "/", "-"), "T", " ")
+    return _filled(pc.strptime(plain, format="%Y-%m-%d %H:%M:%S", unit="s", error_is_null=True).cast(pa.int64()))
 
 
 def _filled(column: Any) -> Array:

@@ -25,6 +25,8 @@ ENCODINGS: Final = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 ANY_BYTE: Final = "latin-1"
 """Cells are read with an encoding that knows every byte: figures are ASCII, and damaged text must not stop a reader."""
 NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*[A-Za-z%]{0,3}\s*$"
+QUICK_UNIT: Final = " W"
+"""Unit of power, which is cut off without a search."""
 UNIT: Final = r"\s*[A-Za-z%]{1,3}$"
 
 
@@ -117,7 +119,12 @@ def numbers(column: Any) -> Any:
         return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return pa.nulls(len(column), pa.float64()).to_numpy(zero_copy_only=False)
-    plain = pc.replace_substring_regex(pc.utf8_trim_whitespace(column), UNIT, "")
+    trimmed = pc.utf8_trim_whitespace(column)
+    try:
+        return pc.utf8_rtrim(trimmed, QUICK_UNIT).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:  # another unit, or a cell that is no number
+        pass
+    plain = pc.replace_substring_regex(trimmed, UNIT, "")
     kept = pc.if_else(pc.match_substring_regex(column, NUMBER), plain, pa.scalar(None, pa.string()))
     return kept.cast(pa.float64()).to_numpy(zero_copy_only=False)
 

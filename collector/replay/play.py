@@ -16,6 +16,7 @@ from estimator.errors import EstimatorError
 from estimator.gpu import GpuSpec
 from estimator.specifications import gpu_from_document
 from estimator.workload import Operator
+from microbench.copy_load import CopyLoad
 from microbench.generated_load import GeneratedLoad
 
 LONGEST_LINE: Final = 64 * 2**20
@@ -182,7 +183,7 @@ class PlayedRunner:
         prepared: PreparedKernel = self._player.call("runner", "prepare", operator, l2_state)
         return prepared
 
-    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
+    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """The generated kernel that was loaded then; another machine code, from another assembler, is another kernel."""
         prepared: PreparedKernel = self._player.call("runner", "prepare_generated", *load.told())
         return prepared

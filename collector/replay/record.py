@@ -15,6 +15,7 @@ from collector.errors import CollectorError, DeviceError
 from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error
 from estimator.specifications import document_of_gpu
 from estimator.workload import Operator
+from microbench.copy_load import CopyLoad
 from microbench.generated_load import GeneratedLoad
 
 COMPRESSION: Final = 6
@@ -153,7 +154,7 @@ class RecordedRunner:
         prepared: PreparedKernel = self._recorder.call("runner", "prepare", self._runner.prepare, operator, l2_state)
         return prepared
 
-    def prepare_generated(self, load: GeneratedLoad) -> PreparedKernel:
+    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """Load a generated kernel; a recording keeps what tells it from others, not its machine code."""
         prepared: PreparedKernel = self._recorder.call(
             "runner", "prepare_generated", lambda *_told: self._runner.prepare_generated(load), *load.told()

@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.sensor.kernel_errors import with_errors
-from collector.sensor.kernel_fit import DELAY_LIMIT_S, KernelFit, KernelProblem, fit_kernel
+from collector.sensor.kernel_fit import DELAY_LIMIT_S, JITTER_S, KernelFit, KernelProblem, fit_kernel
 from collector.sensor.load import LoadStamps
 from collector.sensor.sources import PowerSource
 from collector.sensor.update_clock import UpdateClock, Updates
@@ -45,6 +45,16 @@ NONE_R2: Final = 0.9
 NONE_LEAD: Final = 6.0
 """A sensor does not average where a boxcar would be shorter than this share of the period, two errors added, while a
 kernel leads by no more than this."""
+EDGE_LEAD: Final = 4.0
+LEAST_TOLD_EDGES: Final = 2
+"""With a meter, which shows the board's own rise, a step or two tell a kernel where it leads by so much at each edge alone, at so many."""
+BEFORE_EDGE_S: Final = 0.15
+"""Updates up to this before a launch or an end count for it: end stamps come after the power has begun to fall."""
+EDGE_WIDTHS: Final = 3.0
+"""Averaging widths after an edge in which updates still tell of it."""
+LEAST_JITTER_S: Final = 2e-4
+FREE_JITTER_POLLS: Final = 0.3
+"""Jitter of window ends is at least so much, and this share of a poll where updates keep to no grid."""
 LONG_STEP_UPDATES: Final = 12
 """A one-second mean shows itself in a lone step as well: so many updates lie on its ramps."""
 BLOCKS, LEAST_BLOCK = 12, 6
@@ -92,9 +102,9 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
     time_s, value = updates.time_s[inside], updates.value[inside]
     if len(value) < MIN_UPDATES:
         raise SensorError(f"only {len(value)} updates lie within the {source.kind}'s record; at least {MIN_UPDATES} tell an averaging")
-    fits = []
+    fits, jitter_s = [], _jitter_s(clock)
     for kernel in KERNELS:
-        problem = KernelProblem(kernel, source, time_s, value)
+        problem = KernelProblem(kernel, source, time_s, value, jitter_s)
         fits.append(with_errors(problem, fit_kernel(problem, period_s)))
     ranked = tuple(sorted(fits, key=lambda fit: -fit.score))
     kind, reason, remedy = _decided(ranked, time_s, clock, source, load)
@@ -102,6 +112,11 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
         close = [fit for fit in ranked if fit.score > ranked[0].score - CLAIM_LEAD]
         ranked = (*sorted(close, key=lambda fit: -fit.r2), *ranked[len(close) :])
     return Averaging(kind=kind, reason=reason, remedy=remedy, fits=ranked, source=source.kind, updates=len(value))
+
+
+def _jitter_s(clock: UpdateClock) -> float:
+    """Jitter of window ends against the times of updates, as the clock has it [s]."""
+    return max(clock.jitter_s, LEAST_JITTER_S) if clock.rigid else max(JITTER_S, FREE_JITTER_POLLS * clock.poll_s)
 
 
 def _decided(
@@ -129,7 +144,8 @@ def _decided(
             f"no averaging and a {other.kernel} of {other.width_s * 1e3:.1f} ms explain the readings about equally well",
             _longer(period_s),
         )
-    doubt = _doubt(fits, kind, period_s)
+    few_edges = load is not None and load.edges < CLAIM_EDGES
+    doubt = _doubt(fits, kind, few_edges=few_edges)
     if doubt and narrow and best.score - by_name["none"].score < NONE_LEAD:
         return "none", "", ""
     return ("undetermined", doubt, _informative(best, period_s)) if doubt else (kind, "", "")
@@ -141,7 +157,7 @@ def _blind(
     """Why the record cannot tell any kernel, with a remedy; None where it might."""
     best = fits[0]
     edges = load.edges if load is not None else CLAIM_EDGES
-    if edges < CLAIM_EDGES and (source.kind == "load" or not _long_step(fits)):
+    if edges < CLAIM_EDGES and (source.kind == "load" or not (_long_step(fits) or _told_by_edges(fits, time_s, load))):
         few = f"the load has {edges} edges: a lone step puts a reading or two on its ramp" if edges <= 2 else f"the load has {edges} edges"
         return f"{few}, at least {CLAIM_EDGES} edges tell kernels apart", _informative(best, period_s)
     if load is not None and _unseen(fits, time_s, source, load):
@@ -177,8 +193,8 @@ def _unseen(fits: tuple[KernelFit, ...], time_s: Array, source: PowerSource, loa
     return best.kernel != "none" and hole_s > reach_s and hole > SMALL_HOLE
 
 
-def _doubt(fits: tuple[KernelFit, ...], kind: str, period_s: float) -> str:
-    """Why the leading kernel cannot be named, or an empty text."""
+def _doubt(fits: tuple[KernelFit, ...], kind: str, *, few_edges: bool) -> str:
+    """Why the leading kernel cannot be named, or an empty text; a load of `few_edges` has passed its own test before."""
     best, runner = fits[0], fits[1]
     lead = best.score - runner.score
     z = block_z(best.terms - runner.terms)
@@ -186,10 +202,27 @@ def _doubt(fits: tuple[KernelFit, ...], kind: str, period_s: float) -> str:
     needed = SHORT_WIDTH_Z if best.width_s < SHORT_WIDTH_S else CLAIM_BLOCKS_Z[averaging_pair]
     if kind == "trailing-mean" and _long_step(fits):
         return ""
+    if few_edges and lead >= CLAIM_LEAD:
+        return ""
     if lead < CLAIM_LEAD or z < needed:
         close = f"lead {lead:.1f}, {z:.1f} standard deviations"
         return f"{best.kernel} and {runner.kernel} explain the readings about equally well ({close})"
     return ""
+
+
+def _told_by_edges(fits: tuple[KernelFit, ...], time_s: Array, load: LoadStamps | None) -> bool:
+    """Whether the best kernel leads at every edge alone that any update saw, and there are LEAST_TOLD_EDGES of them or more."""
+    best, runner = fits[0], fits[1]
+    if load is None or best.kernel == "none":
+        return False
+    reach = max(EDGE_WIDTHS * max(best.width_s, runner.width_s), BEFORE_EDGE_S)
+    ends = time_s - best.delay_s
+    leads = []
+    for edge in np.unique(np.concatenate([load.start_s, load.end_s])).tolist():
+        near = (ends > edge - BEFORE_EDGE_S) & (ends < edge + reach)
+        if np.any(near):
+            leads.append(float(np.sum((best.terms - runner.terms)[near])))
+    return len(leads) >= LEAST_TOLD_EDGES and min(leads) >= EDGE_LEAD
 
 
 def _long_step(fits: tuple[KernelFit, ...]) -> bool:

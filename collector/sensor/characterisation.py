@@ -14,19 +14,18 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.devices import limiting_reasons
-from collector.devices.protocols import PreparedKernel
 from collector.errors import SensorError
-from collector.sampling import Sampler, Trace, host_seconds, joined_readings
+from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, joined_readings
 from collector.sensor.averaging import Averaging
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.identification import Identification, SensorName, SensorRecord, identify_sensor
+from collector.sensor.live_load import open_live_load
 from collector.sensor.load import LoadStamps
 from collector.sensor.load_design import best_ratio, varied_cycles
-from collector.sensor.partial_load import PartialLoad, partial_load
 from collector.sensor.priors import compared
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
-from estimator.workload import Operator, make_operator
+from microbench.square_wave import duty_cycle
 
 REST_S: Final = 1.5
 """Rest before the loads; the tail of an earlier load decays within 0.5 to 2 s."""
@@ -39,12 +38,9 @@ MORE_S: Final = 5.0
 MAX_CYCLES: Final = 60
 STEP_S: Final = 3.0
 """A step up and down: one-second averages and slow rises."""
-RANGING_S: Final = 0.05
 LEVELS: Final = (0.2, 0.4, 0.6, 0.8, 1.0)
 LEVEL_S: Final = 2.0
 """Shares of the SMs that are kept busy, each for so long; rest is the level 0, one SM the lowest above it."""
-LOAD_ELEMENTS: Final = 2**25
-"""The load adds two tensors of this many numbers: a large step in power that no power limit clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +77,10 @@ class _Session:
     def __init__(self, bench: Bench, sampler: Sampler) -> None:
         self.bench = bench
         self.sampler = sampler
-        self.prepared = bench.runner.prepare(load_operator(bench))
-        self.launch_s = _launch_time(bench, self.prepared)
+        self.load = open_live_load(bench, sampler)
         self.starts: list[tuple[float, float]] = []
         self.levels: list[tuple[float, float, float]] = []
+        self.known_until_s = float("inf")
         self.traces: list[Trace] = []
         self.runs: list[str] = []
         self.limited = False
@@ -98,30 +94,34 @@ class _Session:
         return (self.bench.clock.now_ns() - self.begun_ns) * 1e-9
 
     def square_wave(self, period_s: float, duration_s: float) -> None:
-        """Runs with rests between them, cycles a little different."""
+        """Runs of half a period with rests between them, cycles a little different."""
+        high_s, _ = duty_cycle(period_s, 0.5)
+        ready = self.load.ready(high_s)
+        if ready is None:
+            raise SensorError(f"the board runs no load of {high_s * 1e3:.1f} ms")
         for cycle_s in varied_cycles(period_s, max(1, round(duration_s / period_s))).tolist():
-            record = self.bench.runner.run(self.prepared, max(1, round(0.5 * cycle_s / self.launch_s)))
-            self.starts.append((record.start_ns * 1e-9, record.end_ns * 1e-9))
-            self.bench.clock.wait(max(0.0, cycle_s - (record.end_ns - record.start_ns) * 1e-9))
+            start_ns, end_ns = ready.run()
+            self.starts.append((start_ns * SECONDS_PER_NS, end_ns * SECONDS_PER_NS))
+            self.bench.clock.wait(max(0.0, cycle_s - (end_ns - start_ns) * SECONDS_PER_NS))
         self.runs.append(f"square wave of {period_s * 1e3:.1f} ms for {duration_s:.1f} s")
         self._drain()
 
     def level(self, share: float) -> None:
         """A share of the SMs busy for LEVEL_S, then a rest."""
-        found = PartialLoad(prepared=self.prepared, share=1.0) if share >= 1.0 else partial_load(self.bench, share)
-        if found is None:
+        self.known_until_s = min(self.known_until_s, self.bench.clock.now_ns() * SECONDS_PER_NS)
+        ready = self.load.ready(LEVEL_S, share)
+        if ready is None:
             return
-        launch_s = _launch_time(self.bench, found.prepared)
         self.bench.clock.wait(REST_S)
-        record = self.bench.runner.run(found.prepared, max(1, round(LEVEL_S / launch_s)))
+        start_ns, end_ns = ready.run()
         trace = self._drain()
         mask = int(np.bitwise_or.reduce(trace.states.throttle_mask)) if len(trace.states.throttle_mask) else 0
         if limiting_reasons(mask):
             self.limited = True
         else:
-            self.levels.append((record.start_ns * 1e-9, record.end_ns * 1e-9, found.share))
+            self.levels.append((start_ns * SECONDS_PER_NS, end_ns * SECONDS_PER_NS, ready.share))
         self.bench.clock.wait(REST_S)
-        self.runs.append(f"{found.share:.0%} of the SMs for {LEVEL_S:g} s")
+        self.runs.append(f"{ready.share:.0%} of the SMs for {LEVEL_S:g} s")
         self._drain()
 
     def _drain(self) -> Trace:
@@ -131,8 +131,7 @@ class _Session:
     def stamps(self) -> LoadStamps:
         """The square waves and steps so far; later loads are not theirs."""
         table = np.array(self.starts)
-        known = self.levels[0][0] - REST_S if self.levels else float("inf")
-        return LoadStamps(start_s=table[:, 0], end_s=table[:, 1], known_until_s=known)
+        return LoadStamps(start_s=table[:, 0], end_s=table[:, 1], known_until_s=self.known_until_s)
 
     def clock(self) -> UpdateClock:
         """The update clock so far.  Raises SensorError."""
@@ -219,7 +218,7 @@ def _reached(calibration: SensorCalibration, goal: CharacterisationGoal) -> bool
 
 def _finished(session: _Session, found: Identification, goal: CharacterisationGoal) -> Characterisation:
     """The result, with a note where the goal was not reached."""
-    calibration, notes = found.calibration, dict(found.calibration.notes)
+    calibration, notes = found.calibration, {**found.calibration.notes, "load": session.load.remark}
     if not _reached(calibration, goal):
         notes["goal"] = f"the asked standard errors were not reached within {session.spent_s:.0f} s of loads"
     published = compared(calibration, session.bench.gpu.identity().name)
@@ -236,22 +235,3 @@ def _finished(session: _Session, found: Identification, goal: CharacterisationGo
         record=session.record(),
         runs=tuple(session.runs),
     )
-
-
-def load_operator(bench: Bench) -> Operator:
-    """A kernel that draws much power, but stays below any limit, on every board.  Raises SensorError where it cannot run."""
-    operator = make_operator("elementwise", "add", "fp32", elements=LOAD_ELEMENTS, reads=2 * LOAD_ELEMENTS)
-    if not bench.runner.supports(operator):
-        raise SensorError(f"this board cannot add {LOAD_ELEMENTS} numbers; there is no load to characterise its sensor with")
-    return operator
-
-
-def _launch_time(bench: Bench, prepared: PreparedKernel) -> float:
-    """Time of one launch at the present clock [s]."""
-    launches = 3
-    while True:
-        record = bench.runner.run(prepared, launches)
-        launch_s = float(np.mean(record.segment_s))
-        if launch_s * launches >= RANGING_S:
-            return launch_s
-        launches = int(np.ceil(1.2 * RANGING_S / launch_s))

@@ -25,6 +25,9 @@ TANH_FACTOR, TANH_CUBIC = 0.7978845608028654, 0.044715
 """The normal distribution as a hyperbolic tangent, error below 4e-4."""
 CHUNK: Final = 1_000_000
 """Terms that are evaluated at once; bounds memory."""
+MOST_EVALUATED: Final = 20_000
+STRETCH: Final = 1000
+"""Of more changes than this the likelihood looks at stretches spread over the record: its ends tell the period, its time is bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,14 @@ class Changes:
     def part(self, first: int, last: int) -> "Changes":
         """Changes first to last − 1."""
         return Changes(after_s=self.after_s[first:last], until_s=self.until_s[first:last], value=self.value[first:last])
+
+    def spread(self) -> tuple["Changes", int]:
+        """Stretches of STRETCH changes from the first to the last, MOST_EVALUATED together, and how many joints lie between them."""
+        if len(self) <= MOST_EVALUATED:
+            return self, 0
+        firsts = np.linspace(0, len(self) - STRETCH, MOST_EVALUATED // STRETCH).astype(np.int64)
+        index = (firsts[:, None] + np.arange(STRETCH)).ravel()
+        return Changes(after_s=self.after_s[index], until_s=self.until_s[index], value=self.value[index]), len(firsts) - 1
 
 
 def find_changes(time_s: Array, value: Array) -> Changes:

@@ -20,9 +20,13 @@ COMPARED: Final = 3000
 """Changes on which they are compared."""
 START_SLOPE: Final = 0.03
 """Relative error of the period from which a filter starts."""
+START_VARIANCES, START_VARIANCE_S2 = 4.0, 1e-6
+"""Variance of the first phase: so many times its bracket's, and a millisecond squared."""
 OUTLIER: Final = 16.0
 """Squared deviation, in variances, beyond which one change counts no more."""
 LEAST_STEP_S: Final = 5e-6
+CLIPPED: Final = 4.0
+"""Standard deviations at which a change pulls the smoothed phase no harder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,9 @@ def numbered(changes: Changes, period_s: float, tick_s: float, free: bool) -> In
             steps = before + 1 - index
         tick += steps * period_s
         index += steps
-        outside = after - tick if tick < after else min(until - tick, 0.0)
-        tick += gain * max(-limit, min(limit, outside))
+        if tick < after or tick > until:
+            outside = after - tick if tick < after else until - tick
+            tick += gain * max(-limit, min(limit, outside))
         number[place] = before = index
     counted: IntArray = number - number[0]
     return counted
@@ -65,24 +70,24 @@ def fit_drift(changes: Changes, number: IntArray, period_s: float) -> Drift:
     few = slice(0, COMPARED)
     variance = changes.width_s**2 / 12.0
     away = changes.middle_s - changes.middle_s[0] - number * period_s
-    likelihood, _, _ = _filter(away[few], number[few], variance[few], jitter, step, period_s)
+    likelihood = _likelihoods(away[few], number[few], variance[few], jitter, step, period_s)
     best = int(np.argmax(likelihood))
-    _, slope, slope_variance = _filter(away, number, variance, jitter[best : best + 1], step[best : best + 1], period_s)
+    slope, slope_variance = _followed(away, number, variance, float(jitter[best]), float(step[best]), period_s)
     return Drift(
-        period_s=period_s + float(slope[0]),
-        period_std_s=float(np.sqrt(slope_variance[0])),
+        period_s=period_s + slope,
+        period_std_s=slope_variance**0.5,
         jitter_s=float(jitter[best]),
         step_s=float(step[best]),
     )
 
 
-def _filter(away: Array, number: IntArray, variance: Array, jitter: Array, step: Array, period_s: float) -> tuple[Array, Array, Array]:
-    """Log-likelihood, slope and variance of the slope for pairs (jitter, step) of shape (g,).
+def _likelihoods(away: Array, number: IntArray, variance: Array, jitter: Array, step: Array, period_s: float) -> Array:
+    """Log-likelihoods of pairs (jitter, step) of shape (g,).
 
     Kalman filter: the phase walks by `step` per update, the slope is constant.
     """
     phase, slope, total = np.zeros_like(jitter), np.zeros_like(jitter), np.zeros_like(jitter)
-    p00, p01 = np.full_like(jitter, 4.0 * variance[0] + 1e-6), np.zeros_like(jitter)
+    p00, p01 = np.full_like(jitter, START_VARIANCES * variance[0] + START_VARIANCE_S2), np.zeros_like(jitter)
     p11 = np.full_like(jitter, (START_SLOPE * period_s) ** 2)
     jitter2, step2 = jitter**2, step**2
     steps = np.diff(number, prepend=number[:1]).astype(np.float64)
@@ -98,7 +103,29 @@ def _filter(away: Array, number: IntArray, variance: Array, jitter: Array, step:
         gain0, gain1 = p00 * used, p01 * used
         phase, slope = phase + gain0 * error, slope + gain1 * error
         p11, p01, p00 = p11 - gain1 * p01, p01 - gain0 * p01, p00 - gain0 * p00
-    return total, slope, p11
+    return total
+
+
+def _followed(away: Array, number: IntArray, variance: Array, jitter: float, step: float, period_s: float) -> tuple[float, float]:
+    """Slope and its variance after the same filter for one pair, in plain numbers: records have a million changes."""
+    phase = slope = p01 = 0.0
+    p00, p11 = START_VARIANCES * float(variance[0]) + START_VARIANCE_S2, (START_SLOPE * period_s) ** 2
+    step2 = step**2
+    steps = np.diff(number, prepend=number[:1]).astype(np.float64)
+    for seen, count, noise in zip(away.tolist(), steps.tolist(), (variance + jitter**2).tolist(), strict=True):
+        phase += count * slope
+        p00 += count * (2.0 * p01 + count * p11 + step2)
+        p01 += count * p11
+        spread = p00 + noise
+        error = seen - phase
+        if error * error < OUTLIER * spread:
+            gain0, gain1 = p00 / spread, p01 / spread
+            phase += gain0 * error
+            slope += gain1 * error
+            p11 -= gain1 * p01
+            p01 -= gain0 * p01
+            p00 -= gain0 * p00
+    return slope, p11
 
 
 def smoothed_ticks(changes: Changes, number: IntArray, drift: Drift) -> Array:
@@ -109,8 +136,11 @@ def smoothed_ticks(changes: Changes, number: IntArray, drift: Drift) -> Array:
     coupling = 1.0 / (max(drift.step_s, LEAST_STEP_S) ** 2 * np.maximum(np.diff(number), 1))
     for _ in range(2):
         phase = _tridiagonal(weight, coupling, weight * (away - centre))
-        limit = 4.0 / np.sqrt(weight)
-        away = centre + np.clip(away - centre, phase - limit, phase + limit)
+        limit = CLIPPED / np.sqrt(weight)
+        within = np.clip(away - centre, phase - limit, phase + limit)
+        if np.array_equal(within, away - centre):
+            break
+        away = centre + within
     return centre + phase + number * drift.period_s
 
 

@@ -13,7 +13,7 @@ from collector.sensor.kernel_fit import KernelFit
 from collector.sensor.load import LoadStamps
 from collector.sensor.meter_edges import load_of_meter
 from collector.sensor.rise import LAGGED_SHARE, Rise, fit_rise
-from collector.sensor.sources import PowerSource, load_source, meter_source
+from collector.sensor.sources import PowerSource, load_source, meter_source, rested
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
@@ -84,7 +84,7 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
         return Identification(calibration=_unknown(name, str(error), notes), clock=None, updates=None, averaging=None)
     if not clock.rigid:
         notes["update_period_s"] = "updates do not keep to a grid; the period is their mean distance, times within a poll are a guess"
-    meter, load = _meter(record, notes), record.load
+    meter, load = _meter(record, updates, notes), record.load
     if load is None and meter is not None and record.meter_s is not None and record.meter_w is not None:
         load = load_of_meter(record.meter_s, record.meter_w)
     averaging = _averaging(updates, clock, meter, record.load, load, notes)
@@ -97,7 +97,7 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     return Identification(calibration=calibration, clock=clock, updates=updates, averaging=averaging)
 
 
-def _meter(record: SensorRecord, notes: dict[str, str]) -> PowerSource | None:
+def _meter(record: SensorRecord, updates: Updates, notes: dict[str, str]) -> PowerSource | None:
     """The meter as a source; where it is none, the reason goes into the notes."""
     if record.meter_s is None or record.meter_w is None:
         notes["gain"] = notes["offset_w"] = NO_METER
@@ -107,7 +107,8 @@ def _meter(record: SensorRecord, notes: dict[str, str]) -> PowerSource | None:
         if record.load is not None:
             begin = float(record.load.start_s[0]) - BEFORE_LOAD_S
             kept = slice(int(np.searchsorted(record.meter_s, begin)), None)
-        return meter_source(record.meter_s[kept], record.meter_w[kept], record.meter_rate_std)
+        source = meter_source(record.meter_s[kept], record.meter_w[kept], record.meter_rate_std)
+        return rested(source, updates.time_s, updates.value)
     except SensorError as error:
         notes["gain"] = notes["offset_w"] = str(error)
         return None

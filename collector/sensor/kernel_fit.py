@@ -16,12 +16,17 @@ DELAY_SOFT_S: Final = 0.012
 DELAY_STEPS_S: Final = {True: 0.8e-3, False: 1e-3}
 QUICK_PERIOD_S: Final = 0.03
 """Steps of the first search over delays; finer (True) for periods below QUICK_PERIOD_S."""
-SLOPE_STEP_S: Final = 4e-4
-"""Finite difference of a predicted reading over its window's end."""
+JITTER_NODE: Final = 3.0**0.5
+JITTER_WEIGHTS: Final = (1.0 / 6.0, 2.0 / 3.0, 1.0 / 6.0)
+"""Gauss-Hermite quadrature of a normal distribution at −√3, 0 and √3 standard deviations, exact to the fifth power."""
 TAIL_DEGREES: Final = 4.0
 """Degrees of freedom of the Student distribution of residuals: single updates may be far off."""
-JITTER_PRIOR_S: Final = 6e-4
-JITTER_PRIOR_LN_STD: Final = 1.2
+TAIL_SCALE: Final = 0.83
+"""Scale of that distribution that fits normal scatter of standard deviation 1 best: jitter is normal, and known as such."""
+JITTER_S: Final = 6e-4
+JITTER_LN_STD: Final = 0.7
+"""Jitter of window ends where the update clock tells none, and how well its logarithm is known: without it, a jitter of several
+milliseconds would explain every ramp, whatever the kernel."""
 VARIANCE_FLOOR_W2: Final = 1e-6
 BOXCAR_LEAST_S, LOW_PASS_LEAST_S = 8e-4, 6e-4
 BOXCAR_MOST_S, LOW_PASS_MOST_S = 1.35, 0.6
@@ -87,13 +92,14 @@ class Evaluation:
 
 
 class KernelProblem:
-    """One kernel against updates at `time_s` with `value` (n,).
+    """One kernel against updates at `time_s` with `value` (n,), whose window ends jitter by about `jitter_s`.
 
     Points are (log parameter, delay, log noise, log jitter, drift of the delay in the source's standard deviations).
     """
 
-    def __init__(self, kernel: str, source: PowerSource, time_s: Array, value: Array) -> None:
+    def __init__(self, kernel: str, source: PowerSource, time_s: Array, value: Array, jitter_s: float = JITTER_S) -> None:
         self.kernel = kernel
+        self.jitter_s = jitter_s
         self.source = source
         self.time_s = time_s
         self.value = value
@@ -106,22 +112,24 @@ class KernelProblem:
         return np.concatenate([np.ones((*columns.shape[:2], 1)), columns], axis=2)
 
     def evaluate(self, point: Array, weight: Array) -> Evaluation:
-        """The Student likelihood at a point; jitter acts through the slope of the prediction, or ramps would dominate.
+        """The Student likelihood at a point, with the mean and the variance that jittering window ends give a reading.
 
-        `weight` (n,) starts the two rounds of reweighted least squares.
+        Without the variance ramps would dominate; without the mean jitter would pass for a wider window, as it rounds the
+        corners of ramps.  `weight` (n,) starts the two rounds of reweighted least squares.
         """
-        delay, noise2, jitter2 = float(point[1]), float(np.exp(2.0 * point[2])), float(np.exp(2.0 * point[3]))
-        designs = self.design(float(np.exp(point[0])), np.array([delay - SLOPE_STEP_S, delay, delay + SLOPE_STEP_S]), float(point[4]))
-        design, slope = designs[1], (designs[0] - designs[2]) / (2.0 * SLOPE_STEP_S)
+        delay, noise2, node = float(point[1]), float(np.exp(2.0 * point[2])), JITTER_NODE * float(np.exp(point[3]))
+        designs = self.design(float(np.exp(point[0])), np.array([delay - node, delay, delay + node]), float(point[4]))
+        design = np.tensordot(JITTER_WEIGHTS, designs, axes=1)
         for _ in range(2):
             amplitude = solved(design, self.value, weight, self.source.signed + 1)
             predicted = design @ amplitude
             residual = self.value - predicted
-            variance = noise2 + jitter2 * (slope @ amplitude) ** 2 + VARIANCE_FLOOR_W2
+            of_jitter = TAIL_SCALE**2 * np.tensordot(JITTER_WEIGHTS, (designs @ amplitude - predicted) ** 2, axes=1)
+            variance = noise2 + of_jitter + VARIANCE_FLOOR_W2
             z = residual**2 / variance
             weight = (TAIL_DEGREES + 1.0) / (TAIL_DEGREES + z) / variance
         terms = -0.5 * np.log(variance) - 0.5 * (TAIL_DEGREES + 1.0) * np.log1p(z / TAIL_DEGREES)
-        prior = 0.5 * ((point[3] - np.log(JITTER_PRIOR_S)) / JITTER_PRIOR_LN_STD) ** 2
+        prior = 0.5 * ((point[3] - np.log(self.jitter_s)) / JITTER_LN_STD) ** 2
         prior += 0.5 * (delay / DELAY_SOFT_S) ** 4 + 0.5 * float(point[4]) ** 2
         return Evaluation(
             total=float(terms.sum() - prior), terms=terms, amplitude=amplitude, predicted=predicted, residual=residual, weight=weight

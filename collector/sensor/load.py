@@ -98,6 +98,16 @@ def pole(count: int, time_constant_s: float) -> ComplexArray:
 
 
 @lru_cache(maxsize=4)
+def sharpened(count: int) -> Array:
+    """What undoes the smoothing by the grid, for `rfft` of `count` bins: means over bins are taken, and held in between.
+
+    Without it a low-pass of 10 ms, seen under a load of 10 ms, comes out 1 % short.
+    """
+    gain: Array = np.sinc(np.fft.rfftfreq(count)) ** -2
+    return gain
+
+
+@lru_cache(maxsize=4)
 def _delay_of_a_bin(count: int) -> ComplexArray:
     """exp(−iω) for `rfft` of `count` bins."""
     turn: ComplexArray = np.exp(-2j * np.pi * np.fft.rfftfreq(count))

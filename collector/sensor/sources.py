@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.sensor.load import BIN_S, FOURIER_MULTIPLE, LEAD_S, LoadStamps, load_shapes, pole
+from collector.sensor.load import BIN_S, FOURIER_MULTIPLE, LEAD_S, LoadStamps, load_shapes, pole, sharpened
 from estimator.quantities import Array
 
 CLOCK_DRIFT: Final = 1.5e-4
@@ -19,6 +19,10 @@ LONGEST_SOURCE_S: Final = 240.0
 SETTLING_SHARE, LONGEST_SETTLING_S = 0.12, 1.3
 """Updates are used from this share of a meter's record on, at the latest after the longest averaging: before, the sensor
 remembers what the meter did not see."""
+LEAST_REST_S: Final = 0.5
+REST_SHARE: Final = 0.02
+REST_MARGIN_S: Final = 0.1
+"""Readings that stay within this share of their span for so long after a meter's first sample remember nothing else."""
 LAUNCH_LAG_S: Final = 3e-4
 """Power follows a launch's stamp after this; 0.2 to 0.45 ms on two boards."""
 END_S: Final = 0.03
@@ -31,13 +35,15 @@ MIN_METER_SAMPLES: Final = 100
 class PowerSource:
     """Columns on a grid from `origin_s` in steps of BIN_S, shape (c, n): each a mean over its bin.
 
-    The first `signed` columns may enter with either sign, the others only as they are.  Updates between `from_s` and
-    `until_s` can be explained by them.  `drift_std` is by how much its time may run apart from the updates' (relative).
+    The first `signed` columns may enter with either sign, the others only as they are.  The record begins at `begin_s`; updates
+    between `from_s` and `until_s` can be explained by it.  `drift_std` is by how much its time may run apart from the updates'
+    (relative).
     """
 
     columns: Array
     origin_s: float
     signed: int
+    begin_s: float
     from_s: float
     until_s: float
     kind: str
@@ -54,6 +60,7 @@ def load_source(load: LoadStamps, until_s: float) -> PowerSource:
         columns=shapes.shapes,
         origin_s=shapes.origin_s,
         signed=1,
+        begin_s=begin - BEFORE_LOAD_S,
         from_s=begin - BEFORE_LOAD_S,
         until_s=end,
         kind="load",
@@ -85,11 +92,24 @@ def meter_source(time_s: Array, power_w: Array, rate_std: float = 0.0) -> PowerS
         columns=column[None, :],
         origin_s=float(time_s[0]) - lead * BIN_S,
         signed=1,
+        begin_s=float(time_s[0]),
         from_s=float(time_s[0]) + settling,
         until_s=end - END_S,
         kind="meter",
         drift_std=float(np.hypot(CLOCK_DRIFT, rate_std)),
     )
+
+
+def rested(source: PowerSource, time_s: Array, value: Array) -> PowerSource:
+    """A meter's source that counts from its beginning where the board's updates `time_s`, `value` (n,) show it at rest there."""
+    after = time_s > source.begin_s
+    time_s, value = time_s[after], value[after]
+    if not len(value):
+        return source
+    span = float(np.ptp(value))
+    moved = np.flatnonzero(np.abs(value - value[0]) > REST_SHARE * span)
+    rest_s = (float(time_s[moved[0]]) if len(moved) else source.until_s) - source.begin_s
+    return replace(source, from_s=min(source.from_s, source.begin_s + REST_MARGIN_S)) if rest_s > LEAST_REST_S else source
 
 
 def averaged_by(kernel: str, source: PowerSource) -> Callable[[float, Array], Array]:
@@ -100,8 +120,10 @@ def averaged_by(kernel: str, source: PowerSource) -> Callable[[float, Array], Ar
     columns, origin = source.columns, source.origin_s
     count = columns.shape[1]
     rest = columns[:, :1]
-    edges = np.concatenate([np.zeros((len(columns), 1)), np.cumsum(columns - rest, axis=1)], axis=1) * BIN_S
-    spectrum = np.fft.rfft(columns - rest, axis=1) if kernel == "low-pass" else np.empty(0)
+    spectrum = np.fft.rfft(columns - rest, axis=1) * sharpened(count)
+    edges = np.empty(0)
+    if kernel != "low-pass":
+        edges = np.concatenate([np.zeros((len(columns), 1)), np.cumsum(np.fft.irfft(spectrum, n=count, axis=1), axis=1)], axis=1) * BIN_S
 
     def sampled(table: Array, time_s: Array) -> Array:
         place = np.clip((time_s - origin) / BIN_S, 0.0, table.shape[1] - 1.001)

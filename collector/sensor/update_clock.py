@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.sensor.clock_likelihood import Changes, find_changes, likelihood_of
+from collector.sensor.clock_likelihood import SILENCE_FLOOR, Changes, find_changes, likelihood_of
 from collector.sensor.clock_search import SECOND_CHANGES, ClockGuess, search_clock
 from collector.sensor.clock_tracking import Drift, fit_drift, numbered, smoothed_ticks
+from collector.sensor.clock_wander import bend_of_grid, bend_of_track, wander_std_s
 from collector.sensor.simplex import curvature_covariance, simplex_maximum
 from estimator.quantities import Array, IntArray
 
@@ -27,10 +28,9 @@ SLOW_POLL_SHARE: Final = 0.5
 GRID_LOG_LIKELIHOOD: Final = -0.6
 """A grid is taken where its jitter is below GRID_JITTER_S (more is wander, which a filter follows; True: polls so slow,
 beyond SLOW_POLL_SHARE of the period, that a filter would slip) and its log-likelihood per change above this."""
-WANDER_SHARE: Final = 1e-4
-"""Slow wander of a card's clock, as a share of the period, over recordings of 10 s and less."""
-WANDER_SPAN_S: Final = 10.0
 EVALUATIONS: Final = 160
+RENEWED_CHANGES: Final = 20_000
+"""Changes from which the period is taken that numbers a whole record."""
 RELIABLE: Final = 0.02
 """A refined period further than this from the first one is a slip of the numbering."""
 
@@ -84,8 +84,8 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     else:
         drift, number, ticks = grid
     slots = int(number[-1])
-    span = float(changes.until_s[-1] - changes.until_s[0])
-    wander = WANDER_SHARE * drift.period_s * min(1.0, WANDER_SPAN_S / max(span, 1e-3))
+    bend = bend_of_track(changes, number, drift) if grid is None else bend_of_grid(changes, drift, float(ticks[0]))
+    wander = 0.0 if guess.free else wander_std_s(bend, slots, drift.period_s)
     clock = UpdateClock(
         period_s=drift.period_s,
         period_std_s=float(np.hypot(drift.period_std_s, wander)),
@@ -99,14 +99,16 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
 
 
 def _numbered(changes: Changes, guess: ClockGuess) -> IntArray:
-    """Update numbers over the whole record; the period is renewed on the way, as the first one came from its beginning."""
+    """Update numbers over the whole record, by a period from more of it than the first one came from."""
     period = guess.period_s
     tick = float(changes.middle_s[0]) if guess.free else guess.tick_s
-    number = numbered(changes, period, tick, guess.free)
-    slope = float(np.polyfit(number, changes.middle_s, 1)[0]) if number[-1] else period
-    if abs(slope / period - 1.0) < RELIABLE and (guess.free or len(changes) > MIN_CHANGES * 10):
-        number = numbered(changes, slope, tick, guess.free)
-    return number
+    first = changes.part(0, RENEWED_CHANGES)
+    number = numbered(first, period, tick, guess.free)
+    slope = float(np.polyfit(number, first.middle_s, 1)[0]) if number[-1] else period
+    renewed = abs(slope / period - 1.0) < RELIABLE and (guess.free or len(changes) > MIN_CHANGES * 10)
+    if not renewed and len(first) == len(changes):
+        return number
+    return numbered(changes, slope if renewed else period, tick, guess.free)
 
 
 def _grid(changes: Changes, guess: ClockGuess) -> tuple[Drift, IntArray, Array] | None:
@@ -119,23 +121,24 @@ def _grid(changes: Changes, guess: ClockGuess) -> tuple[Drift, IntArray, Array] 
     start = int(np.searchsorted(middle, guess.tick_s - guess.period_s))
     point, reach = np.array([guess.period_s, 0.0, np.log(max(guess.jitter_s, 1e-4))]), SECOND_CHANGES
     while True:
-        part = changes.part(max(0, start - reach // 2), start + reach)
+        whole = changes.part(max(0, start - reach // 2), start + reach)
+        part, joints = whole.spread()
         span = max(float(part.until_s[-1] - part.until_s[0]), guess.period_s)
         step = np.array([0.5 * width * guess.period_s / span, 0.3 * width, 0.4])
         point, value = simplex_maximum(likelihood_of(part, guess.tick_s), point, step, evaluations=EVALUATIONS)
-        if len(part) == len(changes):
+        if len(whole) == len(changes):
             break
         if np.exp(point[2]) > 2.0 * jitter_limit:
             return None
         reach *= 2
     period, jitter = float(point[0]), float(np.exp(point[2]))
-    if jitter > jitter_limit or value < GRID_LOG_LIKELIHOOD * len(changes):
+    if jitter > jitter_limit or value - joints * SILENCE_FLOOR < GRID_LOG_LIKELIHOOD * len(part):
         return None
     place = np.rint((middle - guess.tick_s - point[1]) / period).astype(np.int64)
     number = np.maximum.accumulate(place - np.arange(len(place))) + np.arange(len(place))
     slots = max(int(place[-1] - place[0]), 1)
     scale = 0.3 * max(jitter, 0.1 * width)
-    curvature = curvature_covariance(likelihood_of(changes, guess.tick_s), point, np.array([scale / slots, scale, 0.2]))
+    curvature = curvature_covariance(likelihood_of(part, guess.tick_s), point, np.array([scale / slots, scale, 0.2]))
     variance = float(curvature[0, 0])
     std = float(np.sqrt(variance)) if np.isfinite(variance) else width / slots
     drift = Drift(period_s=period, period_std_s=std, jitter_s=jitter, step_s=0.0)

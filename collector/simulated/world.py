@@ -35,8 +35,8 @@ FIRST_STEP_S: Final = 0.01
 LONGEST_STEP_S: Final = 0.5
 """Heat and leakage are renewed after steps that double from the first to the longest."""
 
-MOST_SEGMENTS: Final = 200_000
-"""Of a longer past only the later half is kept: ten hours of a campaign, whose sensors look back for seconds."""
+MOST_SEGMENTS: Final = 50_000
+"""Of a longer past only the later half is kept: an hour of a campaign, whose sensors look back for seconds."""
 
 CURRENT_ITERATIONS: Final = 3
 CLOCK_TOLERANCE_MHZ: Final = 0.51

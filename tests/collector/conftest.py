@@ -15,6 +15,7 @@ BOARD = "sim:a100-pcie-40gb"
 TINY_CAMPAIGN = """
 description = "a dozen kernels"
 warmup_s = 2.0
+retries = 0
 idle_settle_s = 1.0
 idle_window_s = 1.0
 kernels_per_block = 4

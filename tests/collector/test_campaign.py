@@ -83,7 +83,7 @@ def test_the_file_says_what_measured_it(finished: Path) -> None:
     assert all(30.0 < entry["power_w"] < 80.0 and entry["std_w"] < 2.0 for entry in metadata["idle"])
     assert [entry["sm_clock_mhz"] for entry in metadata["voltage"]] == list(CLOCKS)
     assert metadata["voltage"][0]["voltage_v"] <= metadata["voltage"][1]["voltage_v"]
-    assert set(metadata["drift"]) == {"latency", "power"}
+    assert set(metadata["drift"]) == {"latency", "power", "idle"}
     assert {"schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
 
 

@@ -104,7 +104,7 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
         (["--freqs", "900:510:15"], 2, "empty"),
         (["--gpu", "sim:a900"], 1, "unknown simulated board"),
         (["--gpu", "sim:"], 1, "board"),
-        (["--gpu", "0,1"], 1, "one at a time"),
+        (["--gpu", "sim:a100-pcie-40gb,"], 1, "names no board"),
         (["--gpu", "nonsense"], 1, "nonsense"),
         (["--campaign", "quik"], 1, "did you mean 'quick'"),
         (["--campaign", "none.toml"], 1, "cannot be read"),

@@ -3,9 +3,11 @@
 import json
 import os
 import resource
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -272,7 +274,7 @@ def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path: Path) -> Non
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     with open_kernel_writer(output, METADATA) as writer:
         writer.append(a_row("r0"))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log_path(output).stat().st_size + 1000, unlimited[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log_path(output).stat().st_size + 100, unlimited[1]))
         try:
             with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
                 writer.append(a_row("r1"))
@@ -280,7 +282,7 @@ def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path: Path) -> Non
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     recovered = read_log(log_path(output))
     assert recovered.table.column("row_id").to_pylist() == ["r0"]
-    assert recovered.torn_bytes > 0
+    assert recovered.torn_bytes == 0, "what the disk took of the second row is cut off again"
 
 
 def test_export_gives_the_same_rows(tmp_path: Path) -> None:
@@ -302,3 +304,69 @@ def test_two_campaigns_cannot_write_one_dataset(tmp_path: Path) -> None:
         pass
     with open_kernel_writer(output, METADATA):
         pass  # the first has ended, its lock with it
+
+
+def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    left = [".d.parquet.abcd1234.part", ".d.parquet.log.jsonl.part", ".d.parquet.log.jsonl.traces.arrows.part"]
+    others = [".e.parquet.abcd1234.part", "d.parquet.part", ".d.parquet.part"]
+    for name in (*left, *others):
+        (tmp_path / name).write_bytes(b"x")
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row())
+        writer.finish(METADATA)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["d.parquet", *others])
+
+
+def test_a_log_that_goes_on_keeps_its_rows_and_loses_its_torn_tail(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 3)
+    with log.open("ab") as file:
+        file.write(b"12345678 {half a row")
+    kept = read_log(log)
+    with open_kernel_writer(tmp_path / "dataset.parquet", kept.metadata, kept.table) as writer:
+        assert writer.rows == 3
+        writer.append(a_row("r3"))
+        assert writer.table().column("row_id").to_pylist() == ["r0", "r1", "r2", "r3"]
+    assert read_log(log).torn_bytes == 0
+
+
+@pytest.mark.parametrize("line", [b"", b"x", b"00000000 {}\n", b"\xff\xfe", b"[" * 100_000, b'{"format": "other"}\n'])
+def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) -> None:
+    log = log_path(tmp_path / "d.parquet")
+    log.write_bytes(line)
+    with pytest.raises(DatasetError, match="--fresh") as caught:
+        read_log(log)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 5000), st.integers(0, 255))
+def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(place: int, byte: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        log = write_log(Path(name), 4)
+        content = bytearray(log.read_bytes())
+        content[place % len(content)] = byte
+        log.write_bytes(bytes(content))
+        try:
+            found = read_log(log).table.to_pylist()
+        except DatasetError:
+            return
+        whole = [row["row_id"] for row in found]
+        assert whole == ["r0", "r1", "r2", "r3"][: len(whole)]
+        assert all(row["latency_s"] == 1e-4 for row in found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"latency_s": "fast"}, {"launches": 1.5}, {"launches": True}, {"launches": 2**63}, {"latency_s": 2**60}, {"family": 3},
+     {"flags": "hot"},
+     {"cuda_cores": 1}, {"latency_s": float("nan")}, {"kernel_name": "\ud800"}, {"colour": "red"}, {"launches": None}],
+)  # fmt: skip
+def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path, changes: dict[str, Any]) -> None:
+    output = tmp_path / "d.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row("r0"))
+        with pytest.raises(DatasetError):
+            writer.append(a_row("r1", **changes))
+        writer.append(a_row("r2", launches=np.int64(5), latency_s=np.float64(0.5)))
+        assert writer.table().column("row_id").to_pylist() == ["r0", "r2"]

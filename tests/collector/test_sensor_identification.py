@@ -68,6 +68,21 @@ def test_a_lone_step_is_undetermined(kernel: str, source: str) -> None:
     assert (found.gain is not None) == (source == "meter")
 
 
+def test_a_step_tells_a_kernel_where_a_meter_shows_the_board_and_both_edges_agree() -> None:
+    planted = replace(A100_LIKE, kernel="boxcar", width_s=0.1, period_s=0.1, noise_w=0.3)
+    found = identified(lone_step(planted), "meter", seed=4)
+    assert found.averaging == "boxcar"
+    assert found.window_s == pytest.approx(0.1, abs=3e-3)
+
+
+@pytest.mark.parametrize("source", ["meter", "load"])
+def test_a_locked_load_tells_a_mean_that_ramps_over_many_updates(source: str) -> None:
+    planted = replace(A100_LIKE, kernel="trailing-mean", width_s=1.1, period_s=0.1, noise_w=0.1)
+    found = identified(locked(planted), source)
+    assert found.averaging == "trailing-mean"
+    assert found.window_s == pytest.approx(1.1, abs=0.05)
+
+
 @pytest.mark.parametrize("source", ["meter", "load"])
 def test_a_locked_load_is_undetermined_and_says_so(source: str) -> None:
     found = identified(locked(replace(A100_LIKE, jitter_s=1e-4)), source)
@@ -216,12 +231,17 @@ def test_the_rtx_3090s_step_shows_its_fields_and_its_gain(shared_data: Path) -> 
     assert average.window_s == pytest.approx(1.0, abs=0.1)
     assert average.transient == "ramp"
     instant = published(shared_data, "rtx3090_step", "power.draw.instant", meter=True)
-    assert instant.averaging == "undetermined"
-    assert instant.candidates[0]["kernel"] == "boxcar"
-    assert instant.candidates[0]["window_s"] == pytest.approx(0.1, abs=5e-3)
+    assert instant.averaging == "boxcar"
+    assert instant.window_s == pytest.approx(0.1, abs=5e-3)
     assert instant.gain == pytest.approx(0.948, abs=0.01)
     assert instant.transient == "lagged"
     assert (instant.board_rise_s or 0.0) > 0.1
+
+
+def test_the_rtx_3090s_step_is_undetermined_without_the_meter(shared_data: Path) -> None:
+    found = published(shared_data, "rtx3090_step", "power.draw.instant", meter=False)
+    assert found.averaging == "undetermined"
+    assert "lone step" in found.notes["averaging"]
 
 
 @pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])

@@ -212,3 +212,17 @@ def test_a_throttled_run_is_slower_and_flagged() -> None:
         states = board.gpu.read_states()
         assert states.sm_clock_mhz[-1] == 720.0
         assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)
+
+
+def test_what_is_given_up_changes_nothing_that_is_kept() -> None:
+    with open_simulated("a100-pcie-40gb", seed=1) as board:
+        for number in range(100):
+            board.clock.wait(1.3)
+            board.gpu.lock_clock_mhz(510.0 if number % 2 else 1200.0)
+        trace, time_s = board.world.trace, np.linspace(80.0, board.world.now_s, 300)
+        before = [look(time_s) for look in (trace.energy_j, trace.filtered_w, trace.power_w)]
+        trace.forget(70.0)
+        after = [look(time_s) for look in (trace.energy_j, trace.filtered_w, trace.power_w)]
+        assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+        with pytest.raises(ValueError, match="was given up"):
+            trace.energy_j(np.array([60.0]))

@@ -7,7 +7,7 @@ import pytest
 
 from collector.errors import SensorError
 from collector.sensor.load import LoadStamps
-from collector.superresolution import Profile, find_period, fold_profile, periodic_load
+from collector.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load
 from collector.updates import BoardUpdates, board_updates
 from tests.collector.made_readings import LEVEL_W, REST_W, Made, made, shape_of
 
@@ -80,3 +80,31 @@ def test_no_period_is_found_where_there_is_none() -> None:
 def test_periods_that_cannot_be_folded_are_refused(period_s: float, reason: str) -> None:
     with pytest.raises(SensorError, match=reason):
         periodic_load(period_s, 0.0, 12.0)
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+@pytest.mark.parametrize(("factor", "told"), [(1.0, ""), (2.0, ""), (0.777, "repeat"), (1.4142, "repeat"), (1.01, "readings repeat every")])
+def test_only_a_period_that_the_load_repeats_with_is_folded_by(factor: float, told: str, stamped: bool) -> None:
+    length_s, period_s = 0.21, 0.2633
+    record = made("boxcar", 0.025, 0.1, 1.5 + period_s * np.arange(60), length_s, seed=4, after_s=0.3)
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    load = record.load if stamped else None
+    if not told:
+        check_fold(updates, factor * period_s, load, 0.3)
+        return
+    with pytest.raises(SensorError, match=told if not stamped else "begin every 0.2633"):
+        check_fold(updates, factor * period_s, load, 0.3)
+
+
+def test_an_iteration_within_stamped_executions_may_be_folded_by() -> None:
+    inner = made("boxcar", 0.025, 0.1, 1.5 + 0.2633 * np.arange(60), 0.2633, seed=4, after_s=0.3)
+    updates = board_updates(inner.time_s, inner.power_w, inner.calibration)
+    outer = LoadStamps(start_s=1.5 + 15 * 0.2633 * np.arange(4), end_s=1.5 + 15 * 0.2633 * np.arange(1, 5))
+    check_fold(updates, 0.2633, outer, 0.3)
+    with pytest.raises(SensorError, match="do not repeat|readings repeat every"):
+        check_fold(updates, 0.31, outer, 0.3)
+
+
+def test_readings_that_never_change_are_folded_by_any_period() -> None:
+    flat = BoardUpdates(time_s=0.1 * np.arange(300), value=np.full(300, 80.0), period_s=0.1, time_std_s=1e-3, notes={})
+    check_fold(flat, 0.3, None, 0.3)

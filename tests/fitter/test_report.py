@@ -1,82 +1,167 @@
+"""The report of a fit: whole, self-contained, readable by everybody, and as large for many rows as for few."""
+
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from estimator.bundle_content import Covariance, IdleTable, VoltageTable
 from estimator.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
 from fitter.report import report_html
+from fitter.report_breakdown import CORRECTION, breakdowns
+from fitter.report_charts import density_svg
+from fitter.report_rows import NOMINAL, QUANTILES, binned, coverage_of, held_rows, largest
 from fitter.rows import RejectedRow
-from fitter.validation import error_rows, predict_kernel_rows, predict_workload_rows
+from fitter.validation import Prediction, error_rows, predict_kernel_rows, predict_workload_rows, row_origins
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
+from tests.fitter.page import Page, colours, contrast, over, style_of
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
-VOID = {"meta", "br", "img", "link", "input", "line", "path", "polyline"}
+NOISE = 0.05
+MANY = 20_000
+
+BOARD = {
+    "voltage": VoltageTable(sm_clock_mhz=(510.0, 900.0, 1410.0), voltage_v=(0.7, 0.72, 0.9), std_v=(0.01, 0.01, 0.02), source="measured"),
+    "idle": IdleTable(sm_clock_mhz=(510.0, 1410.0), power_w=(45.0, 60.0), std_w=0.5, source="measured", temperature_c=35.0),
+}
 
 
-class Page(HTMLParser):
-    """Tags of a page, checked to be balanced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+def whole_page(*, simulated: bool = True) -> str:
+    """A report with something in every section."""
+    bundle = planted_bundle()
+    kernels = kernel_rows(bundle, various_operators(60), noise=NOISE)
+    count = len(kernels)
+    kernels = replace(
+        kernels,
+        temperature_c=np.linspace(40.0, 70.0, count),
+        started_s=1.7e9 + 60.0 * np.arange(count),
+        sm_clock_asked_mhz=np.resize([510.0, 900.0, 1410.0], count),
+        sources=(HOSTILE,),
+    )
+    runs = workload_rows(bundle, various_workloads(), noise=NOISE)
+    held_out = {"kernels": predict_kernel_rows(bundle, kernels), "workloads": predict_workload_rows(bundle, runs)}
+    rows = [row.document() for part in held_out.values() for row in error_rows(part)]
+    rejected = tuple(RejectedRow(source=HOSTILE, row=i, reason="BAD_LATENCY", detail=HOSTILE * 100) for i in range(300))
+    bundle = replace(
+        bundle,
+        errors=tuple(rows),
+        notes=(HOSTILE,),
+        name="planted <b>",
+        environment={"simulated": "true"} if simulated else {},
+        latency_parameters=Covariance(names=("gemm.math", HOSTILE), covariance=((0.04, -0.03), (-0.03, 0.09))),
+        **BOARD,
+    )
+    return report_html(bundle, replace(selection_of(kernels, runs), rejected=rejected), held_out)
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    bundle = planted_bundle()
-    kernels = kernel_rows(bundle, various_operators(60), noise=0.05)
-    runs = workload_rows(bundle, various_workloads(), noise=0.05)
-    held_out = {"kernels": predict_kernel_rows(bundle, kernels), "workloads": predict_workload_rows(bundle, runs)}
-    rows = [row.document() for part in held_out.values() for row in error_rows(part)]
-    selection = selection_of(kernels, runs)
-    rejected = tuple(RejectedRow(source=HOSTILE, row=i, reason="BAD_LATENCY", detail=HOSTILE * 100) for i in range(300))
-    bundle = replace(bundle, errors=tuple(rows), notes=(HOSTILE,), name="planted <b>", environment={"simulated": "true"})
-    return report_html(bundle, replace(selection, rejected=rejected), held_out)
+    return whole_page()
 
 
-def test_the_page_is_well_formed_and_self_contained(page: str) -> None:
-    parser = Page()
-    parser.feed(page)
-    assert parser.open == []
-    names = {tag for tag, _ in parser.tags}
-    assert not names & {"script", "link", "img", "iframe", "object", "form"}
-    assert not re.search(r"https?:|url\(|@import|javascript:", page)
+@pytest.fixture(scope="module")
+def read(page: str) -> Page:
+    return Page(page)
+
+
+def test_the_page_is_well_formed_and_self_contained(page: str, read: Page) -> None:
+    assert read.open == []
+    assert not {tag for tag, _ in read.tags} & {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "form",
+        "base",
+        "use",
+        "image",
+        "foreignobject",
+    }
+    assert not re.search(r"https?:|url\(|@import|javascript:|data:[a-z]", page)
+    assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on") or name in ("src", "style")]
+
+
+def test_every_identity_is_given_once_and_every_link_leads_somewhere(read: Page) -> None:
+    identities = read.having("id")
+    assert len(identities) == len(set(identities))
+    links = read.having("href")
+    assert links
+    assert {link[0] for link in links} == {"#"}
+    assert {link[1:] for link in links} <= set(identities)
 
 
 def test_every_chart_is_valid_xml(page: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page)
-    assert len(drawings) == 4
-    for drawing in drawings:
-        assert ET.fromstring(drawing).tag == "svg"
+    assert len(drawings) > 15
+    assert all(ET.fromstring(drawing).tag == "svg" for drawing in drawings)
 
 
-def test_the_page_can_be_read_without_eyes(page: str) -> None:
-    parser = Page()
-    parser.feed(page)
-    assert parser.tags[0] == ("html", {"lang": "en"})
-    charts = [attributes for tag, attributes in parser.tags if tag == "svg"]
-    assert len(charts) == 4
-    identities = {attributes.get("id") for _, attributes in parser.tags}
-    for chart in charts:
+def test_every_chart_has_a_name_a_description_and_its_numbers_as_a_table(page: str, read: Page) -> None:
+    for chart in read.all("svg"):
         assert chart["role"] == "img"
-        assert set(str(chart["aria-labelledby"]).split()) <= identities
-    assert sum(tag == "table" for tag, _ in parser.tags) == sum(tag == "caption" for tag, _ in parser.tags)
-    assert sum(tag == "h1" for tag, _ in parser.tags) == 1
+        for identity in str(chart["aria-labelledby"]).split():
+            assert len(read.words[identity]) > 5
+    figures = re.findall(r"<figure>.*?</figure>", page)
+    assert len(figures) == len(read.all("svg"))
+    for figure in figures:
+        assert re.search(r"<figcaption>.{20,}</figcaption><details><summary>.*<table>", figure)
+
+
+def test_keyboard_and_screen_reader_find_their_way(page: str, read: Page) -> None:
+    assert read.tags[0] == ("html", {"lang": "en"})
+    body = [tag for tag, _ in read.tags].index("body")
+    assert read.tags[body + 1] == ("a", {"class": "skip", "href": "#main"})
+    assert [tag for tag in ("nav", "main", "h1") if len(read.all(tag)) == 1] == ["nav", "main", "h1"]
+    for section in read.all("section"):
+        assert read.words[str(section["aria-labelledby"])]
+        assert f'href="#{section["id"]}"' in page
+    levels = [int(tag[1]) for tag, _ in read.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))
+    assert len(read.all("table")) == len(read.all("caption"))
+    assert all(head["scope"] == "col" for head in read.all("th"))
+    for name, attributes in read.tags:  # what scrolls can be reached and has a name; nothing jumps ahead
+        assert int(attributes.get("tabindex") or 0) <= 0
+        if "scroll" in str(attributes.get("class")).split():
+            assert attributes["tabindex"] == "0"
+            assert attributes["aria-label"], name
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_and_marks_stand_out_from_the_ground(page: str, dark: bool) -> None:
+    style = style_of(page)
+    found = colours(style, dark=dark)
+    for name in ("fg", "dim", "bad", "p0"):  # WCAG 2.2, 1.4.3: text
+        assert contrast(found[name], found["bg"]) >= 4.5, name
+    for number in range(10):  # 1.4.11: what is needed to understand a chart
+        assert contrast(found[f"p{number}"], found["bg"]) >= 3.0, number
+    opacity = float(re.findall(r"\.p0,\.p1,\.p2\{stroke-opacity:([0-9.]+)\}", style)[-1])
+    for number in range(3):
+        assert contrast(over(found[f"p{number}"], found["bg"], opacity), found["bg"]) >= 3.0, number
+
+
+def test_every_colour_and_class_that_charts_use_is_defined(page: str, read: Page) -> None:
+    style = style_of(page)
+    defined = set(re.findall(r"--([a-z0-9]+):", style))
+    assert set(re.findall(r"var\(--([a-z0-9]+)\)", style)) <= defined
+    drawn = {
+        name
+        for tag, attributes in read.tags
+        if tag in ("path", "polyline", "polygon", "line")
+        for name in str(attributes.get("class") or "").split()
+    }
+    assert drawn
+    assert {name for name in drawn if f".{name}" not in style} == set()
+
+
+def test_the_same_fit_gives_the_same_bytes(page: str) -> None:
+    assert whole_page() == page
 
 
 def test_text_from_data_is_never_markup_and_is_cut(page: str) -> None:
@@ -88,13 +173,129 @@ def test_text_from_data_is_never_markup_and_is_cut(page: str) -> None:
 
 def test_a_simulated_board_is_called_simulated(page: str) -> None:
     assert "simulated board" in page
+    assert "simulated board" not in whole_page(simulated=False)
 
 
 def test_a_report_of_almost_nothing_is_still_a_page() -> None:
     bundle = replace(planted_bundle(), power=None, voltage=None, idle=None)
-    parser = Page()
-    parser.feed(report_html(bundle, selection_of(), {}))
-    assert parser.open == []
+    read = Page(report_html(bundle, selection_of(), {}))
+    assert read.open == []
+    assert {link[1:] for link in read.having("href")} <= set(read.having("id"))
+
+
+def many_rows(count: int) -> tuple[Prediction, np.ndarray]:
+    """Predictions of a few hundred kernels measured over and over, and which kernel each row is."""
+    bundle = planted_bundle()
+    few = predict_kernel_rows(bundle, kernel_rows(bundle, various_operators(100), noise=NOISE))
+    index = np.random.default_rng(0).integers(0, len(few), count)
+    return few.select(index), index
+
+
+def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
+    bundle = planted_bundle()
+    rows = kernel_rows(bundle, various_operators(100), noise=NOISE)
+    sizes = []
+    for count in (MANY, 4 * MANY):
+        prediction, index = many_rows(count)
+        own = replace(rows.select(index), row=np.arange(1, count + 1))
+        text = report_html(bundle, selection_of(own), {"kernels": replace(prediction, origins=row_origins(own))})
+        sizes.append(len(text))
+        assert max(len(re.findall(r"<(?:path|rect|polyline|line|circle)", svg)) for svg in re.findall(r"<svg.*?</svg>", text)) < 400
+    assert sizes[1] < 1.1 * sizes[0]
+
+
+def test_the_worst_rows_lead_to_what_is_known_of_them() -> None:
+    bundle = planted_bundle()
+    rows = kernel_rows(bundle, various_operators(30))
+    slow = rows.latency_s.copy()
+    slow[17] *= 3.0
+    rows = replace(rows, latency_s=slow, kernel_name=tuple(f"kernel-{i}" for i in range(len(rows))))
+    text = report_html(bundle, selection_of(rows), {"kernels": predict_kernel_rows(bundle, rows)})
+    first = re.search(r'<tr><td><a href="#(row-\d+)">([^<]*)</a>', text)
+    assert first is not None
+    assert first[2] == "planted.csv row 18"
+    entry = re.search(rf'<article id="{first[1]}".*?</article>', text)
+    assert entry is not None
+    assert "kernel-17" in entry[0]
+
+
+def test_a_report_does_not_guess_which_rows_other_predictions_belong_to() -> None:
+    bundle = planted_bundle()
+    rows, others = (kernel_rows(bundle, various_operators(30, seed)) for seed in (0, 1))
+    prediction = replace(predict_kernel_rows(bundle, others), origins=tuple(f"other.csv row {i}" for i in range(30)))
+    assert np.isnan(held_rows("kernels", prediction, selection_of(rows)).work).all()
+    assert np.isfinite(held_rows("kernels", predict_kernel_rows(bundle, rows), selection_of(rows)).work).all()
+
+
+def test_parts_of_power_add_up_to_the_prediction() -> None:
+    bundle = planted_bundle()
+    rows = kernel_rows(bundle, various_operators(60), noise=NOISE)
+    prediction = predict_kernel_rows(bundle, rows)
+    found = breakdowns(bundle, selection_of(rows), {"kernels": held_rows("kernels", prediction, selection_of(rows))})
+    assert len(found) == 3
+    for one in found:
+        (i,) = np.flatnonzero(prediction.measured_w == one.measured_w)
+        assert sum(one.parts_w.values()) == pytest.approx(prediction.predicted_w[i])
+        assert one.parts_w[CORRECTION] == 0.0
+
+
+def test_parts_of_power_of_workloads_stay_below_what_was_measured_in_order_of_their_time() -> None:
+    bundle = planted_bundle()
+    runs = workload_rows(bundle, various_workloads())
+    found = breakdowns(bundle, selection_of(None, runs), {})
+    seconds = dict(zip((w.name for w in runs.workloads), runs.latency_s, strict=True))
+    assert [seconds[one.name] for one in found] == sorted(seconds.values(), reverse=True)
+    for one in found:
+        assert sum(one.parts_w.values()) == pytest.approx(one.measured_w, rel=0.15)
+
+
+columns = arrays(np.float64, st.integers(1, 200), elements=st.floats(-1e6, 1e6) | st.just(float("nan")))
+
+
+@given(columns, st.booleans())
+def test_bins_hold_every_row_once_and_their_quantiles_ascend(values: np.ndarray, logarithmic: bool) -> None:
+    errors = np.cos(np.arange(len(values)))
+    found = binned(values, errors, logarithmic=logarithmic)
+    known = np.isfinite(values) & ((values > 0) | (not logarithmic))
+    assert found.count.sum() == known.sum()
+    assert (np.diff(found.quantiles, axis=1) >= 0).all()
+    assert found.quantiles.shape == (len(found), len(QUANTILES))
+    assert (found.low <= found.place).all()
+    assert (found.place <= found.high).all()
+
+
+@given(columns, st.integers(1, 20))
+def test_the_largest_are_the_first_of_a_sorted_column(values: np.ndarray, count: int) -> None:
+    known = np.flatnonzero(~np.isnan(values))
+    expected = known[np.argsort(-values[known], kind="stable")][:count]
+    assert largest(values, count).tolist() == expected.tolist()
+
+
+def test_coverage_of_intervals_that_are_right_is_as_stated() -> None:
+    rng = np.random.default_rng(0)
+    prediction, _ = many_rows(MANY)
+    std = np.full(MANY, 0.1)
+    prediction = replace(prediction, measured_s=prediction.predicted_s * np.exp(0.1 * rng.standard_normal(MANY)), latency_ln_std=std)
+    found = coverage_of(held_rows("kernels", prediction, selection_of()), "latency")
+    assert found is not None
+    assert found.found == pytest.approx(list(NOMINAL), abs=1.5)
+    narrow = coverage_of(held_rows("kernels", replace(prediction, latency_ln_std=std / 2), selection_of()), "latency")
+    assert narrow is not None
+    assert (narrow.found < found.found).all()
+
+
+def test_many_points_become_cells_and_the_farthest_stay_points() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(1.0, 10.0, MANY)
+    y = x * rng.uniform(0.9, 1.1, MANY)
+    y[17] = 900.0
+    axis = Axis(label="t", low=1, high=1000, logarithmic=True)
+    drawing = density_svg("a", "b", [Series(name="s", x=x, y=y)], axis, axis)
+    points = drawing.split('class="p1" d="')[1].split('"')[0]
+    assert min(float(p.split(" ")[1].removesuffix("h0")) for p in points.split("M")[1:]) < 40  # the outlier, near the top
+    assert drawing.count("<path") < 8
+    few = density_svg("a", "b", [Series(name="s", x=x[:50], y=y[:50])], axis, axis)
+    assert few.split('class="p0" d="')[1].split('"')[0].count("M") == 50
 
 
 def test_many_points_are_thinned_and_the_worst_stay() -> None:

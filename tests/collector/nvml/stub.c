@@ -1,7 +1,8 @@
 /* A stand-in for NVIDIA's management library: boards that do what a block of shared memory says.
 
    Compiled by the tests with gcc; -DOLD_DRIVER leaves out what drivers before 530 lack.  The block is a file that
-   WATTPRINT_NVML_STUB names, 64 numbers of 64 bits for each board (see stub.py); without it there is no driver. */
+   WATTPRINT_NVML_STUB names, 64 numbers of 64 bits for each board (see stub.py); without it there is no driver.  A process
+   with WATTPRINT_NVML_STUB_NO_RIGHT may not set clocks. */
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
@@ -19,7 +21,7 @@ enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, N
 
 enum slot {
   BOARDS, FAIL_INIT, POWER_MW, AVERAGE_MW, MODULE_MW, ENERGY_MJ, SM_MHZ, MEM_MHZ, TEMP_C, REASONS, LIMIT_MW, LOCK_LOW, LOCK_HIGH, MAY_LOCK,
-  FAIL_ALL, FAIL_FIELDS, MIG, VIRTUAL, VALUE_TYPE, FAIL_ENERGY, PROCESSES, LOCK_CALLS, RESET_CALLS, READS, READ_DELAY_US, PRODUCT, FAIL_USAGE
+  FAIL_ALL, FAIL_FIELDS, MIG, VIRTUAL, VALUE_TYPE, FAIL_ENERGY, PROCESSES, LOCK_CALLS, RESET_CALLS, READS, READ_DELAY_US, PRODUCT, FAIL_USAGE, TELL_TIME
 };
 
 static volatile int64_t *block;
@@ -124,6 +126,11 @@ API int nvmlDeviceGetFieldValues(void *handle, int count, struct field *fields) 
   me[READS]++;
   if (me[READ_DELAY_US]) usleep((unsigned)me[READ_DELAY_US]);
   for (int i = 0; i < count; i++) {
+    struct timespec now;
+    if (me[TELL_TIME]) { /* the power is the time: microseconds of the host's monotonic clock, as milliwatt below 20 kW */
+      clock_gettime(CLOCK_MONOTONIC, &now);
+      me[POWER_MW] = (now.tv_sec % 20) * 1000000 + now.tv_nsec / 1000;
+    }
     int64_t value = fields[i].id == 185 ? me[AVERAGE_MW] : fields[i].scope ? me[MODULE_MW] : me[POWER_MW];
     int known = (fields[i].id == 185 && !fields[i].scope) || fields[i].id == 186;
     fields[i].code = !known || value < 0 ? NOT_SUPPORTED : (int)me[FAIL_FIELDS];
@@ -137,14 +144,14 @@ API int nvmlDeviceGetFieldValues(void *handle, int count, struct field *fields) 
 API int nvmlDeviceSetGpuLockedClocks(void *handle, unsigned low, unsigned high) {
   ENTER(handle);
   volatile int64_t *me = board(handle);
-  if (!me[MAY_LOCK]) return NO_PERMISSION;
+  if (!me[MAY_LOCK] || getenv("WATTPRINT_NVML_STUB_NO_RIGHT")) return NO_PERMISSION;
   me[LOCK_LOW] = low; me[LOCK_HIGH] = high; me[SM_MHZ] = high; me[LOCK_CALLS]++;
   return SUCCESS;
 }
 API int nvmlDeviceResetGpuLockedClocks(void *handle) {
   ENTER(handle);
   volatile int64_t *me = board(handle);
-  if (!me[MAY_LOCK]) return NO_PERMISSION;
+  if (!me[MAY_LOCK] || getenv("WATTPRINT_NVML_STUB_NO_RIGHT")) return NO_PERMISSION;
   me[LOCK_LOW] = me[LOCK_HIGH] = 0; me[RESET_CALLS]++;
   return SUCCESS;
 }

@@ -35,6 +35,7 @@ SLOTS = [
     "read_delay_us",
     "product",
     "fail_usage",
+    "tell_time",
 ]
 SLOTS_PER_BOARD = 64
 MOST_BOARDS = 8

@@ -1,0 +1,53 @@
+"""`collect privileged`."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from collector.commands.options import CONTEXT, output_options
+from collector.commands.output import say
+from estimator.command_line import DONE
+
+
+@click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)
+def privileged_command() -> None:
+    """The clock helper: root's small process that locks SM clocks for users who may not."""
+
+
+@privileged_command.command("serve", context_settings=CONTEXT)
+@click.option(
+    "--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md."
+)
+@click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
+@output_options
+def serve_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
+
+    The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
+    `python -I -m collector.privileged.helper`, which loads nothing of the collector that it does not need.
+    """
+    from collector.privileged.settings import read_settings
+
+    settings = read_settings(config)
+    if not check:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
+    boards = {uuid: [allowed.lowest_mhz, allowed.highest_mhz] for uuid, allowed in settings.boards.items()}
+    documents = {
+        "socket": str(settings.socket),
+        "group": settings.group,
+        "users": sorted(settings.users),
+        "groups": sorted(settings.groups),
+        "audit_log": str(settings.audit_log),
+        "lease_s": settings.lease_s,
+        "silence_s": settings.silence_s,
+        "shared_boards": settings.shared_boards,
+    }
+    if as_json:
+        say({**documents, "boards_mhz": boards})
+    else:
+        lines = [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in documents.items()]
+        say(lines + [f"board         {uuid}: {low} to {high} MHz" for uuid, (low, high) in boards.items()])
+    return DONE

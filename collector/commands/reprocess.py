@@ -1,0 +1,46 @@
+"""`collect reprocess`."""
+
+from pathlib import Path
+
+import click
+
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.output import check_outputs, note, say
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+
+
+@click.command("reprocess", context_settings=CONTEXT)
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Another calibration; without it the dataset's own.")
+@click.option("--out", type=OutputFile(), required=True, help="Dataset to write.")
+@output_options
+def reprocess_command(dataset: Path, sensor: Path | None, out: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Work out DATASET again from the traces that `collect --traces` kept beside it, with this version's correction.
+
+    Writes a new dataset that says what it was made from; DATASET stays as it is.
+    """
+    require_dataset_packages()
+    from collector.reprocess import reprocess_dataset
+
+    check_outputs((out,), (dataset, sensor))
+    done = reprocess_dataset(dataset, sensor, out)
+    if as_json:
+        say(
+            {
+                "dataset": str(out),
+                "rows": done.rows,
+                "rows_without_trace": done.untraced,
+                "power_change_mean": done.mean_change,
+                "power_change_largest": done.largest_change,
+            }
+        )
+    else:
+        say(
+            [
+                f"{out}: {done.rows} rows, power changed by {done.mean_change:.2%} in the mean, {done.largest_change:.2%} at most",
+                f"next: fit {out}",
+            ]
+        )
+    if done.untraced and not quiet:
+        note(f"warning: {done.untraced} rows have no trace and were left out")
+    return DONE_WITH_WARNINGS if done.untraced else DONE

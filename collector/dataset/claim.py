@@ -1,0 +1,197 @@
+"""Who writes a dataset: one process at a time, on one host or on several that share a folder.
+
+A claim is a small file beside the output that says which process of which host writes.  It comes into being by a hard
+link, which one of several wins on every file system, NFS included, where locks of the kernel may reach one host only or
+be missing.  A process that was killed leaves its claim: on its own host it is known to be dead, on others by the
+age of its claim, which is renewed with every row, in the time of the server and of nobody else.
+"""
+
+import errno
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from collector.errors import DatasetError
+
+SILENT_S: Final = 3600.0
+"""Age of a claim at which a process of another host counts as dead [s]: the longest measured run is a tenth of it."""
+BEGINNING_S: Final = 10.0
+"""Age at which a claim that is not whole belongs to nobody [s]."""
+ATTEMPTS: Final = 20
+NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES})
+"""How file systems without hard links say so."""
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+PROCESS_NAMES: Final = Path("/proc/self/ns/pid")
+START_FIELD: Final = 19
+"""Place of a process's start among the fields of /proc/PID/stat that follow its name (proc(5), field 22)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A process: its number and start, its host's name, and the start of that machine and the space that give the number a meaning."""
+
+    host: str
+    boot: str
+    space: str
+    pid: int
+    started: str
+    token: str
+
+
+class Claim:
+    """A dataset that this process writes; made by `claimed`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def renew(self) -> None:
+        """Say that the writer lives."""
+        with suppress(OSError):  # a claim that cannot be renewed is a shorter claim, no reason to lose a row
+            os.utime(self._path)
+
+
+def claim_path(output: Path) -> Path:
+    """Where the claim of an output lies."""
+    return output.with_name(f".{output.name}.writer")
+
+
+@contextmanager
+def claimed(output: Path) -> Iterator[Claim]:
+    """The sole right to write a dataset within a block.
+
+    Raises DatasetError where a living process has it, and OSError where the folder cannot be written.
+    """
+    path, mine = claim_path(output), _this_process()
+    for _ in range(ATTEMPTS):
+        if _placed(path, mine):
+            break
+        owner = _read(path)
+        if _alive(owner, path):
+            raise DatasetError(_refusal(output, owner, path))
+        _set_aside(path, owner)
+    else:
+        raise DatasetError(f"{output}: another campaign keeps taking this place; name another with --out")
+    try:
+        yield Claim(path)
+    finally:
+        if _read(path) == mine:
+            path.unlink(missing_ok=True)
+
+
+def _refusal(output: Path, owner: Writer | None, path: Path) -> str:
+    who = f" (process {owner.pid} on {owner.host})" if owner else ""
+    here = owner is None or owner.host == socket.gethostname()
+    way_out = "" if here else f"; if that host is gone, remove {path}"
+    return f"{output}: another campaign is writing there{who}; wait for it or name another place with --out{way_out}"
+
+
+def _this_process() -> Writer:
+    pid = os.getpid()
+    boot, space = _text(BOOT_ID), ""
+    with suppress(OSError):
+        space = os.readlink(PROCESS_NAMES)
+    return Writer(host=socket.gethostname(), boot=boot, space=space, pid=pid, started=_start_of(pid) or "", token=secrets.token_hex(8))
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process started, in ticks since the machine did; None where there is no such process, "" where nobody says."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1").rpartition(")")[2].split()
+    except OSError:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except OSError:
+            pass
+        return ""
+    return None if fields[0] == "Z" else fields[START_FIELD]
+
+
+def _alive(owner: Writer | None, path: Path) -> bool:
+    """Whether the owner of a claim may still be writing; None is one that is just writing its claim, or never finished that."""
+    if owner is None:
+        return path.exists() and _age_s(path) < BEGINNING_S
+    mine = _this_process()
+    if owner.host == mine.host and owner.boot != mine.boot:
+        return False
+    if (owner.host, owner.boot, owner.space) == (mine.host, mine.boot, mine.space):
+        started = _start_of(owner.pid)
+        return started is not None and (not started or not owner.started or started == owner.started)
+    return _age_s(path) < SILENT_S
+
+
+def _age_s(path: Path) -> float:
+    """How long ago a claim was renewed, by the clock of the server that keeps it [s]."""
+    probe = path.with_name(f"{path.name}.{secrets.token_hex(4)}.now")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except FileNotFoundError:
+        return SILENT_S
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _placed(path: Path, mine: Writer) -> bool:
+    """Whether this process has the claim now; False where there is one already.  Raises OSError."""
+    beside = path.with_name(f"{path.name}.{mine.token}.new")
+    content = json.dumps(asdict(mine)).encode()
+    try:
+        beside.write_bytes(content)
+        os.link(beside, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LINKS or not beside.exists():
+            raise
+        try:
+            with path.open("xb") as stream:
+                stream.write(content)
+        except FileExistsError:
+            return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def _set_aside(path: Path, judged: Writer | None) -> None:
+    """Take a dead claim away; one that somebody else has put in its place meanwhile is given back."""
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.dead")
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return
+    if _read(aside) != judged:
+        with suppress(FileExistsError):
+            os.link(aside, path)
+    aside.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Writer | None:
+    """The owner of a claim; None where there is none, or none that was written whole."""
+    try:
+        document = json.loads(path.read_bytes())
+        return Writer(
+            host=str(document["host"]),
+            boot=str(document["boot"]),
+            space=str(document["space"]),
+            pid=int(document["pid"]),
+            started=str(document["started"]),
+            token=str(document["token"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

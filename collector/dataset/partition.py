@@ -1,0 +1,176 @@
+"""One dataset that many hosts write into: a folder, on NFS too, or a place in an object store.
+
+Nobody coordinates: every run writes one part whose name nobody else can choose (board, host, UUID and a run id), and a part
+appears whole.  Until then its rows lie in a log of the host's own.
+
+    ROOT/board=a100-pcie-40gb/host=node17/GPU-…-20260102T030405Z-1a2b3c4d.parquet
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+import tempfile
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.traces import traces_path
+from collector.errors import DatasetError
+from estimator.whole_file import write_whole
+
+URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+")
+RUNNING_FOLDER: Final = ".running"
+"""Folder of logs and unpublished parts within a local root; readers pass over names with a point."""
+BOARD_KEY: Final = "board="
+SPOOL_VARIABLE: Final = "WATTPRINT_SPOOL"
+TOKEN_BYTES: Final = 4
+KEY_DIGITS: Final = 12
+OBJECT_STORES: Final = frozenset({"s3", "gcs", "gs", "abfs", "abfss"})
+"""Where an object appears when its writing ends, whole; elsewhere a file is renamed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedPlace:
+    """The root of a partitioned dataset as the user named it, and a file system with the root's path in it."""
+
+    name: str
+    filesystem: pafs.FileSystem
+    root: str
+    local: Path | None
+
+    def part_name(self, board: str, gpu_uuid: str) -> str:
+        """A name for a new part, below the root, that nobody else has."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        keys = f"{BOARD_KEY}{_safe(board)}/host={_safe(socket.gethostname())}"
+        return f"{keys}/{_safe(gpu_uuid)}-{stamp}-{secrets.token_hex(TOKEN_BYTES)}.parquet"
+
+    def running_output(self, key: Mapping[str, Any]) -> Path:
+        """Where this host writes a campaign until its part is published; the same for the same campaign on the same board."""
+        digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True, default=str).encode()).hexdigest()[:KEY_DIGITS]
+        folder = self.local / RUNNING_FOLDER if self.local is not None else _spool_folder(self.name)
+        return folder / f"{_safe(socket.gethostname())}-{_safe(str(key.get('gpu_uuid')))}-{digest}.parquet"
+
+    def check(self, running: Path) -> None:
+        """Raises DatasetError where parts could not be written: known before anything is measured."""
+        probe = f"{self.root}/{RUNNING_FOLDER}-{secrets.token_hex(TOKEN_BYTES)}"
+        try:
+            running.parent.mkdir(parents=True, exist_ok=True)
+            self.filesystem.create_dir(self.root, recursive=True)
+            with self.filesystem.open_output_stream(probe) as stream:
+                stream.write(b"wattprint")
+            self.filesystem.delete_file(probe)
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError(f"{self.name}: parts cannot be written there ({_reason(error)}); name another place with --out") from error
+
+    def publish(self, finished: Path) -> str:
+        """Move a finished part, its traces before it, to a name of its own below the root; the name.
+
+        Raises DatasetError, and then leaves the part where it is.
+        """
+        metadata = read_kernel_dataset(finished).metadata
+        board = metadata.get("gpu") or {}
+        part = self.part_name(str(board.get("specification") or board.get("name") or "unknown"), str(board.get("uuid")))
+        try:
+            if traces_path(finished).is_file():
+                self._put(traces_path(finished), traces_path(Path(part)).as_posix())
+            self._put(finished, part)
+        except (OSError, pa.ArrowException) as error:
+            safe = f"everything measured is safe in {finished}; the same command with --resume publishes it"
+            raise DatasetError(f"{self.name}: the part cannot be written there ({_reason(error)}); {safe}") from error
+        for path in (finished, traces_path(finished)):
+            path.unlink(missing_ok=True)
+        return f"{self.name.rstrip('/')}/{part}"
+
+    def measured(self, key: Mapping[str, Any]) -> pa.Table | None:
+        """Rows of one campaign on one board in the parts that are there; None without any.  Raises DatasetError."""
+        selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
+        uuid = _safe(str(key.get("gpu_uuid")))
+        tables = []
+        try:
+            for info in self.filesystem.get_file_info(selector):
+                if info.is_file and info.base_name.startswith(f"{uuid}-") and info.base_name.endswith(".parquet"):
+                    tables.append(self._part_rows(info.path, key))
+        except (OSError, pa.ArrowException) as error:
+            raise DatasetError(f"{self.name}: cannot be read ({_reason(error)})") from error
+        found = [table for table in tables if table is not None]
+        return pa.concat_tables(found) if found else None
+
+    def _part_rows(self, path: str, key: Mapping[str, Any]) -> pa.Table | None:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "part.parquet"
+            with self.filesystem.open_input_stream(path) as stream:
+                copy.write_bytes(stream.read())
+            dataset = read_kernel_dataset(copy)
+        return dataset.table if dataset.metadata.get("key") == dict(key) else None
+
+    def _put(self, source: Path, name: str) -> None:
+        """Write a file below the root, whole or not at all."""
+        if self.local is not None:
+            target = self.local / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, source.read_bytes())
+            return
+        content = source.read_bytes()
+        path = f"{self.root}/{name}"
+        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        beside = path if self.filesystem.type_name in OBJECT_STORES else f"{path.rpartition('/')[0]}/.{path.rpartition('/')[2]}.part"
+        with self.filesystem.open_output_stream(beside) as stream:
+            stream.write(content)
+        size = self.filesystem.get_file_info(beside).size
+        if size != len(content):
+            self.filesystem.delete_file(beside)
+            raise OSError(0, f"{size} of {len(content)} byte arrived")
+        if beside != path:
+            self.filesystem.move(beside, path)
+
+
+def partitioned_place(text: str) -> PartitionedPlace | None:
+    """The place that `--out` names where it is a URL, a folder that is there, or a name with a slash at its end; else None.
+
+    Raises DatasetError for a URL of a kind that is not known here, and for a folder that holds other things than parts.
+    """
+    if URL.fullmatch(text):
+        try:
+            filesystem, root = pafs.FileSystem.from_uri(text)
+        except (OSError, pa.ArrowException, ImportError) as error:
+            raise DatasetError(f"{text}: not a place that can be written from here ({_reason(error)})") from error
+        return PartitionedPlace(name=text, filesystem=filesystem, root=root.rstrip("/"), local=None)
+    if not text.endswith("/") and not Path(text).is_dir():
+        return None
+    folder = Path(text).absolute()
+    try:
+        found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise DatasetError(f"{text}: cannot be read ({_reason(error)}); name another place with --out") from error
+    if found and not any(name == RUNNING_FOLDER or name.startswith(BOARD_KEY) for name in found):
+        raise DatasetError(f"{text}: is a folder that holds other things ({found[0]}); name a file, or a new or empty folder for parts")
+    return PartitionedPlace(name=text, filesystem=pafs.LocalFileSystem(), root=str(folder), local=folder)
+
+
+def _spool_folder(name: str) -> Path:
+    """Where this host keeps what is not yet in an object store: $WATTPRINT_SPOOL, else the user's folder for state."""
+    named = os.environ.get(SPOOL_VARIABLE)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    folder = Path(named) if named else state / "wattprint" / "spool"
+    return folder / hashlib.sha256(name.encode()).hexdigest()[:KEY_DIGITS]
+
+
+def _safe(text: str) -> str:
+    """A text as a part of a file's name, and as a hive key's value."""
+    return urllib.parse.quote(text, safe="-_.") or "unknown"
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,353 @@
+"""The clock helper: holds SM clocks for local users who may not, and gives every one of them back.
+
+It listens on a Unix socket and nowhere else, knows its clients by the kernel's word (SO_PEERCRED), changes nothing but the
+SM clocks in its settings, and gives a clock back when the client's connection ends, when the client is silent or its time is
+over, when the helper is told to end, and at its next start after it was killed.  One thread, no child, no path and no
+command from a client.  `collect privileged serve` starts it; docs/how-to/lock-clocks-without-root.md.
+"""
+
+import os
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from collector.daemon.notify import Notifier
+from collector.devices.clock_guard import reset_clock
+from collector.devices.clock_record import (
+    ClockRecord,
+    acquire_board,
+    boot_id,
+    give_back,
+    left_records,
+    remove_record,
+    state_folder,
+    write_record,
+)
+from collector.devices.nvml_library import open_nvml
+from collector.errors import ClockError, CollectorError, PrivilegedError
+from collector.privileged.audit import AuditLog
+from collector.privileged.listening import listening
+from collector.privileged.peers import REQUESTS_PER_S, Client, client_of
+from collector.privileged.protocol import LONGEST_REQUEST, OddMessageError, Request, request
+from collector.privileged.settings import HelperSettings, check_folder, read_settings
+
+MOST_CLIENTS: Final = 64
+MOST_CLIENTS_OF_USER: Final = 16
+
+SLOW_S: Final = 5.0
+"""Within this a request that was begun is whole [s]."""
+
+IDLE_S: Final = 30.0
+"""A client that holds nothing and asks nothing is sent away after this [s]."""
+
+TICK_S: Final = 0.1
+RETRY_S: Final = 1.0
+"""Between two attempts to give a clock back that the driver refuses [s]."""
+
+STOP_S: Final = 10.0
+"""Patience at the end for a driver that refuses [s]."""
+
+
+class RefusedError(Exception):
+    """What a client may not have; `code` names why.  The connection stays."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """A board's clock in a client's hand, since `begun_s` [monotonic s]; `lock` keeps every other writer away."""
+
+    client: Client
+    uuid: str
+    lock: int
+    begun_s: float
+    sm_clock_mhz: int = 0
+
+
+class Helper:
+    """Clients, their leases, and what is still to be given back."""
+
+    def __init__(self, settings: HelperSettings, listener: socket.socket, stopping: socket.socket, notifier: Notifier) -> None:
+        self._settings = settings
+        self._folder = state_folder()
+        self._audit = AuditLog(settings.audit_log)
+        self._leases: dict[str, Lease] = {}
+        self._clients: set[Client] = set()
+        self._retry_at_s: float | None = None
+        self._listener, self._stopping, self._notifier = listener, stopping, notifier
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(stopping, selectors.EVENT_READ)
+
+    def run(self) -> int:
+        """Serve until a signal; 0, or 1 where a clock could not be given back and its record stays."""
+        self._replay()
+        try:
+            self._audit.write("started", boards=sorted(self._settings.boards))
+        except OSError as error:
+            path = self._settings.audit_log
+            raise PrivilegedError(f"{path}: cannot be written ({error.strerror}); no clock is locked without it") from error
+        self._notifier.ready(f"{len(self._settings.boards)} boards")
+        resting_s = (self._notifier.watchdog_s or 60.0) / 3
+        while True:
+            for key, _ in self._selector.select(TICK_S if self._clients or self._retry_at_s is not None else resting_s):
+                if key.fileobj is self._stopping:
+                    return self._stop()
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data in self._clients:
+                    self._hear(key.data)
+            self._look_at_time()
+            self._notifier.alive()
+
+    def _stop(self) -> int:
+        self._notifier.stopping("giving clocks back")
+        for client in tuple(self._clients):
+            self._part(client, "the helper ends")
+        deadline_s = time.monotonic() + STOP_S
+        while self._retry_at_s is not None and time.monotonic() < deadline_s:
+            time.sleep(TICK_S)
+            self._replay()
+        self._audit.note("ended", given_back=self._retry_at_s is None)
+        return 0 if self._retry_at_s is None else 1
+
+    def _look_at_time(self) -> None:
+        """End what has lasted too long."""
+        now_s = time.monotonic()
+        if self._retry_at_s is not None and now_s >= self._retry_at_s:
+            self._replay()
+        held = {id(lease.client): lease for lease in self._leases.values()}
+        for client in tuple(self._clients):
+            lease, silent_s = held.get(id(client)), now_s - client.heard_s
+            if client.incoming and silent_s > min(SLOW_S, self._settings.silence_s):
+                self._dismiss(client, "too_slow", "a request that was begun must be whole at once")
+            elif lease and now_s - lease.begun_s > self._settings.lease_s:
+                self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
+            elif silent_s > (self._settings.silence_s if lease else IDLE_S):
+                self._dismiss(client, "silent", "nothing was heard for too long")
+
+    def _accept(self) -> None:
+        """A new connection, sent away at once where its user may not ask."""
+        try:
+            client = client_of(self._listener.accept()[0])
+        except OSError:  # it has gone again
+            return
+        if client.uid not in self._settings.users and not client.groups & self._settings.groups:
+            self._dismiss(client, "user_not_allowed", f"user {client.user} is not among users and groups of the helper's config")
+        elif len(self._clients) >= MOST_CLIENTS or sum(other.uid == client.uid for other in self._clients) >= MOST_CLIENTS_OF_USER:
+            self._dismiss(client, "too_many", "too many connections are open")
+        else:
+            self._clients.add(client)
+            self._selector.register(client.end, selectors.EVENT_READ, client)
+
+    def _hear(self, client: Client) -> None:
+        """Take what has come, and answer each request that is whole."""
+        try:
+            came = client.end.recv(LONGEST_REQUEST)
+        except OSError:
+            came = b""
+        if not came:
+            self._part(client, "the client's connection ended")
+            return
+        if not client.incoming:
+            client.heard_s = time.monotonic()
+        *whole, client.incoming = (client.incoming + came).split(b"\n")
+        try:
+            for line in whole:
+                if not client.allowance.take():
+                    raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second")
+                if len(line) >= LONGEST_REQUEST:
+                    raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
+                self._answer(client, request(line))
+            if len(client.incoming) >= LONGEST_REQUEST:
+                raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
+        except OddMessageError as error:
+            self._dismiss(client, error.code, str(error))
+
+    def _answer(self, client: Client, asked: Request) -> None:
+        if client not in self._clients:  # it did not take an earlier answer
+            return
+        client.heard_s = time.monotonic()
+        try:
+            content = self._do(client, asked)
+        except RefusedError as error:
+            self._audit.complain(client, error.code)
+            content = {"ok": False, "error": error.code, "text": str(error)}
+        if not client.send(content):
+            self._part(client, "the client does not listen")
+
+    def _do(self, client: Client, asked: Request) -> dict[str, Any]:
+        """The answer to a request.  Raises RefusedError."""
+        lease = self._lease_of(client)
+        if asked.do == "status":
+            return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._settings.boards)]}
+        if asked.do == "lock":
+            self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
+        elif lease is None:
+            raise RefusedError("no_lease", "this connection holds no clock")
+        elif asked.do == "unlock" and not self._end(lease, "asked for"):
+            raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
+        return {"ok": True, "silence_s": self._settings.silence_s}
+
+    def _board(self, uuid: str) -> dict[str, Any]:
+        """A board, its allowed clocks and its lease."""
+        allowed, lease = self._settings.boards[uuid], self._leases.get(uuid)
+        content: dict[str, Any] = {"uuid": uuid, "lowest_mhz": allowed.lowest_mhz, "highest_mhz": allowed.highest_mhz, "lease": None}
+        if lease is not None:
+            left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
+            who = {"user": lease.client.user, "pid": lease.client.pid}
+            content["lease"] = {**who, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": left_s}
+        return content
+
+    def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
+        """Hold a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
+        allowed = self._settings.boards.get(uuid)
+        if allowed is None:
+            raise RefusedError("board_not_allowed", f"board {uuid[:80]} is not in the helper's config")
+        if not allowed.lowest_mhz <= sm_clock_mhz <= allowed.highest_mhz:
+            limits = f"{allowed.lowest_mhz} to {allowed.highest_mhz} MHz"
+            raise RefusedError("clock_not_allowed", f"SM clock {sm_clock_mhz} MHz is outside of {limits} that the helper's config allows")
+        if held is not None and held.uuid != uuid:
+            raise RefusedError("second_board", f"this connection holds the clock of {held.uuid}; open another for {uuid}")
+        other = self._leases.get(uuid)
+        if other is not None and other is not held:
+            raise RefusedError("board_held", f"user {other.client.user} (process {other.client.pid}) holds the clock of {uuid}")
+        lease = held
+        try:
+            if held is None:
+                give_back(self._folder, uuid, reset_clock)
+            with open_nvml() as library:
+                handle = next((each for each in library.handles() if library.uuid(each) == uuid), None)
+                if handle is None:
+                    raise RefusedError("board_not_here", f"the driver knows no board {uuid}")
+                self._refuse_others(client, library.compute_processes(handle))
+                self._audit.write("lock", client, uuid=uuid, sm_clock_mhz=sm_clock_mhz)
+                lease = held or self._begin(client, uuid)
+                library.lock_sm_clock(handle, sm_clock_mhz)
+                lease.sm_clock_mhz = sm_clock_mhz
+        except OSError as error:
+            raise RefusedError("not_recorded", f"the audit log cannot be written ({error.strerror}); no clock is changed") from error
+        except CollectorError as error:
+            if held is None and lease is not None:
+                self._end(lease, "not locked", changed=not isinstance(error, ClockError))
+            raise RefusedError("not_locked", str(error)) from error
+
+    def _refuse_others(self, client: Client, processes: tuple[int, ...] | None) -> None:
+        """Raises RefusedError where others compute on the board, or might: their work would be slowed down."""
+        if self._settings.shared_boards:
+            return
+        if processes is None:
+            raise RefusedError("board_shared", "the driver does not tell who computes on the board; see shared_boards in the config")
+        for pid in processes:
+            owner = None
+            with suppress(OSError):
+                owner = os.stat(f"/proc/{pid}").st_uid
+            if owner != client.uid:
+                raise RefusedError("board_shared", f"process {pid} of another user computes on the board; wait until it has ended")
+
+    def _begin(self, client: Client, uuid: str) -> Lease:
+        """A lease whose record is on disk.  Raises ClockError."""
+        lock = acquire_board(self._folder, uuid)
+        if lock is None:
+            raise ClockError(f"another process holds the clock of {uuid}")
+        try:
+            write_record(self._folder, ClockRecord(gpu_uuid=uuid, pid=os.getpid(), boot_id=boot_id(), token=secrets.token_hex(8)))
+        except ClockError:
+            os.close(lock)
+            raise
+        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=time.monotonic())
+        return lease
+
+    def _end(self, lease: Lease, why: str, *, changed: bool = True) -> bool:
+        """Give a clock back, where it was changed; False where the driver refuses: the record then stays, and is tried again."""
+        trouble = {}
+        del self._leases[lease.uuid]
+        try:
+            if changed:
+                reset_clock(lease.uuid)
+            remove_record(self._folder, lease.uuid)
+        except (CollectorError, OSError) as error:
+            trouble = {"error": str(error)}
+            self._retry_at_s = time.monotonic() + RETRY_S
+        os.close(lease.lock)
+        self._audit.note("not_given_back" if trouble else "given_back", lease.client, uuid=lease.uuid, why=why, **trouble)
+        return not trouble
+
+    def _replay(self) -> None:
+        """Give back what a helper that was killed, or a driver that refused, left held."""
+        self._retry_at_s = None
+        for record in left_records(self._folder):
+            try:
+                if give_back(self._folder, record.gpu_uuid, reset_clock):
+                    self._audit.note("given_back", uuid=record.gpu_uuid, why="left held")
+            except (CollectorError, OSError) as error:
+                self._retry_at_s = time.monotonic() + RETRY_S
+                self._notifier.status(f"{record.gpu_uuid}: not given back: {error}")
+
+    def _lease_of(self, client: Client) -> Lease | None:
+        return next((lease for lease in self._leases.values() if lease.client is client), None)
+
+    def _dismiss(self, client: Client, code: str, text: str) -> None:
+        """Name the error, and part."""
+        self._audit.complain(client, code)
+        self._part(client, code, {"ok": False, "error": code, "text": text})
+
+    def _part(self, client: Client, why: str, last: dict[str, Any] | None = None) -> None:
+        """Give back what a client holds, then close: who sees the end of a connection knows that the clock is back."""
+        lease = self._lease_of(client)
+        if lease is not None:
+            self._end(lease, why)
+        if last is not None:
+            client.send(last)
+        if client in self._clients:
+            self._clients.remove(client)
+            self._selector.unregister(client.end)
+        client.end.close()
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket that can be read once the process is told to end."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    with reader, writer:
+        signal.set_wakeup_fd(writer.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: None)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(-1)
+
+
+def serve(config: Path) -> int:
+    """Serve until a signal; the exit status.  Raises CollectorError where the helper cannot be started."""
+    settings = read_settings(config)
+    where = f"clock helper's config {config}"
+    check_folder(settings.audit_log.parent, where)
+    with _signals() as stopping, listening(settings, os.environ, where) as listener:
+        return Helper(settings, listener, stopping, Notifier(os.environ, os.getpid())).run()
+
+
+def main(arguments: list[str]) -> int:
+    """The helper's process: `python -I -m collector.privileged.helper CONFIG`."""
+    try:
+        return serve(Path(arguments[0]))
+    except CollectorError as error:
+        sys.stderr.write(f"collect privileged serve: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

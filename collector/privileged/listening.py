@@ -1,0 +1,100 @@
+"""The clock helper's socket: handed over by the service manager, or made with 0660 and a group; never reached from elsewhere."""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from collector.errors import PrivilegedError
+from collector.privileged.protocol import LONGEST_PATH
+from collector.privileged.settings import HelperSettings, check_folder
+
+FIRST_PASSED: Final = 3
+"""Number of the first descriptor that a service manager hands over (sd_listen_fds(3))."""
+
+BACKLOG: Final = 16
+GROUP_MAY: Final = 0o660
+OWNER_MAY: Final = 0o600
+CONNECT_S: Final = 2.0
+"""Patience for another helper that may be there [s]."""
+
+
+@contextmanager
+def listening(settings: HelperSettings, environment: Mapping[str, str], where: str) -> Iterator[socket.socket]:
+    """A socket that listens, within the block.  Raises PrivilegedError where none can be had, or where a helper is there already."""
+    if environment.get("LISTEN_PID") == str(os.getpid()) and environment.get("LISTEN_FDS", "0") != "0":
+        with _passed(environment, where) as listener:
+            yield listener
+        return
+    path = settings.socket
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise PrivilegedError(f"{where}: socket has {len(os.fsencode(path))} bytes, and no socket's path has more than {LONGEST_PATH}")
+    with _made(path, settings.group, where) as listener:
+        made = path.lstat().st_ino
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                if path.lstat().st_ino == made:
+                    path.unlink()
+
+
+def _passed(environment: Mapping[str, str], where: str) -> socket.socket:
+    """The service manager's socket."""
+    try:
+        listener = socket.socket(fileno=FIRST_PASSED)
+        alone = environment["LISTEN_FDS"] == "1" and listener.family == socket.AF_UNIX and listener.type == socket.SOCK_STREAM
+        listens = alone and bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        everybody = listens and os.stat(listener.getsockname()).st_mode & stat.S_IRWXO
+    except (OSError, TypeError) as error:
+        raise PrivilegedError(f"{where}: the service manager handed over no socket: {error}") from error
+    if not listens or everybody:
+        raise PrivilegedError(f"{where}: the service manager must hand over one listening Unix stream socket that others may not reach")
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    return listener
+
+
+def _made(path: Path, group: int, where: str) -> socket.socket:
+    """A socket of our own; until it has its group, nobody else may reach it."""
+    try:
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise PrivilegedError(f"{where}: socket: {path.parent} cannot be made ({error.strerror})") from error
+    check_folder(path.parent, where)
+    _remove_stale(path, where)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o777 & ~OWNER_MAY)
+    try:
+        listener.bind(str(path))
+        os.chown(path, -1, group)
+        path.chmod(GROUP_MAY)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise PrivilegedError(f"{where}: socket {path}: {error.strerror}") from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _remove_stale(path: Path, where: str) -> None:
+    """Remove what a killed helper left; only a refused connection tells that nobody serves there.  Raises PrivilegedError."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise PrivilegedError(f"{where}: {path} is there and no socket; remove it, or name another socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.settimeout(CONNECT_S)
+            end.connect(str(path))
+    except FileNotFoundError:
+        return
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+        return
+    except OSError as error:
+        raise PrivilegedError(f"{where}: {path} cannot be looked at ({error.strerror or error})") from error
+    raise PrivilegedError(f"{where}: another helper serves at {path}")

@@ -1,0 +1,115 @@
+"""What the page offers, as JSON data: all workloads, bundles and GPUs, and what one workload can be turned into."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.bundle_content import Bundle
+from estimator.errors import WorkloadError
+from estimator.gpu import GpuSpec
+from estimator.quantities import BYTES_PER_ELEMENT
+from estimator.rescaling import Sizes, with_sizes
+from estimator.rewriting import ATTENTION_FORMS, with_attention, with_precision
+from estimator.serve.catalogue import Catalogue, Entry
+from estimator.specifications import load_gpu
+from estimator.workload import Workload
+
+BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+SEQUENCES: Final = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+"""Values of the sliders, beside the workload's own."""
+
+SIZES_UNKNOWN: Final = (
+    "The file does not tell for which batch and sequence it was written; say it under “Written for”, or name the file so (…_b8_s512.json)."
+)
+NO_SEQUENCE: Final = "The workload has no sequence, or it is not stated under “Written for”."
+
+
+def choices_document(catalogue: Catalogue, most_bytes: int) -> dict[str, Any]:
+    """Workloads, bundles with the clocks of their GPUs, other GPUs with theirs; most_bytes: the largest file that may be loaded."""
+    return {
+        "workloads": [entry_document(entry) for entry in catalogue.workloads()],
+        "bundles": [_bundle_document(key, bundle) for key, bundle in catalogue.bundles.items()],
+        "gpus": [_gpu_document(load_gpu(name)) for name in catalogue.gpus],
+        "most_bytes": most_bytes,
+    }
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """A workload as one line of a list."""
+    return {"key": entry.key, "name": entry.workload.name, "source": entry.source}
+
+
+def workload_document(entry: Entry, at: Sizes | None) -> dict[str, Any]:
+    """What a workload holds and what it can be turned into.
+
+    at: the sizes that the user states, None for those that are known.  `batch` and `sequence` hold the sizes that can be reached, and
+    the reason why there are no more; `attention` and `precision` the reason why a form cannot be had, "" where it can.
+    """
+    workload, present = entry.workload, at or entry.at
+    return {
+        **entry_document(entry),
+        "kernels": len(workload.operators),
+        "launches": sum(workload.counts),
+        "at": None if present is None else {"batch": present.batch, "sequence": present.sequence or None},
+        "batch": _reachable(workload, present, "batch", BATCHES),
+        "sequence": _reachable(workload, present, "sequence", SEQUENCES),
+        "attention": {form: _attention_fault(workload, form) for form in ATTENTION_FORMS},
+        "precision": {name: _precision_fault(workload, name) for name in BYTES_PER_ELEMENT},
+        "notes": list(workload.notes),
+    }
+
+
+def clocks_of(gpu: GpuSpec) -> list[float]:
+    """The clocks of the slider: all that the GPU can lock, and the one of its published peak rates [MHz]."""
+    clocks: list[float] = np.union1d(gpu.clocks_mhz(), [gpu.sm_clock_max_mhz]).tolist()
+    return clocks
+
+
+def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
+    low, high = bundle.clocks_mhz
+    return {
+        "key": key,
+        "name": f"{bundle.name} {bundle.version}",
+        "simulated": bundle.simulated,
+        "fitted_clocks_mhz": [low, high] if np.isfinite([low, high]).all() else None,
+        **_gpu_document(bundle.gpu),
+    }
+
+
+def _gpu_document(gpu: GpuSpec) -> dict[str, Any]:
+    return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
+
+
+def _reachable(workload: Workload, present: Sizes | None, name: str, candidates: tuple[int, ...]) -> dict[str, Any]:
+    """Values of a size to which the workload can be rescaled, and why there are no others."""
+    if present is None:
+        return {"values": [], "value": None, "reason": SIZES_UNKNOWN}
+    own: int = getattr(present, name)
+    if not own:
+        return {"values": [], "value": None, "reason": NO_SEQUENCE}
+    other = present.sequence if name == "batch" else present.batch
+    values, reason = [own], ""
+    for value in sorted(set(candidates) - {own}):
+        wanted = Sizes(batch=value, sequence=other) if name == "batch" else Sizes(batch=other, sequence=value)
+        try:
+            with_sizes(workload, present, wanted)
+            values.append(value)
+        except WorkloadError as error:
+            reason = reason or str(error)
+    return {"values": sorted(values), "value": own, "reason": reason}
+
+
+def _attention_fault(workload: Workload, form: str) -> str:
+    try:
+        with_attention(workload, form)
+    except WorkloadError as error:
+        return str(error)
+    return ""
+
+
+def _precision_fault(workload: Workload, name: str) -> str:
+    try:
+        with_precision(workload, name)
+    except WorkloadError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,98 @@
+"""What `estimate serve` does."""
+
+import errno
+import ipaddress
+import json
+import signal
+import webbrowser
+from threading import Event, Thread
+from typing import Any, Final
+
+import click
+
+from estimator.command_line import DONE
+from estimator.commands import output_options, workload_files
+from estimator.errors import EstimatorError
+from estimator.question_commands import bundle_files
+
+LOOPBACK: Final = "127.0.0.1"
+PORT: Final = 8765
+HIGHEST_PORT: Final = 65535
+
+
+def host_address(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    """An IP address.  Raises BadParameter."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no IP address; write {LOOPBACK}, ::1 or 0.0.0.0", context, parameter) from None
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Ctrl-C stops it (exit status 130), as does SIGTERM (0). Without --host only this machine can reach the page.",
+)
+@click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=workload_files)
+@click.option(
+    "--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, callback=bundle_files, help="Offered beside the installed ones."
+)
+@click.option("--port", type=click.IntRange(0, HIGHEST_PORT), default=PORT, show_default=True, help="0: any free one.")
+@click.option("--host", metavar="ADDRESS", default=LOOPBACK, callback=host_address, help="Listen there instead of on this machine alone.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
+@output_options
+def serve_command(**options: Any) -> int:
+    """A local web page: choose or drop a WORKLOAD, move clock, batch and sequence, and see time, power and energy change at once."""
+    from estimator.serve.catalogue import open_catalogue
+    from estimator.serve.server import PageServer
+
+    catalogue = open_catalogue(options["workloads"], options["bundle_names"])
+    try:
+        server = PageServer(options["host"], options["port"], catalogue, log=_say if options["verbose"] else _nothing, complain=_say)
+    except OSError as error:
+        raise EstimatorError(_cannot_listen(options["host"], options["port"], error)) from error
+    stopped = Event()
+    before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": POLL_S}, daemon=True)
+    try:
+        thread.start()
+        _announce(server.url, options)
+        stopped.wait()
+    finally:
+        server.shutdown()
+        server.server_close()
+        signal.signal(signal.SIGTERM, before)
+    return DONE
+
+
+POLL_S: Final = 0.1
+"""How long stopping may take [s]."""
+
+
+def _announce(url: str, options: dict[str, Any]) -> None:
+    """Where the page is, to stdout; everything else to stderr."""
+    click.echo(json.dumps({"url": url}) if options["as_json"] else url)
+    if not options["quiet"]:
+        click.echo("serving; stop with Ctrl-C", err=True)
+    if not ipaddress.ip_address(options["host"]).is_loopback:
+        click.echo(
+            f"warning: {options['host']} can be reached from other machines: everybody who reaches it sees the workloads; no password",
+            err=True,
+        )
+    if options["open_page"] and not webbrowser.open(url):
+        click.echo("note: no browser could be opened; open the address above", err=True)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use; stop what uses it, or choose another --port (0: any free one)"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} needs more rights; choose a --port above 1023"
+    return f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --host or --port"
+
+
+def _say(line: str) -> None:
+    click.echo(f"estimate serve: {line}", err=True)
+
+
+def _nothing(_line: str) -> None:
+    """Requests that went well are not worth a line."""

@@ -1,0 +1,356 @@
+"use strict";
+
+// Settings go to the server as one question; its answer fills tables and charts.  Numbers and charts are made there, so that the
+// page shows what `estimate` prints.
+
+const ASK_AFTER_MS = 60; // a moving slider asks once it rests for a moment
+const SPEAK_AFTER_MS = 700; // and is read aloud once it has come to rest
+
+const TIME_UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
+const ENERGY_UNITS = [[1e3, "kJ"], [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
+const POWER_UNITS = [[1, "W"]];
+
+const get = (id) => document.getElementById(id);
+const scales = { clock: [], batch: [], sequence: [] };
+let choices = null;
+let asking = null; // the request under way, to be given up for a newer one
+let askTimer = 0;
+let speakTimer = 0;
+
+// Talking to the server ------------------------------------------------------------------------------------------------
+
+async function fetched(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server gives no answer; is estimate serve still running?");
+  }
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.error);
+  return content;
+}
+
+function post(path, body, signal) {
+  const content = body instanceof Blob ? body : JSON.stringify(body);
+  return fetched(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: content, signal });
+}
+
+// Controls -------------------------------------------------------------------------------------------------------------
+
+function fill(select, options) {
+  const before = select.value;
+  select.replaceChildren(...options.map(({ value, label, disabled }) => {
+    const option = new Option(label, value);
+    option.disabled = Boolean(disabled);
+    return option;
+  }));
+  const kept = options.find((option) => option.value === before && !option.disabled);
+  select.value = kept ? before : options.length ? options[0].value : "";
+}
+
+function setScale(name, values, value, reason) {
+  const slider = get(name);
+  scales[name] = values;
+  slider.max = Math.max(values.length - 1, 0);
+  slider.value = nearest(values, value);
+  slider.disabled = values.length < 2;
+  const about = get(`${name}-reason`);
+  if (about) about.textContent = reason && values.length < 2 ? reason : reason ? `Some sizes cannot be reached: ${reason}` : "";
+  showScale(name);
+}
+
+function nearest(values, value) {
+  let best = 0;
+  values.forEach((each, index) => {
+    if (Math.abs(each - value) < Math.abs(values[best] - value)) best = index;
+  });
+  return best;
+}
+
+function chosen(name) {
+  const values = scales[name];
+  return values.length ? values[Number(get(name).value)] : null;
+}
+
+function showScale(name) {
+  const value = chosen(name);
+  const text = value === null ? "–" : name === "clock" ? `${value} MHz` : String(value);
+  get(`${name}-value`).textContent = text;
+  get(name).setAttribute("aria-valuetext", value === null ? "unknown" : text);
+}
+
+function stated(id) {
+  const field = get(id);
+  return field.value !== "" && field.checkValidity() ? Number(field.value) : null;
+}
+
+function statedSizes() {
+  const batch = stated("at-batch");
+  return batch === null ? null : { batch, sequence: stated("at-sequence") };
+}
+
+function showClocks() {
+  const own = choices.bundles.find((bundle) => bundle.key === get("bundle").value);
+  const board = choices.gpus.find((gpu) => gpu.gpu === get("gpu").value) || own;
+  get("gpu").options[0].text = `${own.gpu} (the bundle's own)`;
+  setScale("clock", board.clocks_mhz, chosen("clock") ?? board.usual_clock_mhz, "");
+  get("power-cap").placeholder = String(board.power_limit_w);
+}
+
+async function showWorkload(at) {
+  const key = get("workload").value;
+  if (!key) {
+    throw new Error("Load a workload file to begin.");
+  }
+  const workload = await post("/api/workload", { workload: key, at });
+  if (get("workload").value !== key) return; // another one has been chosen meanwhile
+  const kernels = `${workload.kernels} different kernels, ${workload.launches} launches`;
+  get("workload-about").textContent = [kernels, ...workload.notes].join("; ");
+  if (!at) {
+    get("at-batch").value = workload.at?.batch ?? "";
+    get("at-sequence").value = workload.at?.sequence ?? "";
+  }
+  for (const name of ["batch", "sequence"]) setScale(name, workload[name].values, workload[name].value, workload[name].reason);
+  const reasons = new Set();
+  for (const name of ["precision", "attention"]) {
+    const forms = Object.entries(workload[name]).map(([value, fault]) => {
+      if (fault) reasons.add(fault);
+      return { value, label: fault ? `${value} (not for this workload)` : value, disabled: fault };
+    });
+    fill(get(name), [{ value: "", label: "as written" }, ...forms]);
+  }
+  get("form-reason").textContent = [...reasons].slice(0, 2).join("; ");
+}
+
+async function load(files) {
+  for (const file of files) {
+    if (file.size > choices.most_bytes) {
+      throw new Error(`${file.name}: ${file.size} bytes are too many; at most ${choices.most_bytes} are read`);
+    }
+    const entry = await post(`/api/load?name=${encodeURIComponent(file.name)}`, file);
+    choices.workloads.push(entry);
+    fillWorkloads();
+    get("workload").value = entry.key;
+  }
+  await showWorkload(null);
+}
+
+function fillWorkloads() {
+  const about = { given: "", example: " (example)", loaded: " (loaded)" };
+  fill(get("workload"), choices.workloads.map((entry) => ({ value: entry.key, label: entry.name + about[entry.source] })));
+}
+
+// Asking ---------------------------------------------------------------------------------------------------------------
+
+function question() {
+  return {
+    workload: get("workload").value,
+    bundle: get("bundle").value,
+    gpu: get("gpu").value,
+    precision: get("precision").value,
+    attention: get("attention").value,
+    at: statedSizes(),
+    batch: chosen("batch"),
+    sequence: chosen("sequence"),
+    clock_mhz: chosen("clock"),
+    power_cap_w: stated("power-cap"),
+  };
+}
+
+function askSoon() {
+  clearTimeout(askTimer);
+  askTimer = setTimeout(() => guarded(ask), ASK_AFTER_MS);
+}
+
+async function ask() {
+  asking?.abort();
+  asking = new AbortController();
+  get("results").setAttribute("aria-busy", "true");
+  const answer = await post("/api/answer", question(), asking.signal);
+  show(answer);
+}
+
+async function guarded(action) {
+  try {
+    await action();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    get("error").textContent = error.message;
+    get("results").classList.add("stale");
+    get("results").setAttribute("aria-busy", "false");
+    clearTimeout(speakTimer);
+    get("status").textContent = "No result for these settings";
+  }
+}
+
+// Showing --------------------------------------------------------------------------------------------------------------
+
+function inUnits(value, units) {
+  if (value === null || value === undefined) return "–";
+  const [scale, unit] = units.find(([size]) => Math.abs(value) >= size) ?? (value ? units[units.length - 1] : units[0]);
+  return `${Number((value / scale).toPrecision(4))} ${unit}`;
+}
+
+function withSpread(value, std, units) {
+  if (value === null || std === null) return inUnits(value, units);
+  const [scale, unit] = units.find(([size]) => Math.abs(value) >= size) ?? units[0];
+  return `${Number((value / scale).toPrecision(4))} ± ${Number((std / scale).toPrecision(2))} ${unit}`;
+}
+
+const share = (value) => (value === null || !Number.isFinite(value) ? "–" : `${(100 * value).toFixed(1)}%`);
+
+function fillTable(id, rows, mark) {
+  get(id).tBodies[0].replaceChildren(...rows.map((cells, number) => {
+    const row = document.createElement("tr");
+    if (mark?.(number)) {
+      row.className = "chosen";
+      row.setAttribute("aria-current", "true");
+    }
+    cells.forEach((text, column) => {
+      const cell = document.createElement(column ? "td" : "th");
+      if (column) cell.className = "n";
+      else cell.scope = "row";
+      cell.textContent = text;
+      row.append(cell);
+    });
+    return row;
+  }));
+}
+
+function showChart(name, svg) {
+  const figure = get(`chart-${name}`);
+  if (!svg) {
+    figure.replaceChildren();
+    return;
+  }
+  figure.replaceChildren(document.importNode(new DOMParser().parseFromString(svg, "text/html").body.firstElementChild, true));
+}
+
+function show(answer) {
+  const { estimate, explanation, sweep } = answer;
+  get("error").textContent = "";
+  get("results").classList.remove("stale");
+  get("results").setAttribute("aria-busy", "false");
+  get("results").dataset.clock = estimate.asked_clock_mhz;
+  const simulated = answer.simulated ? " (fitted on a simulated board)" : "";
+  get("results-title").textContent = `${estimate.workload} on ${answer.gpu}${simulated}`;
+  fillTable("numbers", answer.numbers.map((row) => [row.name, row.text, row.interval, String(row.value ?? "unknown")]));
+  showRemarks(estimate);
+  for (const name of ["energy", "latency", "power", "time", "modules", "timeline"]) showChart(name, answer.charts[name]);
+  showSweep(sweep, estimate.asked_clock_mhz);
+  showShares(estimate, explanation);
+  showKernels(explanation.kernels, answer.kernels);
+  speak(answer);
+}
+
+function showRemarks(estimate) {
+  const lines = [...estimate.warnings.map((text) => ["warning", text]), ...estimate.notes.map((text) => ["note", text])];
+  get("remarks").replaceChildren(...lines.map(([kind, text]) => {
+    const item = document.createElement("li");
+    item.className = kind;
+    item.textContent = `${kind}: ${text}`;
+    return item;
+  }));
+}
+
+function showSweep(sweep, clock) {
+  fillTable("sweep", sweep.asked_clock_mhz.map((asked, i) => [
+    `${asked} MHz`,
+    `${Math.round(sweep.sm_clock_mhz[i])} MHz`,
+    withSpread(sweep.latency_s[i], sweep.latency_s_std[i], TIME_UNITS),
+    withSpread(sweep.power_w[i], sweep.power_w_std[i], POWER_UNITS),
+    withSpread(sweep.energy_j[i], sweep.energy_j_std[i], ENERGY_UNITS),
+  ]), (row) => sweep.asked_clock_mhz[row] === clock);
+}
+
+function showShares(estimate, explanation) {
+  const limits = { ...explanation.limits_s, "waiting for the host": explanation.waiting_s };
+  fillTable("limits", Object.entries(limits).map(([name, value]) => [name, inUnits(value, TIME_UNITS), share(value / estimate.latency_s)]));
+  const parts = Object.entries(explanation.energy_parts_j);
+  fillTable("parts", parts.map(([name, value]) => [name, inUnits(value, ENERGY_UNITS), share(value / estimate.energy_j)]));
+}
+
+function showKernels(kernels, all) {
+  fillTable("kernels", kernels.map((kernel) => [
+    kernel.operator,
+    String(kernel.count),
+    inUnits(kernel.time_s, TIME_UNITS),
+    share(kernel.time_share),
+    inUnits(kernel.energy_j, ENERGY_UNITS),
+    `${kernel.limit} ${share(kernel.limits[kernel.limit])}`,
+    share(kernel.roof_share),
+    kernel.group === null ? "no coefficients" : kernel.excess > 2 ? `${kernel.excess.toFixed(1)}× ${kernel.excess_field}` : "",
+  ]));
+  const caption = get("kernels").caption;
+  caption.textContent = "Kernels, the longest first" + (all > kernels.length ? `; ${kernels.length} of ${all}` : "");
+}
+
+function speak(answer) {
+  const numbers = answer.numbers.map((row) => `${row.name} ${row.text}`).join(", ");
+  const asked = answer.estimate.asked_clock_mhz;
+  const runs = Math.round(answer.estimate.sm_clock_mhz);
+  const lowered = answer.estimate.sm_clock_mhz < asked ? `, lowered to ${runs} MHz by the power limit` : "";
+  clearTimeout(speakTimer);
+  speakTimer = setTimeout(() => {
+    get("status").textContent = `${numbers} at ${asked} MHz${lowered}`;
+  }, get("status").textContent === "Loading" ? 0 : SPEAK_AFTER_MS);
+}
+
+// Events ---------------------------------------------------------------------------------------------------------------
+
+function listen() {
+  get("settings").addEventListener("submit", (event) => event.preventDefault());
+  for (const name of ["clock", "batch", "sequence"]) {
+    get(name).addEventListener("input", () => {
+      showScale(name);
+      askSoon();
+    });
+  }
+  for (const name of ["precision", "attention"]) get(name).addEventListener("change", askSoon);
+  get("power-cap").addEventListener("input", askSoon);
+  for (const name of ["bundle", "gpu"]) {
+    get(name).addEventListener("change", () => {
+      showClocks();
+      askSoon();
+    });
+  }
+  const changed = (at) => () => guarded(async () => {
+    await showWorkload(at());
+    await ask();
+  });
+  get("workload").addEventListener("change", changed(() => null));
+  for (const name of ["at-batch", "at-sequence"]) get(name).addEventListener("change", changed(statedSizes));
+  const take = (files) => guarded(async () => {
+    await load([...files]);
+    await ask();
+  });
+  get("file").addEventListener("change", async (event) => {
+    await take(event.target.files);
+    event.target.value = ""; // the same file can be loaded again
+  });
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  });
+  document.addEventListener("dragleave", () => document.body.classList.remove("dropping"));
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    document.body.classList.remove("dropping");
+    if (event.dataTransfer.files.length) take(event.dataTransfer.files);
+  });
+}
+
+async function start() {
+  choices = await fetched("/api/choices");
+  fillWorkloads();
+  fill(get("bundle"), choices.bundles.map(({ key, name, simulated }) => ({ value: key, label: simulated ? `${name} (simulated)` : name })));
+  fill(get("gpu"), [{ value: "", label: "the bundle's own" }, ...choices.gpus.map(({ gpu }) => ({ value: gpu, label: `${gpu} (forecast)` }))]);
+  showClocks();
+  listen();
+  await showWorkload(null);
+  await ask();
+}
+
+guarded(start);

@@ -1,0 +1,174 @@
+"""A campaign in a process of its own, to be interrupted: a simulated board whose clock is that of the stand-in for NVML."""
+
+import json
+import resource
+import signal
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from collector.bench import Bench, open_simulated
+from collector.campaign import Progress, campaign_key, kept_rows, run_campaign
+from collector.commands.stopping import stoppable
+from collector.config import load_campaign
+from collector.devices.nvml import open_board
+from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings
+from collector.errors import CollectorError
+from collector.plan import CampaignPlan, plan_campaign
+from collector.pmd.sensor import open_pmd
+from collector.sensor.calibration import load_calibration
+from estimator.specifications import load_gpu
+
+BOARD = "a100-pcie-40gb"
+CLOCKS = (510.0, 1200.0)
+SEED = 7
+INTERRUPTED = 130
+
+CAMPAIGN = """
+description = "a campaign that is interrupted"
+warmup_s = 2.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 4
+anchor_every = 6
+retries = 0
+
+[measurement]
+updates = 8
+window_s = 0.8
+settle_s = 0.3
+idle_s = 1.5
+
+[[anchors]]
+family = "elementwise"
+operator = "add"
+precision = "fp16"
+elements = 33554432
+reads = 67108864
+
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+count = 9
+[kernels.shape]
+rows = { low = 64, high = 65536 }
+dim = { low = 64, high = 4096 }
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a process shall do; `file_limit_bytes` stands for a full disk where it is set, `fail` names a phase in which it raises."""
+
+    output: Path
+    campaign: Path
+    sensor: Path | None
+    stub: Path
+    state: Path
+    traces: bool = False
+    meter_port: str = ""
+    file_limit_bytes: int | None = None
+    fail: str = ""
+
+
+class ClockedBoard:
+    """A simulated board whose clock the driver's stand-in holds too; implements Gpu."""
+
+    def __init__(self, simulated: Gpu, driver: Gpu) -> None:
+        self._simulated, self._driver = simulated, driver
+
+    def identity(self) -> GpuIdentity:
+        return self._simulated.identity()
+
+    def state(self) -> GpuState:
+        self._driver.read_states()  # raises where the board has gone
+        return self._simulated.state()
+
+    def read_states(self) -> StateReadings:
+        return self._simulated.read_states()
+
+    def supported_clocks_mhz(self) -> tuple[float, ...]:
+        return self._simulated.supported_clocks_mhz()
+
+    def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
+        self._driver.lock_clock_mhz(sm_clock_mhz)
+        self._simulated.lock_clock_mhz(sm_clock_mhz)
+
+    def unlock_clock(self) -> None:
+        self._simulated.unlock_clock()
+        self._driver.unlock_clock()
+
+    def power_limit_w(self) -> float:
+        return self._simulated.power_limit_w()
+
+    def voltage_readable(self) -> bool:
+        return self._simulated.voltage_readable()
+
+
+def the_plan(campaign: Path) -> CampaignPlan:
+    """What a process measures."""
+    with open_simulated(BOARD, seed=SEED) as board:
+        return plan_campaign(load_campaign(str(campaign)), CLOCKS, (), SEED, board.gpu.identity().uuid, board.runner)
+
+
+def run_process(told: Connection, order: Order) -> None:
+    """The whole life of the process: resume or begin, measure, tell of every row that is on disk, end like the command."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would keep it ignored
+
+    def tell(*message: Any) -> None:
+        told.send_bytes(json.dumps(message).encode())
+
+    def report(progress: Progress) -> None:
+        if order.fail and order.fail in (progress.phase, "row" if progress.row else ""):
+            raise ZeroDivisionError
+        tell("row", progress.row["row_id"]) if progress.row else tell("phase", progress.phase)
+
+    status, message = 0, ""
+    try:
+        with stoppable(order.output):
+            _measure(order, report)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except CollectorError as error:
+        status, message = 1, str(error)
+    tell("end", status, message)
+    told.close()
+    sys.exit(status)
+
+
+def _measure(order: Order, report: Any) -> None:
+    with ExitStack() as stack:
+        driver = stack.enter_context(open_board("0"))
+        board = stack.enter_context(open_simulated(BOARD, seed=SEED))
+        meters = (stack.enter_context(open_pmd(order.meter_port)),) if order.meter_port else ()
+        bench = Bench(
+            word="0",
+            gpu=ClockedBoard(board.gpu, driver.gpu),
+            sensors=(board.sensor, *meters),
+            runner=board.runner,
+            clock=board.clock,
+            gpu_spec=load_gpu(BOARD),
+            simulated=True,
+        )
+        spec = load_campaign(str(order.campaign))
+        plan = plan_campaign(spec, CLOCKS, (), SEED, bench.gpu.identity().uuid, bench.runner)
+        key = campaign_key(bench, spec, plan, (), SEED)
+        if order.file_limit_bytes is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (order.file_limit_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        run_campaign(
+            bench,
+            spec,
+            plan,
+            key,
+            order.output,
+            kept=kept_rows(order.output, key),
+            calibration=load_calibration(order.sensor) if order.sensor else None,
+            traces=order.traces,
+            report=report,
+        )

@@ -1,0 +1,313 @@
+"""Interrupts campaigns and holds what is left against what was promised."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+from collector.bench import open_bench
+from collector.dataset import read_kernel_dataset
+from collector.dataset.log import log_path, read_log
+from collector.dataset.traces import read_traces, running_traces_path, traces_path
+from collector.devices.clock_record import left_records
+from collector.sampling import Sampler
+from collector.sensor.characterisation import characterise_sensor
+from tests.collector.interruption.campaign_process import BOARD, CAMPAIGN, Order, run_process, the_plan
+from tests.collector.nvml.stub import GPU_LOST, Boards, built
+from tests.collector.pmd.conftest import emulated_port
+
+WITHIN_S = 2.0
+"""A clock is back within this after its holder's end."""
+PATIENCE_S = 600.0
+LATEST_S = 0.03
+"""A blow falls up to so long after the event that it follows."""
+LONGEST_PLUGGED_S = 2.0
+PHASES = 3
+"""Events of a campaign beside its rows: warming up, measuring, power at rest again."""
+PRELOADED = ["tests.collector.interruption.campaign_process"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What was seen over all blows: times until clocks were back [s], rows told of, campaigns brought to their end."""
+
+    blows: int = 0
+    clocks_back_s: list[float] = field(default_factory=list)
+    locked_when_hit: int = 0
+    rows: int = 0
+    finished: int = 0
+    at: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Arena:
+    """Where campaigns run: the stand-in's boards, folders, how processes are started, and the ids of the rows to come."""
+
+    folder: Path
+    boards: Boards
+    context: ForkServerContext
+    campaign: Path
+    sensor: Path
+    planned: list[str]
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def order(self, output: Path, **changes: Any) -> Order:
+        details = {"sensor": self.sensor, **changes}
+        return Order(output=output, campaign=self.campaign, stub=self.boards.path, state=self.state, **details)
+
+
+@contextmanager
+def open_arena(folder: Path) -> Iterator[Arena]:
+    """An arena in an empty folder; its server of processes ends with it."""
+    boards = Boards(folder / "boards")
+    changes = {
+        "LD_LIBRARY_PATH": str(built(folder)),
+        "WATTPRINT_NVML_STUB": str(boards.path),
+        "WATTPRINT_STATE": str(folder / "state"),
+    }
+    before = {name: os.environ.get(name) for name in changes}
+    campaign = folder / "campaign.toml"
+    campaign.write_text(CAMPAIGN)
+    sensor = folder / "sensor.json"
+    with open_bench(f"sim:{BOARD}", seed=1) as bench:
+        bench.gpu.lock_clock_mhz(900)
+        sensor.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).calibration.document()))
+    planned = [point.row_id for point in the_plan(campaign).points]
+    context = multiprocessing.get_context("forkserver")
+    os.environ.update(changes)  # a server of processes takes its environment when it starts
+    try:
+        context.set_forkserver_preload(PRELOADED)
+        yield Arena(folder=folder, boards=boards, context=context, campaign=campaign, sensor=sensor, planned=planned)
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        with suppress(AttributeError):
+            multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+class Contestant:
+    """A campaign's process."""
+
+    def __init__(self, arena: Arena, order: Order) -> None:
+        self._ear, mouth = arena.context.Pipe(duplex=False)
+        self.process = arena.context.Process(target=run_process, args=(mouth, order))
+        self.process.start()
+        mouth.close()
+        self.events: list[str] = []
+        self.rows: list[str] = []
+        self.message = ""
+        self.silent = False
+
+    def listen(self, wanted: int) -> None:
+        """Hear so many events, or until it speaks no more."""
+        while len(self.events) < wanted and not self.silent:
+            if not self._ear.poll(PATIENCE_S):
+                raise TimeoutError("a campaign's process says nothing")
+            try:
+                kind, *rest = json.loads(self._ear.recv_bytes())
+            except (EOFError, OSError):
+                self.silent = True
+                return
+            self.events.append(kind if kind == "row" else " ".join(map(str, (kind, *rest[:1]))))
+            if kind == "row":
+                self.rows.append(rest[0])
+            elif kind == "end":
+                self.message = rest[1]
+
+    def end(self) -> int:
+        """Its exit status, once it has ended and everything it said was heard."""
+        self.listen(1 << 30)
+        self.process.join(PATIENCE_S)
+        status = self.process.exitcode
+        assert status is not None, "a campaign's process does not end"
+        self._ear.close()
+        return status
+
+
+def strike(arena: Arena, contestant: Contestant, chance: random.Random, blow: Callable[[], None], events: int) -> None:
+    """Let a blow fall after one of a campaign's events, chosen at random."""
+    contestant.listen(chance.randint(0, events))
+    time.sleep(chance.uniform(0.0, LATEST_S))
+    after = contestant.events[-1] if contestant.events else "start"
+    arena.tally.at[after] = arena.tally.at.get(after, 0) + 1
+    arena.tally.locked_when_hit += arena.boards.get("lock_high") > 0
+    arena.tally.blows += 1
+    blow()
+
+
+def clock_back_s(arena: Arena, since_s: float) -> float:
+    """How long after `since_s` the clock was back, the record of it gone."""
+    while arena.boards.get("lock_high") or left_records(arena.state):
+        if time.monotonic() - since_s > PATIENCE_S:
+            raise TimeoutError("the clock is still held")
+        time.sleep(0.002)
+    return time.monotonic() - since_s
+
+
+def check_left(output: Path, told: set[str], *, traces: bool) -> None:
+    """What lies on disk after a blow: every row that was told of, once, with its trace; at most one more, the one in hand."""
+    log = log_path(output)
+    if log.is_file():
+        table = read_log(log).table
+    elif output.is_file():
+        table = read_kernel_dataset(output).table
+    else:
+        assert not told, f"{len(told)} rows were told of, and nothing is there"
+        return
+    ids = table.column("row_id").to_pylist()
+    assert len(ids) == len(set(ids)), "a row is there twice"
+    assert told <= set(ids), f"rows are lost: {told - set(ids)}"
+    assert len(set(ids) - told) <= 1, "more rows than were measured"
+    if traces and ids:
+        path = running_traces_path(output) if running_traces_path(output).is_file() else traces_path(output)
+        traced = {record.row_id for record in read_traces(path)}
+        assert set(ids) <= traced, f"rows without a trace: {set(ids) - traced}"
+
+
+def check_finished(arena: Arena, output: Path, *, traces: bool = False) -> None:
+    """A campaign that came to its end has the rows of an undisturbed one, and left nothing else."""
+    dataset = read_kernel_dataset(output)
+    assert dataset.table.column("row_id").to_pylist() == arena.planned
+    assert dataset.metadata["complete"]
+    wanted = {output.name, traces_path(output).name} if traces else {output.name}
+    left = {path.name for path in output.parent.iterdir()} - wanted
+    assert not left, f"left behind: {left}"
+    arena.tally.finished += 1
+
+
+def told_rows(output: Path) -> set[str]:
+    """Rows on disk now: what a resumed process need not tell of again."""
+    for path, read in ((log_path(output), read_log), (output, read_kernel_dataset)):
+        if path.is_file():
+            return set(read(path).table.column("row_id").to_pylist())
+    return set()
+
+
+def bring_to_end(arena: Arena, output: Path, told: set[str], *, traces: bool = False) -> None:
+    """Resume without a blow."""
+    contestant = Contestant(arena, arena.order(output, traces=traces))
+    status = contestant.end()
+    assert status == 0, contestant.message
+    assert not told & set(contestant.rows), "a finished row was measured again"
+    check_finished(arena, output, traces=traces)
+
+
+def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = signal.SIGKILL, blows: int, characterise: float = 0.1) -> int:
+    """One campaign, resumed after every blow until it comes to its end or so many blows have fallen; the blows that fell."""
+    folder = arena.folder / f"bout-{number}"
+    folder.mkdir()
+    output, told, fallen = folder / "d.parquet", set[str](), 0
+    traces = chance.random() < 0.5
+    events = len(arena.planned) + PHASES
+    while fallen < blows:
+        sensor = None if chance.random() < characterise else arena.sensor
+        contestant = Contestant(arena, arena.order(output, sensor=sensor, traces=traces))
+        struck: list[float] = []
+
+        def blow(contestant: Contestant = contestant, struck: list[float] = struck) -> None:
+            struck.append(time.monotonic())
+            with suppress(ProcessLookupError):
+                os.kill(contestant.process.pid or 0, ending)
+
+        strike(arena, contestant, chance, blow, events - len(told))
+        status = contestant.end()
+        fallen += 1
+        arena.tally.clocks_back_s.append(clock_back_s(arena, struck[0] if status else time.monotonic()))
+        assert not told & set(contestant.rows), "a finished row was measured again"
+        told |= set(contestant.rows)
+        arena.tally.rows += len(contestant.rows)
+        check_left(output, told, traces=traces)
+        told = told_rows(output)
+        if status == 0:
+            check_finished(arena, output, traces=traces)
+            return fallen
+        assert status in ended_by(ending, contestant), f"exit status {status}: {contestant.message}"
+    bring_to_end(arena, output, told, traces=traces)
+    return fallen
+
+
+def ended_by(ending: int, contestant: Contestant) -> set[int]:
+    """Exit statuses that a signal may give: 130 within the command, the signal's own before it has begun and after its end."""
+    outside = not contestant.events or contestant.events[-1].startswith("end")
+    return {-ending} if ending == signal.SIGKILL else {130, -ending} if outside else {130}
+
+
+def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
+    """The board falls off the bus in the middle and comes back: the campaign ends with one line, the clock comes back with the board."""
+    folder = arena.folder / f"lost-{number}"
+    folder.mkdir()
+    output = folder / "d.parquet"
+    contestant = Contestant(arena, arena.order(output))
+    strike(arena, contestant, chance, lambda: arena.boards.set(fail_all=GPU_LOST), len(arena.planned))
+    status = contestant.end()
+    assert status == 1, f"exit status {status}"
+    assert "\n" not in contestant.message
+    told = set(contestant.rows)
+    check_left(output, told, traces=False)
+    arena.boards.set(fail_all=0)
+    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
+    arena.tally.rows += len(told)
+    bring_to_end(arena, output, told_rows(output))
+
+
+def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | None = None) -> None:
+    """The disk fills up at some byte: one line that says so, nothing lost, the rest goes on when there is room.
+
+    `folder` is a small file system; without one a limit on the size of files stands for it.
+    """
+    place = (folder or arena.folder) / f"full-{number}"
+    place.mkdir()
+    output, filler = place / "d.parquet", place / ".filler"
+    limit = chance.randrange(3_000, 60_000)
+    if folder is not None:
+        free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+        filler.write_bytes(bytes(max(0, free - limit)))
+    contestant = Contestant(arena, arena.order(output, file_limit_bytes=None if folder else limit))
+    status = contestant.end()
+    arena.tally.blows += 1
+    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
+    told = set(contestant.rows)
+    arena.tally.rows += len(told)
+    filler.unlink(missing_ok=True)
+    if status == 0:
+        check_finished(arena, output)
+        return
+    assert status == 1, f"exit status {status}"
+    assert "cannot be written" in contestant.message, contestant.message
+    assert "\n" not in contestant.message
+    check_left(output, told, traces=False)
+    bring_to_end(arena, output, told_rows(output))
+
+
+def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
+    """The external meter is pulled out in the middle: one line that says so, nothing lost, and the rest without it."""
+    folder = arena.folder / f"unplugged-{number}"
+    folder.mkdir()
+    output = folder / "d.parquet"
+    with emulated_port(faults=(f"unplug@{chance.uniform(0.3, LONGEST_PLUGGED_S):.2f}",)) as port:
+        contestant = Contestant(arena, arena.order(output, meter_port=port.path))
+        status = contestant.end()
+    arena.tally.blows += 1
+    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
+    told = set(contestant.rows)
+    arena.tally.rows += len(told)
+    if status == 0:
+        check_finished(arena, output)
+        return
+    assert status == 1, f"exit status {status}"
+    assert "\n" not in contestant.message
+    assert port.path in contestant.message, contestant.message
+    check_left(output, told, traces=False)
+    bring_to_end(arena, output, told_rows(output))

@@ -1,0 +1,180 @@
+"""A clock helper as a real process, on the stand-in for NVML, and raw connections to it."""
+
+import grp
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collector.nvml.stub import Boards, built
+
+UUID = "GPU-abc00000-1111-2222-3333-444444444444"
+SECOND = "GPU-abc00001-1111-2222-3333-444444444444"
+UNLISTED = "GPU-abc00002-1111-2222-3333-444444444444"
+PATIENCE_S = 20.0
+USER = "root"
+
+
+def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Place:
+    """A helper's surroundings: three boards, two of them allowed, a config, and the processes that were started."""
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        self.folder = folder
+        folder.chmod(0o755)
+        self.boards = Boards(folder / "boards", 3)
+        self.socket = folder / "s"
+        self.audit = folder / "audit.log"
+        self.state = folder / "state"
+        self.config = folder / "clocks.toml"
+        changes = {"LD_LIBRARY_PATH": str(library), "WATTPRINT_NVML_STUB": str(self.boards.path), "WATTPRINT_STATE": str(self.state)}
+        self.environment = {**os.environ, **changes}
+        for name in ("LISTEN_PID", "LISTEN_FDS", "WATCHDOG_USEC"):
+            self.environment.pop(name, None)
+        self.processes: list[subprocess.Popen[str]] = []
+        self.write_config()
+
+    def write_config(self, *, head: str = "", socket_path: str = "", group: str = "", who: str = "") -> None:
+        mine = grp.getgrgid(os.getegid()).gr_name
+        self.config.write_text(
+            f'socket = "{socket_path or self.socket}"\ngroup = "{group or mine}"\n{who or f"groups = [{json.dumps(mine)}]"}\n'
+            f'audit_log = "{self.audit}"\n{head}\n'
+            + "".join(f'[[boards]]\nuuid = "{uuid}"\nlowest_mhz = 510\nhighest_mhz = 1410\n' for uuid in (UUID, SECOND))
+        )
+        self.config.chmod(0o644)
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-I", "-m", "collector.privileged.helper", str(self.config)]
+
+    def start(self, *command: str, pass_fds: tuple[int, ...] = (), **variables: str) -> "subprocess.Popen[str]":
+        """A helper that has told systemd that it is ready."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+            notify = self.folder / "notify"
+            notify.unlink(missing_ok=True)
+            told.bind(str(notify))
+            environment = {**self.environment, "NOTIFY_SOCKET": str(notify), **variables}
+            process = subprocess.Popen(
+                list(command) or self.command(), stderr=subprocess.PIPE, text=True, env=environment, pass_fds=pass_fds
+            )
+            self.processes.append(process)
+            told.setblocking(False)
+            assert until(lambda: process.poll() is not None or _ready(told))
+            assert process.poll() is None, process.communicate()[1]
+        return process
+
+    def refused(self) -> str:
+        """What a helper that does not start says."""
+        done = subprocess.run(self.command(), capture_output=True, text=True, env=self.environment, check=False, timeout=PATIENCE_S)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate(timeout=PATIENCE_S)
+
+
+def _ready(told: socket.socket) -> bool:
+    try:
+        return b"READY=1" in told.recv(4096)
+    except BlockingIOError:
+        return False
+
+
+class Line:
+    """A raw connection."""
+
+    def __init__(self, path: Path) -> None:
+        self.end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.end.settimeout(PATIENCE_S)
+        self.end.connect(str(path))
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.end.sendall(data)
+        except OSError:  # closed meanwhile: what was said before that is still there
+            return
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next reply; None for the end of the connection."""
+        came = b""
+        while not came.endswith(b"\n"):
+            try:
+                more = self.end.recv(1)
+            except ConnectionResetError:
+                return None
+            if not more:
+                return None
+            came += more
+        reply: dict[str, Any] = json.loads(came)
+        return reply
+
+    def ask(self, **content: Any) -> dict[str, Any]:
+        self.send(json.dumps({"version": 1, **content}).encode() + b"\n")
+        reply = self.receive()
+        assert reply is not None, "the helper closed the connection"
+        return reply
+
+    def lock(self, clock: int = 900, uuid: str = UUID) -> dict[str, Any]:
+        return self.ask(do="lock", uuid=uuid, sm_clock_mhz=clock)
+
+    def close(self) -> None:
+        self.end.close()
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def place(nvml: Path) -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="wp-"))  # a socket's path must be short
+    made = Place(folder, nvml)
+    try:
+        yield made
+    finally:
+        made.end()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def opened(place: Place) -> Iterator[Callable[[], Line]]:
+    lines: list[Line] = []
+
+    def connect() -> Line:
+        lines.append(Line(place.socket))
+        return lines[-1]
+
+    yield connect
+    for line in lines:
+        line.close()
+
+
+def stopped(process: "subprocess.Popen[str]", how: signal.Signals = signal.SIGTERM) -> int:
+    process.send_signal(how)
+    process.communicate(timeout=PATIENCE_S)
+    return process.returncode

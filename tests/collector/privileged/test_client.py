@@ -1,0 +1,212 @@
+"""The collector has the helper lock clocks where it may not, and says what is wrong where that does not work."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.devices.clock_record import left_records
+from collector.errors import ClockError, ClockHelperError
+from collector.privileged.client import leased_clock
+from tests.collector.privileged.conftest import UUID, Line, Place, stopped, until
+
+WITHIN_S = 2.0
+Connect = Callable[[], Line]
+
+HOLDER = """
+import sys
+from collector.devices.nvml import open_board
+from collector.errors import ClockError
+with open_board("0") as board:
+    for line in sys.stdin:
+        try:
+            if line.startswith("lock"): board.gpu.lock_clock_mhz(float(line.split()[1]))
+            elif line.startswith("unlock"): board.gpu.unlock_clock()
+            elif line.startswith("clocks"): print(board.gpu.supported_clocks_mhz()[0], end=" ")
+            else: board.gpu.state()
+            print("done", flush=True)
+        except ClockError as error:
+            print(error, flush=True)
+"""
+
+PR_CAPBSET_DROP = 24
+SYS_ADMIN = 21
+
+
+def without_right(place: Place) -> dict[str, str]:
+    """The environment of a process to which the driver refuses clocks."""
+    own = {"WATTPRINT_STATE": str(place.folder / "own"), "WATTPRINT_CLOCKS_SOCKET": str(place.socket)}
+    return {**place.environment, **own, "WATTPRINT_NVML_STUB_NO_RIGHT": "1"}
+
+
+def give_up_the_right() -> None:
+    """Between fork and exec: root's children have no CAP_SYS_ADMIN either."""
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, SYS_ADMIN, 0, 0, 0)
+
+
+class Holder:
+    """A process of the collector that does to a board what it is told."""
+
+    def __init__(self, place: Place, script: str = HOLDER) -> None:
+        command = [sys.executable, "-c", script]
+        environment = without_right(place)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=give_up_the_right
+        )
+        place.processes.append(self.process)
+
+    def tell(self, order: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+
+def command_output(place: Place, *words: str) -> Any:
+    command = [sys.executable, "-m", "collector.cli", *words, "--json"]
+    environment = without_right(place)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60, preexec_fn=give_up_the_right)
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_process_without_the_right_holds_a_clock_through_the_helper(place: Place) -> None:
+    helper = place.start()
+    holder = Holder(place)
+    assert holder.tell("clocks") == "510.0 done", "only clocks that the helper may lock are offered"
+    assert holder.tell("lock 900") == "done"
+    assert place.boards.get("lock_high") == 900
+    assert left_records(place.folder / "own") == [], "the clock is not this process's to give back"
+    assert holder.tell("lock 1200") == "done"
+    assert place.boards.get("lock_high") == 1200
+    listed = command_output(place, "clocks", "status")
+    assert [(item["gpu_uuid"], item["pid"], item["lease"]["sm_clock_mhz"]) for item in listed] == [(UUID, holder.process.pid, 1200)]
+    assert "is outside of 510 to 1410 MHz" in holder.tell("lock 1800")
+    assert holder.tell("unlock") == "done"
+    assert place.boards.get("lock_high") == 0
+    assert holder.tell("lock 900") == "done"
+    holder.process.kill()
+    assert until(lambda: place.boards.get("lock_high") == 0, WITHIN_S)
+    assert stopped(helper) == 0
+
+
+def test_a_living_process_keeps_its_lease_longer_than_it_may_be_silent(place: Place) -> None:
+    place.write_config(head="silence_s = 0.4\nlease_s = 1.5")
+    place.start()
+    holder = Holder(place)
+    assert holder.tell("lock 900") == "done"
+    assert until(lambda: place.boards.get("lock_high") == 0)
+    events = [event for event in place.events() if event["event"] == "given_back"]
+    assert [event["why"] for event in events] == ["lease_over"], "it was never silent"
+    assert until(lambda: "has given the clock" in holder.tell("state"), WITHIN_S)
+    assert "--resume goes on" in holder.tell("lock 900")
+    assert holder.tell("unlock") == "done"
+
+
+def test_a_stopped_process_loses_its_lease(place: Place) -> None:
+    place.write_config(head="silence_s = 0.4")
+    place.start()
+    holder = Holder(place)
+    assert holder.tell("lock 900") == "done"
+    holder.process.send_signal(signal.SIGSTOP)
+    assert until(lambda: place.boards.get("lock_high") == 0, WITHIN_S)
+
+
+def test_without_a_helper_the_drivers_refusal_and_the_way_out_are_told(place: Place) -> None:
+    said = Holder(place).tell("lock 900")
+    assert "needs root" in said
+    assert "docs/how-to/lock-clocks-without-root.md" in said
+
+
+def answering(place: Place, reply: bytes) -> tuple[socket.socket, threading.Thread]:
+    """Something else that listens where the helper should."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place.socket))
+    listener.listen()
+
+    def answer() -> None:
+        while True:
+            try:
+                end, _ = listener.accept()
+            except OSError:
+                return
+            with end:
+                end.recv(4096)
+                end.sendall(reply)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return listener, thread
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (b"", "has gone"),
+        (b"\xff\n", "no clock helper of this release"),
+        (b'{"version": 7, "ok": true}\n', "no clock helper of this release"),
+        (b"x" * 70_000, "no clock helper of this release"),
+        (b'{"version": 1, "ok": true}\n', "no clock helper of this release"),
+        (b'{"version": 1, "ok": false, "error": "user_not_allowed", "text": "no"}\n', "add you to users"),
+    ],
+)
+def test_whatever_answers_instead_is_named(reply: bytes, words: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, thread = answering(place, reply)
+    monkeypatch.setenv("WATTPRINT_CLOCKS_SOCKET", str(place.socket))
+    try:
+        with pytest.raises(ClockHelperError, match=words):
+            leased_clock(UUID, 900.0, ClockError("refused"))
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+EXAMINER = """
+import os, sys
+from collector.doctor import examine
+for line in sys.stdin:
+    os.environ["WATTPRINT_CLOCKS_SOCKET"] = line.strip()
+    found = next(finding for finding in examine() if finding.check == "clock helper")
+    print(found.state, found.seen, found.remedy, flush=True)
+"""
+
+
+def test_doctor_tells_what_the_helper_locks_or_why_not(place: Place) -> None:
+    examiner = Holder(place, script=EXAMINER)
+    missing = examiner.tell(str(place.socket))
+    assert missing.startswith("warning")
+    assert "lock-clocks-without-root.md" in missing
+    helper = place.start()
+    there = examiner.tell(str(place.socket))
+    assert there.startswith("ok")
+    assert f"{UUID} 510 to 1410 MHz" in there
+    stopped(helper, signal.SIGKILL)
+    dead = examiner.tell(str(place.socket))
+    assert dead.startswith("warning")
+    assert "systemctl" in dead
+    assert "more than 107 bytes" in examiner.tell(str(place.folder / ("s" * 200)))
+
+
+def test_the_command_starts_the_helper_in_its_own_process(place: Place, opened: Connect) -> None:
+    words = ["-m", "collector.cli", "privileged", "serve", "--config", str(place.config)]
+    helper = place.start(sys.executable, *words)
+    assert opened().lock()["ok"]
+    assert left_records(place.state)[0].pid == helper.pid
+    loaded = Path(f"/proc/{helper.pid}/maps").read_text()
+    assert "numpy" not in loaded
+    assert "collector.privileged.helper" in Path(f"/proc/{helper.pid}/cmdline").read_text()
+    assert stopped(helper) == 0
+    shown = command_output(place, "privileged", "serve", "--config", str(place.config), "--check")
+    assert shown["boards_mhz"][UUID] == [510, 1410]
+    assert shown["groups"] == [os.getegid()]

@@ -1,0 +1,330 @@
+"""The helper locks what it may, for whom it may, and gives every clock back."""
+
+import json
+import os
+import pwd
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collector.devices.clock_record import left_records
+from tests.collector.privileged.conftest import SECOND, UNLISTED, UUID, Line, Place, stopped, until
+
+WITHIN_S = 2.0
+"""A clock is back within this."""
+
+Connect = Callable[[], Line]
+
+HOLDER = """
+import json, socket, sys
+end = socket.socket(socket.AF_UNIX)
+end.connect(sys.argv[1])
+end.sendall(json.dumps({"version": 1, "do": "lock", "uuid": sys.argv[2], "sm_clock_mhz": 900}).encode() + b"\\n")
+print(end.recv(4096).decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def back(place: Place, index: int = 0) -> bool:
+    return place.boards.get("lock_high", index) == 0
+
+
+def test_a_clock_is_locked_and_given_back_and_both_are_written_down(place: Place, opened: Connect) -> None:
+    helper = place.start()
+    assert stat.S_IMODE(place.socket.stat().st_mode) == 0o660
+    client = opened()
+    assert client.lock(900)["ok"]
+    assert (place.boards.get("lock_low"), place.boards.get("lock_high")) == (900, 900)
+    assert [record.pid for record in left_records(place.state)] == [helper.pid], "a record is there before the clock is"
+    assert client.lock(1410)["ok"]
+    status = opened().ask(do="status")["boards"]
+    assert status[0]["lease"] == {
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "pid": os.getpid(),
+        "sm_clock_mhz": 1410,
+        "ends_in_s": pytest.approx(86_400, abs=60),
+    }
+    assert status[1]["lease"] is None
+    assert client.ask(do="renew")["ok"]
+    assert client.ask(do="unlock")["ok"]
+    assert back(place)
+    assert left_records(place.state) == []
+    assert client.ask(do="unlock")["error"] == "no_lease"
+    assert stopped(helper) == 0
+    assert not place.socket.exists()
+    events = [(event["event"], event.get("pid"), event.get("sm_clock_mhz")) for event in place.events()]
+    mine = os.getpid()
+    assert events[:4] == [("started", None, None), ("lock", mine, 900), ("lock", mine, 1410), ("given_back", mine, None)]
+    assert events[-1][0] == "ended"
+
+
+def test_the_clock_comes_back_when_its_client_is_killed(place: Place) -> None:
+    place.start()
+    client = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(place.socket), UUID], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    place.processes.append(client)
+    assert client.stdout is not None
+    assert json.loads(client.stdout.readline())["ok"]
+    assert place.boards.get("lock_high") == 900
+    client.kill()
+    assert until(lambda: back(place), WITHIN_S)
+    assert until(lambda: left_records(place.state) == [], WITHIN_S)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_the_clock_comes_back_when_the_helper_is_told_to_end(how: signal.Signals, place: Place, opened: Connect) -> None:
+    helper = place.start()
+    first, second = opened(), opened()
+    assert first.lock()["ok"]
+    assert second.lock(uuid=SECOND)["ok"]
+    assert stopped(helper, how) == 0
+    assert back(place)
+    assert back(place, 1)
+    assert left_records(place.state) == []
+    assert first.receive() is None
+
+
+def test_the_clock_comes_back_at_the_start_after_the_helper_was_killed(place: Place, opened: Connect) -> None:
+    helper = place.start()
+    assert opened().lock()["ok"]
+    stopped(helper, signal.SIGKILL)
+    assert place.boards.get("lock_high") == 900
+    assert place.socket.exists(), "a killed helper leaves its socket, and the next one takes its place"
+    place.start()
+    assert back(place)
+    assert left_records(place.state) == []
+    assert opened().lock()["ok"]
+
+
+def test_what_a_killed_helper_left_can_be_restored_by_hand(place: Place, opened: Connect) -> None:
+    helper = place.start()
+    assert opened().lock()["ok"]
+    stopped(helper, signal.SIGKILL)
+    command = [sys.executable, "-m", "collector.cli", "clocks", "restore"]
+    assert subprocess.run(command, env=place.environment, capture_output=True, check=False, timeout=60).returncode == 0
+    assert back(place)
+
+
+def test_a_clock_that_the_driver_does_not_take_back_is_tried_again(place: Place, opened: Connect) -> None:
+    helper = place.start()
+    client = opened()
+    assert client.lock()["ok"]
+    place.boards.set(may_lock=0)
+    assert client.ask(do="unlock")["error"] == "not_given_back"
+    assert client.lock()["error"] == "not_locked", "until then nobody gets the board"
+    place.boards.set(may_lock=1)
+    assert until(lambda: back(place), 2 * WITHIN_S)
+    assert until(lambda: left_records(place.state) == [], WITHIN_S)
+    assert stopped(helper) == 0
+
+
+def test_a_board_has_one_client_at_a_time(place: Place, opened: Connect) -> None:
+    place.start()
+    first, second = opened(), opened()
+    assert first.lock()["ok"]
+    reply = second.lock(1200)
+    assert reply["error"] == "board_held"
+    assert str(os.getpid()) in reply["text"]
+    assert second.ask(do="unlock")["error"] == "no_lease"
+    assert place.boards.get("lock_high") == 900
+    assert second.lock(uuid=SECOND)["ok"]
+    assert second.lock()["error"] == "second_board", "a client has one lease"
+    first.close()
+    second.close()
+    assert until(lambda: opened().lock()["ok"], WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("uuid", "clock", "code"),
+    [
+        (UNLISTED, 900, "board_not_allowed"),
+        ("GPU-ffffffff", 900, "board_not_allowed"),
+        ("../../etc/passwd", 900, "board_not_allowed"),
+        ("", 900, "board_not_allowed"),
+        (UUID, 509, "clock_not_allowed"),
+        (UUID, 1411, "clock_not_allowed"),
+        (UUID, 0, "clock_not_allowed"),
+        (UUID, -900, "clock_not_allowed"),
+        (UUID, 10**40, "clock_not_allowed"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_and_changes_nothing(uuid: str, clock: int, code: str, place: Place, opened: Connect) -> None:
+    place.start()
+    client = opened()
+    assert client.lock(clock, uuid)["error"] == code
+    assert place.boards.get("lock_calls") == 0
+    assert client.lock()["ok"], "a refusal does not end the connection"
+
+
+def test_who_computes_on_a_board_is_not_slowed_down_by_others(place: Place, opened: Connect) -> None:
+    place.boards.set(processes=1)
+    helper = place.start()
+    assert opened().lock()["error"] == "board_shared"
+    stopped(helper)
+    place.write_config(head="shared_boards = true")
+    place.start()
+    assert opened().lock()["ok"]
+
+
+def test_a_lease_ends_with_its_time(place: Place, opened: Connect) -> None:
+    place.write_config(head="lease_s = 0.3")
+    place.start()
+    client = opened()
+    assert client.lock()["ok"]
+    reply = client.receive()
+    assert reply is not None
+    assert reply["error"] == "lease_over"
+    assert client.receive() is None
+    assert back(place)
+
+
+def test_a_lease_ends_with_its_clients_silence(place: Place, opened: Connect) -> None:
+    place.write_config(head="silence_s = 0.3")
+    place.start()
+    client = opened()
+    assert client.lock()["silence_s"] == 0.3
+    reply = client.receive()
+    assert reply is not None
+    assert reply["error"] == "silent"
+    assert back(place)
+
+
+def test_without_an_audit_log_no_clock_is_locked(place: Place, opened: Connect) -> None:
+    place.start()
+    place.audit.unlink()
+    place.audit.mkdir()
+    assert opened().lock()["error"] == "not_recorded"
+    assert place.boards.get("lock_calls") == 0
+    assert left_records(place.state) == []
+
+
+ODD = [
+    (b"garbage\n", "bad_json"),
+    (b"\xff\xfe\n", "bad_json"),
+    (b"\n", "bad_json"),
+    (b"[]\n", "bad_json"),
+    (b"[" * 1000 + b"\n", "bad_json"),
+    (b'{"version": 1, "do": "status", "do": "unlock"}\n', "bad_json"),
+    (b'{"version": 1, "do": "lock", "uuid": "' + UUID.encode() + b'", "sm_clock_mhz": NaN}\n', "bad_json"),
+    (b'{"do": "status"}\n', "bad_version"),
+    (b'{"version": 2, "do": "status"}\n', "bad_version"),
+    (b'{"version": true, "do": "status"}\n', "bad_version"),
+    (b'{"version": 1.0, "do": "status"}\n', "bad_version"),
+    (b'{"version": 1, "do": "power_limit"}\n', "bad_request"),
+    (b'{"version": 1, "do": ["status"]}\n', "bad_request"),
+    (b'{"version": 1, "do": "status", "more": 1}\n', "bad_request"),
+    (b'{"version": 1, "do": "lock", "uuid": "' + UUID.encode() + b'"}\n', "bad_request"),
+    (b'{"version": 1, "do": "lock", "uuid": "' + UUID.encode() + b'", "sm_clock_mhz": 900.0}\n', "bad_request"),
+    (b'{"version": 1, "do": "lock", "uuid": "' + UUID.encode() + b'", "sm_clock_mhz": true}\n', "bad_request"),
+    (b'{"version": 1, "do": "lock", "uuid": 1, "sm_clock_mhz": 900}\n', "bad_request"),
+    (b"x" * 1024 + b"\n", "too_long"),
+    (b"x" * 100_000, "too_long"),
+    (b'{"version": 1, "do": "status"}\n' * 41, "too_fast"),
+    (b'{"version": 1, ', "too_slow"),
+]
+
+
+def test_anything_odd_ends_the_connection_with_a_named_error_and_the_lease_with_it(place: Place, opened: Connect) -> None:
+    place.write_config(head="silence_s = 1.0")
+    place.start()
+    for sent, code in ODD:
+        client = opened()
+        assert client.lock()["ok"], code
+        client.send(sent)
+        reply = client.receive()
+        while reply is not None and reply["ok"]:
+            reply = client.receive()
+        assert reply is not None, sent[:80]
+        assert reply["error"] == code, sent[:80]
+        assert reply["text"]
+        assert client.receive() is None
+        assert until(lambda: back(place), WITHIN_S), sent[:80]
+    assert {event["error"] for event in place.events() if event["event"] == "refused"} == {code for _, code in ODD}
+
+
+def test_a_user_cannot_take_every_connection(place: Place, opened: Connect) -> None:
+    place.start()
+    for _ in range(16):
+        assert opened().ask(do="status")["ok"]
+    reply = opened().receive()
+    assert reply is not None
+    assert reply["error"] == "too_many"
+
+
+def as_foreigner(path: Path, groups: list[int]) -> dict[str, object]:
+    """What a process of the user nobody, with these further groups, is told when it asks for a clock."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups(groups)
+            os.setgid(65534)
+            os.setuid(65534)
+            try:
+                line = Line(path)
+                line.send(json.dumps({"version": 1, "do": "lock", "uuid": UUID, "sm_clock_mhz": 900}).encode() + b"\n")
+                told = line.receive()
+            except PermissionError:
+                told = {"error": "no way in"}
+            os.write(writing, json.dumps(told).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as end:
+        said: dict[str, object] = json.loads(end.read())
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_other_users_are_known_by_the_kernels_word(place: Place) -> None:
+    place.write_config(group="daemon", who='users = ["root"]')
+    helper = place.start()
+    inside = place.socket.stat().st_gid
+    assert as_foreigner(place.socket, [])["error"] == "no way in"
+    assert as_foreigner(place.socket, [inside])["error"] == "user_not_allowed"
+    assert place.boards.get("lock_calls") == 0
+    written = place.events()[-1]
+    assert (written["event"], written["uid"], written["user"]) == ("refused", 65534, pwd.getpwuid(65534).pw_name)
+    assert written["error"] == "user_not_allowed"
+    stopped(helper)
+    place.write_config(group="daemon", who='groups = ["daemon"]')
+    place.start()
+    assert as_foreigner(place.socket, [inside])["ok"], "a further group counts as the first one does"
+    assert until(lambda: back(place), WITHIN_S)
+
+
+def test_the_service_managers_socket_is_taken(place: Place, opened: Connect) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place.socket))
+        place.socket.chmod(0o660)
+        listener.listen()
+        helper = place.start(sys.executable, "-c", ACTIVATE, str(listener.fileno()), *place.command(), pass_fds=(listener.fileno(),))
+        assert opened().lock()["ok"]
+        assert stopped(helper) == 0
+        assert place.socket.exists(), "it is not the helper's to remove"
+
+
+def test_the_helper_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, collector.privileged.helper\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)), sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if not name.startswith(("__", "_"))}
+    assert loaded == {"collector"} | (loaded & {"sitecustomize", "usercustomize", "distutils-precedence"})

@@ -1,0 +1,106 @@
+"""A helper's settings are its owner's alone, and nothing in them is guessed."""
+
+import os
+import socket
+
+import pytest
+
+from collector.errors import PrivilegedError
+from collector.privileged.settings import read_settings
+from tests.collector.privileged.conftest import UUID, Place
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("lowest_mhz = 510", "lowest_mhz = 1411", "in that order"),
+        ("lowest_mhz = 510", "lowest_mhz = 510.0", "whole MHz"),
+        ("lowest_mhz = 510", "", "whole MHz"),
+        ("highest_mhz = 1410", "highest_mhz = 20000", "whole MHz"),
+        ("lowest_mhz = 510", "lowest_mhz = 510\npower_w = 300", "power_w"),
+        ('uuid = "' + UUID, 'uuid = "/dev/' + UUID, "is none"),
+        ("[[boards]]", "[board]", "unknown key 'board'"),
+        ("group = ", "group_name = ", "group_name"),
+        ("groups = ", "# ", "nobody may"),
+        ("groups = ", 'users = ["no such user"]\ngroups = ', "not known to this machine"),
+        ("groups = ", "users = 0\ngroups = ", "list of names"),
+        ("audit_log = ", "lease_s = nan\naudit_log = ", "lease_s"),
+        ("audit_log = ", "lease_s = true\naudit_log = ", "lease_s"),
+        ("audit_log = ", "silence_s = 1e9\naudit_log = ", "silence_s"),
+        ("audit_log = ", "shared_boards = 1\naudit_log = ", "shared_boards"),
+        ('audit_log = "/', 'audit_log = "', "absolute path"),
+        ("[[boards]]", "\x00", "TOML"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_line(before: str, after: str, words: str, place: Place) -> None:
+    text = place.config.read_text()
+    assert before in text
+    place.config.write_text(text.replace(before, after, 1))
+    assert words in refusal(place)
+
+
+def refusal(place: Place) -> str:
+    with pytest.raises(PrivilegedError) as caught:
+        read_settings(place.config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_config_that_others_may_change_is_refused(place: Place) -> None:
+    place.config.chmod(0o646)
+    assert "others may change it" in refusal(place)
+    place.config.chmod(0o664)
+    assert "others may change it" in refusal(place)
+    place.config.chmod(0o644)
+    place.folder.chmod(0o777)
+    assert "others may change folder" in refusal(place)
+
+
+def test_a_config_behind_a_link_is_refused(place: Place) -> None:
+    real = place.folder / "real.toml"
+    place.config.rename(real)
+    place.config.symlink_to(real)
+    assert "symbolic link" in place.refused()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_another_users_config_is_refused(place: Place) -> None:
+    os.chown(place.config, 65534, -1)
+    assert "belongs to user 65534" in refusal(place)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"x = 1\n" * 20_000])
+def test_what_is_no_config_is_refused(content: bytes, place: Place) -> None:
+    place.config.write_bytes(content)
+    assert refusal(place)
+
+
+def test_a_pipe_is_no_config(place: Place) -> None:
+    place.config.unlink()
+    os.mkfifo(place.config, 0o600)
+    assert "no regular file" in refusal(place)
+
+
+def test_a_sockets_path_that_is_too_long_is_refused(place: Place) -> None:
+    place.write_config(socket_path=str(place.folder / ("s" * 107)))
+    assert "no socket's path has more than 107" in place.refused()
+
+
+def test_what_is_no_socket_is_left_where_it_is(place: Place) -> None:
+    place.socket.write_text("precious")
+    assert "no socket" in place.refused()
+    assert place.socket.read_text() == "precious"
+
+
+def test_a_living_helper_keeps_its_socket(place: Place) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place.socket))
+        listener.listen()
+        assert "another helper serves" in place.refused()
+    assert place.socket.exists()
+
+
+def test_an_audit_log_behind_a_link_is_refused(place: Place) -> None:
+    place.audit.symlink_to(place.folder / "elsewhere")
+    assert "cannot be written" in place.refused()
+    assert not (place.folder / "elsewhere").exists()

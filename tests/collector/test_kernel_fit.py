@@ -1,0 +1,90 @@
+"""What a reading is expected to be: the kernel's mean over the power, and over the jitter of its window's end."""
+
+import numpy as np
+import pytest
+
+from collector.sensor.kernel_errors import with_errors
+from collector.sensor.kernel_fit import KernelProblem, described
+from collector.sensor.load import BIN_S
+from collector.sensor.simplex import simplex_maximum
+from collector.sensor.sources import PowerSource, averaged_by, meter_source, rested
+from estimator.quantities import Array
+
+PERIOD_S = 9.25e-3
+LEVEL_W = 150.0
+JITTER_S = 5e-4
+RISE_S = 1e-3
+
+
+def source_of(power: Array) -> PowerSource:
+    """A grid of bin means from time 0 on as a meter's."""
+    return PowerSource(
+        columns=power[None, :], origin_s=0.0, signed=1, begin_s=0.0, from_s=0.0, until_s=len(power) * BIN_S, kind="meter", drift_std=1e-4
+    )
+
+
+def square(count: int) -> Array:
+    """Bin means of a square wave of 40 ms that rises within a millisecond."""
+    level = LEVEL_W * ((np.arange(count) * BIN_S) % 0.04 < 0.02)
+    keep = np.exp(-BIN_S / RISE_S)
+    power: Array = np.convolve(level, (1.0 - keep) * keep ** np.arange(40))[:count]
+    return power
+
+
+@pytest.mark.parametrize(("kernel", "parameter_s"), [("boxcar", 4e-3), ("boxcar", 7.3e-3), ("low-pass", 3e-3), ("low-pass", 6e-3)])
+def test_the_grid_adds_no_smoothing_of_its_own(kernel: str, parameter_s: float) -> None:
+    turn = 2.0 * np.pi / PERIOD_S
+    begin = np.arange(16_384) * BIN_S
+    means = (np.cos(turn * begin) - np.cos(turn * (begin + BIN_S))) / (turn * BIN_S)
+    window = np.minimum(1.0, np.minimum(np.arange(16_384), np.arange(16_384)[::-1]) / 2000.0)
+    ends = np.random.default_rng(0).uniform(3.0, 5.0, 2000)
+    seen = averaged_by(kernel, source_of(means * window))(parameter_s, ends)[:, 0]
+    lag = 1j * turn * parameter_s
+    response = 1.0 / (1.0 + lag) if kernel == "low-pass" else (1.0 - np.exp(-lag)) / lag
+    true = (response * np.exp(1j * turn * ends)).imag
+    assert seen @ true / (true @ true) == pytest.approx(1.0, abs=5e-4)
+
+
+def test_expected_readings_are_means_over_the_jitter() -> None:
+    random = np.random.default_rng(1)
+    source = source_of(square(8192))
+    grid = 0.5 + 0.0131 * np.arange(200)
+    exact = averaged_by("boxcar", source)
+    drawn = exact(3e-3, grid + random.normal(0.0, JITTER_S, (4000, 1)))[..., 0]
+    problem = KernelProblem("boxcar", source, grid, drawn.mean(axis=0), JITTER_S)
+    found = problem.evaluate(np.array([np.log(3e-3), 0.0, np.log(0.3), np.log(JITTER_S), 0.0]), np.ones(len(grid)))
+    ignored = drawn.mean(axis=0) - exact(3e-3, grid)[:, 0]
+    assert found.amplitude[1] == pytest.approx(1.0, abs=3e-3)
+    assert np.std(found.residual) < 0.4 * np.std(ignored)
+
+
+@pytest.mark.parametrize("kernel", ["boxcar", "low-pass"])
+def test_stated_errors_are_those_of_repeated_experiments(kernel: str) -> None:
+    random = np.random.default_rng(2)
+    source = source_of(square(16_384))
+    grid = 0.6 + 0.0517 * np.arange(130)
+    exact = averaged_by(kernel, source)
+    parameter_s, factor = 8e-3, 2.0 if kernel == "low-pass" else 1.0
+    point = np.array([np.log(parameter_s), 0.0, np.log(0.8 * 0.5), np.log(JITTER_S), 0.0])
+    step = np.array([0.03, 2e-4, 0.0, 0.0, 0.0])
+    stated, moved = [], []
+    for _ in range(40):
+        value = exact(parameter_s, grid + random.normal(0.0, JITTER_S, len(grid)))[:, 0] + random.normal(0.0, 0.5, len(grid))
+        problem = KernelProblem(kernel, source, grid, value, JITTER_S)
+        even = np.ones(len(grid))
+        best, _ = simplex_maximum(lambda at, p=problem, w=even: p.evaluate(at, w).total, point, step, evaluations=60)  # type: ignore[misc]
+        moved.append(best[0] - np.log(parameter_s))
+        stated.append(with_errors(problem, described(problem, best)).width_std_s / (factor * parameter_s))
+    assert abs(np.mean(moved)) < 0.02
+    assert 0.65 < np.std(moved) / np.mean(stated) < 1.35
+
+
+def test_a_meter_counts_from_its_beginning_where_the_readings_rest() -> None:
+    time_s = np.arange(0.0, 10.0, 1e-3)
+    power = np.where((time_s > 2.0) & (time_s < 6.0), 200.0, 60.0)
+    source = meter_source(time_s, power)
+    update = np.arange(0.05, 9.9, 0.1)
+    reading = np.interp(update, time_s, power)
+    assert rested(source, update, reading).from_s == pytest.approx(0.1)
+    remembering = np.where(update < 0.3, 120.0, reading)
+    assert rested(source, update, remembering).from_s == source.from_s > 1.0

@@ -1,0 +1,215 @@
+"""What a campaign measures again, and how it keeps its board: planted faults on the simulated board show it."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.bench import Bench, open_bench
+from collector.campaign import CampaignOutcome, campaign_key, closing_clocks, run_campaign
+from collector.config import CampaignSpec, load_campaign
+from collector.dataset import read_kernel_dataset
+from collector.dataset.log import log_path
+from collector.dataset.validation import validate_dataset
+from collector.devices.protocols import PowerReadings, PowerSensor
+from collector.plan import plan_campaign
+from collector.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
+from collector.sensor.calibration import SensorCalibration
+from collector.simulated.profile import Faults
+from collector.thermal import keep_in_band, warm_up
+
+BOARD = "sim:a100-pcie-40gb"
+
+
+@contextmanager
+def faulty(faults: Faults | None = None, seed: int = 7) -> Iterator[Bench]:
+    with open_bench(BOARD, seed=seed, faults=faults) as bench:
+        yield bench
+
+
+def collected(
+    spec: CampaignSpec, output: Path, calibration: SensorCalibration, faults: Faults | None = None, **options: Any
+) -> CampaignOutcome:
+    with faulty(faults) as bench:
+        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        key = campaign_key(bench, spec, plan, (), 7)
+        return run_campaign(bench, spec, plan, key, output, calibration=calibration, **options)
+
+
+def rows_by_kernel(output: Path) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in read_kernel_dataset(output).table.to_pylist():
+        if row["operator"] != "add":
+            groups.setdefault((row["operator"], row["m"], row["n"], row["k"], row["rows"], row["dim"]), []).append(row)
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("faults", "flag"),
+    [(Faults(throttle_share=0.3), "throttled"), (Faults(foreign_share=0.15), "shared_board"), (Faults(stale_share=0.15), "sensor_stuck")],
+    ids=["throttle", "foreign process", "frozen sensor"],
+)
+def test_what_something_passing_spoilt_is_flagged_and_measured_again(
+    faults: Faults, flag: str, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    outcome = collected(replace(tiny, retries=3), tmp_path / "d.parquet", calibration, faults)
+    assert outcome.flags.get(flag, 0) > 0
+    assert outcome.repeated > 0
+    for rows in rows_by_kernel(tmp_path / "d.parquet").values():
+        spoilt = [row for row in rows if passing_doubts(row["flags"], row["throttle_reasons"])]
+        last = max(rows, key=lambda row: row["started_unix_s"])
+        assert flag not in last["flags"] or len(rows) == 4
+        assert len(spoilt) < len(rows) or len(rows) == 4, "a clean trial, or all four were used up"
+        assert len(rows) == len(spoilt) + (len(rows) > len(spoilt)), "no trial more than the first clean one"
+        assert [row["trial"] for row in sorted(rows, key=lambda row: row["started_unix_s"])] == list(range(len(rows)))
+
+
+def test_without_retries_a_doubtful_row_stays_as_it_is(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    outcome = collected(tiny, tmp_path / "d.parquet", calibration, Faults(foreign_share=0.3))
+    assert outcome.flags["shared_board"] > 0
+    assert outcome.repeated == 0
+
+
+def test_a_foreign_process_is_seen_for_as_long_as_it_computes() -> None:
+    with faulty(Faults(foreign_share=1.0)) as bench:
+        assert bench.gpu.state().other_processes == ()
+        warm_up(bench, replace(_spec(), warmup_s=1.0))
+        assert bench.gpu.state().other_processes == (4242,)
+
+
+def test_repetitions_stop_at_the_asked_standard_error(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    asked = 0.004
+    spec = replace(tiny, target_std_share=asked, most_trials=6)
+    outcome = collected(spec, tmp_path / "d.parquet", calibration)
+    assert outcome.repeated > 0
+    lengths = set()
+    for rows in rows_by_kernel(tmp_path / "d.parquet").values():
+        trials = [Trial(doubts=passing_doubts(row["flags"], 0), power_w=row["power_w"], power_std_w=row["power_std_w"]) for row in rows]
+        clean = [trial for trial in trials if not trial.doubts]
+        lengths.add(len(rows))
+        assert standard_error_share(clean) <= asked or len(rows) == spec.most_trials or len(clean) < len(trials)
+        if len(clean) == len(rows) > 1:
+            assert standard_error_share(clean[:-1]) > asked, "it would have been enough before"
+    assert len(lengths) > 1, "some kernels need more than others"
+
+
+def test_an_interrupted_campaign_repeats_what_an_undisturbed_one_would(
+    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    spec = replace(tiny, retries=2)
+    collected(spec, tmp_path / "whole.parquet", calibration, Faults(foreign_share=0.3))
+    table = read_kernel_dataset(tmp_path / "whole.parquet").table
+    with faulty() as bench:
+        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+    trials = Trials()
+    for row in table.to_pylist():
+        trials.add(row)
+    assert all(trials.next_for_doubts(point, spec) is None for point in plan.points if trials.of(point)[-1].doubts == ())
+    assert len(trials) == table.num_rows
+
+
+@given(st.lists(st.tuples(st.floats(10.0, 500.0), st.floats(0.01, 20.0)), min_size=1, max_size=8))
+def test_a_mean_is_never_surer_than_its_parts_allow(values: list[tuple[float, float]]) -> None:
+    trials = [Trial(doubts=(), power_w=power, power_std_w=std) for power, std in values]
+    power, std = np.array(values).T
+    share = standard_error_share(trials)
+    assert share * power.mean() >= math.sqrt((std**2).sum()) / len(values) * (1.0 - 1e-9)
+    assert standard_error_share([*trials, Trial(doubts=(), power_w=100.0, power_std_w=math.nan)]) == math.inf
+
+
+def test_repeated_points_have_ids_of_their_own(tiny: CampaignSpec) -> None:
+    with faulty() as bench:
+        points = plan_campaign(tiny, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner).points
+    ids = [repeated(point, number).row_id for point in points for number in range(4)]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(("mask", "passing"), [(0x04, False), (0x20, True), (0x24, True), (0x80, True)])
+def test_a_board_at_its_power_limit_is_at_it_every_time(mask: int, *, passing: bool) -> None:
+    assert bool(passing_doubts(["throttled"], mask)) == passing
+
+
+@pytest.mark.parametrize("flag", ["shared_board", "drifting", "unsettled", "clock_varied", "hot", "sensor_stuck", "power_missing"])
+def test_what_passes_is_worth_another_run(flag: str) -> None:
+    assert passing_doubts([flag], 0) == (flag,)
+
+
+@pytest.mark.parametrize("flag", ["few_samples", "short_window", "kernel_untraced", "result_wrong", "low_confidence", "clock_off_target"])
+def test_what_stays_is_not(flag: str) -> None:
+    assert passing_doubts([flag], 0) == ()
+
+
+def _spec() -> CampaignSpec:
+    return load_campaign("quick")
+
+
+def test_a_board_is_warmed_to_its_band() -> None:
+    spec = replace(_spec(), warmup_s=1.0, warm_to_c=45.0, warmup_longest_s=600.0)
+    with faulty() as bench:
+        assert bench.gpu.state().temperature_c < 40.0
+        assert warm_up(bench, spec) >= 45.0
+        bench.clock.wait(400.0)
+        assert bench.gpu.state().temperature_c < 42.0
+        assert keep_in_band(bench, spec) > 0.0
+        assert bench.gpu.state().temperature_c >= 45.0
+        assert keep_in_band(bench, spec) == 0.0
+
+
+def test_a_hot_board_rests_before_the_next_kernel() -> None:
+    base = _spec()
+    spec = replace(base, warmup_s=120.0, measurement=replace(base.measurement, max_temperature_c=45.0), cool_longest_s=600.0)
+    with faulty() as bench:
+        assert warm_up(bench, spec) > 45.0
+        assert keep_in_band(bench, spec) > 0.0
+        assert bench.gpu.state().temperature_c <= 42.0
+        never = replace(spec, cool_longest_s=4.0, measurement=replace(base.measurement, max_temperature_c=20.0))
+        assert keep_in_band(bench, never) == 4.0
+
+
+def test_warming_that_leads_nowhere_ends() -> None:
+    with faulty() as bench:
+        start = bench.clock.now_ns()
+        warm_up(bench, replace(_spec(), warmup_s=1.0, warm_to_c=119.0, warmup_longest_s=30.0))
+        assert (bench.clock.now_ns() - start) * 1e-9 < 60.0
+
+
+def test_power_at_rest_is_read_again_at_the_end(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    outcome = collected(tiny, tmp_path / "d.parquet", calibration)
+    metadata = read_kernel_dataset(tmp_path / "d.parquet").metadata
+    before, after = metadata["idle"][0]["power_w"], metadata["idle_after"][0]["power_w"]
+    assert outcome.drift["idle"] == pytest.approx(abs(after - before) / before)
+    assert closing_clocks(tuple(map(float, range(9)))) == (0.0, 4.0, 8.0)
+    assert not log_path(tmp_path / "d.parquet").exists()
+
+
+class Creeping:
+    """A sensor whose gain grows with time, as a shunt's does that warms; all else is the sensor's own."""
+
+    def __init__(self, sensor: PowerSensor, share_per_s: float) -> None:
+        self._sensor, self._share_per_s = sensor, share_per_s
+        self.name, self.fields, self.read_energy = sensor.name, sensor.fields, sensor.read_energy
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        return tuple(replace(part, power_w=part.power_w * (1.0 + self._share_per_s * part.host_ns * 1e-9)) for part in self._sensor.read())
+
+
+@pytest.mark.parametrize("share_per_s", [0.0, 0.003])
+def test_a_planted_drift_is_found_in_the_anchors(
+    share_per_s: float, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    spec = replace(tiny, anchor_every=1, kernels_per_block=2)
+    with faulty() as plain:
+        bench = replace(plain, sensors=(Creeping(plain.sensors[0], share_per_s),))
+        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        key = campaign_key(bench, spec, plan, (), 7)
+        outcome = run_campaign(bench, spec, plan, key, tmp_path / "d.parquet", calibration=calibration)
+    assert (outcome.drift["power"] > 0.05) == (share_per_s > 0.0)
+    broken = validate_dataset(tmp_path / "d.parquet").broken
+    assert ("T02" in broken) == (share_per_s > 0.0)

@@ -1,0 +1,1 @@
+"""The local page: its answers, its limits, its markup, its command, and its behaviour in a browser."""

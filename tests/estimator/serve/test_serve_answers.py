@@ -1,0 +1,137 @@
+"""What the page is told is what the commands print."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimator.cli import main
+from estimator.serve.catalogue import MOST_KERNELS, MOST_LOADED
+from tests.estimator.serve.conftest import BUNDLE, Served
+
+EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
+OPERATORS = [{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}]
+OWN: dict[str, Any] = {"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": OPERATORS}
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    """The JSON that a command prints."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) in (0, 3)
+    return json.loads(capsys.readouterr().out)
+
+
+def answer(served: Served, name: str, **settings: Any) -> Any:
+    status, document = served.ask("/api/answer", workload=served.workload_key(name), bundle=served.bundle_key(), **settings)
+    assert status == 200, document
+    return document
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, ()),
+        ({"clock_mhz": 915}, ("--freq", 915)),
+        ({"clock_mhz": 510.0, "precision": "fp16", "attention": "flash"}, ("--freq", 510, "--precision", "fp16", "--attention", "flash")),
+        ({"attention": "eager", "power_cap_w": 90}, ("--attention", "eager", "--power-cap", 90)),
+        ({"gpu": "h100-sxm", "precision": "fp8"}, ("--gpu-spec", "h100-sxm", "--precision", "fp8")),
+    ],
+)
+def test_an_answer_holds_the_estimate_as_the_command_prints_it(
+    served: Served, capsys: pytest.CaptureFixture[str], repository: Path, name: str, settings: dict[str, Any], words: tuple[object, ...]
+) -> None:
+    document = answer(served, name, **settings)
+    expected = printed(capsys, repository / "examples" / f"{name}.json", "--bundle", BUNDLE, "--json", *words)
+    assert document["estimate"] == expected
+    assert [row["value"] for row in document["numbers"]] == [expected[name] for name in ("latency_s", "power_w", "energy_j")]
+
+
+def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(
+    served: Served, capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    document = answer(served, "gpt2-prefill", batch=16, sequence=256)
+    words = ("--bundle", BUNDLE, "--at", "batch=8,sequence=512", "--batch", 16, "--sequence", 256, "--freqs", "all", "--json")
+    points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", *words)
+    assert document["estimate"]["workload"] == "gpt2-prefill@b16s256" == points[0]["workload"]
+    for name, column in document["sweep"].items():
+        assert column == [point[name] for point in points], name
+
+
+def test_the_explanation_is_that_of_the_explain_command(served: Served, capsys: pytest.CaptureFixture[str], repository: Path) -> None:
+    document = answer(served, "llama-8b-decode", clock_mhz=900)
+    expected = printed(capsys, "explain", repository / "examples" / "llama-8b-decode.json", "--bundle", BUNDLE, "--freq", 900, "--json")
+    for name, value in document["explanation"].items():
+        assert value == expected[name], name
+
+
+def test_a_file_from_the_page_is_read_as_the_command_reads_it(
+    served: Served, capsys: pytest.CaptureFixture[str], shared_data: Path
+) -> None:
+    path = shared_data / "energaizer" / "workloads" / "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json"
+    status, _, content = served.request("POST", f"/api/load?name={path.name}", path.read_bytes())
+    assert status == 200
+    assert json.loads(content)["name"] == path.stem
+    document = answer(served, path.stem, clock_mhz=900)
+    assert document["estimate"] == printed(capsys, path, "--bundle", BUNDLE, "--freq", 900, "--json")
+
+
+def test_sizes_that_cannot_be_reached_are_left_out_with_the_reason(served: Served) -> None:
+    _, known = served.ask("/api/workload", workload=served.workload_key("gpt2-prefill"))
+    assert known["at"] == {"batch": 8, "sequence": 512}
+    assert 16 in known["batch"]["values"]
+    assert 1 not in known["batch"]["values"]
+    assert "several sequences and not for one" in known["batch"]["reason"]
+    served.request("POST", "/api/load?name=plain.json", json.dumps(OWN).encode())
+    key = served.workload_key("two layers")
+    _, unknown = served.ask("/api/workload", workload=key)
+    assert (unknown["at"], unknown["batch"]["values"], unknown["sequence"]["values"]) == (None, [], [])
+    assert "does not tell" in unknown["batch"]["reason"]
+    assert "no attention to fuse" in unknown["attention"]["flash"]
+    _, stated = served.ask("/api/workload", workload=key, at={"batch": 4, "sequence": 128})
+    assert 8 in stated["batch"]["values"]
+    status, document = served.ask("/api/answer", workload=key, bundle=served.bundle_key(), at={"batch": 4, "sequence": 128}, batch=8)
+    assert (status, document["estimate"]["workload"]) == (200, "two layers@b8s128")
+
+
+def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from estimator.bundle import load_bundle, save_bundle
+    from estimator.serve.answers import answer_document
+    from estimator.serve.catalogue import open_catalogue
+    from estimator.serve.question import Question
+
+    path = tmp_path / "times.json"
+    save_bundle(replace(load_bundle(BUNDLE), name="times", power=None), path)
+    document = answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)]))
+    assert [row["value"] is None for row in document["numbers"]] == [False, True, True]
+    assert set(document["charts"]) == {"latency", "time", "timeline"}
+    assert "NaN" not in json.dumps(document)
+
+
+def test_requests_side_by_side_get_the_answers_that_they_get_alone(served: Served) -> None:
+    settings = [{"name": EXAMPLES[i % 2], "clock_mhz": 600 + 15 * i, "precision": ("", "fp16")[i % 3 == 0]} for i in range(12)]
+    alone = [answer(served, **one)["estimate"] for one in settings]
+    with ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(lambda one: answer(served, **one)["estimate"], settings))
+    assert together == alone
+    assert served.complaints == []
+
+
+def test_loaded_workloads_are_kept_up_to_a_number(served: Served) -> None:
+    keys = []
+    for number in range(MOST_LOADED + 1):
+        content = json.dumps({**OWN, "name": f"loaded {number}"}).encode()
+        keys.append(json.loads(served.request("POST", "/api/load?name=x.json", content)[2])["key"])
+    assert served.ask("/api/workload", workload=keys[-1])[0] == 200
+    status, document = served.ask("/api/workload", workload=keys[0])
+    assert (status, document) == (404, {"error": "this workload is no longer kept; load its file again"})
+
+
+def test_a_workload_of_too_many_kernels_is_refused(served: Served) -> None:
+    many = [{**OPERATORS[0], "m": 1 + number} for number in range(MOST_KERNELS + 1)]
+    status, _, content = served.request("POST", "/api/load?name=many.json", json.dumps({**OWN, "operators": many}).encode())
+    assert (status, "different kernels" in json.loads(content)["error"]) == (422, True)
