@@ -8,7 +8,7 @@ mean absolute percentage errors.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -20,7 +20,7 @@ from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray
 from estimator.specifications import load_gpu
 from fitter.rows import WorkloadRows
-from fitter.runs import NORMAL_90, fit_runs, predict_runs, stated_uncertainty, with_uncertainty
+from fitter.runs import NORMAL_90, fit_runs, predict_runs, stated_uncertainty
 from fitter.selection import read_selection
 
 REFERENCE_CLOCK_MHZ = 900.0
@@ -71,7 +71,7 @@ def score(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case |
     fit = fit_runs(train, case.gpu, case.tables)
     bundle = fit.bundle
     if intervals:
-        bundle = with_uncertainty(bundle, stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
+        bundle = replace(bundle, uncertainty=stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
     latency, power, _ = predict_runs(bundle, test, other.gpu)
     coverage = (float("nan"), float("nan"))
     if intervals:

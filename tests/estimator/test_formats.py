@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.completion import RULE_SETS
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload, write_workload
 from estimator.formats.document import distinct_items

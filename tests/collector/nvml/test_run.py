@@ -141,7 +141,7 @@ def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment:
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        (["--freqs", "nonsense", "--", "true"], 2, "no list of clocks"),
+        (["--freqs", "nonsense", "--", "true"], 2, "is no clock in MHz"),
         (["--repeats", "0", "--", "true"], 2, "repeats"),
         ([], 2, "COMMAND"),
         (["--gpu", "7", "--", "true"], 1, "boards:"),
