@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.coefficients import COLUMN
+from estimator.errors import BundleError
 from estimator.gpu import GpuSpec
 from estimator.kernels.gemm import IMPOSSIBLE_CLOCKS, MatrixColumns, candidate_phases
 from estimator.phases import OVERLAPPED, START_CLOCKS
@@ -39,10 +40,24 @@ class TileChoice:
 
 
 def choice_from_document(document: Mapping[str, Any]) -> TileChoice:
-    """The choice in a bundle."""
-    tile_m, tile_n, split, liking = (np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking"))
-    return TileChoice(
-        candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=float(document["sharpness"])
+    """The choice in a bundle.  Raises BundleError for one that is not as `fit` writes it."""
+    try:
+        columns = [np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking")]
+        sharpness = float(document["sharpness"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise damaged_predictor(error) from error
+    tile_m, tile_n, split, liking = columns
+    if not tile_m.size or any(column.shape != (tile_m.size,) or not np.isfinite(column).all() for column in columns):
+        raise damaged_predictor("columns of unequal length or without numbers")
+    if min(tile_m.min(), tile_n.min(), split.min()) < 1.0 or not np.isfinite(sharpness):
+        raise damaged_predictor("a tile or a split below 1")
+    return TileChoice(candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=sharpness)
+
+
+def damaged_predictor(why: object) -> BundleError:
+    """What to raise for a tile predictor that no fit writes."""
+    return BundleError(
+        f"the bundle's tile predictors are damaged ({type(why).__name__ + ': ' if isinstance(why, Exception) else ''}{why}); fit again"
     )
 
 

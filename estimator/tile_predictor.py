@@ -16,7 +16,7 @@ from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix, matrix_columns
 from estimator.quantities import Array, IntArray
-from estimator.tile_choice import KIND, choice_from_document, chosen_tiles
+from estimator.tile_choice import KIND, choice_from_document, chosen_tiles, damaged_predictor
 from estimator.workload import Operator
 
 FEATURES: Final = ("batch", "m", "n", "k", "outputs_per_sm", "aspect")
@@ -46,9 +46,18 @@ def tile_features(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
 
 
 def tree_from_document(document: Mapping[str, Any]) -> TilePredictor:
-    """The tree in a bundle."""
-    columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
-    columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
+    """The tree in a bundle.  Raises BundleError for one that is not as `fit` writes it."""
+    try:
+        columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
+        columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise damaged_predictor(error) from error
+    count = columns["feature"].size
+    if not count or any(column.shape != (count,) or not np.isfinite(column).all() for column in columns.values()):
+        raise damaged_predictor("columns of unequal length or without numbers")
+    feature, children = columns["feature"], np.concatenate([columns["left"], columns["right"]])
+    if feature.min() < LEAF or feature.max() >= len(FEATURES) or children.min() < 0 or children.max() >= count:
+        raise damaged_predictor("a feature or a node that is not there")
     return TilePredictor(**columns)
 
 

@@ -42,22 +42,16 @@ class Allowance:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Client:
-    """A connection: who made it, what has come of its next request, when it was last heard [monotonic s]."""
+    """A connection: who made it (`user`: the name, else the number), what has come of its next request, when it was heard [monotonic s]."""
 
     end: socket.socket
     pid: int
     uid: int
+    user: str
     groups: frozenset[int]
     allowance: Allowance
     heard_s: float
     incoming: bytes = b""
-
-    @property
-    def user(self) -> str:
-        """The user's name; the number where it has none."""
-        with suppress(KeyError):
-            return pwd.getpwuid(self.uid).pw_name
-        return str(self.uid)
 
     def send(self, content: dict[str, Any]) -> bool:
         """Whether a reply was taken whole; nobody is waited for."""
@@ -76,5 +70,8 @@ def client_of(end: socket.socket) -> Client:
     with suppress(OSError):  # an older kernel, or too many groups
         packed = end.getsockopt(socket.SOL_SOCKET, PEER_GROUPS, MOST_GROUPS_BYTES)
         groups.update(number for (number,) in struct.iter_unpack("I", packed))
+    user = str(uid)
+    with suppress(KeyError):
+        user = pwd.getpwuid(uid).pw_name
     allowance = Allowance(REQUESTS_PER_S, REQUESTS_AT_ONCE)
-    return Client(end=end, pid=pid, uid=uid, groups=frozenset(groups), allowance=allowance, heard_s=time.monotonic())
+    return Client(end=end, pid=pid, uid=uid, user=user, groups=frozenset(groups), allowance=allowance, heard_s=time.monotonic())

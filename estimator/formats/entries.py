@@ -35,7 +35,8 @@ def distinct_values(document: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 def checked_entries(values: Sequence[Any], order: Sequence[int], where: str) -> list[Entry]:
     """Entries from distinct items; `where` names the file in messages."""
-    return [_checked_entry(raw, f"{where}: entry {order.index(number)}") for number, raw in enumerate(values)]
+    first = {number: place for place, number in reversed(list(enumerate(order)))}
+    return [_checked_entry(raw, f"{where}: entry {first[number]}") for number, raw in enumerate(values)]
 
 
 def _checked_entry(raw: Any, place: str) -> Entry:

@@ -30,7 +30,8 @@ MOST_KERNELS_SHOWN: Final = 200
 """The longest kernels that the explanation lists; the estimate holds all."""
 
 UNITS: Final = {"latency": ("latency_s", TIME_UNITS), "power": ("power_w", POWER_UNITS), "energy": ("energy_j", ENERGY_UNITS)}
-EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s", "waiting_j", "capped_s", "gpu_s", "families")
+EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
+"""Fields of the explanation that the page shows, beside its kernels."""
 
 
 def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
@@ -56,7 +57,6 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
         "estimate": result_document(result),
         "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
-        "power_limit_w": question.power_cap_w or gpu.power_limit_w,
         "numbers": [_number_row(name, result) for name in UNITS],
         "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": document["kernels"][:MOST_KERNELS_SHOWN]},
         "kernels": len(document["kernels"]),
@@ -90,17 +90,13 @@ def _variant(question: Question, workload: Workload, at: Sizes | None) -> Varian
 
 
 def _number_row(name: str, result: Estimate) -> dict[str, Any]:
-    """A quantity with its standard deviation and 90 % interval, as numbers and as text."""
+    """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
     field, units = UNITS[name]
     value, std = getattr(result, field), getattr(result, f"{field}_std")
     low, high = (float(limit) for limit in _interval(np.array([value]), np.array([std]))[:, 0])
     return {
         "name": name,
-        "field": field,
         "value": _known(value),
-        "std": _known(std),
-        "low": _known(low),
-        "high": _known(high),
         "text": with_spread(value, std, units),
         "interval": f"{with_spread(low, math.nan, units)} to {with_spread(high, math.nan, units)}" if math.isfinite(low) else "unknown",
     }

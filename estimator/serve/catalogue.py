@@ -27,8 +27,8 @@ EXAMPLE_SIZES: Final = {"gpt2-prefill": Sizes(batch=8, sequence=512), "llama-8b-
 MOST_LOADED: Final = 20
 """Workloads from the page that are kept; another one takes the place of the oldest."""
 
-MOST_KERNELS: Final = 4000
-"""Different kernels of a workload that the page takes: a hundred clocks of them are computed in about a second."""
+MOST_KERNELS: Final = 2000
+"""Different kernels of a workload that the page takes: a hundred clocks of them are computed within a second."""
 
 LONGEST_NAME: Final = 120
 """Characters of a file's name that are kept as a label."""

@@ -1,5 +1,6 @@
 """What the page offers, as JSON data: all workloads, bundles and GPUs, and what one workload can be turned into."""
 
+from math import log2
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,10 @@ from estimator.workload import Workload
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SEQUENCES: Final = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """Values of the sliders, beside the workload's own."""
+
+MOST_PROBED: Final = 16_000
+"""Kernels times values that are tried for a slider, half a second; of a workload of more than a thousand kernels the values nearest to
+its own are tried."""
 
 SIZES_UNKNOWN: Final = (
     "The file does not tell for which batch and sequence it was written; say it under “Written for”, or name the file so (…_b8_s512.json)."
@@ -66,12 +71,10 @@ def clocks_of(gpu: GpuSpec) -> list[float]:
 
 
 def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
-    low, high = bundle.clocks_mhz
     return {
         "key": key,
         "name": f"{bundle.name} {bundle.version}",
         "simulated": bundle.simulated,
-        "fitted_clocks_mhz": [low, high] if np.isfinite([low, high]).all() else None,
         **_gpu_document(bundle.gpu),
     }
 
@@ -89,7 +92,8 @@ def _reachable(workload: Workload, present: Sizes | None, name: str, candidates:
         return {"values": [], "value": None, "reason": NO_SEQUENCE}
     other = present.sequence if name == "batch" else present.batch
     values, reason = [own], ""
-    for value in sorted(set(candidates) - {own}):
+    nearest = sorted(set(candidates) - {own}, key=lambda value: abs(log2(value / own)))
+    for value in sorted(nearest[: MOST_PROBED // len(workload.operators)]):
         wanted = Sizes(batch=value, sequence=other) if name == "batch" else Sizes(batch=other, sequence=value)
         try:
             with_sizes(workload, present, wanted)

@@ -28,8 +28,8 @@ from estimator.serve.choices import choices_document, entry_document, workload_d
 from estimator.serve.errors import RequestError
 from estimator.serve.question import MOST_REQUEST_BYTES, parse_object, parse_question, parse_sizes, refuse_unknown
 
-MOST_FILE_BYTES: Final = 4 << 20
-"""A workload file of the page: a hundred times those of the published models."""
+MOST_FILE_BYTES: Final = 2 << 20
+"""A workload file of the page: forty times those of the published models."""
 
 READ_S: Final = 10.0
 """Time within which a request must have come in, however slowly it drips [s]."""
@@ -136,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: PageServer
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # the base's 0.9 has no status and no headers to refuse with
 
     def setup(self) -> None:
         """A reader that gives up at the deadline, whatever has come in by then."""
@@ -196,12 +197,16 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _may_ask(self) -> bool:
-        """Whether the request names this server and comes from its own page; refused otherwise."""
+        """Whether the request names this server and, unless it is for a fixed file, comes from its own page; refused otherwise."""
         host, origin = self.headers.get_all("Host") or [], self.headers.get("Origin")
-        if len(host) != 1 or not names_this_server(host[0], self.server.port):
+        if len(host) != 1 or not names_this_server(host[0]):
             self._refuse(HTTPStatus.FORBIDDEN, f"this server answers at {self.server.url} and under no other name")
             return False
-        if (origin is not None and origin != f"http://{host[0]}") or self.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
+        foreign = (origin is not None and origin != f"http://{host[0]}") or self.headers.get("Sec-Fetch-Site") in (
+            "cross-site",
+            "same-site",
+        )
+        if foreign and self.path.partition("?")[0] not in self.server.files:  # a link elsewhere may lead to the page
             self._refuse(HTTPStatus.FORBIDDEN, "requests of other pages are not answered")
             return False
         return True
@@ -281,15 +286,15 @@ class _TimedReader(RawIOBase):
         return self._connection.recv_into(buffer)
 
 
-def names_this_server(host: str, port: int) -> bool:
-    """Whether a Host header names a server by an address or as localhost, with its port.
+def names_this_server(host: str) -> bool:
+    """Whether a Host header names a server by an IP address or as localhost, with any port: a tunnel may have its own.
 
     A page elsewhere can have any name of its own point here, but not an address: the browser states the name that it was given.
     """
-    name, colon, stated = host.rpartition(":")
-    if not colon or "]" in stated:  # no port: that of http
-        name, stated = host, "80"
-    if stated != str(port):
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):
+        name, port = host, "80"
+    if not (port.isascii() and port.isdecimal()):
         return False
     if name.lower() == "localhost":
         return True

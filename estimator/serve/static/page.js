@@ -5,6 +5,7 @@
 
 const ASK_AFTER_MS = 60; // a moving slider asks once it rests for a moment
 const SPEAK_AFTER_MS = 700; // and is read aloud once it has come to rest
+const FIGURES = 4; // of a number in a table
 
 const TIME_UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
 const ENERGY_UNITS = [[1e3, "kJ"], [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
@@ -99,13 +100,14 @@ function showClocks() {
   get("power-cap").placeholder = String(board.power_limit_w);
 }
 
+// What the chosen workload can be turned into; whether it still is the chosen one.
 async function showWorkload(at) {
   const key = get("workload").value;
   if (!key) {
     throw new Error("Load a workload file to begin.");
   }
   const workload = await post("/api/workload", { workload: key, at });
-  if (get("workload").value !== key) return; // another one has been chosen meanwhile
+  if (get("workload").value !== key) return false; // another one has been chosen meanwhile
   const kernels = `${workload.kernels} different kernels, ${workload.launches} launches`;
   get("workload-about").textContent = [kernels, ...workload.notes].join("; ");
   if (!at) {
@@ -122,6 +124,7 @@ async function showWorkload(at) {
     fill(get(name), [{ value: "", label: "as written" }, ...forms]);
   }
   get("form-reason").textContent = [...reasons].slice(0, 2).join("; ");
+  return true;
 }
 
 async function load(files) {
@@ -134,7 +137,7 @@ async function load(files) {
     fillWorkloads();
     get("workload").value = entry.key;
   }
-  await showWorkload(null);
+  return showWorkload(null);
 }
 
 function fillWorkloads() {
@@ -181,7 +184,7 @@ async function guarded(action) {
     get("results").classList.add("stale");
     get("results").setAttribute("aria-busy", "false");
     clearTimeout(speakTimer);
-    get("status").textContent = "No result for these settings";
+    for (const id of ["headline", "status"]) get(id).textContent = "No result for these settings";
   }
 }
 
@@ -190,13 +193,18 @@ async function guarded(action) {
 function inUnits(value, units) {
   if (value === null || value === undefined) return "–";
   const [scale, unit] = units.find(([size]) => Math.abs(value) >= size) ?? (value ? units[units.length - 1] : units[0]);
-  return `${Number((value / scale).toPrecision(4))} ${unit}`;
+  return `${figures(value / scale)} ${unit}`;
+}
+
+function figures(value) {
+  const whole = value ? Math.max(1, Math.floor(Math.log10(Math.abs(value))) + 1) : 1;
+  return value.toFixed(Math.max(0, FIGURES - whole));
 }
 
 function withSpread(value, std, units) {
   if (value === null || std === null) return inUnits(value, units);
   const [scale, unit] = units.find(([size]) => Math.abs(value) >= size) ?? units[0];
-  return `${Number((value / scale).toPrecision(4))} ± ${Number((std / scale).toPrecision(2))} ${unit}`;
+  return `${figures(value / scale)} ± ${Number((std / scale).toPrecision(2))} ${unit}`;
 }
 
 const share = (value) => (value === null || !Number.isFinite(value) ? "–" : `${(100 * value).toFixed(1)}%`);
@@ -292,9 +300,10 @@ function speak(answer) {
   const asked = answer.estimate.asked_clock_mhz;
   const runs = Math.round(answer.estimate.sm_clock_mhz);
   const lowered = answer.estimate.sm_clock_mhz < asked ? `, lowered to ${runs} MHz by the power limit` : "";
+  get("headline").textContent = `${numbers} at ${asked} MHz${lowered}`;
   clearTimeout(speakTimer);
   speakTimer = setTimeout(() => {
-    get("status").textContent = `${numbers} at ${asked} MHz${lowered}`;
+    get("status").textContent = get("headline").textContent;
   }, get("status").textContent === "Loading" ? 0 : SPEAK_AFTER_MS);
 }
 
@@ -317,14 +326,12 @@ function listen() {
     });
   }
   const changed = (at) => () => guarded(async () => {
-    await showWorkload(at());
-    await ask();
+    if (await showWorkload(at())) await ask();
   });
   get("workload").addEventListener("change", changed(() => null));
   for (const name of ["at-batch", "at-sequence"]) get(name).addEventListener("change", changed(statedSizes));
   const take = (files) => guarded(async () => {
-    await load([...files]);
-    await ask();
+    if (await load([...files])) await ask();
   });
   get("file").addEventListener("change", async (event) => {
     await take(event.target.files);

@@ -22,7 +22,6 @@ UUID = "GPU-abc00000-1111-2222-3333-444444444444"
 SECOND = "GPU-abc00001-1111-2222-3333-444444444444"
 UNLISTED = "GPU-abc00002-1111-2222-3333-444444444444"
 PATIENCE_S = 20.0
-USER = "root"
 
 
 def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
@@ -64,15 +63,20 @@ class Place:
     def command(self) -> list[str]:
         return [sys.executable, "-I", "-m", "collector.privileged.helper", str(self.config)]
 
-    def start(self, *command: str, pass_fds: tuple[int, ...] = (), **variables: str) -> "subprocess.Popen[str]":
+    def start(self, *command: str, pass_fds: tuple[int, ...] = (), preexec_fn: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
         """A helper that has told systemd that it is ready."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             notify = self.folder / "notify"
             notify.unlink(missing_ok=True)
             told.bind(str(notify))
-            environment = {**self.environment, "NOTIFY_SOCKET": str(notify), **variables}
+            environment = {**self.environment, "NOTIFY_SOCKET": str(notify)}
             process = subprocess.Popen(
-                list(command) or self.command(), stderr=subprocess.PIPE, text=True, env=environment, pass_fds=pass_fds
+                list(command) or self.command(),
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+                pass_fds=pass_fds,
+                preexec_fn=preexec_fn,
             )
             self.processes.append(process)
             told.setblocking(False)

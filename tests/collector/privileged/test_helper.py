@@ -1,19 +1,22 @@
 """The helper locks what it may, for whom it may, and gives every clock back."""
 
+import itertools
 import json
 import os
 import pwd
+import random
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from collector.devices.clock_record import left_records
+from collector.devices.clock_record import left_records, record_path
 from tests.collector.privileged.conftest import SECOND, UNLISTED, UUID, Line, Place, stopped, until
 
 WITHIN_S = 2.0
@@ -211,6 +214,33 @@ def test_without_an_audit_log_no_clock_is_locked(place: Place, opened: Connect) 
     assert opened().lock()["error"] == "not_recorded"
     assert place.boards.get("lock_calls") == 0
     assert left_records(place.state) == []
+
+
+def test_without_a_record_no_clock_is_locked(place: Place, opened: Connect) -> None:
+    helper = place.start()
+    place.state.mkdir(mode=0o700)
+    record_path(place.state, UUID).with_suffix(f".{helper.pid}.tmp").mkdir()  # where the record would be written first
+    assert opened().lock()["error"] == "not_locked"
+    assert place.boards.get("lock_calls") == 0
+
+
+def test_the_clock_comes_back_from_kills_of_the_helper_at_random_moments(place: Place) -> None:
+    chance = random.Random(1)
+    helper = place.start()
+    for _ in range(6):
+        client = Line(place.socket)
+        ended = time.monotonic() + chance.uniform(0.0, 0.1)  # from before the record to after the clock is back
+        requests: list[dict[str, object]] = [{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}]
+        for request in itertools.cycle(requests):
+            client.send(json.dumps({"version": 1, **request}).encode() + b"\n")
+            if time.monotonic() > ended:
+                break
+            client.receive()
+        stopped(helper, signal.SIGKILL)
+        client.close()
+        helper = place.start()
+        assert back(place)
+        assert left_records(place.state) == []
 
 
 ODD = [

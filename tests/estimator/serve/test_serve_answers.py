@@ -52,8 +52,22 @@ def test_an_answer_holds_the_estimate_as_the_command_prints_it(
 def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(
     served: Served, capsys: pytest.CaptureFixture[str], repository: Path
 ) -> None:
-    document = answer(served, "gpt2-prefill", batch=16, sequence=256)
-    words = ("--bundle", BUNDLE, "--at", "batch=8,sequence=512", "--batch", 16, "--sequence", 256, "--freqs", "all", "--json")
+    document = answer(served, "gpt2-prefill", batch=16, sequence=256, power_cap_w=150)
+    words = (
+        "--bundle",
+        BUNDLE,
+        "--at",
+        "batch=8,sequence=512",
+        "--batch",
+        16,
+        "--sequence",
+        256,
+        "--freqs",
+        "all",
+        "--json",
+        "--power-cap",
+        150,
+    )
     points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", *words)
     assert document["estimate"]["workload"] == "gpt2-prefill@b16s256" == points[0]["workload"]
     for name, column in document["sweep"].items():

@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,7 @@ def refusal(content: bytes) -> str:
         (json.dumps({**ASKED, "path": "/etc/passwd"}).encode(), 400, "unknown field 'path'"),
         (json.dumps({**ASKED, "workload": "../examples/gpt2-prefill.json"}).encode(), 404, "no longer kept"),
         (json.dumps({**ASKED, "bundle": "/etc/passwd"}).encode(), 404, "unknown bundle"),
-        (json.dumps({**ASKED, "gpu": "/tmp/spec.toml"}).encode(), 422, "unknown GPU"),
+        (json.dumps({**ASKED, "gpu": "./spec.toml"}).encode(), 422, "unknown GPU"),
         (json.dumps({**ASKED, "gpu": ["h100-sxm"]}).encode(), 400, "must be a plain text"),
         (json.dumps({**ASKED, "precision": "bf17"}).encode(), 422, "bf17"),
         (json.dumps({**ASKED, "precision": "b\x00"}).encode(), 400, "must be a plain text"),
@@ -89,8 +90,7 @@ def test_files_that_are_no_workload_are_refused(served: Served, body: bytes, mes
         ("GET", "/../../../etc/passwd", 404),
         ("GET", "/%2e%2e/%2e%2e/etc/passwd", 404),
         ("GET", "/static/page.js", 404),
-        ("GET", "//page.js", 404),
-        ("GET", "http://127.0.0.1/page.js", 404),
+        ("GET", "//etc/passwd", 404),
         ("GET", "/page.js\\..\\server.py", 404),
         ("POST", "/api/answer/../load", 404),
         ("GET", "/api/answer", 405),
@@ -128,7 +128,9 @@ def test_a_head_request_has_the_headers_of_a_get_and_no_content(served: Served) 
     assert full["Content-Length"] == headers["Content-Length"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "localhost", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example:{port}", "2130706433:{port}", ""]
+)
 def test_a_request_under_another_name_is_refused(served: Served, host: str) -> None:
     status, _, content = served.request("GET", "/", Host=host.format(port=served.server.port))
     assert status == 403
@@ -140,6 +142,8 @@ def test_a_request_of_another_page_is_refused(served: Served, name: str) -> None
     value = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}[name]
     status, _, content = served.request("POST", "/api/answer", json.dumps(ASKED).encode(), **{name: value})
     assert (status, refusal(content)) == (403, "requests of other pages are not answered")
+    assert served.request("GET", "/api/choices", **{name: value})[0] == 403
+    assert served.request("GET", "/", **{name: value})[0] == 200  # a link may lead here
     own = served.server.url.rstrip("/")
     assert served.request("POST", "/api/answer", json.dumps(ASKED).encode(), Origin=own)[0] == 200
 
@@ -165,6 +169,7 @@ def test_a_body_that_is_too_large_is_refused(served: Served, path: str, limit: i
         (b"POST /api/answer HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
         (b"GET / HTTP/1.1\r\n\r\n", b"403"),
         (b"GET / HTTP/1.1\r\nHost: {host}\r\nHost: evil.example\r\n\r\n", b"403"),
+        (b"GET http://evil.example/ HTTP/1.1\r\nHost: {host}\r\n\r\n", b"404"),
         (b"GET / HTTP/9.9\r\n\r\n", b"505"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"414"),
@@ -209,26 +214,27 @@ def test_connections_are_bounded_and_free_again_after_the_deadline() -> None:
 
 @given(st.text(alphabet="abc.:[]0127localhost", max_size=24))
 def test_only_addresses_and_localhost_name_the_server(text: str) -> None:
-    if names_this_server(f"{text}:8765", 8765):
+    if names_this_server(f"{text}:8765"):
         assert text.lower() == "localhost" or set(text) <= set("0123456789.") or (text[0] == "[" and text[-1] == "]")
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "expected"),
+    ("host", "expected"),
     [
-        ("127.0.0.1:8765", 8765, True),
-        ("LOCALHOST:8765", 8765, True),
-        ("[::1]:8765", 8765, True),
-        ("[::1]", 80, True),
-        ("127.0.0.1", 80, True),
-        ("::1:8765", 8765, False),
-        ("[127.0.0.1]:8765", 8765, False),
-        ("127.0.0.1:", 8765, False),
-        ("a.localhost:8765", 8765, False),
+        ("127.0.0.1:8765", True),
+        ("LOCALHOST:8765", True),
+        ("[::1]:8765", True),
+        ("[::1]", True),
+        ("127.0.0.1", True),
+        ("::1:8765", False),
+        ("[127.0.0.1]:8765", False),
+        ("127.0.0.1:", False),
+        ("127.0.0.1:http", False),
+        ("a.localhost:8765", False),
     ],
 )
-def test_names_of_the_server(host: str, port: int, expected: bool) -> None:
-    assert names_this_server(host, port) is expected
+def test_names_of_the_server(host: str, expected: bool) -> None:
+    assert names_this_server(host) is expected
 
 
 @given(
@@ -241,9 +247,5 @@ def test_names_of_the_server(host: str, port: int, expected: bool) -> None:
     )
 )
 def test_any_json_is_a_question_or_refused(document: object) -> None:
-    try:
-        question = parse_question(json.dumps(document).encode())
-    except RequestError as error:
-        assert "\n" not in str(error)
-    else:
-        assert isinstance(question.workload, str)
+    with suppress(RequestError):
+        assert isinstance(parse_question(json.dumps(document).encode()).workload, str)

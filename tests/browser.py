@@ -1,0 +1,227 @@
+"""A headless Chromium driven over its DevTools pipe: pages, clicks, keys, files, with nothing but the standard library.
+
+Chromium is found by name on the PATH, or by WATTPRINT_CHROMIUM.  It talks through two pipes (`--remote-debugging-pipe`), so that no
+port is opened.  Waiting is done in the page: `Page.wait_for` returns when a condition holds there.
+"""
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions", "--mute-audio",
+    "--remote-debugging-pipe", "--window-size=1200,900",
+)  # fmt: skip
+DEADLINE_S = 60.0
+"""Longest wait for one answer, or for one condition: far beyond what a busy machine needs."""
+KEY_CODES = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+
+
+def find_chromium() -> str | None:
+    """The browser's program; None where there is none."""
+    named = os.environ.get("WATTPRINT_CHROMIUM")
+    if named:
+        return named
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """A running browser: messages out, answers and events in."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write, self._read = write, read
+        self._buffer = b""
+        self._last = 0
+        self.events: list[dict[str, Any]] = []
+
+    def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
+        """The result of a DevTools method.  Events that come meanwhile are kept."""
+        self._last += 1
+        message: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
+        if session:
+            message["sessionId"] = session
+        _write_all(self._write, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            answer = self._next(deadline)
+            if answer.get("id") == self._last:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                result: dict[str, Any] = answer["result"]
+                return result
+            self.events.append(answer)
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0.0))
+            assert ready, f"the browser gave no answer within {DEADLINE_S:g} s"
+            piece = os.read(self._read, 1 << 16)
+            assert piece, "the browser has ended"
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def open_page(self) -> "Page":
+        """An empty page with its events switched on."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log", "DOM", "Accessibility"):
+            self.call(f"{domain}.enable", session)
+        return Page(self, session)
+
+
+class Page:
+    """One page of the browser."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session = browser, session
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """A DevTools method on this page."""
+        return self._browser.call(method, self._session, **parameters)
+
+    def close(self) -> None:
+        """End the page."""
+        self.call("Page.close")
+
+    def goto(self, url: str) -> None:
+        """Load a page; returns when it has loaded."""
+        assert not self.call("Page.navigate", url=url).get("errorText")
+        self.wait_for(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
+
+    def evaluate(self, script: str) -> Any:
+        """The value of a JavaScript expression; of a promise, what it gives."""
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
+
+    def wait_for(self, condition: str) -> None:
+        """Return when an expression is true in the page."""
+        timeout_ms = 1000.0 * DEADLINE_S / 2.0
+        script = (
+            "new Promise((done, fail) => { const start = performance.now(); const look = () => {"
+            f" let held = false; try {{ held = Boolean({condition}); }} catch (error) {{ held = false; }}"
+            f" if (held) done(true); else if (performance.now() - start > {timeout_ms}) fail(new Error('never held'));"
+            " else setTimeout(look, 5); }; look(); })"
+        )
+        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, f"never held: {condition}"
+
+    def click(self, selector: str) -> None:
+        """Press and release the mouse in the middle of an element, scrolled into view."""
+        place = json.dumps(selector)
+        box = self.evaluate(
+            f"(() => {{ const e = document.querySelector({place}); e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def press(self, key: str, times: int = 1, *, shift: bool = False) -> None:
+        """Press a key of KEY_CODES where the focus is."""
+        code = KEY_CODES[key]
+        text = {"text": "\r" if key == "Enter" else key} if key in ("Enter", " ") else {}
+        for _ in range(times):
+            for kind in ("keyDown", "keyUp"):
+                details = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+                self.call("Input.dispatchKeyEvent", type=kind, **details, **(text if kind == "keyDown" else {}))
+
+    def type_text(self, text: str) -> None:
+        """Text into the element that has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def choose(self, selector: str, value: str) -> None:
+        """Choose an option of a select, as a user's choice would."""
+        self.evaluate(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.value = {json.dumps(value)};"
+            " e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        )
+
+    def upload(self, selector: str, *files: Path) -> None:
+        """Put files into a file input."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
+
+    def emulate(self, *, width: int = 1200, height: int = 900, mobile: bool = False, dark: bool = False) -> None:
+        """A window's size, and light or dark."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def screenshot(self) -> bytes:
+        """The whole page as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+
+    def requested_urls(self) -> list[str]:
+        """Everything that the page has asked the network for."""
+        return [event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")]
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings of its scripts, its console, and the browser about it."""
+        found = [event["params"]["exceptionDetails"]["text"] for event in self._events("Runtime.exceptionThrown")]
+        for event in self._events("Runtime.consoleAPICalled"):
+            if event["params"]["type"] in ("error", "warning", "assert"):
+                found.append(str(event["params"]["args"]))
+        for event in self._events("Log.entryAdded"):
+            if event["params"]["entry"]["level"] in ("error", "warning"):
+                found.append(event["params"]["entry"]["text"])
+        return found
+
+    def accessible(self) -> list[dict[str, Any]]:
+        """Nodes of the accessibility tree that are not ignored: role, name, properties."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        return [node for node in nodes if not node.get("ignored")]
+
+    def _events(self, method: str) -> list[dict[str, Any]]:
+        own = self._browser.events
+        return [event for event in own if event.get("method") == method and event.get("sessionId") == self._session]
+
+
+@contextmanager
+def open_browser(program: str, folder: Path) -> Iterator[Browser]:
+    """A browser with a new profile in `folder`, ended at the end with all its processes; its log is `folder`/chromium.log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    to_child, from_us = (_out_of_the_way(end) for end in os.pipe())
+    to_us, from_child = (_out_of_the_way(end) for end in os.pipe())
+    log = str(folder / "chromium.log")
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+        (os.POSIX_SPAWN_DUP2, to_child, 3),
+        (os.POSIX_SPAWN_DUP2, from_child, 4),
+    ]
+    arguments = [program, *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
+    process = os.posix_spawn(program, arguments, dict(os.environ), file_actions=actions, setpgroup=0)
+    os.close(to_child)
+    os.close(from_child)
+    try:
+        yield Browser(from_us, to_us)
+    finally:
+        os.killpg(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(from_us)
+        os.close(to_us)
+
+
+def _out_of_the_way(number: int) -> int:
+    """The same pipe under a number that is not 3 or 4."""
+    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(number)
+    return moved
+
+
+def _write_all(number: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(number, content) :]

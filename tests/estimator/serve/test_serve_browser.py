@@ -1,0 +1,191 @@
+"""The page in a headless browser: clicks, keys, files; skipped where no Chromium is installed."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimator.cli import main
+from tests.browser import Browser, Page, find_chromium, open_browser
+from tests.estimator.serve.conftest import BUNDLE, Served
+from tests.estimator.serve.test_serve_answers import OWN
+
+CHROMIUM = find_chromium()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (WATTPRINT_CHROMIUM names one)")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with open_browser(CHROMIUM, tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """The page with its first result; at the end, it must have had nothing to complain about and asked nobody else."""
+    opened = browser.open_page()
+    opened.emulate()
+    opened.goto(served.server.url)
+    opened.wait_for("document.getElementById('status').textContent.startsWith('latency')")
+    opened.choose("#workload", served.workload_key("gpt2-prefill"))
+    opened.choose("#bundle", served.bundle_key())
+    opened.wait_for("document.getElementById('results-title').textContent === 'gpt2-prefill on a100-pcie-40gb'")
+    opened.wait_for("document.getElementById('results').getAttribute('aria-busy') === 'false'")
+    yield opened
+    assert opened.requested_urls()
+    assert all(url.startswith((served.server.url, "data:,")) for url in opened.requested_urls())
+    assert [line for line in opened.complaints() if "422" not in line] == []
+    opened.close()
+
+
+def shown(page: Page) -> list[float]:
+    """Latency, power and energy as the table shows them in SI units."""
+    cells = page.evaluate("[...document.querySelectorAll('#numbers tbody tr')].map((row) => row.cells[3].textContent)")
+    return [float(cell) for cell in cells]
+
+
+def printed(capsys: pytest.CaptureFixture[str], repository: Path, *words: object) -> list[float]:
+    capsys.readouterr()
+    assert main([str(repository / "examples" / "gpt2-prefill.json"), "--bundle", BUNDLE, "--json", *map(str, words)]) in (0, 3)
+    document = json.loads(capsys.readouterr().out)
+    return [document[name] for name in ("latency_s", "power_w", "energy_j")]
+
+
+def at_clock(page: Page, clock: float) -> None:
+    page.wait_for(f"document.getElementById('results').dataset.clock === '{clock:g}'")
+
+
+def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(
+    page: Page, capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    at_clock(page, 1410)
+    assert shown(page) == printed(capsys, repository)
+    before = page.evaluate("document.getElementById('chart-energy').innerHTML")
+    for _ in range(20):
+        page.press("Tab")
+        if page.evaluate("document.activeElement.id") == "clock":
+            break
+    assert page.evaluate("document.activeElement.id") == "clock"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.press("ArrowLeft", 2)
+    at_clock(page, 1380)
+    assert shown(page) == printed(capsys, repository, "--freq", 1380)
+    page.press("Home")
+    at_clock(page, 210)
+    assert page.evaluate("document.getElementById('clock').getAttribute('aria-valuetext')") == "210 MHz"
+    assert page.evaluate("document.getElementById('clock-value').textContent") == "210 MHz"
+    page.wait_for("document.getElementById('status').textContent.includes('at 210 MHz')")
+    assert page.evaluate("document.getElementById('chart-energy').innerHTML") != before
+    assert page.evaluate("document.querySelector('#sweep tr[aria-current] th').textContent") == "210 MHz"
+
+
+def test_a_click_on_a_slider_moves_it(page: Page) -> None:
+    page.click("#clock")
+    page.wait_for("Number(document.getElementById('results').dataset.clock) < 900")
+    assert 600 < float(page.evaluate("document.getElementById('results').dataset.clock")) < 900
+
+
+def test_batch_sequence_precision_and_attention_change_the_result(page: Page) -> None:
+    page.evaluate("document.getElementById('batch').focus()")
+    page.press("ArrowRight")
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill@b12s512')")
+    assert "cannot be reached" in page.evaluate("document.getElementById('batch-reason').textContent")
+    page.evaluate("document.getElementById('sequence').focus()")
+    page.press("ArrowLeft")
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill@b12s384')")
+    eager = shown(page)
+    page.choose("#attention", "flash")
+    page.wait_for("[...document.querySelectorAll('#kernels tbody th')].some((cell) => cell.textContent.startsWith('attention.'))")
+    assert shown(page)[0] < eager[0]
+    page.choose("#precision", "fp32")
+    page.wait_for("[...document.querySelectorAll('#kernels tbody th')].some((cell) => cell.textContent.includes(' fp32 '))")
+    page.choose("#gpu", "h100-sxm")
+    page.wait_for("document.getElementById('results-title').textContent.endsWith('on h100-sxm')")
+    assert "forecast" in page.evaluate("document.getElementById('remarks').textContent")
+
+
+def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**OWN, "name": "mine <b>& co"}), encoding="utf-8")
+    page.upload("#file", path)
+    page.wait_for("document.getElementById('results-title').textContent === 'mine <b>& co on a100-pcie-40gb'")
+    assert page.evaluate("document.getElementById('batch').disabled && document.getElementById('sequence').disabled")
+    assert "does not tell" in page.evaluate("document.getElementById('batch-reason').textContent")
+    assert page.evaluate("document.querySelector('#attention option[value=flash]').disabled")
+    page.evaluate("document.getElementById('at-batch').focus()")
+    page.type_text("4")
+    page.press("Tab")
+    page.type_text("128")
+    page.press("Tab")
+    page.wait_for("!document.getElementById('batch').disabled && !document.getElementById('sequence').disabled")
+    page.evaluate("document.getElementById('batch').focus()")
+    page.press("ArrowRight")
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('mine <b>& co@b6s128')")
+
+
+def drop(page: Page, name: str, content: str) -> None:
+    """Drop a file onto the page."""
+    page.evaluate(
+        "(() => { const data = new DataTransfer();"
+        f" data.items.add(new File([{json.dumps(content)}], {json.dumps(name)}, {{type: 'application/json'}}));"
+        " document.body.dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true})); })()"
+    )
+
+
+def test_a_broken_file_is_said_and_a_good_one_goes_on(page: Page) -> None:
+    before = shown(page)
+    drop(page, "broken.json", "[[")
+    page.wait_for("document.getElementById('error').textContent.startsWith('broken.json: not valid JSON')")
+    assert page.evaluate("document.getElementById('results').classList.contains('stale')")
+    drop(page, "good.json", json.dumps({**OWN, "name": "dropped"}))
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('dropped on')")
+    assert page.evaluate("document.getElementById('error').textContent") == ""
+    assert shown(page) != before
+
+
+def test_a_setting_that_cannot_be_is_said_and_taken_back(page: Page) -> None:
+    page.choose("#precision", "nvfp4")
+    page.wait_for("document.getElementById('error').textContent !== ''")
+    assert page.evaluate("document.getElementById('status').textContent") == "No result for these settings"
+    page.choose("#precision", "")
+    page.wait_for("document.getElementById('error').textContent === ''")
+
+
+def test_every_chart_has_a_title_and_a_table(page: Page) -> None:
+    titles = page.evaluate("[...document.querySelectorAll('figure svg')].map((svg) => svg.querySelector('title').textContent)")
+    assert len(titles) == 6
+    for table, rows in {"sweep": 81, "limits": 10, "parts": 10, "kernels": 22}.items():
+        assert page.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") == rows, table
+    page.click("details summary")
+    assert page.evaluate("document.querySelector('#sweep').checkVisibility()")
+
+
+def test_what_a_screen_reader_meets_has_a_name(page: Page) -> None:
+    nodes = page.accessible()
+    controls = [node for node in nodes if node["role"]["value"] in ("slider", "combobox", "spinbutton", "button", "image", "img", "table")]
+    assert {node["role"]["value"] for node in controls} >= {"slider", "combobox", "spinbutton", "table"}
+    unnamed = [node["role"]["value"] for node in controls if not node.get("name", {}).get("value")]
+    assert unnamed == []
+    assert "status" in {node["role"]["value"] for node in nodes}
+
+
+def colour(page: Page, style: str) -> list[float]:
+    text: str = page.evaluate(f"getComputedStyle(document.body).{style}")
+    return [float(number) for number in re.findall(r"[\d.]+", text)][:3]
+
+
+def test_it_is_dark_where_that_is_asked_for(page: Page) -> None:
+    assert min(colour(page, "backgroundColor")) > 200 > max(colour(page, "color"))
+    page.emulate(dark=True)
+    assert max(colour(page, "backgroundColor")) < 60 < min(colour(page, "color"))
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1600])
+def test_no_width_makes_the_page_scroll_sideways(page: Page, width: int) -> None:
+    page.emulate(width=width, mobile=width < 600)
+    widths: dict[str, Any] = page.evaluate("({page: document.documentElement.scrollWidth, window: document.documentElement.clientWidth})")
+    assert widths["page"] <= widths["window"]

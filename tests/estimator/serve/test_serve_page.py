@@ -1,0 +1,97 @@
+"""The page's markup: named controls, nothing from elsewhere, a table beside every chart."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from estimator.serve.server import STATIC
+from tests.estimator.serve.conftest import Served
+
+VOID = {"meta", "link", "input"}
+
+
+class Markup(HTMLParser):
+    """Elements in their order with what encloses them; complains where tags do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str], tuple[str, ...]]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}, tuple(self._open)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def of(self, *tags: str) -> list[dict[str, str]]:
+        return [attributes for tag, attributes, _ in self.elements if tag in tags]
+
+
+@pytest.fixture(scope="module")
+def page() -> Markup:
+    return Markup((STATIC / "index.html").read_text(encoding="utf-8"))
+
+
+def test_every_control_has_a_label_of_its_own(page: Markup) -> None:
+    labelled = [label["for"] for label in page.of("label")]
+    controls = [control["id"] for control in page.of("input", "select", "textarea")]
+    assert sorted(labelled) == sorted(controls)
+    assert len(controls) == 12
+
+
+def test_names_are_unique_and_what_is_pointed_at_is_there(page: Markup) -> None:
+    names = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    for _, attributes, _ in page.elements:
+        for pointer in ("for", "aria-describedby", "aria-labelledby"):
+            assert set(attributes.get(pointer, "").split()) <= set(names), attributes
+        if attributes.get("href", "").startswith("#"):
+            assert attributes["href"][1:] in names
+
+
+def test_the_script_touches_only_what_is_there(page: Markup) -> None:
+    script = (STATIC / "page.js").read_text(encoding="utf-8")
+    names = {attributes["id"] for _, attributes, _ in page.elements if "id" in attributes}
+    assert set(re.findall(r'get\("([^"]+)"\)', script)) <= names
+    assert set(re.findall(r'(?:fillTable|setScale|chosen|stated)\("([^"]+)"', script)) <= names
+
+
+def test_nothing_comes_from_elsewhere_and_nothing_is_inline(page: Markup, served: Served) -> None:
+    for tag, attributes, _ in page.elements:
+        for name in ("src", "href", "action", "srcset"):
+            assert re.fullmatch(r"/page\.(css|js)|#\w+|data:,|", attributes.get(name, "")), attributes
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], attributes
+        assert tag != "style"
+        assert tag != "script" or "src" in attributes
+    for path in ("/page.js", "/page.css"):
+        text = served.request("GET", path)[2].decode()
+        assert not re.search(r"https?:|url\(|@import|\beval\b|innerHTML|document\.write", text), path
+
+
+def test_results_are_announced_and_errors_alert(page: Markup) -> None:
+    by_name = {attributes.get("id"): attributes for _, attributes, _ in page.elements}
+    assert (by_name["status"]["role"], by_name["status"]["aria-live"]) == ("status", "polite")
+    assert by_name["error"]["role"] == "alert"
+
+
+def test_tables_have_captions_and_scoped_heads(page: Markup) -> None:
+    assert len(page.of("table")) == len(page.of("caption")) == 5
+    assert all(head.get("scope") == "col" for head in page.of("th"))
+    assert next(attributes for tag, attributes, _ in page.elements if tag == "html")["lang"] == "en"
+
+
+def test_every_quantity_of_the_style_is_there_in_light_and_dark(served: Served) -> None:
+    style = served.request("GET", "/page.css")[2].decode()
+    used = set(re.findall(r"var\((--\w+)", style))
+    light, dark = style.split("@media(prefers-color-scheme:dark)")[:2]
+    for name in used:
+        assert f"{name}:" in light, name
+        assert f"{name}:" in dark, name
+    assert ":focus-visible{outline:3px" in style
