@@ -9,10 +9,11 @@ import numpy as np
 from estimator.bundle_content import Bundle
 from fitter.block_section import block_errors
 from fitter.display import selection_document
+from fitter.drift import Drift, drift_warnings, drifts
 from fitter.instructions_check import instruction_errors
 from fitter.rows import Selection
 from fitter.tiers import TierCount, TierErrors, kernel_tiers, tier_counts, tier_errors
-from fitter.validation import ErrorRow, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
+from fitter.validation import ErrorRow, Prediction, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
 
 LEAST_COVERAGE: Final = 0.7
 """Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data."""
@@ -23,7 +24,7 @@ class Check:
     """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings.
 
     `summary` holds the errors of all kernels and of all workloads together, `tiers` those of kernels by where their
-    forecast comes from, `tiers_by_kind` how many kernels of each kind have theirs from each.
+    forecast comes from, `tiers_by_kind` how many kernels of each kind have theirs from each, `drift` how far the board moved.
     """
 
     rows: tuple[ErrorRow, ...]
@@ -32,6 +33,7 @@ class Check:
     raw: tuple[ErrorRow, ...]
     tiers: tuple[TierErrors, ...]
     tiers_by_kind: tuple[TierCount, ...]
+    drift: tuple[Drift, ...]
     warnings: tuple[str, ...]
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, Any]:
@@ -43,6 +45,7 @@ class Check:
             "summary": {kind: row.document() for kind, row in self.summary.items()},
             "tiers": [tier.document() for tier in self.tiers],
             "tiers_by_kind": [count.document() for count in self.tiers_by_kind],
+            "drift": [one.document() for one in self.drift],
             "workload_families": [row.document() for row in self.families],
             "workload_raw_errors": [row.document() for row in self.raw],
             "warnings": list(self.warnings),
@@ -62,8 +65,9 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         for name in selection.gpus
         if name != bundle.gpu.name
     ]
+    predictions: dict[str, Prediction] = {}
     if selection.kernels is not None:
-        kernels = predict_kernel_rows(bundle, selection.kernels)
+        kernels = predictions["kernels"] = predict_kernel_rows(bundle, selection.kernels)
         by_tier = kernel_tiers(bundle, selection.kernels)
         tiers = tier_errors(kernels, by_tier)
         by_kind = tier_counts(kernels, by_tier)
@@ -73,7 +77,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         if unserved:
             warnings.append(f"no coefficients for {unserved} of {len(kernels)} kernel rows; they are not compared")
     if selection.workloads is not None:
-        runs = predict_workload_rows(bundle, selection.workloads)
+        runs = predictions["workloads"] = predict_workload_rows(bundle, selection.workloads)
         rows += error_rows(runs)
         summary["workloads"] = summary_row(runs.known(), "workloads")
         families += error_rows(by_model_family(runs, selection.workloads))
@@ -89,6 +93,8 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     for kind, row in summary.items():
         if row.coverage < LEAST_COVERAGE:
             warnings.append(f"the stated 90 % intervals hold {row.coverage:.0%} of the {kind}: the bundle does not describe these data")
+    moved = drifts(bundle, selection, predictions)
+    warnings += drift_warnings(moved)
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
@@ -99,5 +105,6 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         raw=tuple(raw),
         tiers=tiers,
         tiers_by_kind=by_kind,
+        drift=moved,
         warnings=tuple(warnings),
     )

@@ -1,6 +1,5 @@
 """What the command `fit` does."""
 
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import click
 from estimator import __version__
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
 from estimator.errors import EstimatorError
+from fitter.bundle_commands import diff_command, release_command, say, show_command, verify_command
 from fitter.errors import FitterError
 from fitter.probe_command import probes_command
 from fitter.requirements import judge, missed_line, require_option
@@ -61,7 +61,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="More commands: fit check, fit show, fit diff, fit release, fit probes. "
+    epilog="More commands: fit check, fit show, fit diff, fit release, fit verify, fit probes. "
     "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected, a warning holds or --require is missed, "
     "130 interrupted.",
 )
@@ -126,7 +126,7 @@ def fit_command(**options: Any) -> int:
         _write_report(options["report"], bundle, selection, calibration)
     told = _fit_document if options["as_json"] else _fit_lines
     verdicts = judge(options["require"], calibration.summary())
-    _say(told(bundle, selection, calibration, options, verdicts))
+    say(told(bundle, selection, calibration, options, verdicts))
     return _finish(selection, calibration.warnings, options, verdicts)
 
 
@@ -137,13 +137,16 @@ def fit_command(**options: Any) -> int:
 @require_option
 @output_options
 def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
-    """Errors of BUNDLE on data that it has not seen.
+    """Errors of BUNDLE on data that it has not seen, and whether its board has drifted.
 
-    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.
+    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own, such as
+    anchors that are measured every week, tell whether the board still does what the bundle states within its stated error:
+    exit status 3 where it does not.
     """
     from estimator.bundle import load_bundle
     from fitter.check import check_bundle
     from fitter.display import error_table, selection_lines
+    from fitter.drift import drift_lines
     from fitter.selection import read_selection
     from fitter.tiers import tier_lines
 
@@ -152,67 +155,11 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)
     if options["as_json"]:
-        _say({**found.document(bundle, selection), "requirements": [verdict.document() for verdict in verdicts]})
+        say({**found.document(bundle, selection), "requirements": [verdict.document() for verdict in verdicts]})
     else:
-        _say([*selection_lines(selection), "", *error_table([*found.rows, *found.summary.values()]), *tier_lines(found.tiers)])
+        table = error_table([*found.rows, *found.summary.values()])
+        say([*selection_lines(selection), "", *table, *tier_lines(found.tiers), *drift_lines(found.drift)])
     return _finish(selection, found.warnings, options, verdicts)
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def show_command(bundle_name: str, as_json: bool) -> int:
-    """What a bundle is, how good it is, and its coefficients."""
-    from estimator.bundle import load_bundle
-    from fitter.display import show_document, show_lines
-
-    bundle = load_bundle(bundle_name)
-    _say(show_document(bundle) if as_json else show_lines(bundle))
-    return DONE
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("old_name", metavar="OLD", callback=named_file)
-@click.argument("new_name", metavar="NEW", callback=named_file)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def diff_command(old_name: str, new_name: str, as_json: bool) -> int:
-    """Which coefficients changed from bundle OLD to NEW, and by how many standard deviations."""
-    from fitter.display import diff_lines
-    from fitter.releases import differences_document, load_pair
-
-    old, new = load_pair(old_name, new_name)
-    _say(differences_document(old, new) if as_json else diff_lines(old, new))
-    return DONE
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
-@click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
-@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
-@click.option("--changelog", type=OutputFile(), metavar="FILE", help="Without it NAME.changelog.md beside the release.")
-@click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before, with which the changelog entry compares.")
-@click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def release_command(
-    bundle_name: str, version: str, out: Path | None, changelog: Path | None, against: str | None, note: str, as_json: bool
-) -> int:
-    """Give a bundle a version, a new digest and an entry in its changelog."""
-    from datetime import UTC, datetime
-
-    from estimator.bundle import bundle_path, load_bundle
-    from fitter.releases import release, version_key
-
-    version_key(version)
-    bundle = load_bundle(bundle_name)
-    target = out or bundle_path(bundle_name).parent / f"{_file_name(bundle.name)}-{version}.json"
-    log = changelog or target.parent / f"{_file_name(bundle.name)}.changelog.md"
-    previous = load_bundle(against) if against else None
-    if log.absolute() == target.absolute() or (log.exists() and log.samefile(bundle_path(bundle_name))):
-        raise FitterError(f"{log}: is a bundle; the changelog needs a file of its own, name it with --changelog")
-    released = release(bundle, version, target, log, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
-    document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
-    _say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
-    return DONE
 
 
 COMMANDS: Final[Mapping[str, click.Command]] = {
@@ -220,6 +167,7 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
     "show": show_command,
     "diff": diff_command,
     "release": release_command,
+    "verify": verify_command,
     "probes": probes_command,
 }
 """Words that, as the first argument, choose a command of their own; anything else is a data set."""
@@ -263,7 +211,7 @@ def _fit_design(options: Mapping[str, Any], progress: Callable[[str], None]) -> 
 
     done = fit_design_data(options, FIRST_VERSION, progress)
     progress("")
-    _say(done.document if options["as_json"] else done.lines)
+    say(done.document if options["as_json"] else done.lines)
     for line in () if options["quiet"] else done.warnings:
         click.echo(f"warning: {line}", err=True)
     return DONE_WITH_WARNINGS if done.warnings else DONE
@@ -328,11 +276,6 @@ def _fit_document(
     }
 
 
-def _say(result: "Mapping[str, Any] | Sequence[str]") -> None:
-    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) if isinstance(result, Mapping) else "\n".join(result)
-    click.echo(text)
-
-
 def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]") -> int:
     """Warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status."""
     if options["verbose"]:
@@ -352,8 +295,3 @@ def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[st
     if missed:
         click.echo(missed, err=True)
     return DONE_WITH_WARNINGS if selection.rejected or warnings or missed else DONE
-
-
-def _file_name(name: str) -> str:
-    """A bundle's name as part of a file name."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "bundle"

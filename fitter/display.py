@@ -1,7 +1,7 @@
 """What the command `fit` says: tables and sentences for people, documents for programs."""
 
 from collections.abc import Mapping, Sequence
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from typing import Any, Final
 
 from estimator.bundle_content import Bundle
@@ -12,6 +12,8 @@ from fitter.instructions_display import instruction_lines
 from fitter.releases import differences
 from fitter.rows import Selection, count_reasons, reason_meaning
 from fitter.validation import ErrorRow
+from fitter.version_rule import needed_step
+from fitter.workload_changes import WorkloadChange, change_lines
 
 FIGURES: Final = ("mape", "median", "p95", "bias")
 
@@ -155,11 +157,15 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
 
 
 def _with_std(value: float, std: float) -> dict[str, float | None]:
-    return {"value": value, "std": None if isnan(std) else std}
+    return {"value": value, "std": std if isfinite(std) else None}
 
 
-def diff_lines(old: Bundle, new: Bundle) -> list[str]:
-    """What changed from one bundle to another."""
+def diff_lines(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> list[str]:
+    """What changed from one bundle to another, and what that changes for workloads."""
+    return [*_coefficient_lines(old, new), "", *change_lines(changes), "", f"as a release: {needed_step(old, new).text()}"]
+
+
+def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
     lines = [f"{old.name} {old.version} → {new.name} {new.version}"]
     if old.gpu.name != new.gpu.name:
         lines.append(f"another GPU: {old.gpu.name} → {new.gpu.name}")

@@ -5,7 +5,8 @@ FitterError                    what could not be done, with its remedy
 ├── SelectionError             the rows do not fit together (several GPUs, none of the one asked for)
 ├── CalibrationError           the rows do not determine the coefficients
 ├── ClusterError               a cluster does not answer, was lost, or runs another version
-└── ReleaseError               a bundle cannot be released or compared
+├── ReleaseError               a bundle cannot be released or compared
+└── SignatureError             a signature is missing, damaged or not that of a bundle
 
 A message says what, which value, what the limit is and what to do.  The command prints it as one line
 on stderr and exits with 1.
@@ -34,3 +35,7 @@ class ClusterError(FitterError):
 
 class ReleaseError(FitterError):
     """A bundle that cannot be released or compared."""
+
+
+class SignatureError(FitterError):
+    """A signature is missing, damaged or not that of a bundle."""

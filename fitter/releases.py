@@ -1,22 +1,16 @@
-"""Bundles as releases: versions, changelog entries, and what changed from one to the next."""
+"""Bundles as releases: versions by the rule of `fitter.version_rule`, changelog entries, and what changed from one to the next."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import hypot, log, nan
+from math import hypot, isfinite, log, nan
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.bundle import Bundle, load_bundle, save_bundle
 from estimator.whole_file import write_whole
 from fitter.errors import ReleaseError
-
-VERSION: Final = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
-"""A semantic version: MAJOR.MINOR.PATCH, an optional pre-release and build.
-
-Rule: MAJOR when predictions mean something else (another GPU, other groups removed), MINOR when coefficients were fitted
-anew, PATCH when only descriptions changed.
-"""
+from fitter.version_rule import VERSION, needed_step, require_step, version_key
+from fitter.workload_changes import WorkloadChange
 
 CHANGELOG_HEAD: Final = "# Changelog of bundle {name}\n"
 
@@ -39,24 +33,16 @@ class Change:
         return self.new / self.old if self.old else nan
 
 
-def version_key(text: str) -> tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]:
-    """A key that orders semantic versions.  Raises ReleaseError for text that is none."""
-    match = VERSION.fullmatch(text)
-    if match is None:
-        raise ReleaseError(f"version {text!r} must read MAJOR.MINOR.PATCH, for example 1.0.0")
-    major, minor, patch, early = match.groups()
-    parts = tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in (early or "").split(".") if part)
-    return int(major), int(minor), int(patch), 0 if early else 1, parts
-
-
 def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: Bundle | None, note: str, today: str) -> Bundle:
     """The bundle under a new version, written to `out`, with an entry on top of `changelog`.
 
-    previous: what the entry compares with.  Raises ReleaseError for a version that is not above the bundle's and for
-    files that cannot be written; an existing release is never overwritten.
+    previous: the release before, with which the entry compares.  Raises ReleaseError for a version that is not above the bundle's,
+    that is too small a step from the release before, and for files that cannot be written; an existing release is never overwritten.
     """
     if version_key(version) <= version_key(bundle.version):
         raise ReleaseError(f"version {version} must be above {bundle.version}, which {bundle.name} has now")
+    if previous is not None:
+        require_step(previous, bundle, version)
     if out.exists():
         raise ReleaseError(f"{out} exists; a released bundle is never overwritten: name another file with -o")
     old = _changelog(changelog)
@@ -69,6 +55,16 @@ def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: 
     return released
 
 
+def release_before(folder: Path, name: str, version: str) -> Path | None:
+    """The file of the newest release below `version` among NAME-X.Y.Z.json in a folder; None where there is none."""
+    wanted, found = version_key(version), []
+    for path in folder.glob("*.json"):
+        text = path.name.removesuffix(".json").removeprefix(f"{name}-")
+        if path.name.startswith(f"{name}-") and VERSION.fullmatch(text) and version_key(text) < wanted:
+            found.append((version_key(text), path))
+    return max(found)[1] if found else None
+
+
 def changelog_entry(bundle: Bundle, previous: Bundle | None, note: str, today: str) -> str:
     """The entry of one release, in Markdown."""
     rows = sum(dataset.used for dataset in bundle.provenance.datasets)
@@ -77,6 +73,7 @@ def changelog_entry(bundle: Bundle, previous: Bundle | None, note: str, today: s
         lines.append(f"- {' '.join(note.split())}")
     if previous is not None:
         moved = [change for change in differences(previous, bundle) if change.sigmas > TELLING_SIGMAS]
+        lines.append(f"- {needed_step(previous, bundle).text()}")
         lines.append(f"- against {previous.version}: {len(moved)} coefficients moved by more than {TELLING_SIGMAS:g} standard deviations")
         lines += [f"  - {change.place}: {change.old:.4g} → {change.new:.4g}" for change in moved[:MOST_LISTED]]
     return "\n".join(lines) + "\n"
@@ -94,12 +91,16 @@ def differences(old: Bundle, new: Bundle) -> list[Change]:
     return [change for change in _pairs(old, new) if change.old != change.new]
 
 
-def differences_document(old: Bundle, new: Bundle) -> dict[str, Any]:
-    """What `fit diff --json` says."""
+def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, Any]:
+    """What `fit diff --json` says; `changes` of workloads."""
+    needed = needed_step(old, new)
     return {
         "old": _identity(old),
         "new": _identity(new),
         "same_gpu": old.gpu == new.gpu,
+        "step": needed.step,
+        "reasons": list(needed.reasons),
+        "workloads": [change.document() for change in changes],
         "changes": [
             {"place": c.place, "old": _known(c.old), "new": _known(c.new), "factor": _known(c.factor), "sigmas": _known(c.sigmas)}
             for c in differences(old, new)
@@ -150,7 +151,7 @@ def _identity(bundle: Bundle) -> dict[str, str]:
 
 
 def _known(value: float) -> float | None:
-    return None if value != value else value
+    return value if isfinite(value) else None
 
 
 def _changelog(path: Path) -> str:

@@ -22,6 +22,9 @@ from fitter.validation import NORMAL_90
 MOST_CORRELATED: Final = 36
 """Coefficients of one correlation chart: those with the strongest correlations."""
 
+LONGEST_BAR_NAME: Final = 17
+"""Letters that fit before a bar of `estimator.stack_charts`."""
+
 MOST_PAIRS: Final = 24
 """Pairs of coefficients that the table beside it lists."""
 
@@ -33,7 +36,7 @@ def breakdown_html(bundle: Bundle, selection: Selection, held: Mapping[str, Held
         return ""
     bars = [
         Bar(
-            label=one.name,
+            label=_brief(one.name),
             pieces=[
                 Piece(length=max(one.parts_w.get(part, 0.0), 0.0), part=i, tip=f"{one.name}: {part} {one.parts_w.get(part, 0.0):.4g} W")
                 for i, part in enumerate(PARTS)
@@ -48,6 +51,12 @@ def breakdown_html(bundle: Bundle, selection: Selection, held: Mapping[str, Held
     ]
     table = table_html("Power by module [W]", ("what", *columns, "predicted", "measured"), rows)
     return figure_with_table(stack_svg("Power by module", caption, bars, PARTS, "power [W]"), caption, table, wide=True)
+
+
+def _brief(name: str) -> str:
+    """A name short enough to stand before its bar, without words given twice."""
+    text = " ".join(dict.fromkeys(name.split()))
+    return text if len(text) <= LONGEST_BAR_NAME else f"{text[: LONGEST_BAR_NAME - 1]}…"
 
 
 def curves_html(bundle: Bundle) -> str:

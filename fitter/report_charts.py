@@ -24,6 +24,7 @@ a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid va
 :target{outline:2px solid var(--p1);outline-offset:4px}
 summary{cursor:pointer;padding:.4rem 0}
 h3{font-size:1rem;margin:1rem 0 .25rem;overflow-wrap:anywhere}
+.charts>figure{max-width:44rem}
 .wide svg{min-width:34rem;max-width:56rem}
 .p0,.p1,.p2{stroke-opacity:.85}
 .whisker{stroke:var(--p0);stroke-width:1.6;fill:none}

@@ -47,6 +47,7 @@ REASONS: Final[dict[str, str]] = {
     "NO_NEIGHBOUR": "power that nothing comparable confirms",
     "UNSET_OPERANDS": "operands that were never initialised, on which power and sustained clock depend",
     "HOST_BOUND": "the host's launches were timed, not the kernel",
+    "SHARED_BOARD": "another process computed on the board meanwhile",
     "LATENCY_ABSURD": "the time of a launch was not finite or not positive",
     "POWER_MISSING": "no reading fell into the window",
     "POWER_ABSURD": "readings that no board gives",

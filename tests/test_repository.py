@@ -12,7 +12,7 @@ import pytest
 
 PACKAGES = ("estimator", "microbench", "collector", "fitter")
 
-EXTRAS = {"fit", "collect", "cuda12", "cuda13", "torch", "cluster", "all"}
+EXTRAS = {"fit", "collect", "cuda12", "cuda13", "torch", "cluster", "sign", "all"}
 """Extras that users may rely on."""
 
 # Import names of everything optional, by the extra that brings it.
@@ -22,6 +22,7 @@ OPTIONAL_MODULES = {
     "cuda": ("cupy", "cupti", "cuda"),
     "torch": ("torch", "transformers"),
     "cluster": ("distributed", "dask"),
+    "sign": ("cryptography",),
 }
 ALL_OPTIONAL = sorted({name for names in OPTIONAL_MODULES.values() for name in names})
 
@@ -164,14 +165,18 @@ def test_extra_all_needs_neither_gpu_nor_pytorch(project: dict[str, Any]) -> Non
         return names
 
     everything = expand("all")
-    assert everything == expand("collect") | expand("fit") | expand("cluster") | expand("plots") | expand("ptx")
+    assert everything == expand("collect") | expand("fit") | expand("cluster") | expand("plots") | expand("ptx") | expand("sign")
     assert not [name for name in everything if re.match(r"cupy|cupti|torch", name)]
 
 
 def test_every_data_folder_is_shipped_inside_the_estimator(project: dict[str, Any], repository: Path) -> None:
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert tuple(wheel["packages"]) == PACKAGES
-    assert wheel["force-include"] == {"configs": "estimator/_configs", "bundles": "estimator/_bundles"}
+    assert wheel["force-include"] == {
+        "configs": "estimator/_configs",
+        "bundles": "estimator/_bundles",
+        "examples": "estimator/_examples",
+    }
     for folder in wheel["force-include"]:
         assert any((repository / folder).rglob("*")), f"{folder} is empty: a clone would lack it and could not be built"
 

@@ -9,17 +9,20 @@ import pyarrow as pa
 
 from collector.dataset import FLAGS, SHAPE_COLUMNS, KernelDataset, read_kernel_dataset
 from estimator.errors import WorkloadError
-from estimator.quantities import Array
+from estimator.quantities import Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.rows import KernelRows, RejectedRow
 from fitter.sources.instruction_rows import is_instruction
 from fitter.sources.screening import RawKernels, screen
 
-REJECTS_ROW: Final = frozenset({"latency_absurd"})
-"""Flags with which a row says nothing."""
+REJECTS_ROW: Final = frozenset({"latency_absurd", "shared_board"})
+"""Flags with which a row says nothing of its kernel: of two processes on a board each takes the other's time and power for its own."""
 
 REJECTS_POWER: Final = frozenset({"power_missing", "power_absurd", "sensor_stuck", "short_window"})
 """Flags with which a row says nothing about power."""
+
+TIMED_ONLY: Final = "short_window"
+"""The flag of a row that was only timed, as a budget's choice asks for: without a power nothing is rejected."""
 
 LOWERS_WEIGHT: Final = frozenset(
     {
@@ -60,18 +63,20 @@ def _raw(table: pa.Table, source: str) -> RawKernels:
     count = table.num_rows
     reasons: dict[int, tuple[str, str]] = {}
     power_reasons: dict[int, tuple[str, str]] = {}
+    power = _numbers(table, "power_w")
+    given = np.array(table.column("power_w").is_valid().to_pylist(), dtype=np.bool_)
     flags = [tuple(value or ()) for value in table.column("flags").to_pylist()]
     for i, own in enumerate(flags):
         for flag in own:
             if flag in REJECTS_ROW:
                 reasons.setdefault(i, (flag.upper(), FLAGS[flag]))
-            elif flag in REJECTS_POWER:
+            elif flag in REJECTS_POWER and (given[i] or flag != TIMED_ONLY):
                 power_reasons.setdefault(i, (flag.upper(), FLAGS[flag]))
-    power = _numbers(table, "power_w")
-    given = np.array(table.column("power_w").is_valid().to_pylist(), dtype=np.bool_)
+    operators = _operators(table, reasons)
+    doubted = np.where([bool(LOWERS_WEIGHT.intersection(own)) for own in flags], FLAGGED_WEIGHT, 1.0)
     return RawKernels(
         source=source,
-        operators=_operators(table, reasons),
+        operators=operators,
         gpus=_texts(table, "gpu"),
         latency_s=_numbers(table, "latency_s"),
         latency_std_s=_numbers(table, "latency_std_s"),
@@ -93,12 +98,41 @@ def _raw(table: pa.Table, source: str) -> RawKernels:
         block_threads=np.stack([_numbers(table, f"block_{axis}") for axis in "xyz"], axis=1).prod(axis=1),
         trial=_numbers(table, "trial").astype(np.int64),
         started_s=_numbers(table, "started_unix_s"),
-        weight=np.where([bool(LOWERS_WEIGHT.intersection(own)) for own in flags], FLAGGED_WEIGHT, 1.0),
+        weight=shared_weight(doubted, _repeats(table, operators, reasons)),
         flags=flags,
         marks=[""] * count,
         row=np.arange(1, count + 1, dtype=np.int64),
         reasons=reasons,
         power_reasons=power_reasons,
+    )
+
+
+def shared_weight(weight: Array, repeats: IntArray) -> Array:
+    """Weights of rows of which those with the same number in `repeats` (n,) repeat one measurement; −1: none.  Shape (n,).
+
+    Together they weigh as much as the best of them alone: what the equations get wrong about a kernel they get wrong in all its trials.
+    """
+    shared = weight.copy()
+    members = repeats >= 0
+    if members.any():
+        total = np.bincount(repeats[members], weight[members])
+        best = np.zeros(len(total))
+        np.maximum.at(best, repeats[members], weight[members])
+        shared[members] *= best[repeats[members]] / total[repeats[members]]
+    return shared
+
+
+def _repeats(table: pa.Table, operators: list[Operator | None], reasons: dict[int, tuple[str, str]]) -> IntArray:
+    """A number for each kernel at each clock asked for, the same for all its usable trials; −1 for rows that are rejected, shape (n,)."""
+    names = ("gpu_uuid", "l2_state", "sm_clock_mhz")
+    columns = [table.column(name).to_pylist() for name in names]
+    numbers: dict[tuple[Any, ...], int] = {}
+    return np.array(
+        [
+            -1 if i in reasons or operator is None else numbers.setdefault((operator, *where), len(numbers))
+            for i, (operator, *where) in enumerate(zip(operators, *columns, strict=True))
+        ],
+        dtype=np.int64,
     )
 
 

@@ -188,7 +188,9 @@ def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
             if pa.types.is_nested(field.type):
                 raise InputError(f"{path}: column {name!r} holds {field.type}; expected plain numbers or text")
             _check_unit(path, field)
-        frame: pd.DataFrame = file.read(columns=wanted, use_threads=False).to_pandas(ignore_metadata=True)
+        content = file.read(columns=wanted, use_threads=False)
+        content.validate(full=True)  # text that is no UTF-8 fails here, not where it is first looked at
+        frame: pd.DataFrame = content.to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
     return frame

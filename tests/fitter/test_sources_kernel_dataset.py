@@ -79,7 +79,7 @@ def test_columns_arrive_as_measured(write: Write) -> None:
 
 @pytest.mark.parametrize("flag", sorted(FLAGS))
 def test_flags_reject_lower_the_weight_or_pass(write: Write, flag: str) -> None:
-    rows, rejected = read(write({}, {"flags": [flag]}))
+    rows, rejected = read(write({}, {"flags": [flag], "sm_clock_mhz": 1200.0, "sm_clock_measured_mhz": 1200.0}))
     if flag in REJECTS_ROW:
         assert (len(rows), [(r.reason, r.power_only) for r in rejected]) == (1, [(flag.upper(), False)])
     elif flag in REJECTS_POWER:
@@ -142,3 +142,18 @@ def test_a_dataset_of_a_newer_schema_is_refused(write: Write) -> None:
     pq.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(DatasetError, match=r"2\.0"):
         read_selection([path])
+
+
+def test_trials_of_a_kernel_weigh_together_as_the_best_of_them_alone(write: Write) -> None:
+    doubtful = {"flags": ["unsettled"]}
+    rows, _ = read(write({}, {}, doubtful, {"sm_clock_mhz": 1200.0, "sm_clock_measured_mhz": 1200.0}, {"flags": ["shared_board"]}))
+    assert rows.weight[:3].sum() == pytest.approx(1.0)
+    assert rows.weight[2] == pytest.approx(FLAGGED_WEIGHT * rows.weight[0])
+    assert rows.weight[3] == 1.0
+
+
+def test_a_kernel_that_was_only_timed_is_no_rejected_row(write: Write) -> None:
+    rows, rejected = read(write({}, {"flags": ["short_window"], "power_w": None, "power_std_w": None, "m": 512}))
+    assert rejected == []
+    assert np.isnan(rows.power_w[1])
+    assert rows.weight[1] == 1.0

@@ -1,0 +1,117 @@
+"""Signatures in minisign's format, made here with keys made here, and every way in which they can be wrong."""
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fitter.cli import main
+from fitter.errors import SignatureError
+from fitter.signatures import verify
+from tests.fitter.measured import planted_bundle, saved
+
+KEY_NUMBER = bytes(range(8))
+COMMENT = "timestamp:1700000000\tfile:planted.json\thashed"
+
+
+class Signer(NamedTuple):
+    """A key pair: the public key as minisign writes it, and what signs."""
+
+    public: str
+    private: object
+
+    def signature(self, content: bytes, *, hashed: bool = True, comment: str = COMMENT, number: bytes = KEY_NUMBER) -> str:
+        """A signature file."""
+        message = hashlib.blake2b(content).digest() if hashed else content
+        sealed = self.private.sign(message)  # type: ignore[attr-defined]
+        second = self.private.sign(sealed + comment.encode())  # type: ignore[attr-defined]
+        first = base64.b64encode((b"ED" if hashed else b"Ed") + number + sealed).decode()
+        return f"untrusted comment: made by a test\n{first}\ntrusted comment: {comment}\n{base64.b64encode(second).decode()}\n"
+
+
+def signer() -> Signer:
+    """A new key pair."""
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519", reason="the extra [sign] is not installed")
+    private = ed25519.Ed25519PrivateKey.generate()
+    return Signer(base64.b64encode(b"Ed" + KEY_NUMBER + private.public_key().public_bytes_raw()).decode(), private)
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_signature_is_good_for_the_bytes_that_were_signed_and_no_others(tmp_path: Path, hashed: bool) -> None:
+    own, bundle = signer(), saved(planted_bundle(), tmp_path)
+    signature = tmp_path / "planted.json.minisig"
+    signature.write_text(own.signature(bundle.read_bytes(), hashed=hashed))
+    key = tmp_path / "key.pub"
+    key.write_text(f"untrusted comment: minisign public key 0706050403020100\n{own.public}\n")
+    for given in (str(key), own.public):
+        signed = verify(bundle, signature, given)
+        assert signed.key == "0706050403020100"
+        assert signed.comment == COMMENT.replace("\t", "?")
+    content = bytearray(bundle.read_bytes())
+    content[len(content) // 2] ^= 1
+    bundle.write_bytes(bytes(content))
+    with pytest.raises(SignatureError, match="changed after signing"):
+        verify(bundle, signature, own.public)
+
+
+def test_another_key_and_an_edited_comment_are_refused(tmp_path: Path) -> None:
+    own, other, bundle = signer(), signer(), saved(planted_bundle(), tmp_path)
+    signature = tmp_path / "s.minisig"
+    text = own.signature(bundle.read_bytes())
+    signature.write_text(text)
+    with pytest.raises(SignatureError, match="changed after signing, or the signature is forged"):
+        verify(bundle, signature, other.public)
+    signature.write_text(text.replace("timestamp:17", "timestamp:18"))
+    with pytest.raises(SignatureError, match="trusted comment was changed"):
+        verify(bundle, signature, own.public)
+    signature.write_text(own.signature(bundle.read_bytes(), number=b"another1"))
+    with pytest.raises(SignatureError, match="was made with key 31726568746F6E61"):
+        verify(bundle, signature, own.public)
+
+
+GOOD = base64.b64encode(b"ED" + KEY_NUMBER + bytes(64)).decode()
+SECOND = base64.b64encode(bytes(64)).decode()
+KEY = base64.b64encode(b"Ed" + KEY_NUMBER + bytes(32)).decode()
+
+DAMAGED = {
+    "empty": ("", "no minisign signature"),
+    "binary": ("\0" * 80, "no minisign signature"),
+    "one line": (GOOD, "no minisign signature"),
+    "not base64": (f"untrusted comment: \n???\ntrusted comment: \n{SECOND}\n", "base64"),
+    "other letters": (f"untrusted comment: \nä\ntrusted comment: \n{SECOND}\n", "base64"),
+    "too short": (f"untrusted comment: \n{SECOND}\ntrusted comment: \n{SECOND}\n", "holds 64 bytes where 74"),
+    "other algorithm": (
+        f"untrusted comment: \n{base64.b64encode(b'RS' + KEY_NUMBER + bytes(64)).decode()}\ntrusted comment: \n{SECOND}\n",
+        "not known",
+    ),
+    "giant": ("untrusted comment: " + "x" * 100_000, "too large"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_signature_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    bundle = saved(planted_bundle(), tmp_path)
+    text, message = DAMAGED[name]
+    path = tmp_path / "s.minisig"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SignatureError, match=message) as caught:
+        verify(bundle, path, KEY)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["", "AAAA", "none.pub", base64.b64encode(b"XX" + bytes(40)).decode(), "\0", "ä" * 56, "../../etc/passwd"])
+def test_a_key_that_is_none_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
+    with pytest.raises(SignatureError) as caught:
+        verify(saved(planted_bundle(), tmp_path), tmp_path / "s.minisig", key)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_says_who_signed_and_ends_with_one_where_nobody_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own, bundle = signer(), saved(planted_bundle(), tmp_path)
+    assert main(["verify", str(bundle), "--key", own.public]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    Path(f"{bundle}.minisig").write_text(own.signature(bundle.read_bytes()))
+    assert main(["verify", str(bundle), "--key", own.public]) == 0
+    assert "signed with key 0706050403020100" in capsys.readouterr().out
