@@ -15,7 +15,7 @@ from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.power import POWER_TERMS, events_per_second, leakage_power_w, tensor_rate, term_scale
 from estimator.prediction import board_tables, power_model
-from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.residuals import log_power_corrections
 from estimator.tile_predictor import predicted_tiles
 from estimator.variation import Variant
@@ -56,7 +56,7 @@ def breakdowns(bundle: Bundle, selection: Selection, held: Mapping[str, HeldRows
     return tuple(found)
 
 
-def _typical(held: HeldRows) -> Array:
+def _typical(held: HeldRows) -> IntArray:
     """The row of median measured power of each of the kinds with most of them, the most frequent first, shape (k,)."""
     known = np.flatnonzero(np.isfinite(held.prediction.measured_w) & np.isfinite(held.prediction.predicted_w))
     chosen: list[int] = []

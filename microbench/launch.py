@@ -19,11 +19,11 @@ SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
 """Shares of the SMs that work, beside a single one (AccelWattch's idle-SM benchmarks)."""
 
 GRID_SHARES: Final = (0.5, 1.0, 1.5, 2.5)
-"""Grids of a sweep over blocks, beside one block an SM, as multiples of what the GPU holds at once: a part of a round, a whole one, rests."""
+"""Grids of a sweep over blocks, beside one block an SM, as multiples of what the GPU holds at once: parts of a round, and whole ones."""
 
 SWEPT_FOOTPRINT: Final = 2.0
-"""What one block an SM walks in a sweep over blocks, as a multiple of L2 that is rounded down to a power of two: the smallest grid must miss
-it as the largest does, and the largest must fit the memory."""
+"""What one block an SM walks in a sweep over blocks, as a multiple of L2, rounded down to a power of two: the smallest grid must miss it as
+the largest does, and the largest must fit the memory."""
 
 MAX_REGION_BYTES: Final = 1 << 31
 """Offsets within a region are 32-bit numbers."""
