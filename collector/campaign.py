@@ -19,7 +19,7 @@ from collector.dataset.traces import IDLE, TraceRecord
 from collector.errors import CampaignError, RunnerError
 from collector.measurement import Point, measure_traced
 from collector.outcome import idle_entry
-from collector.plan import CampaignPlan
+from collector.plan import CLOCK_SETTLE_S, CLOSING_CLOCKS, CampaignPlan
 from collector.repetition import Trials
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration, calibration_from_document
@@ -28,10 +28,6 @@ from collector.thermal import keep_in_band, warm_up
 from estimator import __version__
 
 NS_PER_S: Final = 1e9
-CLOCK_SETTLE_S: Final = 0.2
-"""Rest after the clock was changed."""
-CLOSING_CLOCKS: Final = 3
-"""Clocks at which power at rest is read again at the end, at most: the lowest, the middle and the highest."""
 PLAN_DIGITS: Final = 16
 UNUSABLE_FLAGS: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
 """Flags with which a row says nothing about time or power, or not of this kernel."""
@@ -112,6 +108,7 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
         "seed": seed,
         "sm_clocks_mhz": list(plan.clocks_mhz),
         "families": list(families),
+        "selection": "all" if plan.choice is None else plan.choice.text,
         "gpu_uuid": identity.uuid,
         "driver": identity.driver,
         "vbios": identity.vbios,

@@ -1,7 +1,8 @@
 """What `collect` prints: plans, rows, outcomes and sensors as lines or plain data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from collector.bench import Bench
@@ -10,9 +11,11 @@ from collector.config import CampaignSpec
 from collector.dataset import FLAGS
 from collector.outcome import known
 from collector.plan import CampaignPlan
+from collector.selection import Choice
 from collector.sensor.calibration import SensorCalibration
 
 MANY_CLOCKS: Final = 12
+NAMES_SHOWN: Final = 4
 SECONDS_PER_MINUTE: Final = 60.0
 JOULE_PER_KWH: Final = 3.6e6
 
@@ -30,6 +33,7 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "rows": len(plan.points),
         "anchor_rows": plan.anchors,
         "skipped": plan.skipped,
+        "selection": None if plan.choice is None else asdict(plan.choice),
         "estimated_s": plan.estimated_s,
         "estimated_energy_j": plan.estimated_energy_j,
         "most_energy_j": known(plan.estimated_s * bench.gpu.power_limit_w()),
@@ -47,7 +51,27 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
         f"time       about {duration_text(plan.estimated_s)} of the board's time",
         f"energy     {_energy(plan.estimated_energy_j, plan.estimated_s * bench.gpu.power_limit_w())}",
     ]
+    if plan.choice is not None:
+        lines.append(f"chosen     {choice_text(plan.choice)}")
     return [*lines, *(f"skipped    {count} kernels: {reason}" for reason, count in plan.skipped.items())]
+
+
+def choice_text(choice: Choice) -> str:
+    """What of a campaign a budget is spent on, and why."""
+    why = "by what each adds to the fit" if choice.way == "active" else "at random"
+    kinds = f"{choice.kinds} of {choice.of_kinds} kinds of kernel"
+    text = f"{choice.rows} of {choice.of} rows for {duration_text(choice.budget_s)}, {why}, of {kinds}"
+    if choice.timed:
+        text += f"; {choice.timed} are only timed, power is measured of {choice.rows - choice.timed}"
+    if choice.left_out:
+        text += f"; without {_some(choice.left_out)}"
+    return text
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names, a few of them where there are many."""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def row_line(row: Mapping[str, Any]) -> str:

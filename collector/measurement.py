@@ -13,6 +13,7 @@ from collector.generated_rows import load_columns
 from collector.outcome import MeasurementSettings, known, outcome_columns
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
 from collector.sensor.calibration import SensorCalibration
+from collector.timed_point import TIMED_GAP_S, TIMED_RUN_S, without_power
 from estimator.workload import Operator
 from microbench.copy_load import CopyLoad
 from microbench.generated_load import GeneratedLoad
@@ -30,7 +31,8 @@ class Point:
     """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result.
 
     With `idle_before` the board rests before it long enough to tell its power at rest.  `load` is a generated kernel or a copy, which then
-    runs in place of a library's; `operator` names it.  An `anchor` is repeated all through a campaign to show drift.
+    runs in place of a library's; `operator` names it.  An `anchor` is repeated all through a campaign to show drift;
+    of a point that is `timed_only` no power is measured.
     """
 
     row_id: str
@@ -42,6 +44,7 @@ class Point:
     idle_before: bool = False
     anchor: bool = False
     load: GeneratedLoad | CopyLoad | None = None
+    timed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ def measure_traced(
         *(["shared_board"] if state.other_processes else []),
     )
     identity = bench.gpu.identity()
+    outcome = outcome_columns(run, rest, settings, calibration, generated=point.load is not None, doubts=doubts)
     row: dict[str, Any] = {
         "row_id": point.row_id,
         **(operator_columns(point.operator) if point.load is None else load_columns(point.load)),
@@ -84,7 +88,7 @@ def measure_traced(
         "gpu_uuid": identity.uuid,
         "sm_clock_mhz": point.sm_clock_mhz,
         "memory_clock_mhz": state.memory_clock_mhz,
-        **outcome_columns(run, rest, settings, calibration, generated=point.load is not None, doubts=doubts),
+        **(without_power(outcome) if point.timed_only else outcome),
         "started_unix_s": run.started_unix_s,
         "trial": point.trial,
         "seed": point.seed,
@@ -99,12 +103,13 @@ def _run(
     load = point.load
     prepared = bench.runner.prepare(point.operator, point.l2_state) if load is None else bench.runner.prepare_generated(load)
     sampler.drain()
-    bench.clock.wait(settings.idle_s if point.idle_before else settings.gap_s)
+    bench.clock.wait(settings.idle_s if point.idle_before else min(settings.gap_s, TIMED_GAP_S) if point.timed_only else settings.gap_s)
     rest = sampler.drain()
     started_unix_s = bench.clock.unix_s()
     launch_s = ranged_launch_s(bench, prepared, settings.ranging_s)
     before = sampler.energy()
-    record = bench.runner.run(prepared, launches_for(settings.planned_run_s(calibration), launch_s))
+    run_s = TIMED_RUN_S if point.timed_only else settings.planned_run_s(calibration)
+    record = bench.runner.run(prepared, launches_for(run_s, launch_s))
     after = sampler.energy()
     state = bench.gpu.state()
 

@@ -104,7 +104,7 @@ campaign() {
   local more=() known=()
   [ -e "$FOLDER/dataset.parquet" ] || compgen -G "$FOLDER/dataset.parquet.log*" > /dev/null && more=(--resume)
   [ -e "$FOLDER/sensor.json" ] && known=(--sensor "$FOLDER/sensor.json")
-  step campaign "$PYTHON" -m collector.cli --gpu "$GPU" --freqs current --campaign "$CAMPAIGN" --seed "$SEED" --budget "$BUDGET" \
+  step campaign "$PYTHON" -m collector.cli --gpu "$GPU" --freqs current --campaign "$CAMPAIGN" --seed "$SEED" --budget "$BUDGET" --select all \
     "${known[@]}" "${more[@]}" --out "$FOLDER/dataset.parquet" --record "$(free_name campaign recording)"
   if [ -e "$FOLDER/dataset.parquet.killers.json" ]; then
     echo "== kernels that broke the context, passed over from now on:"

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
     from collector.campaign import CampaignOutcome, Progress
+    from collector.config import CampaignSpec
     from collector.dataset.partition import PartitionedPlace
+    from collector.plan import CampaignPlan
+    from collector.selection import Way
+    from estimator.gpu import GpuSpec
 
 
 def measure_campaign(
@@ -28,6 +32,8 @@ def measure_campaign(
     campaign: str,
     families: str | None,
     budget: str,
+    select: str | None,
+    planned_budget: str,
     sensor: Path | None,
     pmd: str,
     traces: bool,
@@ -61,10 +67,13 @@ def measure_campaign(
     from collector.sensor.calibration import read_calibration
 
     budget_s = duration_s(budget, "--budget") if budget else math.inf
+    planned_s = duration_s(planned_budget, "--planned-budget") if planned_budget else budget_s
+    if select not in (None, "all") and not math.isfinite(planned_s):
+        raise click.UsageError(f"--select {select} chooses what fits a budget; give one: --budget 30m")
     spec = load_campaign(campaign)
     chosen = _families(families)
     place = partitioned_place(out)
-    check_outputs((record, Path(out)) if record is not None and place is None else (record,), (sensor,))
+    check_outputs((record,) if place is not None or (record is None and sensor is None) else (record, Path(out)), (sensor,))
     with (
         told_errors() if worker else nullcontext(),
         nullcontext() if dry_run else sole_use(gpu),
@@ -76,6 +85,7 @@ def measure_campaign(
                 note(f"warning: {line}")
         clocks = asked_clocks(freqs, bench.gpu, "--freqs")
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
+        spec, plan = _chosen(spec, plan, select, planned_s, seed, bench.gpu_spec, quiet=quiet, dry_run=dry_run)
         if dry_run:
             say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
             return DONE
@@ -105,6 +115,47 @@ def measure_campaign(
     part, root = ("", "") if place is None else (place.publish(output) if outcome.rows else "", out)
     say(outcome_document(outcome, part) if as_json else outcome_lines(outcome, simulated, part, root))
     return _status(outcome, quiet)
+
+
+def _chosen(
+    spec: "CampaignSpec",
+    plan: "CampaignPlan",
+    select: str | None,
+    budget_s: float,
+    seed: int,
+    gpu: "GpuSpec | None",
+    *,
+    quiet: bool,
+    dry_run: bool,
+) -> "tuple[CampaignSpec, CampaignPlan]":
+    """The campaign as it is measured and the part of its plan that a budget is spent on, and a word about it.
+
+    It is the whole plan where that fits or nothing can be chosen.  Without --select a budget too small for one kernel of
+    every kind chooses none: it is the start of a campaign that is resumed.
+    """
+    from collector.display import choice_text, duration_text
+    from collector.plan import chosen_plan, hastened, least_budget_s
+
+    if select == "all" or plan.estimated_s <= budget_s:
+        return spec, plan
+    way: Way = "random" if select == "random" else "active"
+    hasty = hastened(spec, way)
+    least_s = least_budget_s(hasty, plan)
+    small = (
+        f"the budget is too small for one kernel of every kind, which takes about {duration_text(least_s)}" if budget_s < least_s else ""
+    )
+    if select is None and (small or gpu is None):
+        if not quiet:
+            why = small or "no equations are known for this board, so nothing tells which kernels add most"
+            note(f"note: {why}; the plan is measured from its start, in random order, until the budget ends")
+        return spec, plan
+    chosen = chosen_plan(hasty, plan, way, budget_s, seed, gpu)
+    if not quiet:
+        if small:
+            note(f"warning: {small}")
+        if chosen.choice is not None and not dry_run:
+            note(f"note: measures {choice_text(chosen.choice)} (--select all: the plan from its start)")
+    return hasty, chosen
 
 
 def _published(place: "PartitionedPlace", running: Path, key: dict[str, Any], resume: bool | None, quiet: bool) -> "Table | None":

@@ -58,6 +58,12 @@ class CommandList(click.Group):
 @click.option("--campaign", default=DEFAULT_CAMPAIGN, show_default=True, metavar="NAME|FILE.toml", help="What to measure.")
 @click.option("--families", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…")
 @click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h.")
+@click.option(
+    "--select",
+    type=click.Choice(("active", "random", "all")),
+    help="What a budget is spent on: what adds most to the fit (usual), a random choice, or the plan from its start.",
+)
+@click.option("--planned-budget", default="", hidden=True, help="The whole budget, of which --budget is what is left.")
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
 @meter_option
 @click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row.")

@@ -18,7 +18,20 @@ if TYPE_CHECKING:
     from collector.daemon.jobs import Overview
     from collector.daemon.store import Store
 
-KEPT_FROM_JOBS: Final = ("gpu", "out", "campaign", "budget", "resume", "dry_run", "record", "worker", "as_json", "quiet", "verbose")
+KEPT_FROM_JOBS: Final = (
+    "gpu",
+    "out",
+    "campaign",
+    "budget",
+    "planned_budget",
+    "resume",
+    "dry_run",
+    "record",
+    "worker",
+    "as_json",
+    "quiet",
+    "verbose",
+)
 """Options of `collect` that a job has from `submit` itself, or cannot have."""
 
 config_option = click.option(
@@ -101,7 +114,8 @@ def submit_command(
     arguments = checked_arguments([*_checked_more(more), *given])
     load_campaign(campaign)  # a file that cannot be used is known before anything else is done
     place = _place(out, boards, resume)
-    words = {board: [*arguments, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
+    spent = ["--budget", budget_text] if budget_text else []
+    words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
     # A board that is being measured is not touched for a plan: that would be seen in its power.
     free = {board: line for board, line in words.items() if board.simulated or not board_is_claimed(board.key)}
     plans = checked_plans(free, as_json=as_json)

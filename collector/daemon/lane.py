@@ -175,6 +175,7 @@ class Lane:
         words = ["--worker", "--json", "--gpu", request.gpu_word, "--campaign", request.campaign, "--out", request.out]
         if math.isfinite(request.budget_s):
             words += ["--budget", f"{max(request.budget_s - job.used_s, LEAST_BUDGET_S):.3f}s"]
+            words += ["--planned-budget", f"{request.budget_s:.3f}s"]  # what is measured was chosen for the whole of it
         return [*words, *request.arguments, "--fresh" if replace_all else "--resume"]
 
     def _heard(self, message: Message) -> None:

@@ -26,6 +26,9 @@ EPOCH_UNIX_S: Final = 1_704_067_200.0
 """Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""
 
 STATE_POLL_S: Final = 0.02
+MOST_LOADED: Final = 256
+"""Prepared kernels that a simulated board remembers; one that was prepared longer ago must be prepared again."""
+
 SETUP_S: Final = 0.004
 """Allocating and filling the operands of a kernel."""
 
@@ -159,7 +162,7 @@ class SimulatedRunner:
         plan = plan_kernel(operator, self._world.profile, self._world.gpu)
         prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
         if prepared not in self._loaded:
-            self._loaded[prepared] = self._world.load(plan, l2_state)
+            self._keep(prepared, self._world.load(plan, l2_state))
         self._world.rest(SETUP_S)
         return prepared
 
@@ -168,9 +171,16 @@ class SimulatedRunner:
         require_link(self._world.profile, load.link, load.operator.operator)
         loaded = self._world.load_generated(load)
         prepared = prepared_copy(load) if isinstance(load, CopyLoad) else prepared_load(load, self._complaint(load))
-        self._loaded[prepared] = loaded
+        self._keep(prepared, loaded)
         self._world.rest(SETUP_S)
         return prepared
+
+    def _keep(self, prepared: PreparedKernel, loaded: LoadedKernel) -> None:
+        """Remember what is behind a prepared kernel; the oldest ones are given up, so that a long campaign needs no more memory."""
+        self._loaded.pop(prepared, None)
+        self._loaded[prepared] = loaded
+        while len(self._loaded) > MOST_LOADED:
+            del self._loaded[next(iter(self._loaded))]
 
     def _complaint(self, load: GeneratedLoad) -> str:
         """What was wrong with the results of a small launch, which the interpreter executes here in the board's place."""

@@ -1,0 +1,139 @@
+"""What a tenth of a campaign's time is worth on a simulated board: chosen by what it adds to the fit, at random, and the whole campaign.
+
+    python benchmarks/active_selection.py [--board a100-pcie-40gb] [--share 0.1] [--full] [--draws 2] [--json]
+
+Every campaign is measured by `collect`'s own code with its budget, sensor, warming up and idle power included, and fitted as `fit` does.
+Errors are those of kernels of two other seeds, the same for all, none of them in the campaign: mean / median / 95th percentile in percent
+of latency, power and energy at predicted latency; ratios are means over those of the whole campaign.  "timed" rows have no power.
+A board is simulated: what is learnt is how choices compare, not how well a real board is predicted.
+"""
+
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from collector.bench import open_bench
+from collector.campaign import campaign_key, run_campaign
+from collector.config import CampaignSpec, load_campaign
+from collector.plan import chosen_plan, hastened, plan_campaign
+from collector.selection import Way
+from estimator.gpu import GpuSpec
+from estimator.specifications import load_gpu
+from fitter.drafts import draft_from_rows
+from fitter.export import board_knowledge
+from fitter.rows import KernelRows
+from fitter.selection import read_selection
+from fitter.validation import predict_kernel_rows
+
+CLOCKS_MHZ = {"a100-pcie-40gb": (510.0, 900.0, 1410.0), "h200-sxm": (600.0, 1200.0, 1980.0)}
+POOL_SEED, HELD_OUT_SEEDS, BOARD_SEED = 1, (2, 3), 1
+TARGET = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of held-out kernels [%]: mean, median, 95th percentile; rows, and those that were only timed; time of board and computer."""
+
+    way: str
+    rows: int
+    timed: int
+    board_s: float
+    latency: tuple[float, float, float]
+    power: tuple[float, float, float]
+    energy: tuple[float, float, float]
+    cpu_s: float
+
+    def line(self, whole: "Score | None") -> str:
+        """For people."""
+        parts = []
+        for name in ("latency", "power", "energy"):
+            mean, median, high = getattr(self, name)
+            ratio = "" if whole is None else f" x{mean / getattr(whole, name)[0]:.2f}"
+            parts.append(f"{mean:5.2f}/{median:5.2f}/{high:5.1f}{ratio:6s}")
+        return f"{self.way:10s} {self.rows:6d} {self.timed:6d} {self.board_s / 60.0:8.1f}  {'  '.join(parts)}  {self.cpu_s:6.0f}"
+
+
+def measured(
+    spec: CampaignSpec, board: str, seed: int, way: Way | None, share: float, choice_seed: int, output: Path
+) -> tuple[int, int, float]:
+    """Measure a campaign, or the choice of a share of its time, into a file: rows, those only timed, and the board's time [s]."""
+    with open_bench(f"sim:{board}", seed=BOARD_SEED) as bench:
+        plan = plan_campaign(spec, CLOCKS_MHZ[board], (), seed, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
+        budget_s = math.inf if way is None else share * plan.estimated_s
+        if way is not None:
+            spec = hastened(spec, way)
+            plan = chosen_plan(spec, plan, way, budget_s, choice_seed, bench.gpu_spec)
+        outcome = run_campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), seed), output, budget_s=budget_s)
+    return outcome.rows, 0 if plan.choice is None else plan.choice.timed, outcome.elapsed_s
+
+
+def errors(path: Path, held_out: KernelRows, gpu: GpuSpec) -> tuple[tuple[float, float, float], ...]:
+    """Errors of latency, power and energy of a fit of a file [%]."""
+    selection = read_selection([path])
+    bundle = draft_from_rows(selection.kernels, None, gpu, board_knowledge(selection, gpu).tables, 0).bundle
+    unknown = np.full(len(held_out), np.nan)
+    found = predict_kernel_rows(bundle, replace(held_out, tile_m=unknown, tile_n=unknown, split_k=unknown))
+    latency, power = found.predicted_s / found.measured_s, found.predicted_w / found.measured_w
+    return tuple(_figures(100.0 * np.abs(ratio - 1.0)) for ratio in (latency, power, latency * power))
+
+
+def _figures(error: np.ndarray) -> tuple[float, float, float]:
+    return float(np.nanmean(error)), float(np.nanmedian(error)), float(np.nanquantile(error, 0.95))
+
+
+def scores(board: str, campaign: str, share: float, draws: int, folder: Path) -> Iterator[Score]:
+    """The whole campaign, then the choices."""
+    gpu, spec = load_gpu(board), load_campaign(campaign)
+    apart = [folder / f"held-out-{seed}.parquet" for seed in HELD_OUT_SEEDS]
+    for seed, path in zip(HELD_OUT_SEEDS, apart, strict=True):
+        measured(replace(load_campaign("quick"), every_clock_share=0.0), board, seed, None, 1.0, 0, path)
+    everything = read_selection(apart).kernels
+    assert everything is not None
+    ways: list[tuple[str, Way | None, int]] = [("whole", None, 0), ("active", "active", 1)]
+    ways += [(f"random {draw}", "random", draw) for draw in range(1, draws + 1)]
+    held_out: KernelRows | None = None
+    for name, way, seed in ways:
+        started = time.process_time()
+        path = folder / f"{name}.parquet"
+        rows, timed, board_s = measured(spec, board, POOL_SEED, way, share, seed, path)
+        if held_out is None:  # the anchors, and what both seeds happened to draw, are in the whole campaign
+            pool = read_selection([path]).kernels
+            assert pool is not None
+            known = set(pool.operators)
+            held_out = everything.select(np.array([operator not in known for operator in everything.row_operators()]))
+        latency, power, energy = errors(path, held_out, gpu)
+        cpu_s = time.process_time() - started
+        yield Score(way=name, rows=rows, timed=timed, board_s=board_s, latency=latency, power=power, energy=energy, cpu_s=cpu_s)
+
+
+@click.command()
+@click.option("--board", type=click.Choice(sorted(CLOCKS_MHZ)), default="a100-pcie-40gb", show_default=True)
+@click.option("--share", type=click.FloatRange(0.01, 0.9), default=0.1, show_default=True, help="Of the whole campaign's time.")
+@click.option("--full", is_flag=True, help="Of the campaign `full`: ten thousand kernels, about half an hour of a computer.")
+@click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="Random choices.")
+@click.option("--json", "as_json", is_flag=True)
+def main(board: str, share: float, full: bool, draws: int, as_json: bool) -> None:
+    """Print the errors of each choice."""
+    found: list[Score] = []
+    if not as_json:
+        click.echo(f"simulated {board}, {share:.0%} of {'full' if full else 'quick'}; target: ratios of active <= {TARGET}")
+        click.echo(f"{'':10s} {'rows':>6s} {'timed':>6s} {'board min':>9s} {'latency':>21s} {'power':>24s} {'energy':>24s}  {'CPU s':>10s}")
+    with tempfile.TemporaryDirectory() as folder:
+        for score in scores(board, "full" if full else "quick", share, draws, Path(folder)):
+            found.append(score)
+            if not as_json:
+                click.echo(score.line(found[0] if len(found) > 1 else None))
+    if as_json:
+        json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
