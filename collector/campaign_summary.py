@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from collector.bench import Bench
 from collector.config import CampaignSpec
+from collector.dataset.schema import SHAPE_COLUMNS
 from collector.outcome import known
 from collector.plan import CampaignPlan
 from collector.sensor.calibration import SensorCalibration
@@ -50,6 +51,7 @@ def campaign_metadata(
             "kernels": plan.kernels,
             "anchors": plan.anchors,
             "planned_rows": len(plan.points),
+            "selection": None if plan.choice is None else asdict(plan.choice),
             "measurement": asdict(spec.measurement),
         },
         "key": dict(key),
@@ -82,7 +84,7 @@ def anchor_drift(table: pa.Table) -> dict[str, float]:
 
     What their scatter is beyond the rows' own standard errors is scatter between runs, and temperature.
     """
-    names = ("family", "operator", "precision", "sm_clock_mhz", "kernel_name", "elements", "m", "n", "k")
+    names = ("family", "operator", "precision", "l2_state", "sm_clock_mhz", "kernel_name", "launch_mode", "grid_x", *SHAPE_COLUMNS)
     columns = [table.column(name).to_pylist() for name in (*names, "trial", "latency_s", "power_w", "flags")]
     groups: dict[tuple[Any, ...], list[tuple[float | None, float | None]]] = {}
     repeated = set()

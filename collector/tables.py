@@ -12,6 +12,8 @@ from estimator.frozen import FrozenMapping
 from estimator.specifications import near_match
 
 MAX_FILE_BYTES: Final = 1 << 20
+LARGEST: Final = 1e300
+"""Largest number of a field: a whole number of TOML may have any number of digits, a float has not."""
 
 Limits = Mapping[str, tuple[float, float, str]]
 """Low, high and unit of a number, by the name of its field."""
@@ -94,8 +96,9 @@ class TableReader:
 
     def finite(self, value: object, path: str) -> float:
         """A finite number."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.error(f"{self.where}: {path} = {value!r} must be a finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+            shown = "a whole number of many digits" if isinstance(value, int) and not isinstance(value, bool) else repr(value)[:80]
+            raise self.error(f"{self.where}: {path} = {shown} must be a finite number")
         return float(value)
 
 

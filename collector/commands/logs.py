@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT
+from collector.commands.options import CONTEXT, MOST_JOBS
 from collector.commands.submit import config_option
 from collector.errors import DaemonError
 from estimator.command_line import DONE
@@ -17,7 +17,7 @@ LOOK_S: Final = 0.2
 
 
 @click.command("logs", context_settings=CONTEXT)
-@click.argument("job", type=click.IntRange(min=1), required=False)
+@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until the job or the daemon has ended.")
 @config_option
 def logs_command(job: int | None, follow: bool, config: Path | None) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collector.devices.protocols import Gpu
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+MOST_JOBS: Final = 2**31 - 1
+"""Largest number of a job."""
 DATASET_PACKAGES: Final = ("pyarrow",)
 SIMULATED_METER: Final = "sim"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from collector.commands.options import CONTEXT, output_options
+from collector.commands.options import CONTEXT, MOST_JOBS, output_options
 from collector.commands.output import note, say
 from collector.commands.submit import config_option
 from collector.errors import DaemonError
@@ -21,7 +21,7 @@ LOOK_S: Final = 0.1
 
 
 @click.command("stop", context_settings=CONTEXT)
-@click.argument("job", type=click.IntRange(min=1), required=False)
+@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every job that waits or runs.")
 @click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
 @click.option("--wait", is_flag=True, help="Return when it has stopped.")

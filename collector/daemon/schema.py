@@ -1,9 +1,11 @@
 """The state database: a SQLite file, its tables and their version; opening it, refusing what it is not."""
 
+import errno
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -107,7 +109,7 @@ def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connectio
     prepare_folder(folder)
     path = folder / FILE_NAME
     with named_failures(path):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        _create(path)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         with named_failures(path):
@@ -115,6 +117,18 @@ def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connectio
         yield connection
     finally:
         connection.close()
+
+
+def _create(path: Path) -> None:
+    """An empty file for its owner alone where there is none; a link is refused.
+
+    One that is there must not be opened beside SQLite: closing it would end the locks that this process holds on it, and the next process
+    to leave would take itself for the last and remove the write-ahead log under the others (sqlite.org, "how to corrupt", 2.2).
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    if stat.S_ISLNK(path.lstat().st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
 def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:

@@ -206,7 +206,8 @@ class Store:
             try:
                 yield
             finally:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # some errors have rolled back already
+                    self._connection.execute("ROLLBACK")
 
     def _set(self, table: str, key: str, which: int | str, values: dict[str, Any]) -> None:
         columns = ", ".join(f"{name} = ?" for name in values)

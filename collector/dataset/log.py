@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -50,7 +51,8 @@ def log_path(output: Path) -> Path:
 def read_log(path: Path) -> RecoveredLog:
     """Every whole row of a log; a torn or damaged tail is left out.
 
-    Raises DatasetError for a file that cannot be read, has no whole header or is no log of kernel rows.
+    Raises DatasetError for a file that cannot be read, has no whole header or is no log of kernel rows, and for one with whole rows behind
+    a damaged line: no crash leaves that, and going on would lose them.
     """
     try:
         with path.open("rb") as stream:
@@ -67,6 +69,7 @@ def read_log(path: Path) -> RecoveredLog:
                 if len(rows) == ROWS_PER_BATCH:
                     batches.append(_batch(rows, schema, path))
                     rows = []
+            _check_rest(stream, path, end, 2 + len(batches) * ROWS_PER_BATCH + len(rows))
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     if rows:
@@ -74,15 +77,30 @@ def read_log(path: Path) -> RecoveredLog:
     return RecoveredLog(table=pa.Table.from_batches(batches, schema=schema), metadata=metadata, whole_bytes=end, torn_bytes=size - end)
 
 
+def _check_rest(stream: IO[bytes], path: Path, end: int, number: int) -> None:
+    """Raises DatasetError where whole rows stand behind the line `number`, which begins at `end` and is not whole."""
+    stream.seek(end)
+    stream.readline(MAX_LINE_BYTES)
+    behind = sum(_is_whole(line) for line in iter(partial(stream.readline, MAX_LINE_BYTES), b""))
+    if behind:
+        raise DatasetError(
+            f"{path}: line {number} is damaged and {behind} whole rows follow it; keep a copy, delete that line, and `collect --resume` "
+            "measures its row again"
+        )
+
+
+def _is_whole(line: bytes) -> bool:
+    return line.endswith(b"\n") and line[: CRC_CHARACTERS + 1] == _checksum(line[CRC_CHARACTERS + 1 : -1])
+
+
 def _whole_lines(stream: IO[bytes]) -> Iterator[tuple[Any, int]]:
     """The document of each line up to the first that is not whole, and where the line ends."""
     end = 0
     while line := stream.readline(MAX_LINE_BYTES):
-        text = line[CRC_CHARACTERS + 1 : -1]
-        if not line.endswith(b"\n") or line[: CRC_CHARACTERS + 1] != _checksum(text):
+        if not _is_whole(line):
             return
         try:
-            document = json.loads(text)
+            document = json.loads(line[CRC_CHARACTERS + 1 : -1])
         except (ValueError, RecursionError):
             return
         end += len(line)
@@ -119,7 +137,7 @@ def _header_metadata(header: Any, path: Path) -> dict[str, Any]:
 def _batch(rows: list[Row], schema: pa.Schema, path: Path) -> pa.RecordBatch:
     try:
         return pa.RecordBatch.from_pylist(rows, schema=schema)
-    except (pa.ArrowException, TypeError, AttributeError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, AttributeError, OverflowError, UnicodeEncodeError) as error:
         raise DatasetError(f"{path}: holds a row that does not fit the kernel dataset; start again with --fresh") from error
 
 
