@@ -24,6 +24,9 @@ FORMAT: Final = "wattprint-activity"
 FORMAT_VERSION: Final = 1
 MOST_BYTES: Final = 256 << 20
 MOST_COUNT: Final = 1e24
+"""Largest count; a year of the largest GPU has fewer instructions."""
+MOST_LAUNCHES: Final = 1e12
+MOST_TIME_S: Final = 1e9
 SECTORS_OF_A_LINE: Final = 4
 
 FIELDS: Final = frozenset(
@@ -92,6 +95,8 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
     Raises CountsError, naming file and field, for one that cannot be used.
     """
     try:
+        if not path.is_file():
+            raise CountsError(f"{path}: no such file; `estimate counts --metrics` names what to profile")
         with path.open("rb") as stream:
             head = stream.read(MOST_BYTES + 1)
     except OSError as error:
@@ -112,7 +117,7 @@ def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = 
 
     def metric(name: str) -> float:
         value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), math.nan)
-        if not math.isfinite(value):
+        if not 0 <= value <= MOST_COUNT:  # nan: nothing was counted, or in a unit that is not known
             missing.append(name)
             return 0.0
         return value
@@ -154,7 +159,7 @@ def _add(counts: dict[str, float], name: str, count: float) -> None:
 
 def _from_json(content: bytes, at: str, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
     try:
-        document = json.loads(content, parse_constant=_refuse)
+        document = json.loads(content, parse_constant=_refuse, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise CountsError(f"{at}: no JSON ({error})") from error
     if document.get("format") != FORMAT:
@@ -165,6 +170,13 @@ def _from_json(content: bytes, at: str, vocabulary: Vocabulary) -> tuple[Counted
     if not isinstance(kernels, list) or not kernels:
         raise CountsError(f"{at}: kernels must be a list with at least one entry")
     return tuple(_entry(entry, f"{at}: kernels[{place}]", vocabulary) for place, entry in enumerate(kernels))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("an object names a field twice")
+    return document
 
 
 def _refuse(constant: str) -> float:
@@ -201,8 +213,8 @@ def _entry(entry: Any, at: str, vocabulary: Vocabulary) -> CountedKernel:
         if level not in TRANSACTION_BYTES:
             raise CountsError(f"{at}.transactions.{level[:40]} is no level; there are {', '.join(TRANSACTION_BYTES)}")
     time_s, launches = _count(entry.get("time_s"), f"{at}.time_s"), _count(entry.get("launches", 1), f"{at}.launches")
-    if not (time_s > 0 and launches > 0):
-        raise CountsError(f"{at}: time_s and launches must be positive")
+    if not (0 < time_s <= MOST_TIME_S and 0 < launches <= MOST_LAUNCHES):
+        raise CountsError(f"{at}: time_s must lie above 0 and up to {MOST_TIME_S:g}, launches above 0 and up to {MOST_LAUNCHES:g}")
     activity = Activity(
         instructions=instructions,
         issued=issued,

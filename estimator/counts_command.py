@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 MOST_MODULES: Final = 4096
+MOST_CONSTANT_W: Final = 1e6
+MOST_EXPONENT: Final = 10.0
 
 
 @click.command(
@@ -40,7 +42,7 @@ MOST_MODULES: Final = 4096
 @click.option("--link-pj-per-bit", type=float, metavar="PJ", help="Energy of a bit on a link instead of the domain's.")
 @click.option("--shared-constant", type=float, metavar="SHARE", help="Share of constant power that modules have in common.")
 @click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency.")
-@click.option("--delay-exponent", type=click.FloatRange(0, 10), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE.")
+@click.option("--delay-exponent", type=float, default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE.")
 @click.option("--csv", "as_csv", is_flag=True, help="A CSV line per kernel, SI units.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr.")
@@ -87,6 +89,12 @@ def _check(options: Mapping[str, Any]) -> None:
     clock = options["freq_mhz"]
     if clock is not None and not 0 < clock < math.inf:
         raise click.UsageError("--freq is a positive number of MHz")
+    if clock is not None and options["bundle_name"] is None:
+        raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
+    for name, most in (("constant_w", MOST_CONSTANT_W), ("delay_exponent", MOST_EXPONENT)):
+        value = options[name]
+        if value is not None and not 0 <= value <= most:
+            raise click.UsageError(f"--{name.replace('_', '-')} is a number from 0 to {most:g}, not {value:g}")
     if options["modules"] == 1 and (options["integration"] or options["against"] or options["link_pj_per_bit"] is not None):
         raise click.UsageError("--integration, --link-pj-per-bit and --against are for --modules of 2 and more")
 
@@ -167,6 +175,8 @@ def _document(rows: "Sequence[CountedEnergy]", total: "CountedEnergy", table: "E
 
 
 def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
+    from estimator.modules import energy_delay
+
     return {
         "name": row.name,
         "launches": row.launches,
@@ -174,7 +184,7 @@ def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
         "power_w": row.power_w,
         "energy_j": row.energy_j,
         "energy_std_j": row.energy_std_j,
-        "energy_delay": row.energy_j * row.time_s ** options["delay_exponent"],
+        "energy_delay": float(energy_delay(row.energy_j, row.time_s, options["delay_exponent"])),
         "parts_j": dict(row.parts_j),
     }
 

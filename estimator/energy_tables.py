@@ -67,6 +67,8 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
             raise CountsError(f"no table of energies {name_or_path!r}{near_match(name_or_path, names)}; there are {', '.join(names)}")
         path = resource_folder("energies") / f"{name_or_path}.toml"
     try:
+        if not path.is_file():
+            raise CountsError(f"{path}: no such file; shipped tables are {', '.join(energy_table_names())}")
         if path.stat().st_size > LARGEST:
             raise CountsError(f"{path}: larger than {LARGEST} bytes; a table of energies is not")
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -118,7 +120,12 @@ def _text(document: Mapping[str, Any], field: str, at: str) -> str:
     return value
 
 
+LARGEST_FIGURE: Final = 1e9
+"""Largest energy [nJ] and power [W] that a table may hold: a joule an instruction."""
+
+
 def _positive(value: Any, at: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise CountsError(f"{at} = {str(value)[:40]!r} must be a positive number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST_FIGURE:
+        shown = repr(value)[:40] if isinstance(value, float) else "a whole number" if isinstance(value, int) else repr(str(value)[:40])
+        raise CountsError(f"{at} = {shown} must be a number above 0 and up to {LARGEST_FIGURE:g}")
     return float(value)

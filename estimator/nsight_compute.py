@@ -12,10 +12,13 @@ from estimator.errors import CountsError
 
 MOST_BYTES: Final = 256 << 20
 SCALES: Final[dict[str, float]] = {
-    "": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12, "sector": 1.0, "second": 1.0, "msecond": 1e-3,
-    "usecond": 1e-6, "nsecond": 1e-9, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
+    "": 1.0, "inst": 1.0, "kinst": 1e3, "cycle": 1.0, "kcycle": 1e3, "request": 1.0, "warp": 1.0, "block": 1.0, "thread": 1.0,
+    "wavefront": 1.0, "%": 1.0, "inst/cycle": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
+    "sector": 1.0, "ksector": 1e3, "msector": 1e6, "second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,
+    "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
-"""What a printed unit is in base units; ncu prints base units with --print-units base, and scaled ones without."""
+"""What a printed unit is in base units; ncu prints base units with --print-units base, and scaled ones without.  A metric in another unit
+counts as not read."""
 
 
 NO_GRID: Final = (math.nan, math.nan, math.nan)
@@ -61,7 +64,9 @@ def read_ncu(path: Path) -> list[ProfiledKernel]:
     try:
         return list(read(header, body))
     except (ValueError, IndexError) as error:
-        raise CountsError(f"{path}: a damaged table of Nsight Compute ({error})") from error
+        raise CountsError(
+            f"{path}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
+        ) from error
 
 
 def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
@@ -98,4 +103,4 @@ def _value(text: str, unit: str) -> float:
         number = float(text.replace(",", ""))
     except ValueError:
         return math.nan
-    return number * SCALES.get(unit.strip().lower(), 1.0)
+    return number * SCALES.get(unit.strip().lower(), math.nan)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import Array, BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class BlockRows:
     def __len__(self) -> int:
         return len(self.kernel)
 
-    def select(self, chosen: BoolArray | Array) -> "BlockRows":
+    def select(self, chosen: BoolArray | IntArray) -> "BlockRows":
         """Some of the rows."""
         return replace(self, **{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
 

@@ -27,7 +27,12 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
     fit = fit_block_models(selection.blocks, gpu.num_sms)
     others = (selection.kernels, selection.workloads, selection.instructions)
     if not fit.models and all(rows is None for rows in others):
-        raise CalibrationError(fit.refused[0])
+        left_out = "".join(
+            f"; {row.source} row {row.row} was rejected: {row.reason}{f', {row.detail}' if row.detail else ''}"
+            for row in selection.rejected[:1]
+        )
+        more = f" and {len(selection.rejected) - 1} more" if len(selection.rejected) > 1 else ""
+        raise CalibrationError(f"{fit.refused[0]}{left_out}{more}")
     return section_of(fit.models), tuple(f"no block-count model: {reason}" for reason in fit.refused)
 
 

@@ -103,7 +103,7 @@ def fit_command(**options: Any) -> int:
     from fitter.selection import read_selection, require_one_gpu
 
     outputs = [path for path in (options["out"], options["report"]) if path is not None]
-    _check_outputs(outputs, options["datasets"])
+    _check_outputs(outputs, [*options["datasets"], *([options["prior"]] if options["prior"] else [])])
     progress = _progress(options["quiet"])
     if is_design_data(options["datasets"]):
         for name in ("prior", "probes", "require"):
@@ -200,7 +200,7 @@ def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
         if not folder.is_dir():
             raise FitterError(f"{path}: cannot be written, the folder {folder} does not exist")
         if any(Path(name).exists() and path.exists() and path.samefile(name) for name in datasets):
-            raise FitterError(f"{path}: is a data set of this fit; name another output")
+            raise FitterError(f"{path}: is an input of this fit; name another output")
     if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
         raise FitterError(f"{outputs[0]}: bundle and report need different files")
 
@@ -253,7 +253,8 @@ def _fit_lines(
     lines.append(f"  {bundle.digest}")
     if options["report"] is not None:
         lines.append(f"report written to {options['report']}")
-    lines.append(f"next: estimate WORKLOAD.json --bundle {options['out']}")
+    measured = selection.kernels is not None or selection.workloads is not None or selection.instructions is not None
+    lines.append(f"next: estimate {'WORKLOAD.json' if measured else 'blocks'} --bundle {options['out']}")
     return lines
 
 

@@ -33,6 +33,12 @@ MOST_THREADS: Final = 1024
 WARP_LANES: Final = 32
 """Threads of a warp."""
 
+LONGEST_S: Final = 3600.0
+"""Longest launch [s]."""
+
+MOST_POWER_W: Final = 1e5
+"""More than any board draws [W]."""
+
 MOST_RESIDENT: Final = 32
 """Blocks on an SM (ibid.)."""
 
@@ -85,11 +91,11 @@ def _reason(kernel: str, row: dict[str, float]) -> tuple[str, str] | None:
             continue
         if not (1 <= value <= most and value == math.floor(value)):
             return "BAD_SHAPE", f"{name} = {value:g} must be a whole number from 1 to {most}"
-    if not 0 < row["latency_s"] < math.inf:
-        return "BAD_LATENCY", f"latency_s = {row['latency_s']:g} must be a positive number"
+    if not 0 < row["latency_s"] <= LONGEST_S:
+        return "BAD_LATENCY", f"latency_s = {row['latency_s']:g} must be a number above 0 and up to {LONGEST_S:g}"
     for name in ("power_w", "idle_w", "power_std_w"):
-        if row[name] < 0 or row[name] == math.inf or (name == "power_w" and row[name] == 0):
-            return "BAD_POWER", f"{name} = {row[name]:g} must be positive"
+        if row[name] < 0 or row[name] > MOST_POWER_W or (name == "power_w" and row[name] == 0):
+            return "BAD_POWER", f"{name} = {row[name]:g} must be a number above 0 and up to {MOST_POWER_W:g}"
     if row["idle_w"] > row["power_w"]:
         return "BAD_POWER", f"power_w = {row['power_w']:g} is below idle_w = {row['idle_w']:g}"
     if row["sm_clock_mhz"] <= 0 or row["flop_per_block"] <= 0:

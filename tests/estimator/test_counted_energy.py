@@ -190,6 +190,14 @@ def test_a_profilers_table_is_an_activity(tmp_path: Path) -> None:
     assert read_activities(path, "sass")[0].activity.instructions == {"FFMA": 262144.0}
 
 
+def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path: Path) -> None:
+    path = tmp_path / "counts.csv"
+    path.write_text(LONG.replace('"sector","32,768"', '"furlong","32,768"').replace('"sector","65,536"', '"sector","-5"'))
+    (found,) = read_activities(path, "joule")
+    assert "dram" not in found.activity.transactions
+    assert {"dram__sectors_read.sum", "dram__sectors_write.sum"} <= set(found.missing)
+
+
 def test_opcodes_are_classes_by_active_lane(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps(JSON))
@@ -218,7 +226,9 @@ def entry(**changes: Any) -> str:
         (json.dumps({**JSON, "kernels": []}), "at least one"),
         (json.dumps({**JSON, "kernels": [3]}), "no object"),
         (entry(name=""), "name"),
-        (entry(time_s=0), "positive"),
+        (entry(time_s=0), "time_s must lie above 0"),
+        (entry(launches=1e23), "launches above 0 and up to"),
+        (entry().replace('"name"', '"name": "x", "name"', 1), "names a field twice"),
         (entry(time_s="1"), "must be a number"),
         (entry(launches=-1), "must be a number"),
         (entry(lanes=33), "between 0 and 32"),
@@ -282,6 +292,11 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         ((str(path), "--energies", "tesla-k41"), "did you mean 'tesla-k40'"),
         ((str(path), "--bundle", "a10-eager"), "no energies of instructions"),
         ((str(path), "--energies", "tesla-k40", "--against", "x"), "--modules"),
+        ((str(path), "--energies", "tesla-k40", "--freq", "900"), "--freq is for --bundle"),
+        ((str(path), "--energies", "tesla-k40", "--constant-w", "nan"), "--constant-w is a number"),
+        ((str(path), "--energies", "tesla-k40", "--constant-w", "1e308"), "--constant-w is a number"),
+        ((str(path), "--energies", "tesla-k40", "--delay-exponent", "nan"), "--delay-exponent is a number"),
+        ((str(path.parent), "--energies", "tesla-k40"), "no such file"),
     ):
         found = run(*words)
         assert found.exception is not None
@@ -308,7 +323,8 @@ def test_constant_power_must_be_known_and_classes_too() -> None:
         ("= 3", "no TOML"),
         ("name='a'\ntitle='b'\nsource='c'\nvocabulary='d'", "vocabulary = 'd'"),
         ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'", "instructions_nj"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=-1", "positive"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=-1", "must be a number above 0"),
+        (f"name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA={'9' * 400}", "must be a number above 0"),
         ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=1\n[transactions_nj]\nl3=1", "no level"),
     ],
 )

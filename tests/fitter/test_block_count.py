@@ -73,6 +73,13 @@ def test_three_grids_suffice() -> None:
     assert model.scatter == {}, "three grids leave none to be left out"
 
 
+def test_the_order_of_rows_changes_nothing() -> None:
+    rows = planted(noise=0.01)
+    one, other = (fit_block_model(some, GPU.num_sms) for some in (rows, rows.select(np.arange(len(rows))[::-1])))
+    assert one.times_s.tolist() == other.times_s.tolist()
+    assert one.energies.tolist() == other.energies.tolist()
+
+
 def test_two_grids_do_not() -> None:
     with pytest.raises(CalibrationError, match="2 grids measured; a block-count model needs 3"):
         fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
@@ -170,6 +177,8 @@ def test_a_table_of_grids_is_read(tmp_path: Path) -> None:
         (f"add,{GPU.name},1024,2,54,nan,80,40,900", "BAD_COUNT"),
         (f"add,{GPU.name},1024,2,54,,80,40,900", "BAD_LATENCY"),
         (f"add,{GPU.name},1024,2,54,-1,80,40,900", "BAD_LATENCY"),
+        (f"add,{GPU.name},1024,2,54,1e308,80,40,900", "BAD_LATENCY"),
+        (f"add,{GPU.name},1024,2,54,1e-3,1e308,40,900", "BAD_POWER"),
         (f"add,{GPU.name},1024,2,54,inf,80,40,900", "BAD_COUNT"),
         (f"add,{GPU.name},1024,2,54,1e-3,30,40,900", "BAD_POWER"),
         (f"add,{GPU.name},1024,2,54,1e-3,0,,900", "BAD_POWER"),
