@@ -67,16 +67,16 @@ class CampaignSpec:
     """
 
     name: str
-    description: str
     digest: str
     measurement: MeasurementSettings
-    warmup_s: float
-    idle_settle_s: float
-    idle_window_s: float
-    kernels_per_block: int
-    anchor_every: int
     anchors: tuple[Operator, ...]
     kernels: tuple[KernelGroup, ...]
+    description: str = ""
+    warmup_s: float = 15.0
+    idle_settle_s: float = 3.0
+    idle_window_s: float = 3.0
+    kernels_per_block: int = 50
+    anchor_every: int = 60
     instructions: tuple[LoadGroup, ...] = ()
     every_clock_share: float = 1.0
     warm_to_c: float = 0.0
@@ -102,7 +102,8 @@ def load_campaign(name_or_path: str) -> CampaignSpec:
     elif name_or_path in campaign_names():
         path = resource_folder("campaigns") / f"{name_or_path}.toml"
     else:
-        close = near_match(name_or_path, campaign_names())
+        own = f"{name_or_path}.toml"
+        close = f", did you mean {own!r}?" if Path(own).is_file() else near_match(name_or_path, campaign_names())
         raise CampaignError(f"unknown campaign {name_or_path!r}{close}; known: {', '.join(campaign_names())}; or give a TOML file")
     where = f"campaign {path}"
     document = TableReader(where=where, error=CampaignError, limits=LIMITS).read(path, "campaign")

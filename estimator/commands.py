@@ -75,7 +75,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Commands of their own: sweep, best, compare, explain, trace, bundles (estimate COMMAND --help). "
+    epilog="Commands of their own: sweep, best, compare, explain, serve, trace, counts, blocks, bundles (estimate COMMAND --help). "
     "`estimate bundles` lists the bundles. Exit status: 0 done, 1 not done, 2 wrong usage, 3 done with warnings, 130 interrupted.",
 )
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True, callback=workload_files)

@@ -258,7 +258,7 @@ def _form(options: Mapping[str, Any], known: Sequence[str]) -> str:
     flag = "json" if options["as_json"] else "csv" if options["as_csv"] else ""
     out: Path | None = options["out"]
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
-    if ending in FILE_FORMATS and ending not in known:
+    if ending and ending not in known and (ending in FILE_FORMATS or not flag):
         raise click.UsageError(f"--out: .{ending} is no form of this answer; known: {', '.join(known)}")
     if flag and ending in FILE_FORMATS and ending not in ("txt", flag):
         raise click.UsageError(f"--{flag} and --out {out} contradict each other")

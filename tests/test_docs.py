@@ -1,7 +1,9 @@
 """Reference pages say what the code says."""
 
+import tomllib
 from pathlib import Path
 
+from collector.config import LIMITS, campaign_from_document
 from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, SCHEMA_VERSION
 from estimator.bundle_document import FORMAT_VERSION as BUNDLE_VERSION
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
@@ -40,3 +42,12 @@ def test_glossary_names_every_family_and_module(repository: Path) -> None:
     glossary = (repository / "docs" / "glossary.md").read_text(encoding="utf-8")
     missing = [name for name in (*FAMILY_FIELDS, *MODULES) if f"`{name}`" not in glossary]
     assert missing == []
+
+
+def test_the_campaign_on_its_page_is_one(repository: Path) -> None:
+    page = (repository / "docs" / "campaign-files.md").read_text(encoding="utf-8")
+    text = page.split("```toml\n")[1].split("```")[0]
+    spec = campaign_from_document({"name": "mine", **tomllib.loads(text)}, "docs/campaign-files.md")
+    assert [group.operator for group in spec.kernels] == ["linear", "layernorm"]
+    for limit in set(LIMITS) - {"count", "min_bytes", "max_bytes", "max_flop"}:
+        assert f"`{limit}`" in page, f"{limit} is not on the page"

@@ -20,7 +20,8 @@ class LogFile:
         self._echo = echo
 
     def write(self, text: str) -> None:
-        """One line."""
+        """One line, whatever is in the text: a name from outside cannot begin another."""
+        text = "".join(character if character.isprintable() else "?" for character in text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
         self._echo(line)
         with suppress(OSError):  # a full disk is said by what has more to lose; measuring goes on

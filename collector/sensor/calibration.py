@@ -149,9 +149,9 @@ def load_calibration(path: Path) -> SensorCalibration:
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise SensorError(f"{path}: cannot be read ({error.strerror})") from error
+        raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out {path}` makes a sensor calibration") from error
     except (ValueError, RecursionError) as error:
-        raise SensorError(f"{path}: no JSON document ({error})") from error
+        raise SensorError(f"{path}: no sensor calibration, it is not JSON; `collect sensor --out {path}` makes one") from error
     if not isinstance(document, Mapping):
         raise SensorError(f"{path}: no sensor calibration; `collect sensor --out {path}` makes one")
     calibration = calibration_from_document(document, str(path))
