@@ -1,6 +1,6 @@
 """How well sensors are identified: real traces, random simulated sensors, locked loads and lone steps.
 
-    python benchmarks/sensor_identification.py [--data ../shared/data] [--sensors 300] [--first 0] [--jobs 1] [--json]
+    python benchmarks/sensor_identification.py [--data ../shared/data] [--sensors 300] [--first 0] [--rows 10000000] [--jobs 1] [--json]
 
 Each simulated sensor is identified twice, from its readings with an external meter and with load stamps alone.  The world
 that makes them (benchmarks/random_sensors.py) shares no equation with the identification.
@@ -8,7 +8,9 @@ that makes them (benchmarks/random_sensors.py) shares no equation with the ident
 
 import json
 import os
+import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +20,8 @@ from typing import Any
 
 import click
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv
 from random_sensors import PlantedSensor, Recording, draw_sensor, record
 
 from collector.recordings.loads import stamps_of_levels
@@ -212,6 +216,32 @@ def real_traces(data: Path) -> dict[str, Any]:
     return result
 
 
+def long_log(rows: int) -> dict[str, Any]:
+    """Time to read a log of so many polls and to find its update clock, and the memory at its highest."""
+    random = np.random.default_rng(0)
+    period_s = 0.1012
+    poll_s = np.cumsum(0.005 * (1.0 + np.abs(random.normal(0.0, 0.08, rows))))
+    tick = period_s * np.arange(int(poll_s[-1] / period_s) + 2)
+    tick = tick + 2e-3 * np.sin(2.0 * np.pi * tick / 70.0) + random.normal(0.0, 3e-4, len(tick))
+    value = np.round(100.0 + 80.0 * (np.sin(2.0 * np.pi * tick / 0.127) > 0.0) + random.normal(0.0, 0.5, len(tick)), 2)
+    table = pa.table({"t_s": np.round(poll_s, 6), "power_w": value[np.maximum(np.searchsorted(tick, poll_s, side="right") - 1, 0)]})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "long.csv"
+        csv.write_csv(table, path)
+        del table, poll_s
+        begun = time.perf_counter()
+        read = read_run(path)
+        middle = time.perf_counter()
+        found = identify_sensor(SensorRecord(time_s=read.time_s, power_w=read.power_w), NAME).calibration
+    return {
+        "rows": rows,
+        "read_s": middle - begun,
+        "identify_s": time.perf_counter() - middle,
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "period_error_us": abs((found.update_period_s or np.nan) - period_s) * 1e6,
+    }
+
+
 def _ms(value: float | None) -> float | None:
     return None if value is None else value * 1e3
 
@@ -239,9 +269,10 @@ def _sampled(task: Callable[[int], list[Outcome]], seeds: range, jobs: int) -> l
 @click.option("--sensors", default=300, show_default=True, help="Random simulated sensors.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first.")
 @click.option("--special", default=30, show_default=True, help="Lone steps, and locked loads, each so many.")
+@click.option("--rows", default=10_000_000, show_default=True, help="Rows of a long log; 0 for none.")
 @click.option("--jobs", default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, sensors: int, first: int, special: int, jobs: int, as_json: bool) -> None:
+def main(data: Path, sensors: int, first: int, special: int, rows: int, jobs: int, as_json: bool) -> None:
     """Print the numbers."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     document: dict[str, Any] = {}
@@ -249,15 +280,16 @@ def main(data: Path, sensors: int, first: int, special: int, jobs: int, as_json:
         document["real traces"] = real_traces(data)
     else:
         click.echo(f"real traces skipped: {data / 'sensors'} is not there", err=True)
+    if rows:
+        document["simulated, long log"] = long_log(rows)
     document["simulated, random"] = summary(_sampled(outcomes, range(first, first + sensors), jobs))
     for name, task in (("simulated, lone step", _lone), ("simulated, load locked at two periods", _locked)):
-        rows = _sampled(task, range(first, first + special), jobs)
+        sample = _sampled(task, range(first, first + special), jobs)
+        kinds = {row.found.averaging for row in sample}
         document[name] = {
-            source: {
-                kind: sum(row.found.averaging == kind for row in rows if row.source == source) for kind in {r.found.averaging for r in rows}
-            }
+            source: {kind: sum(row.found.averaging == kind for row in sample if row.source == source) for kind in kinds}
             for source in ("meter", "load")
-        } | {"claims": [_case(row) for row in rows if row.found.averaging != "undetermined"]}
+        } | {"claims": [_case(row) for row in sample if row.found.averaging != "undetermined"]}
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.sensor.kernel_errors import with_errors
+from collector.sensor.kernel_errors import with_errors, with_profiled_width
 from collector.sensor.kernel_fit import DELAY_LIMIT_S, JITTER_S, KernelFit, KernelProblem, fit_kernel
 from collector.sensor.load import LoadStamps
 from collector.sensor.sources import PowerSource
@@ -108,6 +108,9 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
         fits.append(with_errors(problem, fit_kernel(problem, period_s)))
     ranked = tuple(sorted(fits, key=lambda fit: -fit.score))
     kind, reason, remedy = _decided(ranked, time_s, clock, source, load)
+    if kind in ("boxcar", "low-pass") and load is not None and load.edges < CLAIM_EDGES:
+        problem = KernelProblem(kind, source, time_s, value, jitter_s)
+        ranked = (with_profiled_width(problem, ranked[0]), *ranked[1:])
     if kind == "undetermined":
         close = [fit for fit in ranked if fit.score > ranked[0].score - CLAIM_LEAD]
         ranked = (*sorted(close, key=lambda fit: -fit.r2), *ranked[len(close) :])
