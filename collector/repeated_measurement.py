@@ -116,6 +116,13 @@ def measure_repeated(
     )
 
 
+MOST_EXTRA: Final = 20
+"""A batch takes at most so many times the planned executions."""
+
+LEAST_UPDATES: Final = 6.0
+"""Updates of the sensor that a batch covers behind its rise, at least; the fit takes no fewer than four readings."""
+
+
 def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
     """The last reading at rest [W]."""
     bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
@@ -151,8 +158,12 @@ def _batch(
     """Rest, run, rest; then the fit."""
     bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S))
     polls: list[EnergyReading] = []
-    stamps = []
-    for index in range(plan.executions):
+    stamps: list[tuple[int, int]] = []
+    # Executions that turn out shorter than they were while ranging go on until enough updates lie behind the rise.
+    least_ns = (plan.discard_s + LEAST_UPDATES * (calibration.update_period_s or 0.0)) / SECONDS_PER_NS
+    most = MOST_EXTRA * plan.executions
+    while len(stamps) < plan.executions or (len(stamps) < most and stamps[-1][1] - stamps[0][0] < least_ns):
+        index = len(stamps)
         stamps.append(execute())
         reading = sampler.energy()
         if reading is not None:

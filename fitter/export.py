@@ -70,7 +70,12 @@ def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:
 def measured_clocks(selection: Selection, gpu: GpuSpec) -> Array:
     """SM clocks of all rows [MHz], each once, ascending; the clock of the published rates where none was recorded."""
     parts = [rows.clock_mhz(gpu) for rows in (selection.kernels, selection.workloads) if rows is not None]
-    return np.unique(np.concatenate(parts)) if parts else np.array([gpu.sm_clock_max_mhz])
+    if not parts:
+        parts += [] if selection.instructions is None else [selection.instructions.column("sm_clock_mhz")]
+        parts += [] if selection.blocks is None else [selection.blocks.sm_clock_mhz]
+    clocks = np.unique(np.concatenate(parts)) if parts else np.array([])
+    known = clocks[np.isfinite(clocks)]
+    return known if len(known) else np.array([gpu.sm_clock_max_mhz])
 
 
 def clock_range_mhz(selection: Selection, gpu: GpuSpec) -> tuple[float, float]:

@@ -29,7 +29,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, A
     try:
         section = section_of(fit_instructions(rows, gpu, gain))
     except CalibrationError as error:
-        if selection.kernels is None and selection.workloads is None:
+        if selection.kernels is None and selection.workloads is None and selection.blocks is None:
             raise
         return {}, (f"no instruction energies: {error}",)
     if links := link_energies(rows, gain):

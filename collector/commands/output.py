@@ -34,8 +34,10 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] 
     for path in outputs:
         if path is None:
             continue
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise CollectorError(f"{path}: cannot be written; name a file in a folder that is there")
+        if path.is_dir():
+            raise CollectorError(f"{path}: cannot be written, it is a folder; name a file")
+        if not path.absolute().parent.is_dir():
+            raise CollectorError(f"{path}: cannot be written, no folder {path.absolute().parent} is there; make it, or name another file")
         place = path.resolve()
         if place in read:
             raise CollectorError(f"{path}: is what this command reads; name another file to write")

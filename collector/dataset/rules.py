@@ -18,6 +18,9 @@ from estimator.quantities import Array, BoolArray
 from estimator.specifications import gpu_names, load_gpu
 from estimator.workload import Operator
 
+GENERATED: Final = "instruction"
+"""Family of generated kernels and copies, which are no operators of a workload."""
+
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "sm_clock_mhz": (50.0, 5000.0),
     "sm_clock_measured_mhz": (50.0, 5000.0),
@@ -156,7 +159,8 @@ def _time(data: Checked) -> list[Breach]:
 
 
 def _operators(data: Checked) -> list[Breach]:
-    wrong = np.array([isinstance(operator, str) for operator in data.operators], dtype=np.bool_)
+    generated = np.array([family == GENERATED for family in data.table.column("family").to_pylist()], dtype=np.bool_)
+    wrong = np.array([isinstance(operator, str) for operator in data.operators], dtype=np.bool_) & ~generated
     return _rows(wrong, lambda row: str(data.operators[row]))
 
 

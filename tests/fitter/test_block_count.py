@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from estimator.block_count import FORMS, occupancy_times
+from estimator.bundle import load_bundle
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.block_count import fit_block_model, fit_block_models, left_out_errors
 from fitter.block_data import BlockRows, join_block_rows
+from fitter.cli import main as fit
 from fitter.errors import CalibrationError
 from fitter.sources import block_table
 from fitter.sources.block_table import is_block_table, read_block_table
@@ -192,3 +194,19 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(line: str, reason: str
     rows, rejected = read_block_table(table(tmp_path, line), None)
     assert rows is None
     assert [row.reason for row in rejected] == [reason]
+
+
+def test_the_bundle_says_at_which_clocks_its_grids_were_measured(tmp_path: Path) -> None:
+    path = tmp_path / "grids.csv"
+    path.write_text("\n".join([HEADER, *(f"add,{GPU.name},1024,2,{grid},{grid * 1e-5},80,40,900" for grid in (54, 216, 2160))]) + "\n")
+    assert fit([str(path), "-o", str(tmp_path / "b.json"), "--quiet"]) == 0
+    assert load_bundle(str(tmp_path / "b.json")).clocks_mhz == (900.0, 900.0)
+
+
+def test_a_kernel_that_lost_its_grids_to_the_screening_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "grids.csv"
+    path.write_text("\n".join([HEADER, *(f"add,{GPU.name},1024,2,{grid},1e-3,80,40,900" for grid in (-54, 216, 2160))]) + "\n")
+    assert fit([str(path), "-o", str(tmp_path / "b.json"), "--quiet"]) == 1
+    said = capsys.readouterr().err
+    assert "grids.csv row 1 was rejected: BAD_SHAPE" in said
+    assert said.count("\n") == 1
