@@ -240,7 +240,7 @@ def _covariance(value: Any, at: str) -> Covariance:
         if row[i] < 0.0:
             raise BundleError(f"{at}.covariance[{i}][{i}] = {row[i]!r}: a variance must not be negative")
         for j in range(i):
-            if abs(row[j] - matrix[j][i]) > COVARIANCE_ASYMMETRY * math.sqrt(row[i] * matrix[j][j]):
+            if row[j] != matrix[j][i] and abs(row[j] - matrix[j][i]) > COVARIANCE_ASYMMETRY * math.sqrt(row[i] * matrix[j][j]):
                 raise BundleError(f"{at}.covariance is not symmetric at [{i}][{j}]")
     return Covariance(names=names, covariance=matrix)
 
@@ -332,8 +332,17 @@ def _count(value: Any, at: str) -> int:
     return value
 
 
+def _finite_floats(items: Collection[Any]) -> bool:
+    """Whether all are finite floats, and there is one."""
+    return set(map(type, items)) == {float} and all(map(math.isfinite, items))
+
+
 def _numbers(value: Any, at: str, *, low: float = -math.inf, length: int) -> Numbers:
-    numbers = tuple(_number(item, f"{at}[{i}]", low=low) for i, item in enumerate(_list(value, at)))
+    items = _list(value, at)
+    if _finite_floats(items) and min(items) >= low:  # long columns, at C speed
+        numbers: Numbers = tuple(items)
+    else:
+        numbers = tuple(_number(item, f"{at}[{i}]", low=low) for i, item in enumerate(items))
     if len(numbers) != length:
         raise BundleError(f"{at} has {len(numbers)} values where {length} are needed")
     return numbers
@@ -365,7 +374,7 @@ def _free(value: Any, at: str) -> Any:
 
 def _frozen(value: Any, at: str) -> Any:
     if isinstance(value, list | tuple):
-        if set(map(type, value)) == {float} and all(map(math.isfinite, value)):  # long columns, at C speed
+        if _finite_floats(value):
             return tuple(value)
         return tuple(_frozen(item, f"{at}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Mapping):

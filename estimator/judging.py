@@ -24,7 +24,7 @@ from estimator.points import Case, Sweep
 from estimator.power import POWER_TERMS, OperatingPoint, PowerModel, power_events, term_scale
 from estimator.prediction import Prepared, board_tables, power_model, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
-from estimator.spread import Loading, joined, latency_sources, power_sources
+from estimator.spread import Loading, group_shares, joined, latency_sources, power_sources, untried_shares
 from estimator.sweeping import sweep
 from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
 from estimator.timeline import sweep_seconds
@@ -109,8 +109,7 @@ def judged(asked: Asked) -> Judged:
     clock_hz = points.sm_clock_mhz * HZ_PER_MHZ
     seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_hz) * np.exp(prepared.log_correction)[:, None]
     shares = prepared.counts[:, None] * seconds / points.gpu_s
-    groups, untried = _sums(prepared.groups, shares), _sums(prepared.untried, shares)
-    untried.pop("", None)
+    groups, untried = group_shares(prepared.groups, shares), untried_shares(prepared.untried, shares)
     family = asked.variant.workload.model_family
     time = latency_sources(asked.bundle, family, points.launch_bound_share, groups, gpu=gpu, untried=untried)
     power = power_sources(asked.bundle, family, groups, gpu=gpu, untried=untried)
@@ -151,14 +150,6 @@ def log_ratio_stds(judged_points: Judged, best: int, quantity: str) -> Array:
 
 def _at(loadings: Mapping[str, Array], name: str, i: int) -> float:
     return float(loadings[name][i]) if name in loadings else 0.0
-
-
-def _sums(names: tuple[str | None, ...], shares: Array) -> dict[str, Loading]:
-    """Shares (n, c) summed by name."""
-    sums: dict[str, Loading] = {}
-    for name, share in zip(names, shares, strict=True):
-        sums[name or ""] = sums.get(name or "", 0.0) + share
-    return sums
 
 
 def _named(owner: str, asked: Asked, sources: Mapping[str, Array], slope: Array) -> dict[str, Array]:

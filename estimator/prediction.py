@@ -31,7 +31,7 @@ from estimator.power import (
 from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.residuals import log_corrections
 from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
-from estimator.spread import latency_log_std, power_log_std, untried_precisions, untried_shares
+from estimator.spread import group_shares, joined, latency_sources, power_sources, untried_precisions, untried_shares
 from estimator.tile_predictor import predicted_tiles
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
 from estimator.workload import COMPLETED, Operator, Workload
@@ -185,8 +185,9 @@ def estimate(
         settled = settled_clock_mhz(over_grid.power_w, grid, limit, asked)
         columns = _evaluate(prepared, tables, model, settled, launch)
     warnings = domain_warnings(workload, bundle, spec, prepared.groups, prepared.untried)
+    spreads = _spreads(prepared, bundle, columns)
     return [
-        _estimate(prepared, bundle, columns, i, float(f), float(s), limit, warnings)
+        _estimate(prepared, bundle, columns, spreads, i, float(f), float(s), limit, warnings)
         for i, (f, s) in enumerate(zip(asked, settled, strict=True))
     ]
 
@@ -258,10 +259,31 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
     return _Columns(seconds=seconds, kernel_w=kernel_w, gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, host_s=host_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spreads:
+    """At c clocks: host's share of the latency (c,), kernels' of the GPU time (n, c), deviations of ln(latency) and ln(power) (c,)."""
+
+    launch: Array
+    kernels: Array
+    latency_ln: Array
+    power_ln: Array
+
+
+def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns) -> _Spreads:
+    launch = launch_bound_share(columns.gpu_s, np.full_like(columns.gpu_s, columns.host_s))
+    kernels = prepared.counts[:, None] * columns.seconds / np.maximum(columns.gpu_s, 1e-300)
+    shares, untried = group_shares(prepared.groups, kernels), untried_shares(prepared.untried, kernels)
+    family, gpu = prepared.workload.model_family, prepared.gpu
+    latency = joined(latency_sources(bundle, family, launch, shares, gpu=gpu, untried=untried).values())
+    power = joined(power_sources(bundle, family, shares, gpu=gpu, untried=untried).values())
+    return _Spreads(launch=launch, kernels=kernels, latency_ln=np.zeros_like(launch) + latency, power_ln=np.zeros_like(launch) + power)
+
+
 def _estimate(
     prepared: Prepared,
     bundle: Bundle,
     columns: _Columns,
+    spreads: _Spreads,
     i: int,
     asked_mhz: float,
     settled_mhz: float,
@@ -271,13 +293,9 @@ def _estimate(
     """Row i of the answer."""
     latency, power = float(columns.latency_s[i]), float(columns.power_w[i])
     gpu_s = float(columns.gpu_s[i])
-    share = float(launch_bound_share(columns.gpu_s[i : i + 1], np.array([columns.host_s]))[0])
-    seconds = columns.seconds[:, i]
-    weights = prepared.counts * seconds / max(gpu_s, 1e-300)
-    completed = float(weights @ prepared.completed)
-    gpu, untried, family = prepared.gpu, untried_shares(prepared.untried, weights), prepared.workload.model_family
-    latency_ln = latency_log_std(bundle, family, share, prepared.groups, weights, gpu=gpu, untried=untried)
-    power_ln = power_log_std(bundle, family, prepared.groups, weights, gpu=gpu, untried=untried)
+    share, seconds = float(spreads.launch[i]), columns.seconds[:, i]
+    completed = float(spreads.kernels[:, i] @ prepared.completed)
+    latency_ln, power_ln = float(spreads.latency_ln[i]), float(spreads.power_ln[i])
     over = power > limit_w * LIMIT_TOLERANCE
     held_w = power if over else min(power, limit_w)
     warnings = (*warnings, *clock_warning(bundle.clocks_mhz, asked_mhz))

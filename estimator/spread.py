@@ -51,34 +51,6 @@ ALIKE_PRECISIONS: Final[dict[str, str]] = {"fp16": "bf16"}
 """Precisions whose kernels have the same tiles and rates as another's."""
 
 
-def latency_log_std(
-    bundle: Bundle,
-    model_family: str,
-    launch_share: Loading,
-    groups: Sequence[str | None],
-    time_shares: Array,
-    *,
-    gpu: GpuSpec | None = None,
-    untried: Mapping[str, Loading] = NOTHING,
-) -> float:
-    """Standard deviation of ln(latency); nan where the bundle states none.  Arguments as those of `latency_sources`."""
-    sources = latency_sources(bundle, model_family, launch_share, group_shares(groups, time_shares), gpu=gpu, untried=untried)
-    return float(joined(sources.values()))
-
-
-def power_log_std(
-    bundle: Bundle,
-    model_family: str,
-    groups: Sequence[str | None],
-    time_shares: Array,
-    *,
-    gpu: GpuSpec | None = None,
-    untried: Mapping[str, Loading] = NOTHING,
-) -> float:
-    """Standard deviation of ln(power); nan where the bundle states none.  Arguments as those of `power_sources`."""
-    return float(joined(power_sources(bundle, model_family, group_shares(groups, time_shares), gpu=gpu, untried=untried).values()))
-
-
 def joined(loadings: Iterable[Loading]) -> Loading:
     """Root of the sum of squares of independent errors."""
     total: Loading = 0.0
@@ -129,10 +101,10 @@ def power_sources(
     return sources | {f"precision:{name}": share * PRIOR_STD for name, share in untried.items()} | _family_source(stated, model_family)
 
 
-def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, float]:
-    """Share of the GPU time by group of kernels; "" holds those that no group serves."""
-    shares: dict[str, float] = {}
-    for group, weight in zip(groups, time_shares.tolist(), strict=True):
+def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, Loading]:
+    """Share of the GPU time by group of kernels; "" holds those that no group serves.  time_shares: shape (n,), or (n, c) at c clocks."""
+    shares: dict[str, Loading] = {}
+    for group, weight in zip(groups, time_shares, strict=True):
         shares[group or ""] = shares.get(group or "", 0.0) + weight
     return shares
 
@@ -151,7 +123,7 @@ def untried_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Se
     return names
 
 
-def untried_shares(precisions: Sequence[str], time_shares: Array) -> dict[str, float]:
+def untried_shares(precisions: Sequence[str], time_shares: Array) -> dict[str, Loading]:
     """Share of the GPU time by untried precision, from what `untried_precisions` tells."""
     return {name: share for name, share in group_shares(precisions, time_shares).items() if name} if any(precisions) else {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from estimator.bundle_content import Bundle
 from estimator.errors import BundleError
-from estimator.spread import PRIOR_STD, UNTESTED_STD, latency_log_std
+from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources
 from tests.fitter.measured import planted_bundle
 
 GROUPS = ("conv", "gemm")
@@ -18,9 +18,19 @@ def stating(**latency: object) -> Bundle:
     return replace(planted_bundle(), uncertainty={"latency": latency, "power": {}})
 
 
+def latency_std(bundle: Bundle, family: str, launch_share: float) -> float:
+    return float(joined(latency_sources(bundle, family, launch_share, group_shares(GROUPS, SHARES)).values()))
+
+
+def test_shares_at_several_clocks_are_those_at_each() -> None:
+    both = group_shares(("conv", None, "conv"), np.array([[0.2, 0.1], [0.5, 0.3], [0.3, 0.6]]))
+    assert both["conv"] == pytest.approx([0.5, 0.7])
+    assert both[""] == pytest.approx([0.5, 0.3])
+
+
 def of_runs(family: str, **more: object) -> float:
     bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert", "vit"), **more)
-    return latency_log_std(bundle, family, 0.0, GROUPS, SHARES)
+    return latency_std(bundle, family, 0.0)
 
 
 def test_kernels_that_one_family_alone_used_widen_the_interval_of_another_family() -> None:
@@ -39,14 +49,14 @@ def test_groups_that_several_families_used_add_nothing() -> None:
 
 def test_what_only_the_host_decides_does_not_depend_on_untested_kernels() -> None:
     bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert",), families_by_group={})
-    assert latency_log_std(bundle, "bert", 1.0, GROUPS, SHARES) == pytest.approx(0.1)
-    assert latency_log_std(bundle, "resnet", 1.0, GROUPS, SHARES) == pytest.approx(np.hypot(0.1, 0.05))
+    assert latency_std(bundle, "bert", 1.0) == pytest.approx(0.1)
+    assert latency_std(bundle, "resnet", 1.0) == pytest.approx(np.hypot(0.1, 0.05))
 
 
 def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
     bundle = stating(groups={"gemm": 0.02})
     bundle = replace(bundle, groups={key: replace(group, rows=0 if key == "conv" else 100) for key, group in bundle.groups.items()})
-    assert latency_log_std(bundle, "", 0.0, GROUPS, SHARES) == pytest.approx(np.hypot(0.5 * PRIOR_STD, 0.5 * 0.02))
+    assert latency_std(bundle, "", 0.0) == pytest.approx(np.hypot(0.5 * PRIOR_STD, 0.5 * 0.02))
 
 
 @pytest.mark.parametrize(
@@ -54,4 +64,4 @@ def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
 )
 def test_damaged_uncertainty_is_refused_in_words(latency: dict[str, object]) -> None:
     with pytest.raises(BundleError, match="uncertainty is damaged"):
-        latency_log_std(stating(**latency), "", 0.0, GROUPS, SHARES)
+        latency_std(stating(**latency), "", 0.0)
