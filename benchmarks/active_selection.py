@@ -21,10 +21,10 @@ import click
 import numpy as np
 
 from collector.bench import open_bench
-from collector.campaign import campaign_key, run_campaign
-from collector.config import CampaignSpec, load_campaign
-from collector.plan import chosen_plan, hastened, plan_campaign
-from collector.selection import Way
+from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.plan import chosen_plan, hastened, plan_campaign
+from collector.campaigns.running import campaign_key, run_campaign
+from collector.campaigns.selection import Way
 from estimator.gpu import GpuSpec
 from estimator.specifications import load_gpu
 from fitter.drafts import draft_from_rows

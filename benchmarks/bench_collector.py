@@ -26,9 +26,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
 from collector.bench import open_bench  # noqa: E402
-from collector.campaign import Progress, campaign_key, run_campaign  # noqa: E402
-from collector.config import CampaignSpec, load_campaign  # noqa: E402
-from collector.plan import plan_campaign  # noqa: E402
+from collector.campaigns.files import CampaignSpec, load_campaign  # noqa: E402
+from collector.campaigns.plan import plan_campaign  # noqa: E402
+from collector.campaigns.running import Progress, campaign_key, run_campaign  # noqa: E402
 from tests.collector.nvml.stub import Boards, built  # noqa: E402
 
 BOARD = "sim:a100-pcie-40gb"

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from estimator import estimate, load_bundle, read_workload
-from estimator.bundle import bundle_names
+from estimator.bundles.files import bundle_names
 
 LISTED_OPERATORS = 960
 CLOCK_MHZ = 900.0

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fitter.report import report_html
+from fitter.report.page import report_html
 from fitter.validation import predict_kernel_rows, row_origins
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 

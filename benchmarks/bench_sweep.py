@@ -20,7 +20,7 @@ import numpy as np
 from bench_estimate import decoder_layer
 
 from estimator import Sizes, load_bundle, read_workload, sweep_chunks, variants
-from estimator.bundle import bundle_names
+from estimator.bundles.files import bundle_names
 
 LAYERS = 4
 MEGABYTE = 1e6

@@ -20,9 +20,9 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor
+from collector.energy.practice import naive_energy, practice_for, published_energy
+from collector.energy.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.errors import SensorError
-from collector.practice import naive_energy, practice_for, published_energy
-from collector.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.sampling import Sampler, host_seconds
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.load import LoadStamps

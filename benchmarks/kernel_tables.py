@@ -25,7 +25,7 @@ from estimator.quantities import Array, BoolArray
 from estimator.residuals import NORMAL_90, operator_work
 from estimator.specifications import load_gpu
 from estimator.workload import Operator
-from fitter.kernel_groups import TileSource, fit_kernel_groups
+from fitter.kernels.groups import TileSource, fit_kernel_groups
 from fitter.rows import KernelRows
 from fitter.selection import read_selection
 

@@ -20,17 +20,17 @@ import click
 import numpy as np
 from kernel_tables import Cell, cell_rows, errors, gemm_cells, random_rows
 
-from estimator.bundle_content import Bundle, GroupCoefficients, HostCost, Provenance
+from estimator.bundles.content import Bundle, GroupCoefficients, HostCost, Provenance
 from estimator.quantities import BoolArray
 from estimator.residuals import POWER_TIER
 from estimator.specifications import load_gpu
 from fitter.calibration import calibrate
 from fitter.drafts import draft_from_rows
 from fitter.export import board_knowledge
-from fitter.kernel_groups import fit_kernel_groups
-from fitter.probe_selection import probe_rows
+from fitter.kernels.groups import fit_kernel_groups
 from fitter.rows import Dataset, KernelRows, Selection, join_rows
 from fitter.selection import read_selection
+from fitter.transfer.probe_selection import probe_rows
 from fitter.validation import Prediction, predict_kernel_rows
 
 PROBES = 20

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from collector.bench import Bench
-from collector.campaign import CampaignOutcome
-from collector.config import CampaignSpec
+from collector.campaigns.files import CampaignSpec
+from collector.campaigns.outcome import known
+from collector.campaigns.plan import CampaignPlan
+from collector.campaigns.running import CampaignOutcome
+from collector.campaigns.selection import Choice
 from collector.dataset import FLAGS
-from collector.outcome import known
-from collector.plan import CampaignPlan
-from collector.selection import Choice
 from collector.sensor.calibration import SensorCalibration
 
 MANY_CLOCKS: Final = 12

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from collector.errors import CollectorError
+from estimator.display.pictures import picture_png
 from estimator.errors import EstimatorError
-from estimator.pictures import picture_png
 from estimator.whole_file import write_whole
 
 CHART: Final = re.compile(r"<svg\b.*?</svg>", re.DOTALL)

@@ -14,71 +14,71 @@ TYPE_CHECKING = False
 """As `typing.TYPE_CHECKING`, which would cost loading that module."""
 
 if TYPE_CHECKING:
-    from estimator.bundle import bundle_names, load_bundle
-    from estimator.bundle_content import Bundle
-    from estimator.comparison import Comparison, compare
-    from estimator.costs import Tariff, cost_columns
+    from estimator.bundles.content import Bundle
+    from estimator.bundles.files import bundle_names, load_bundle
     from estimator.errors import BundleError, EstimatorError, OperatingPointError, SpecificationError, WorkloadError
-    from estimator.explanation import Explanation, explain
     from estimator.formats import read_workload, write_workload
+    from estimator.forms.rescaling import Sizes, with_sizes
+    from estimator.forms.rewriting import with_attention, with_precision
+    from estimator.forms.variation import Variant, variants
     from estimator.gpu import GpuSpec
-    from estimator.judging import Asked
     from estimator.kernel_prediction import KernelTable, predict_kernels
-    from estimator.points import Case, Sweep
     from estimator.prediction import Estimate, KernelEstimate, estimate
-    from estimator.questions import Best, Gain, best, pareto_front
-    from estimator.rescaling import Sizes, with_sizes
-    from estimator.rewriting import with_attention, with_precision
+    from estimator.questions.choosing import Best, Gain, best, pareto_front
+    from estimator.questions.comparison import Comparison, compare
+    from estimator.questions.costs import Tariff, cost_columns
+    from estimator.questions.explanation import Explanation, explain
+    from estimator.questions.judging import Asked
+    from estimator.questions.points import Case, Sweep
+    from estimator.questions.sweeping import sweep, sweep_chunks
     from estimator.specifications import load_gpu, override_gpu
-    from estimator.sweeping import sweep, sweep_chunks
-    from estimator.variation import Variant, variants
     from estimator.workload import Operator, Workload, make_operator, merge_operators
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Asked": "estimator.judging",
-    "Best": "estimator.questions",
-    "Bundle": "estimator.bundle_content",
+    "Asked": "estimator.questions.judging",
+    "Best": "estimator.questions.choosing",
+    "Bundle": "estimator.bundles.content",
     "BundleError": "estimator.errors",
-    "Case": "estimator.points",
-    "Comparison": "estimator.comparison",
+    "Case": "estimator.questions.points",
+    "Comparison": "estimator.questions.comparison",
     "Estimate": "estimator.prediction",
     "EstimatorError": "estimator.errors",
-    "Explanation": "estimator.explanation",
-    "Gain": "estimator.questions",
+    "Explanation": "estimator.questions.explanation",
+    "Gain": "estimator.questions.choosing",
     "GpuSpec": "estimator.gpu",
     "KernelEstimate": "estimator.prediction",
     "KernelTable": "estimator.kernel_prediction",
     "OperatingPointError": "estimator.errors",
     "Operator": "estimator.workload",
-    "Sizes": "estimator.rescaling",
+    "Sizes": "estimator.forms.rescaling",
     "SpecificationError": "estimator.errors",
-    "Sweep": "estimator.points",
-    "Tariff": "estimator.costs",
-    "Variant": "estimator.variation",
+    "Sweep": "estimator.questions.points",
+    "Tariff": "estimator.questions.costs",
+    "Variant": "estimator.forms.variation",
     "Workload": "estimator.workload",
     "WorkloadError": "estimator.errors",
-    "best": "estimator.questions",
-    "bundle_names": "estimator.bundle",
-    "compare": "estimator.comparison",
-    "cost_columns": "estimator.costs",
+    "best": "estimator.questions.choosing",
+    "bundle_names": "estimator.bundles.files",
+    "compare": "estimator.questions.comparison",
+    "cost_columns": "estimator.questions.costs",
     "estimate": "estimator.prediction",
-    "explain": "estimator.explanation",
-    "load_bundle": "estimator.bundle",
+    "explain": "estimator.questions.explanation",
+    "load_bundle": "estimator.bundles.files",
     "load_gpu": "estimator.specifications",
     "make_operator": "estimator.workload",
     "merge_operators": "estimator.workload",
     "override_gpu": "estimator.specifications",
-    "pareto_front": "estimator.questions",
+    "pareto_front": "estimator.questions.choosing",
     "predict_kernels": "estimator.kernel_prediction",
     "read_workload": "estimator.formats",
-    "sweep": "estimator.sweeping",
-    "sweep_chunks": "estimator.sweeping",
-    "variants": "estimator.variation",
-    "with_attention": "estimator.rewriting",
-    "with_precision": "estimator.rewriting",
-    "with_sizes": "estimator.rescaling",
+    "sweep": "estimator.questions.sweeping",
+    "sweep_chunks": "estimator.questions.sweeping",
+    "variants": "estimator.forms.variation",
+    "with_attention": "estimator.forms.rewriting",
+    "with_precision": "estimator.forms.rewriting",
+    "with_sizes": "estimator.forms.rescaling",
     "write_workload": "estimator.formats",
 }
 

@@ -1,4 +1,4 @@
-"""The command `estimate`: its entry; what it does stands in `estimator.commands`."""
+"""The command `estimate`: its entry; what it does stands in `estimator.commands.estimate`."""
 
 import sys
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `estimate` and return its exit status."""
-    return enter("estimate", "estimator.commands", arguments)
+    return enter("estimate", "estimator.commands.estimate", arguments)
 
 
 if __name__ == "__main__":

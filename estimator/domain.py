@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.reckoning import workload_warnings
 from estimator.spread import unfitted_groups

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernel_times import kernel_times, merged_tiles
@@ -30,7 +30,7 @@ from estimator.power import events_per_second as full_rates
 from estimator.prediction import board_tables, power_model
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.residuals import log_power_corrections
-from estimator.tile_predictor import predicted_tiles
+from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator
 

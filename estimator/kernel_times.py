@@ -13,7 +13,7 @@ from estimator.kernels.registry import KnownTiles, lower
 from estimator.kriging import phase_features
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.residuals import log_corrections
-from estimator.tile_predictor import predicted_tiles
+from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator
 

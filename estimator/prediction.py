@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle, PowerCoefficients
+from estimator.bundles.content import Bundle, PowerCoefficients
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.domain import clock_warning, domain_warnings
 from estimator.gpu import ClockTable, GpuSpec
@@ -32,7 +32,7 @@ from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.residuals import log_corrections
 from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
 from estimator.spread import group_shares, joined, latency_sources, power_sources, untried_precisions, untried_shares
-from estimator.tile_predictor import predicted_tiles
+from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
 from estimator.workload import COMPLETED, Operator, Workload
 
@@ -95,7 +95,7 @@ class Estimate:
         return self._kernels.rows()
 
     def _repr_html_(self) -> str:
-        from estimator.sweep_display import estimate_html
+        from estimator.display.sweeps import estimate_html
 
         return estimate_html({name: value for name, value in vars(self).items() if not name.startswith("_") and name != "kernels"})
 

@@ -9,7 +9,7 @@ Matrix products in a precision that no fitted row had add (share of the time · 
 than the fitted one.  Where no whole runs were fitted, σ_gpu² is the sum over kernel groups of (share of the time · held-out
 error of the group)²: kernels of one group err alike.
 
-Sources have names, so that two predictions that share one can be compared (`estimator.comparison`).
+Sources have names, so that two predictions that share one can be compared (`estimator.questions.comparison`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import EstimatorError, WorkloadError
-from estimator.rewriting import with_attention, with_precision
+from estimator.forms.rewriting import with_attention, with_precision
 from estimator.tracing.building import Job, configured_job, user_job
 from estimator.tracing.calls import Call
 from estimator.tracing.lowering import lower_calls

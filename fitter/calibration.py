@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle, PowerCoefficients
+from estimator.bundles.content import Bundle, PowerCoefficients
 from estimator.coefficients import group_key
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
 from estimator.spread import ENOUGH_FAMILIES
-from fitter.block_section import block_section
+from fitter.blocks.section import block_section
 from fitter.collinearity import collinearity_notes
 from fitter.diagnostics import fit_warnings
 from fitter.drafts import Draft, draft_from_rows
@@ -33,12 +33,12 @@ from fitter.export import (
     provenance_of,
     sensor_of,
 )
-from fitter.instructions_section import instruction_notes, instruction_section, prior_bundle
-from fitter.residual_tier import FEWEST_POINTS
+from fitter.instructions.section import instruction_notes, instruction_section, prior_bundle
+from fitter.kernels.residual_tier import FEWEST_POINTS
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section, with_gain_std
-from fitter.transfer import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validation import (
     NORMAL_90,
     ErrorRow,

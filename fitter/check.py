@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
-from fitter.block_section import block_errors
+from estimator.bundles.content import Bundle
+from fitter.blocks.section import block_errors
 from fitter.display import selection_document
 from fitter.drift import Drift, drift_warnings, drifts
-from fitter.instructions_check import instruction_errors
+from fitter.instructions.check import instruction_errors
 from fitter.rows import Selection
 from fitter.tiers import TierCount, TierErrors, kernel_tiers, tier_counts, tier_errors
 from fitter.validation import ErrorRow, Prediction, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row

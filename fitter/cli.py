@@ -1,4 +1,4 @@
-"""The command `fit`: its entry; what it does stands in `fitter.commands`."""
+"""The command `fit`: its entry; what it does stands in `fitter.commands.fit`."""
 
 import sys
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `fit` and return its exit status."""
-    return enter("fit", "fitter.commands", arguments)
+    return enter("fit", "fitter.commands.fit", arguments)
 
 
 if __name__ == "__main__":

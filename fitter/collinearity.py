@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.quantities import Array
 
 TIED_CORRELATION: Final = 0.9

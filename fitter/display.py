@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, isnan, nan
 from typing import Any, Final
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.frozen import thaw
-from fitter.block_section import block_lines
+from fitter.blocks.section import block_lines
 from fitter.errors import FitterError
-from fitter.instructions_display import instruction_lines
-from fitter.releases import differences
+from fitter.instructions.display import instruction_lines
+from fitter.releases.release import differences
+from fitter.releases.version_rule import needed_step
+from fitter.releases.workload_changes import WorkloadChange, change_lines
 from fitter.rows import Selection, count_reasons, reason_meaning
 from fitter.validation import ErrorRow
-from fitter.version_rule import needed_step
-from fitter.workload_changes import WorkloadChange, change_lines
 
 FIGURES: Final = ("mape", "median", "p95", "bias")
 

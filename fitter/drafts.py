@@ -6,23 +6,23 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
+from estimator.bundles.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
 from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from fitter.errors import CalibrationError
-from fitter.kernel_groups import KernelFit, fit_kernel_groups
-from fitter.kernel_latency import GroupFit
+from fitter.kernels.groups import KernelFit, fit_kernel_groups
+from fitter.kernels.latency import GroupFit
 from fitter.latency import prior_groups
-from fitter.power import fit_power
-from fitter.power_rows import kernel_power_rows
-from fitter.power_solver import PRIOR, PowerPriors, PowerRows
-from fitter.power_tier import with_power_tiers
+from fitter.power.coefficients import fit_power
+from fitter.power.rows import kernel_power_rows
+from fitter.power.solver import PRIOR, PowerPriors, PowerRows
+from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
 from fitter.rows import KernelRows, RejectedRow, WorkloadRows
 from fitter.runs import fit_runs
 from fitter.sections import idle_section, power_section, voltage_section
-from fitter.transfer import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
+from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
 
 DONOR: Final = "elementwise"
 """The group whose measured coefficients serve memory kernels that were not measured."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.quantities import Array, IntArray
 from fitter.rows import Selection
 from fitter.validation import PERCENT, Prediction

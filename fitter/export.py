@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 import estimator
-from estimator.bundle_content import DatasetRecord, Provenance
+from estimator.bundles.content import DatasetRecord, Provenance
 from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.power import BoardTables

@@ -13,8 +13,8 @@ import numpy as np
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.workload import Operator, Workload
-from fitter.block_data import BlockRows
-from fitter.instruction_data import InstructionRows
+from fitter.blocks.data import BlockRows
+from fitter.instructions.data import InstructionRows
 
 REASONS: Final[dict[str, str]] = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",

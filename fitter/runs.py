@@ -6,16 +6,16 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
 from estimator.spread import group_shares
 from fitter.latency import LatencyFit, fit_latency
-from fitter.power import PowerFit, fit_power
-from fitter.power_rows import join_power_rows, workload_power_rows
-from fitter.power_solver import PRIOR, PowerPriors, PowerRows
+from fitter.power.coefficients import PowerFit, fit_power
+from fitter.power.rows import join_power_rows, workload_power_rows
+from fitter.power.solver import PRIOR, PowerPriors, PowerRows
 from fitter.rows import WorkloadRows
 from fitter.sections import draft_bundle
 

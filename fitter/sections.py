@@ -6,13 +6,22 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle, Covariance, GroupCoefficients, HostCost, IdleTable, PowerCoefficients, Provenance, VoltageTable
+from estimator.bundles.content import (
+    Bundle,
+    Covariance,
+    GroupCoefficients,
+    HostCost,
+    IdleTable,
+    PowerCoefficients,
+    Provenance,
+    VoltageTable,
+)
 from estimator.gpu import GpuSpec
 from estimator.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
 from estimator.quantities import Array
 from fitter.latency import LatencyFit, affected_groups
-from fitter.power import LeakageFit, PowerFit
-from fitter.power_solver import PICO, TERMS
+from fitter.power.coefficients import LeakageFit, PowerFit
+from fitter.power.solver import PICO, TERMS
 
 UNKNOWN_VOLTAGE_V: Final = 1.0
 """Reference voltage where a GPU's voltage is unknown: capacitances are then energies at that voltage [V]."""

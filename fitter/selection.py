@@ -9,10 +9,10 @@ import numpy as np
 
 from collector.dataset import is_kernel_dataset
 from estimator.specifications import gpu_names
-from fitter.block_data import BlockRows, join_block_rows
+from fitter.blocks.data import BlockRows, join_block_rows
 from fitter.errors import InputError, SelectionError
 from fitter.export import has_meter
-from fitter.instruction_data import join_instruction_rows
+from fitter.instructions.data import join_instruction_rows
 from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, join_rows
 from fitter.sources import block_table, kernel_table, workload_dataset
 from fitter.sources.block_table import is_block_sweep, is_block_table, read_block_sweep, read_block_table

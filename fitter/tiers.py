@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.residuals import nearest, tier_from_document, tier_points
 from estimator.workload import Operator
 from fitter.rows import KernelRows

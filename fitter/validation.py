@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels

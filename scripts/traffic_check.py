@@ -22,16 +22,16 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from collector.config import load_campaign
+from collector.campaigns.files import load_campaign
 from collector.errors import CollectorError
-from estimator.bundle import load_bundle
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.errors import CountsError, EstimatorError
 from estimator.gpu import GpuSpec
+from estimator.instructions.nsight_compute import ProfiledKernel, read_ncu
 from estimator.kernel_names import NO_TILE, KernelTile, tile_from_name
 from estimator.kernels.registry import KnownTiles, lower
-from estimator.nsight_compute import ProfiledKernel, read_ncu
 from estimator.phases import EVENTS
 from estimator.whole_file import write_whole
 from estimator.workload import Operator, make_operator

@@ -3,9 +3,9 @@
 import tomllib
 from pathlib import Path
 
-from collector.config import LIMITS, campaign_from_document
+from collector.campaigns.files import LIMITS, campaign_from_document
 from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, SCHEMA_VERSION
-from estimator.bundle_document import FORMAT_VERSION as BUNDLE_VERSION
+from estimator.bundles.document import FORMAT_VERSION as BUNDLE_VERSION
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
 from estimator.quantities import MODULES
 from estimator.workload import FAMILY_FIELDS

@@ -17,11 +17,11 @@ from estimator.command_line import DONE, DONE_WITH_WARNINGS
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from collector.campaign import CampaignOutcome, Progress
-    from collector.config import CampaignSpec
+    from collector.campaigns.files import CampaignSpec
+    from collector.campaigns.plan import CampaignPlan
+    from collector.campaigns.running import CampaignOutcome, Progress
+    from collector.campaigns.selection import Way
     from collector.dataset.partition import PartitionedPlace
-    from collector.plan import CampaignPlan
-    from collector.selection import Way
     from estimator.gpu import GpuSpec
 
 
@@ -55,15 +55,15 @@ def measure_campaign(
 
         return measure_several(gpu, out, sensor, record, pmd, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose)
     from collector.bench import open_bench
-    from collector.campaign import campaign_key, run_campaign
-    from collector.config import load_campaign
-    from collector.context_guard import guarded_bench
+    from collector.campaigns.context_guard import guarded_bench
+    from collector.campaigns.files import load_campaign
+    from collector.campaigns.plan import plan_campaign
+    from collector.campaigns.running import campaign_key, run_campaign
     from collector.daemon.reporting import reporting, told_errors
     from collector.dataset import check_writable
     from collector.dataset.partition import partitioned_place
     from collector.dataset.traces import has_traces
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
-    from collector.plan import plan_campaign
     from collector.sensor.calibration import read_calibration
 
     budget_s = duration_s(budget, "--budget") if budget else math.inf
@@ -133,8 +133,8 @@ def _chosen(
     It is the whole plan where that fits or nothing can be chosen.  Without --select a budget too small for one kernel of
     every kind chooses none: it is the start of a campaign that is resumed.
     """
+    from collector.campaigns.plan import chosen_plan, hastened, least_budget_s
     from collector.display import choice_text, duration_text
-    from collector.plan import chosen_plan, hastened, least_budget_s
 
     if select == "all" or plan.estimated_s <= budget_s:
         return spec, plan
@@ -182,7 +182,7 @@ def _families(text: str | None) -> tuple[str, ...]:
 
 def _kept(out: Path, key: dict[str, Any], resume: bool | None) -> Any:
     """Rows to go on from.  Raises CollectorError where something is at `out` and neither flag says what to do with it."""
-    from collector.campaign import kept_rows
+    from collector.campaigns.running import kept_rows
     from collector.daemon.outputs import check_unused
 
     check_unused(out, resume)

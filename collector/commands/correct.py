@@ -12,7 +12,7 @@ from collector.errors import CollectorError, SensorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
 
 if TYPE_CHECKING:
-    from collector.recording_correction import CorrectedRecording
+    from collector.correction.recording import CorrectedRecording
 
 FOLD_AUTO: Final = "auto"
 DOUBTS: Final = ("averaging", "update_period_s", "profile", "readings", "gaps", "load")
@@ -69,9 +69,9 @@ def correct_command(
     the sensor's averaging is taken out as far as the readings allow, and the energy is that of the recording.
     """
     require_dataset_packages()
-    from collector.correction_display import correction_lines, trace_csv
-    from collector.correction_report import correction_html
-    from collector.recording_correction import correct_recording
+    from collector.correction.display import correction_lines, trace_csv
+    from collector.correction.recording import correct_recording
+    from collector.correction.report import correction_html
     from collector.recordings.run import read_run
     from collector.sensor.calibration import load_calibration
 

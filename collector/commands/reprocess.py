@@ -20,8 +20,8 @@ def reprocess_command(dataset: Path, sensor: Path | None, out: Path, as_json: bo
     Writes a new dataset that says what it was made from; DATASET stays as it is.
     """
     require_dataset_packages()
+    from collector.campaigns.reprocess import reprocess_dataset
     from collector.dataset.traces import traces_path
-    from collector.reprocess import reprocess_dataset
 
     check_outputs((out,), (dataset, traces_path(dataset), sensor))
     done = reprocess_dataset(dataset, sensor, out)

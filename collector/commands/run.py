@@ -26,7 +26,7 @@ from estimator.command_line import OutputFile
 
 if TYPE_CHECKING:
     from collector.bench import Instruments
-    from collector.program import ProgramRun
+    from collector.programs.program import ProgramRun
     from collector.sensor.calibration import SensorCalibration
 
 
@@ -75,9 +75,9 @@ def run_command(
     """
     from collector.bench import open_instruments
     from collector.clocks import held_clock
-    from collector.program import measure_program
-    from collector.program_display import run_document, run_lines
-    from collector.program_repeats import measure_program_repeats
+    from collector.programs.display import run_document, run_lines
+    from collector.programs.program import measure_program
+    from collector.programs.repeats import measure_program_repeats
     from collector.sampling import Sampler
 
     given = context.get_parameter_source

@@ -90,8 +90,8 @@ def submit_command(
     Without a daemon the job waits until one runs.
     """
     require_dataset_packages()
+    from collector.campaigns.files import load_campaign
     from collector.commands.several import checked_plans, show_plans
-    from collector.config import load_campaign
     from collector.daemon.boards import board_words, named_boards
     from collector.daemon.locks import board_is_claimed
     from collector.daemon.settings import client_state_folder

@@ -5,4 +5,4 @@ from typing import Final
 MARK: Final = "wattprint"
 """Every message of a worker has this key; its value is the kind of the message: planned, progress or error."""
 MEASURING: Final = "measuring"
-"""The phase in which rows come (`collector.campaign.Progress`)."""
+"""The phase in which rows come (`collector.campaigns.running.Progress`)."""

@@ -21,9 +21,9 @@ from collector.errors import BoardBusyError, BoardLostError, CollectorError, Dri
 
 if TYPE_CHECKING:
     from collector.bench import Bench
-    from collector.campaign import Progress
-    from collector.config import CampaignSpec
-    from collector.plan import CampaignPlan
+    from collector.campaigns.files import CampaignSpec
+    from collector.campaigns.plan import CampaignPlan
+    from collector.campaigns.running import Progress
 
 MOST_CAUSES: Final = 20
 """Errors behind an error that are looked at."""

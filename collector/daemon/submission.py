@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from collector.config import campaign_names, load_campaign
+from collector.campaigns.files import campaign_names, load_campaign
 from collector.daemon.schema import prepare_folder
 from collector.daemon.store import SEPARATOR
 from collector.errors import CampaignError, DaemonError

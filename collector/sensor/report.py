@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.response import possible_responses
+from collector.correction.response import possible_responses
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.identification import SensorRecord
 from collector.sensor.report_emulation import Emulated, Reference, emulated, load_reference, loss_over_window, meter_reference
 from collector.sensor.update_clock import Updates
-from estimator.charts import Axis, Series, axis_over, bars_svg, line_svg, scatter_svg
-from estimator.pages import figure_html, page_html, section_html, table_html, text_html
+from estimator.display.charts import Axis, Series, axis_over, bars_svg, line_svg, scatter_svg
+from estimator.display.pages import figure_html, page_html, section_html, table_html, text_html
 from estimator.quantities import Array, IntArray
 
 LONGEST_VIEW_S: Final = 4.0

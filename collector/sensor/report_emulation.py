@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.response import SensorResponse, shape_columns
+from collector.correction.response import SensorResponse, shape_columns
 from collector.sensor.load import BIN_S, LoadShapes, LoadStamps, load_shapes
 from estimator.quantities import Array
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from estimator.completion.changes import Change, moved, with_reads
 from estimator.completion.patterns import NOTHING, AttentionBlock, Patterns
-from estimator.host_shares import INNER, LAYER
+from estimator.forms.host_shares import INNER, LAYER
 from estimator.workload import COMPLETED
 
 

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from estimator.host_shares import LIGHT
+from estimator.forms.host_shares import LIGHT
 from estimator.workload import CORRECTED, Operator
 
 CACHED_OPERATORS: Final = 4096

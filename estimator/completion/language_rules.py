@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from estimator.completion.changes import Change, moved, rowwise, with_reads
 from estimator.completion.patterns import Patterns
-from estimator.host_shares import INNER, LAYER, LIGHT
+from estimator.forms.host_shares import INNER, LAYER, LIGHT
 from estimator.workload import COMPLETED
 
 WIDE: Final = "fp32"

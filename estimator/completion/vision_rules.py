@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from estimator.completion.changes import Change, moved, rowwise
 from estimator.completion.patterns import NOTHING, Patterns
-from estimator.host_shares import INNER, INTERNAL, LIGHT
+from estimator.forms.host_shares import INNER, INTERNAL, LIGHT
 from estimator.workload import COMPLETED, CORRECTED, Operator, conv_output_size
 
 CONVERTED: Final = frozenset({"bf16", "fp16"})

@@ -10,7 +10,7 @@ from estimator.formats.document import distinct_items, parse_document, read_text
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.entries import distinct_values
 from estimator.formats.own import FORMAT, own_text, read_own
-from estimator.rewriting import with_attention
+from estimator.forms.rewriting import with_attention
 from estimator.workload import Workload, merge_counts
 
 __all__ = ["read_workload", "workload_from_text", "write_workload"]

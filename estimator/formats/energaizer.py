@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from estimator.errors import WorkloadError
 from estimator.formats.entries import LARGEST_DIMENSION, Entry, checked_entries, precision_of, short, whole
-from estimator.host_shares import INNER, LIGHT
+from estimator.forms.host_shares import INNER, LIGHT
 from estimator.listing import Listing
 from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.workload import Operator, UnknownOperator, make_operator

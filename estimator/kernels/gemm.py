@@ -32,7 +32,7 @@ from estimator.gpu import GpuSpec
 from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
 from estimator.power import tensor_rate
 from estimator.quantities import HZ_PER_MHZ, Array
-from estimator.tiling import REDUCTION_STEP, SHORTEST_SPLIT, Candidates
+from estimator.tiles.tiling import REDUCTION_STEP, SHORTEST_SPLIT, Candidates
 
 SM_FILL_AREA: Final = 256.0 * 128.0
 """Output elements whose accumulators fill an SM's registers; smaller tiles share an SM [element] (assumed).  It is CUTLASS' largest

@@ -29,7 +29,7 @@ from estimator.kernels.streams import (
 )
 from estimator.phases import Phases, empty_phases, join_phases
 from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.tiling import Candidates, tile_candidates
+from estimator.tiles.tiling import Candidates, tile_candidates
 from estimator.timeline import kernel_seconds
 from estimator.workload import FAMILY_FIELDS, Operator
 

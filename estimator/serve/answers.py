@@ -6,24 +6,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.answer_charts import CLOCK_CHARTS, module_svg, time_svg, timeline_svg
-from estimator.charts import Band, Series, axis_over, line_svg
-from estimator.display import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, result_document, with_spread
-from estimator.explanation import Explanation, explain
-from estimator.explanation_display import explanation_document
-from estimator.judging import Asked
-from estimator.points import VALUES, Sweep
+from estimator.display.answers import CLOCK_CHARTS, module_svg, time_svg, timeline_svg
+from estimator.display.charts import Band, Series, axis_over, line_svg
+from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, result_document, with_spread
+from estimator.display.explanations import explanation_document
+from estimator.forms.rescaling import Sizes
+from estimator.forms.variation import Variant, variants
 from estimator.prediction import Estimate
 from estimator.quantities import Array
-from estimator.questions import NORMAL_90
-from estimator.rescaling import Sizes
+from estimator.questions.choosing import NORMAL_90
+from estimator.questions.explanation import Explanation, explain
+from estimator.questions.judging import Asked
+from estimator.questions.points import VALUES, Sweep
+from estimator.questions.sweeping import sweep
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import clocks_of
 from estimator.serve.errors import RequestError
 from estimator.serve.question import Question, check_gpu
 from estimator.specifications import load_gpu
-from estimator.sweeping import sweep
-from estimator.variation import Variant, variants
 from estimator.workload import Workload
 
 MOST_KERNELS_SHOWN: Final = 200

@@ -11,11 +11,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from estimator.bundle import bundle_names, load_bundle
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import bundle_names, load_bundle
 from estimator.errors import BundleError
 from estimator.formats import read_workload, workload_from_text
-from estimator.rescaling import Sizes, sizes_in_name
+from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.resources import resource_folder
 from estimator.serve.errors import RequestError
 from estimator.specifications import gpu_names

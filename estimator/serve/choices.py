@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.errors import WorkloadError
+from estimator.forms.rescaling import Sizes, with_sizes
+from estimator.forms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.gpu import GpuSpec
 from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.rescaling import Sizes, with_sizes
-from estimator.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.serve.catalogue import Catalogue, Entry
 from estimator.specifications import load_gpu
 from estimator.workload import Workload

@@ -11,9 +11,9 @@ from typing import Any, Final
 import click
 
 from estimator.command_line import DONE
-from estimator.commands import output_options, workload_files
+from estimator.commands.estimate import output_options, workload_files
+from estimator.commands.questions import bundle_files
 from estimator.errors import EstimatorError
-from estimator.question_commands import bundle_files
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8765

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from estimator.errors import SpecificationError
-from estimator.rescaling import LARGEST_SIZE, Sizes
+from estimator.forms.rescaling import LARGEST_SIZE, Sizes
 from estimator.serve.errors import RequestError
 
 MOST_REQUEST_BYTES: Final = 16 << 10

@@ -20,8 +20,8 @@ from threading import BoundedSemaphore
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from estimator.display.pages import STYLE
 from estimator.errors import EstimatorError
-from estimator.pages import STYLE
 from estimator.serve.answers import answer_document
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import choices_document, entry_document, workload_document

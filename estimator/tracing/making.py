@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from estimator.host_shares import LAYER, LIGHT
+from estimator.forms.host_shares import LAYER, LIGHT
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.tracing.calls import Call, Tensor
 from estimator.workload import Operator, make_operator

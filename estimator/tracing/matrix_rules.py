@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from estimator.host_shares import INNER, INTERNAL, LAYER
+from estimator.forms.host_shares import INNER, INTERNAL, LAYER
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
 from estimator.tracing.making import ON_CUDA_CORES, TRACED, Part, moved, product, rows_of
 from estimator.workload import make_operator

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from estimator.host_shares import INNER, LAYER, LIGHT
+from estimator.forms.host_shares import INNER, LAYER, LIGHT
 from estimator.tracing.calls import Call, Tensor
 from estimator.tracing.making import TRACED, Part, moved, read_elements, rows_of
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from estimator.host_shares import INNER, LAYER, LIGHT
+from estimator.forms.host_shares import INNER, LAYER, LIGHT
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.tracing.calls import Call, Tensor
 from estimator.tracing.making import Part, moved, read_elements, stored_bytes

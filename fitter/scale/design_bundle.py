@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle_content import Bundle, Covariance, GroupCoefficients
+from estimator.bundles.content import Bundle, Covariance, GroupCoefficients
 from estimator.gpu import GpuSpec
 from fitter.export import provenance_of
-from fitter.instructions_section import prior_bundle
+from fitter.instructions.section import prior_bundle
 from fitter.rows import Dataset, Selection
 from fitter.scale.design_fit import DesignFit
 from fitter.scale.partitions import PartitionedTable

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from estimator.quantities import Array, IntArray
 from fitter.errors import CalibrationError, InputError
-from fitter.kernel_latency import ERROR_SCALE, FLOOR_QUANTILE
+from fitter.kernels.latency import ERROR_SCALE, FLOOR_QUANTILE
 from fitter.scale.design_table import (
     EPSILON_UNIT_S,
     ERROR_BINS_PER_E,

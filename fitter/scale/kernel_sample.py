@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from collector.dataset import KERNEL_COLUMNS, conforming
 from estimator.quantities import IntArray
 from estimator.workload import Operator
-from fitter.kernel_groups import section_key
+from fitter.kernels.groups import section_key
 from fitter.rows import KernelRows, RejectedRow, join_rows
 from fitter.scale.partitions import Partition, read_batches, shown
 from fitter.sources import kernel_table

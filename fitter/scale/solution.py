@@ -9,7 +9,7 @@ from scipy.optimize import nnls
 
 from estimator.coefficients import Prior, longest_prefix
 from estimator.quantities import Array
-from fitter.kernel_latency import ERROR_SCALE, IDENTIFIED_SHRINKAGE, INFORMATIVE_ROWS
+from fitter.kernels.latency import ERROR_SCALE, IDENTIFIED_SHRINKAGE, INFORMATIVE_ROWS
 from fitter.priors import GROUP_PRIORS
 
 OTHER_PRIOR: Final = Prior(centre=1.0, width=1.0)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from collector.dataset import is_collected, kernel_metadata
-from estimator.bundle import save_bundle
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import save_bundle
 from estimator.specifications import gpu_names, load_gpu
 from fitter.display import error_table
 from fitter.errors import InputError, SelectionError

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from estimator.block_count import MOST_BLOCKS
+from estimator.blocks.model import MOST_BLOCKS
 from estimator.gpu import GpuSpec
 from estimator.quantities import BoolArray
-from fitter.block_data import BlockRows
+from fitter.blocks.data import BlockRows
 from fitter.rows import RejectedRow
 from fitter.sources.screening import known_gpu
 from fitter.sources.tables import LONGEST_TEXT, Table

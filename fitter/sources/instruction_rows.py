@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from collector.dataset import FLAGS
-from estimator.instructions import TRANSACTION_BYTES
+from estimator.instructions.energies import TRANSACTION_BYTES
 from estimator.quantities import BoolArray
-from fitter.instruction_data import SAMPLING, InstructionRow, InstructionRows
+from fitter.instructions.data import SAMPLING, InstructionRow, InstructionRows
 from fitter.rows import RejectedRow
 from fitter.sources.screening import known_gpu
 

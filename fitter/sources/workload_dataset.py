@@ -13,10 +13,10 @@ import numpy as np
 
 from estimator.errors import EstimatorError
 from estimator.formats import read_workload
+from estimator.forms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.gpu import GpuSpec
 from estimator.power import ASSUMED_IDLE_SHARE
 from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray, canonical_precision
-from estimator.rewriting import ATTENTION_FORMS, with_precision
 from estimator.specifications import gpu_names
 from estimator.workload import COMPLETED, Operator, Workload
 from fitter.errors import InputError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from collector.bench import open_bench
-from collector.config import CampaignSpec, load_campaign
+from collector.campaigns.files import CampaignSpec, load_campaign
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.characterisation import characterise_sensor

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from collector.bench import Bench, open_bench
-from collector.campaign import CampaignOutcome, Progress, campaign_key, kept_rows, run_campaign
+from collector.campaigns.files import CampaignSpec, campaign_from_document, campaign_names, load_campaign
+from collector.campaigns.plan import CampaignPlan, plan_campaign
+from collector.campaigns.running import CampaignOutcome, Progress, campaign_key, kept_rows, run_campaign
 from collector.clocks import clocks_from_text, held_clock
-from collector.config import CampaignSpec, campaign_from_document, campaign_names, load_campaign
 from collector.dataset import DatasetError, operator_columns, operators_of, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, ClockError, RunnerError
-from collector.plan import CampaignPlan, plan_campaign
 from collector.sensor.calibration import SensorCalibration
 from estimator.errors import WorkloadError
 from estimator.workload import Operator, make_operator

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.bench import open_bench
+from collector.campaigns.context_guard import SILENT_ENDS, GuardedRunner, guarded_bench, killers_path
 from collector.cli import main
-from collector.context_guard import SILENT_ENDS, GuardedRunner, guarded_bench, killers_path
 from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError

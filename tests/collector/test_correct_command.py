@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.commands.correct import correct_command
+from collector.correction.recording import correct_recording
 from collector.errors import CollectorError
-from collector.recording_correction import correct_recording
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.identification import SensorRecord
 from collector.sensor.load import LoadStamps

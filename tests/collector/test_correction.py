@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.correction import corrected_power, inversion, settle_time_s, steady_power
+from collector.correction.settled import corrected_power, inversion, settle_time_s, steady_power
 from collector.devices.protocols import EnergyReading, PowerReadings
-from collector.energy import counter_energy, launch_energy
+from collector.energy.launch import counter_energy, launch_energy
 from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration, check_plausible
 from collector.sensor.update_clock import held_updates

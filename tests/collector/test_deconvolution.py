@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.block_tridiagonal import factored, inverse_diagonal, solved
-from collector.deconvolution import deconvolve
+from collector.correction.block_tridiagonal import factored, inverse_diagonal, solved
+from collector.correction.deconvolution import deconvolve
+from collector.correction.response import SensorResponse, interval_shares, possible_responses
+from collector.correction.updates import board_updates
 from collector.errors import SensorError
-from collector.response import SensorResponse, interval_shares, possible_responses
-from collector.updates import board_updates
 from tests.collector.made_readings import Made, made
 
 KERNELS = st.sampled_from(["boxcar", "low-pass"])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.counter import counter_estimate
 from collector.devices.protocols import EnergyReading
+from collector.energy.counter import counter_estimate
 from collector.sensor.load import LoadStamps
 
 PERIOD_S = 0.1

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
+from collector.correction.response import possible_responses
+from collector.correction.updates import board_updates
+from collector.energy.execution_fit import FitSettings, fit_executions
+from collector.energy.practice import FULL_WINDOW, SHORT_WINDOW, TRAILING_SECOND, naive_energy, practice_for, published_energy
+from collector.energy.repeated_energy import RepeatedEnergy, repeated_energy
+from collector.energy.repeats import plan_repeats
 from collector.errors import SensorError
-from collector.execution_fit import FitSettings, fit_executions
-from collector.practice import FULL_WINDOW, SHORT_WINDOW, TRAILING_SECOND, naive_energy, practice_for, published_energy
-from collector.repeated_energy import RepeatedEnergy, repeated_energy
-from collector.repeats import plan_repeats
-from collector.response import possible_responses
 from collector.sensor.load import LoadStamps
-from collector.updates import board_updates
 from tests.collector.made_readings import Made, made
 
 SENSORS = {
@@ -190,7 +190,7 @@ def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None
 
 def test_executions_too_short_for_stamps_are_refused() -> None:
     from collector.bench import Bench
-    from collector.repeated_measurement import measure_repeated
+    from collector.energy.repeated_measurement import measure_repeated
     from collector.sampling import Sampler
 
     with open_simulated("a100-pcie-40gb", seed=1) as board:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.bench import open_bench, open_simulated
+from collector.campaigns.files import campaign_from_document, load_campaign
 from collector.cli import main
-from collector.config import campaign_from_document, load_campaign
 from collector.dataset import read_kernel_dataset
 from collector.dataset.schema import KERNEL_COLUMNS, LATER_COLUMNS, METADATA_KEY, decode_metadata, encode_metadata
 from collector.devices.protocols import PowerReadings
+from collector.energy.sampling_methods import sampled_energies_j
 from collector.errors import CampaignError, DatasetError, RunnerError
-from collector.sampling_methods import sampled_energies_j
 from collector.sensor.calibration import SensorCalibration
 from estimator.specifications import load_gpu
 from microbench.compile import Toolchain, find_toolchain

@@ -14,7 +14,7 @@ from collector.errors import RunnerError
 from collector.sensor.calibration import SensorCalibration
 from collector.simulated.profile import load_board
 from estimator.specifications import load_gpu
-from fitter.instruction_links import link_energies
+from fitter.instructions.links import link_energies
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from microbench.compile import Toolchain, find_toolchain
 from microbench.copy_load import COPIES, CopyLoad, copy_loads

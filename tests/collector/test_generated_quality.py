@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
+from collector.campaigns.files import campaign_from_document
+from collector.campaigns.generated_plan import campaign_loads
 from collector.cli import main
-from collector.config import campaign_from_document
 from collector.dataset import read_kernel_dataset
-from collector.generated_plan import campaign_loads
 from collector.sensor.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 from estimator.specifications import load_gpu

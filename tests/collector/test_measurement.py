@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from collector.bench import Bench, open_bench, open_simulated
-from collector.correction import settle_time_s
+from collector.campaigns.measurement import MeasurementSettings, Point, measure_kernel
+from collector.correction.settled import settle_time_s
 from collector.dataset import FLAGS, rows_to_table
 from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
-from collector.measurement import MeasurementSettings, Point, measure_kernel
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 from estimator.quantities import Array

@@ -9,8 +9,8 @@ import pytest
 
 from collector.errors import CollectorError
 from collector.pictures import write_pictures
-from estimator.charts import Series, axis_over, line_svg
-from estimator.pages import page_html, section_html
+from estimator.display.charts import Series, axis_over, line_svg
+from estimator.display.pages import page_html, section_html
 
 pytest.importorskip("resvg_py", reason="resvg-py is not installed: it draws the PNGs")
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
-from collector.campaign import CampaignOutcome, campaign_key, closing_clocks, run_campaign
-from collector.config import CampaignSpec, load_campaign
+from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
+from collector.campaigns.running import CampaignOutcome, campaign_key, closing_clocks, run_campaign
+from collector.campaigns.thermal import keep_in_band, warm_up
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.dataset.validation import validate_dataset
 from collector.devices.protocols import PowerReadings, PowerSensor
-from collector.plan import plan_campaign
-from collector.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
 from collector.sensor.calibration import SensorCalibration
 from collector.simulated.profile import Faults
-from collector.thermal import keep_in_band, warm_up
 
 BOARD = "sim:a100-pcie-40gb"
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
-from collector.campaign import campaign_key, kept_rows, run_campaign
+from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.plan import CampaignPlan, chosen_plan, hastened, least_budget_s, plan_campaign
+from collector.campaigns.running import campaign_key, kept_rows, run_campaign
+from collector.campaigns.selection import kind_of
+from collector.campaigns.timed_point import POWER_COLUMNS
 from collector.cli import main
-from collector.config import CampaignSpec, load_campaign
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
-from collector.plan import CampaignPlan, chosen_plan, hastened, least_budget_s, plan_campaign
-from collector.selection import kind_of
 from collector.sensor.calibration import SensorCalibration
-from collector.timed_point import POWER_COLUMNS
 
 CLOCKS = (510.0, 900.0, 1410.0)
 BOARD = "sim:a100-pcie-40gb"

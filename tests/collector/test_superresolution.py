@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load
+from collector.correction.updates import BoardUpdates, board_updates
 from collector.errors import SensorError
 from collector.sensor.load import LoadStamps
-from collector.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load
-from collector.updates import BoardUpdates, board_updates
 from tests.collector.made_readings import LEVEL_W, REST_W, Made, made, shape_of
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collector.campaigns.files import CampaignSpec
+from collector.campaigns.reprocess import reprocess_dataset
 from collector.cli import main
-from collector.config import CampaignSpec
 from collector.dataset import DatasetError, read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.dataset.traces import IDLE, REST, RUN, read_traces, running_traces_path, scan_traces, traces_path
-from collector.reprocess import reprocess_dataset
 from collector.sensor.calibration import SensorCalibration
 from tests.collector.test_campaign import collected, stop_after
 

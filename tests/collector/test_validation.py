@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from collector.campaigns.files import CampaignSpec
 from collector.cli import main
-from collector.config import CampaignSpec
 from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.dataset.rules import RANGES, RULES
 from collector.dataset.validation import validate_dataset

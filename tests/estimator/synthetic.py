@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.workload import Operator, Workload, make_operator, merge_operators
 from fitter.latency import TIED, LatencyFit, prior_groups
-from fitter.power import PowerFit
-from fitter.power_solver import PRIOR, TERMS
+from fitter.power.coefficients import PowerFit
+from fitter.power.solver import PRIOR, TERMS
 from fitter.sections import draft_bundle
 
 REFERENCE_CLOCK_MHZ = 900.0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.block_count import FORMS, BlockModel, model_key, models_from_section, occupancy_times, section_of
+from estimator.blocks.model import FORMS, BlockModel, model_key, models_from_section, occupancy_times, section_of
 from estimator.errors import BundleError, EstimatorError
 
 MODEL = BlockModel(

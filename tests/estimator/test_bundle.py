@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import estimator.schema
-from estimator.bundle import (
+from estimator.bundles.document import FORMAT_VERSION, TOP_FIELDS
+from estimator.bundles.files import (
     Bundle,
     bundle_from_document,
     bundle_names,
@@ -26,10 +27,9 @@ from estimator.bundle import (
     load_bundle,
     save_bundle,
 )
-from estimator.bundle_document import FORMAT_VERSION, TOP_FIELDS
+from estimator.bundles.migrations import MIGRATIONS, migrate
 from estimator.coefficients import COEFFICIENTS, MEANING
 from estimator.errors import BundleError
-from estimator.migrations import MIGRATIONS, migrate
 from estimator.power import POWER_TERMS
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.specifications import document_of_gpu, load_gpu

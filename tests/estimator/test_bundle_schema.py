@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import estimator.schema
-from estimator.block_count import section_of as block_section
-from estimator.bundle import load_bundle
-from estimator.bundle_document import FORMAT_VERSION
-from estimator.instruction_links import LinkEnergy, links_document
-from estimator.instructions import LINKS
-from estimator.instructions import section_of as instruction_section
+from estimator.blocks.model import section_of as block_section
+from estimator.bundles.document import FORMAT_VERSION
+from estimator.bundles.files import load_bundle
+from estimator.bundles.migrations import MIGRATIONS
+from estimator.instructions.energies import LINKS
+from estimator.instructions.energies import section_of as instruction_section
+from estimator.instructions.links import LinkEnergy, links_document
 from estimator.kernel_prediction import predict_kernels
-from estimator.migrations import MIGRATIONS
 from estimator.residuals import tier_from_document
-from estimator.tile_choice import KIND
+from estimator.tiles.choice import KIND
 from estimator.workload import make_operator
 from tests.estimator.test_block_count import MODEL
 from tests.estimator.test_bundle import example, signed

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from estimator.bundle import bundle_from_document, load_bundle, save_bundle
+from estimator.bundles.files import bundle_from_document, load_bundle, save_bundle
 from estimator.cli import main
 from estimator.clock_list import parse_clocks
-from estimator.display import SUMMARY_FIELDS, with_spread
+from estimator.display.estimates import SUMMARY_FIELDS, with_spread
 from estimator.errors import OperatingPointError
 from estimator.specifications import document_of_gpu, load_gpu
 
@@ -534,10 +534,10 @@ def test_an_empty_name_of_a_file_is_wrong_usage(capsys, bundle, workload, option
 def test_an_interruption_while_modules_load_is_as_quiet_as_any(monkeypatch, capsys):
     class Interrupting:
         def find_spec(self, name, path, target=None):
-            if name == "estimator.commands":
+            if name == "estimator.commands.estimate":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "estimator.commands", raising=False)
+    monkeypatch.delitem(sys.modules, "estimator.commands.estimate", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     assert main(["--help"]) == 130
     assert capsys.readouterr().err == "estimate: interrupted\n"

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.activities import METRICS, CountedKernel, read_activities
-from estimator.counted_energy import PARTS, counted_energies
-from estimator.counts_command import counts_command
-from estimator.energy_tables import energy_table_names, load_energy_table
+from estimator.commands.counts import counts_command
 from estimator.errors import CountsError
-from estimator.instructions import TRANSACTION_BYTES, Activity
-from estimator.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, parallel_efficiency, scaling_efficiency
+from estimator.instructions.activities import METRICS, CountedKernel, read_activities
+from estimator.instructions.counted_energy import PARTS, counted_energies
+from estimator.instructions.energies import TRANSACTION_BYTES, Activity
+from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, parallel_efficiency, scaling_efficiency
+from estimator.instructions.tables import energy_table_names, load_energy_table
 
 K40 = load_energy_table("tesla-k40")
 NANO = 1e-9

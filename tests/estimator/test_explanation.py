@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from estimator.bundle import load_bundle
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
 from estimator.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
-from estimator.explanation import LIMIT_OF_PHASE, LIMITS, PARTS, by_family, explain
-from estimator.judging import Asked
+from estimator.forms.variation import Variant
+from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, PARTS, by_family, explain
+from estimator.questions.judging import Asked
 from estimator.specifications import load_gpu
-from estimator.variation import Variant
 from estimator.workload import Operator, Workload, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import known_bundle, transformer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.errors import BundleError
-from estimator.instructions import (
+from estimator.instructions.energies import (
     CONSTANT,
     INSTRUCTION,
     ISSUE,

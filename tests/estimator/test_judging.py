@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle import load_bundle
-from estimator.bundle_content import Bundle, Covariance
-from estimator.comparison import compare
-from estimator.judging import QUANTITIES, STEP, Asked, difference_std, judged, log_ratio_std, log_ratio_stds
+from estimator.bundles.content import Bundle, Covariance
+from estimator.bundles.files import load_bundle
+from estimator.forms.variation import Variant
 from estimator.prediction import estimate
+from estimator.questions.comparison import compare
+from estimator.questions.judging import QUANTITIES, STEP, Asked, difference_std, judged, log_ratio_std, log_ratio_stds
 from estimator.tied_parameters import TIED_COEFFICIENTS, parameter_targets
-from estimator.variation import Variant
 from estimator.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency import TIED, affected_groups

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.errors import OperatingPointError
 from estimator.power import settled_clock_mhz
 from estimator.prediction import estimate

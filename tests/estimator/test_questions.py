@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundle import load_bundle
-from estimator.comparison import compare
-from estimator.costs import Tariff, cost_columns
+from estimator.bundles.files import load_bundle
 from estimator.errors import OperatingPointError
 from estimator.formats import read_workload
-from estimator.judging import Asked
-from estimator.questions import best
+from estimator.forms.variation import Variant, variants
+from estimator.questions.choosing import best
+from estimator.questions.comparison import compare
+from estimator.questions.costs import Tariff, cost_columns
+from estimator.questions.judging import Asked
+from estimator.questions.sweeping import sweep
 from estimator.specifications import load_gpu
-from estimator.sweeping import sweep
-from estimator.variation import Variant, variants
 from examples.gpt2_prefill import gpt2_prefill
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
-from estimator.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.workload import UnknownOperator, Workload, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 

@@ -13,7 +13,7 @@ from estimator.frozen import FrozenMapping, thaw
 from estimator.quantities import Array
 from estimator.residuals import LARGEST_CORRECTION, Fading, faded, log_corrections, nearest, neighbour_error
 from estimator.workload import Operator, make_operator
-from fitter.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
+from fitter.kernels.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
 
 GROUP = "gemm.linear.bf16"
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.block_count import BlockModel
+from estimator.blocks.model import BlockModel
+from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.errors import EstimatorError
-from estimator.simgrid import host_name, platform_xml, simulated_run
 
 PYTHON = "/usr/bin/python3"
 """The system's own, for which distributions package SimGrid."""

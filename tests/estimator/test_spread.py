@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
 from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources
 from tests.fitter.measured import planted_bundle

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle import load_bundle
+from estimator.bundles.files import load_bundle
 from estimator.errors import OperatingPointError
-from estimator.points import LABELS, VALUES, Sweep, joined_sweeps
+from estimator.forms.variation import Variant, variants
 from estimator.prediction import estimate
-from estimator.questions import pareto_front
+from estimator.questions.choosing import pareto_front
+from estimator.questions.points import LABELS, VALUES, Sweep, joined_sweeps
+from estimator.questions.sweeping import sweep, sweep_chunks
 from estimator.specifications import load_gpu
-from estimator.sweeping import sweep, sweep_chunks
-from estimator.variation import Variant, variants
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import known_bundle, transformer
 

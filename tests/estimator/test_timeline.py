@@ -13,7 +13,7 @@ from estimator.kernels.registry import KnownTiles, lower, matrix_columns
 from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases
 from estimator.quantities import HZ_PER_MHZ
 from estimator.specifications import load_gpu
-from estimator.tiling import tile_candidates
+from estimator.tiles.tiling import tile_candidates
 from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_seconds, wave_share, workload_seconds
 from estimator.workload import Operator, make_operator
 from fitter.latency import prior_groups

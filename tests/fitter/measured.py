@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from estimator.bundle_content import Bundle, DatasetRecord, Provenance
+from estimator.bundles.content import Bundle, DatasetRecord, Provenance
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels
 from estimator.prediction import estimate
@@ -144,7 +144,7 @@ def spec() -> GpuSpec:
 
 def saved(bundle: Bundle, folder: Path) -> Path:
     """A file that holds the bundle."""
-    from estimator.bundle import save_bundle
+    from estimator.bundles.files import save_bundle
 
     path = folder / "planted.json"
     save_bundle(bundle, path)

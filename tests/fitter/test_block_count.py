@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimator.block_count import FORMS, occupancy_times
-from estimator.bundle import load_bundle
+from estimator.blocks.model import FORMS, occupancy_times
+from estimator.bundles.files import load_bundle
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
-from fitter.block_count import fit_block_model, fit_block_models, left_out_errors
-from fitter.block_data import BlockRows, join_block_rows
+from fitter.blocks.data import BlockRows, join_block_rows
+from fitter.blocks.model import fit_block_model, fit_block_models, left_out_errors
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError
 from fitter.sources import block_table

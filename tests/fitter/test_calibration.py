@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle import bundle_from_document, document_of
+from estimator.bundles.files import bundle_from_document, document_of
 from estimator.prediction import estimate
 from fitter.calibration import Calibration, calibrate
 from fitter.diagnostics import fit_warnings

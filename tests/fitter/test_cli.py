@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from estimator.bundle import load_bundle
+from estimator.bundles.files import load_bundle
 from fitter.cli import main
 from tests.fitter.measured import planted_bundle, saved
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from fitter.check import check_bundle
 from fitter.drift import LEAST_SHIFT, TOGETHER, Drift, drift_lines, drifts
 from fitter.rows import KernelRows, Selection

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundle import load_bundle, save_bundle
+from estimator.bundles.files import load_bundle, save_bundle
 from estimator.prediction import estimate
 from estimator.specifications import load_gpu
 from fitter.calibration import calibrate

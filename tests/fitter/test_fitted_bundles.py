@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 import estimator.schema
-from estimator.bundle import save_bundle
+from estimator.bundles.files import save_bundle
 from fitter.calibration import calibrate
 from fitter.rows import Selection
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows

@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import DatasetError
-from estimator.bundle import digest_of, load_bundle
+from estimator.bundles.files import digest_of, load_bundle
 from estimator.command_line import LONGEST_LINE
 from estimator.errors import EstimatorError
 from estimator.prediction import estimate
 from fitter.cli import main
 from fitter.display import diff_lines, show_document, show_lines
 from fitter.errors import FitterError
-from fitter.releases import differences_document
+from fitter.releases.release import differences_document
+from fitter.releases.workload_changes import workload_changes
 from fitter.selection import read_selection
-from fitter.workload_changes import workload_changes
 from tests.estimator.synthetic import transformer
 from tests.estimator.test_bundle_schema import full
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from collector.dataset.schema import rows_to_table
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
-from estimator.instruction_links import LINK_FIELDS, LinkEnergy, links_document, links_from_document
+from estimator.instructions.links import LINK_FIELDS, LinkEnergy, links_document, links_from_document
 from estimator.specifications import load_gpu
-from fitter.instruction_data import InstructionRow, InstructionRows
-from fitter.instruction_links import link_energies
-from fitter.instructions import fitted_rows
-from fitter.instructions_display import instruction_lines
-from fitter.instructions_section import instruction_notes, instruction_section, prior_bundle
+from fitter.instructions.data import InstructionRow, InstructionRows
+from fitter.instructions.display import instruction_lines
+from fitter.instructions.energies import fitted_rows
+from fitter.instructions.links import link_energies
+from fitter.instructions.section import instruction_notes, instruction_section, prior_bundle
 from fitter.rows import Selection
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from tests.fitter.test_instruction_rows import ROW, made_row

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from collector.dataset.schema import rows_to_table
-from estimator.instructions import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, Activity, loop_classes, sass_class, stall_slots
+from estimator.instructions.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, Activity, loop_classes, sass_class, stall_slots
 from estimator.specifications import load_gpu
 from fitter.errors import CalibrationError
-from fitter.instruction_data import InstructionRow, InstructionRows
-from fitter.instructions import FEWEST_ROWS, fit_instructions
-from fitter.instructions_ptx import published_differences
+from fitter.instructions.data import InstructionRow, InstructionRows
+from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
+from fitter.instructions.ptx import published_differences
 from fitter.rows import RejectedRow
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 

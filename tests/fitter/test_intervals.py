@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from estimator.residuals import Fading
-from fitter.intervals import NEXT_GROWTH, interval_quantiles
-from fitter.residual_tier import Forecast, ShapeErrors, shape_errors
+from fitter.kernels.intervals import NEXT_GROWTH, interval_quantiles
+from fitter.kernels.residual_tier import Forecast, ShapeErrors, shape_errors
 from tests.fitter.measured import various_operators
 
 SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.family == "softmax"])

@@ -9,9 +9,9 @@ from estimator.coefficients import group_key
 from estimator.kernel_times import kernel_times
 from estimator.kernels.registry import KnownTiles
 from estimator.workload import Operator, make_operator
-from fitter.intervals import NEXT_GROWTH, folds_of, interval_quantiles
-from fitter.kernel_groups import KernelFit, fit_kernel_groups
-from fitter.residual_tier import Forecast, shape_errors
+from fitter.kernels.groups import KernelFit, fit_kernel_groups
+from fitter.kernels.intervals import NEXT_GROWTH, folds_of, interval_quantiles
+from fitter.kernels.residual_tier import Forecast, shape_errors
 from fitter.rows import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 

@@ -10,8 +10,8 @@ from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import KernelTable, predict_kernels
 from estimator.residuals import log_power_corrections
 from estimator.specifications import load_gpu
-from fitter.kernel_groups import fit_kernel_groups
-from fitter.power_tier import with_power_tiers
+from fitter.kernels.groups import fit_kernel_groups
+from fitter.power.tier import with_power_tiers
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 A100 = load_gpu("a100-pcie-40gb")

@@ -12,9 +12,9 @@ from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from estimator.timeline import kernel_seconds, measured_seconds
 from estimator.workload import Operator, make_operator
-from fitter.kernel_latency import GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
+from fitter.kernels.latency import GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
+from fitter.kernels.sensitivities import log_measured
 from fitter.priors import kernel_priors
-from fitter.sensitivities import log_measured
 
 GPU = load_gpu("h100-sxm")
 CLOCK_HZ = GPU.sm_clock_max_mhz * 1e6

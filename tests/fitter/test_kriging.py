@@ -15,10 +15,10 @@ from estimator.quantities import Array
 from estimator.residuals import LARGEST_CORRECTION, Fading, log_corrections
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
-from fitter.kernel_latency import kernel_problem, predicted_features
-from fitter.kriging import fit_kriging
+from fitter.kernels.kriging import fit_kriging
+from fitter.kernels.latency import kernel_problem, predicted_features
+from fitter.kernels.residual_tier import GroupErrors, shape_errors, tier_document
 from fitter.priors import kernel_priors
-from fitter.residual_tier import GroupErrors, shape_errors, tier_document
 
 GROUP = "gemm.linear.bf16"
 ROWS = 90

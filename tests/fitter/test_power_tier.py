@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import predict_kernels
 from estimator.residuals import POWER_TIER, log_power_corrections
 from estimator.specifications import load_gpu
-from fitter.kernel_groups import fit_kernel_groups
-from fitter.power_tier import with_power_tiers
+from fitter.kernels.groups import fit_kernel_groups
+from fitter.power.tier import with_power_tiers
 from fitter.rows import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 

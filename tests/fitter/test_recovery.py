@@ -11,9 +11,9 @@ from estimator.prediction import estimate
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.latency import TIED, fit_latency, prior_groups, shifted
-from fitter.power import fit_power
-from fitter.power_rows import workload_power_rows
-from fitter.power_solver import PRIOR, TERMS, PowerRows
+from fitter.power.coefficients import fit_power
+from fitter.power.rows import workload_power_rows
+from fitter.power.solver import PRIOR, TERMS, PowerRows
 from fitter.rows import WorkloadRows
 from fitter.runs import fit_runs, stated_uncertainty
 from tests.estimator.synthetic import known_bundle, transformer

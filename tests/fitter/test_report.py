@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from estimator.bundle_content import Covariance, IdleTable, VoltageTable
-from estimator.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
-from fitter.report import report_html
-from fitter.report_breakdown import CORRECTION, breakdowns
-from fitter.report_charts import density_svg
-from fitter.report_rows import NOMINAL, QUANTILES, binned, coverage_of, held_rows, largest
+from estimator.bundles.content import Covariance, IdleTable, VoltageTable
+from estimator.display.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
+from fitter.report.breakdown import CORRECTION, breakdowns
+from fitter.report.charts import density_svg
+from fitter.report.page import report_html
+from fitter.report.rows import NOMINAL, QUANTILES, binned, coverage_of, held_rows, largest
 from fitter.rows import RejectedRow
 from fitter.validation import Prediction, error_rows, predict_kernel_rows, predict_workload_rows, row_origins
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows

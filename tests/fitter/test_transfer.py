@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from collector.cli import main as collect
-from estimator.bundle import load_bundle
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
 from estimator.coefficients import Prior
 from estimator.specifications import load_gpu
 from estimator.workload import Operator
 from fitter.cli import main
-from fitter.kernel_groups import fit_kernel_groups
-from fitter.probe_selection import probe_rows
-from fitter.probes import Candidates, choose_probes
+from fitter.kernels.groups import fit_kernel_groups
 from fitter.rows import KernelRows
 from fitter.selection import read_selection
 from fitter.tiers import kernel_tiers, tier_counts, tier_errors
-from fitter.transfer import fit_transferred, transfer_source, with_strengths
-from fitter.transfer_priors import moved_values, transferred_priors, with_family_shift
+from fitter.transfer.prior_bundle import fit_transferred, transfer_source, with_strengths
+from fitter.transfer.priors import moved_values, transferred_priors, with_family_shift
+from fitter.transfer.probe_selection import probe_rows
+from fitter.transfer.probes import Candidates, choose_probes
 from fitter.validation import predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 

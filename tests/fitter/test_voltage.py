@@ -5,8 +5,8 @@ import pytest
 
 from estimator.gpu import ClockTable
 from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
-from fitter.power_solver import PRIOR, TERMS, PowerRows, PowerShape, design_matrix
-from fitter.voltage import SWITCHING_EXPONENT, InferredVoltage, infer_voltage
+from fitter.power.solver import PRIOR, TERMS, PowerRows, PowerShape, design_matrix
+from fitter.power.voltage import SWITCHING_EXPONENT, InferredVoltage, infer_voltage
 
 SHAPE = PowerShape(exponent=SWITCHING_EXPONENT, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
 KERNELS = 24

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from estimator.bundle_content import Bundle
+from estimator.bundles.content import Bundle
 from fitter.display import diff_lines
-from fitter.releases import differences_document
-from fitter.workload_changes import change_lines, workload_changes, workloads_of
+from fitter.releases.release import differences_document
+from fitter.releases.workload_changes import change_lines, workload_changes, workloads_of
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 

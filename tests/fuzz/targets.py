@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["collector", "estimator", "fitter"]):
     from collector.recordings.reference import read_reference
     from collector.replay.play import open_recording
     from collector.sensor.calibration import load_calibration
-    from estimator.bundle import load_bundle
+    from estimator.bundles.files import load_bundle
     from estimator.errors import EstimatorError
     from estimator.formats import read_workload
     from estimator.specifications import document_of_gpu, load_gpu

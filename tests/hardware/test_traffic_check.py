@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.bundle import load_bundle, save_bundle
+from estimator.bundles.files import load_bundle, save_bundle
 from estimator.errors import CountsError
-from estimator.nsight_compute import read_ncu
+from estimator.instructions.nsight_compute import read_ncu
 from estimator.specifications import load_gpu
-from fitter.instructions_section import prior_bundle
+from fitter.instructions.section import prior_bundle
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
 
 HEADER = [

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.bench import Bench
+from collector.campaigns.measurement import ranged_launch_s
+from collector.campaigns.outcome import RANGE_TOLERANCE
 from collector.devices.board_runner import open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
-from collector.measurement import ranged_launch_s
-from collector.outcome import RANGE_TOLERANCE
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
 from microbench.sizing import DISPLACING_L2_SIZES

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from collector.bench import open_bench
+from collector.campaigns.measurement import MeasurementSettings, Point, measure_kernel
 from collector.dataset import rows_to_table
 from collector.devices import KernelRunner, LaunchRecord, PreparedKernel
-from collector.measurement import MeasurementSettings, Point, measure_kernel
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.characterisation import characterise_sensor

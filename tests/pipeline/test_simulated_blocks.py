@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collector.cli import main as collect
-from estimator.block_count import models_from_section
-from estimator.bundle import load_bundle
+from estimator.blocks.model import models_from_section
+from estimator.bundles.files import load_bundle
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
 from microbench.compile import find_toolchain

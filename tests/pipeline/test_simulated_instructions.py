@@ -19,15 +19,15 @@ from collector.simulated.generated import (
     planted_transaction_energy_j,
 )
 from collector.simulated.profile import load_board
-from estimator.bundle import load_bundle
+from estimator.bundles.files import load_bundle
 from estimator.frozen import thaw
-from estimator.instructions import INSTRUCTION, ISSUE, STALL, TRANSACTION, InstructionEnergies, energies_from_section, section_of
+from estimator.instructions.energies import INSTRUCTION, ISSUE, STALL, TRANSACTION, InstructionEnergies, energies_from_section, section_of
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.cli import main as fit
-from fitter.instruction_data import InstructionRows
-from fitter.instructions import excess_power_w, fit_instructions, row_activity
-from fitter.instructions_display import bias_svg, sampling_svg
+from fitter.instructions.data import InstructionRows
+from fitter.instructions.display import bias_svg, sampling_svg
+from fitter.instructions.energies import excess_power_w, fit_instructions, row_activity
 from fitter.selection import read_selection
 from microbench.compile import find_toolchain
 from microbench.errors import CompileError

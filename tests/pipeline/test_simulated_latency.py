@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collector.bench import open_bench
-from collector.campaign import campaign_key, run_campaign
-from collector.config import load_campaign
-from collector.plan import plan_campaign
+from collector.campaigns.files import load_campaign
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.running import campaign_key, run_campaign
 from collector.simulated.profile import Faults
 from estimator.specifications import load_gpu
 from fitter.calibration import Calibration, calibrate

@@ -11,7 +11,7 @@ import pytest
 from collector.cli import main
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import leakage_w, planted_event_energy_j
-from estimator.bundle_content import PowerCoefficients
+from estimator.bundles.content import PowerCoefficients
 from estimator.kernel_prediction import predict_kernels
 from estimator.kernels.registry import KnownTiles
 from estimator.quantities import Array

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from collector.bench import Bench, open_simulated
-from collector.campaign import Progress, campaign_key, kept_rows, run_campaign
+from collector.campaigns.files import load_campaign
+from collector.campaigns.plan import CampaignPlan, plan_campaign
+from collector.campaigns.running import Progress, campaign_key, kept_rows, run_campaign
 from collector.commands.stopping import stoppable
-from collector.config import load_campaign
 from collector.devices.nvml import open_board
 from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings
 from collector.errors import CollectorError
-from collector.plan import CampaignPlan, plan_campaign
 from collector.pmd.sensor import open_pmd
 from collector.sensor.calibration import load_calibration
 from estimator.specifications import load_gpu

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from fitter.errors import CalibrationError, InputError
-from fitter.kernel_latency import ERROR_SCALE
+from fitter.kernels.latency import ERROR_SCALE
 from fitter.scale.design_fit import DesignFit, fit_design
 from fitter.scale.design_table import EPSILON_UNIT_S
 from fitter.scale.partitions import open_partitioned

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from estimator.bundle import load_bundle
+from estimator.bundles.files import load_bundle
 from fitter.cli import main
 from tests.fitter.scale.generated import GROUPS, PHASES, TRUTH, design_arrow, design_columns, write_parts
 from tests.fitter.scale.test_kernel_sample import kernel_table

@@ -1,0 +1,1 @@
+"""Campaigns: what is measured, in which order, how often, and what becomes of each run."""

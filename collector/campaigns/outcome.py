@@ -1,0 +1,262 @@
+"""What came of a run: its traces and a sensor's calibration into power, time and energy, with every doubt flagged.
+
+A row of a campaign and a row that is worked out again from kept traces come from this one function.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from collector.campaigns.generated_rows import sampled_columns
+from collector.correction.settled import SteadyPower, settle_time_s, steady_power, update_period_s
+from collector.dataset.traces import TraceRecord
+from collector.devices.protocols import LaunchRecord, StateReadings, limiting_reasons
+from collector.energy.launch import CounterEnergy, counter_energy, launch_energy
+from collector.sampling import SECONDS_PER_NS, host_seconds
+from collector.sensor.calibration import SensorCalibration
+from estimator.quantities import Array
+
+RANGE_TOLERANCE: Final = 0.15
+"""Share by which ranging and measured launch times may differ."""
+CLOCK_TOLERANCE: Final = 0.015
+"""Share by which the measured clock may miss the clock asked for: one step of the coarsest tables, and droop."""
+CLOCK_VARIATION: Final = 0.02
+"""Standard deviation of the clock in a window, as a share, beyond which one clock cannot stand for it."""
+LATENCY_VARIATION: Final = 0.05
+"""Spread of launch times between parts of a run, as a share."""
+DRIFT_SHARE: Final = 0.03
+UNSETTLED_SHARE: Final = 0.03
+SIGNIFICANCE: Final = 3.0
+"""A change counts where it is larger than its share and than so many standard errors."""
+ABSURD_SHARE: Final = 0.2
+"""With more absurd readings than this share, the rest is not believed either."""
+FEW_SAMPLES: Final = 4
+WINDOW_SHARE: Final = 0.7
+"""A window below this share of what was planned is short."""
+IDLE_SHARE: Final = 0.5
+"""The later part of the rest before a run that counts as idle."""
+IDLE_CHANGE_W: Final = 1.0
+MIN_PARTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementSettings:
+    """How a kernel is measured.
+
+    At least `updates` whole sensor updates and `window_s` seconds, after at least `settle_s` of the same load;
+    before, `gap_s` at rest (`idle_s` where the point asks for its idle power) and a ranging run of `ranging_s`.
+    `max_temperature_c` is the hottest that is normal.
+    """
+
+    updates: int = 20
+    window_s: float = 1.5
+    settle_s: float = 1.0
+    gap_s: float = 0.2
+    idle_s: float = 3.0
+    ranging_s: float = 0.02
+    max_temperature_c: float = 85.0
+
+    def planned_window_s(self, calibration: SensorCalibration) -> float:
+        """Span of the settled window that a run is planned for [s]."""
+        return max(self.window_s, (self.updates + 1) * update_period_s(calibration))
+
+    def planned_run_s(self, calibration: SensorCalibration) -> float:
+        """Length of the measured run [s]."""
+        return settle_time_s(calibration, self.settle_s) + self.planned_window_s(calibration)
+
+    def planned_total_s(self, calibration: SensorCalibration) -> float:
+        """Rest, ranging and run of a point without idle power together [s]."""
+        return self.gap_s + 2.0 * self.ranging_s + self.planned_run_s(calibration)
+
+
+def outcome_columns(
+    run: TraceRecord,
+    rest: TraceRecord | None,
+    settings: MeasurementSettings,
+    calibration: SensorCalibration,
+    *,
+    generated: bool = False,
+    doubts: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The columns of a row that its traces decide; numbers that are not known are nan.
+
+    `rest` is the board at rest just before, where it was long enough to tell its power; `doubts` are flags that the traces
+    do not decide.  Nothing is raised for bad data.
+    """
+    record = launch_record(run)
+    start_s, end_s = run.start_ns * SECONDS_PER_NS, run.end_ns * SECONDS_PER_NS
+    settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
+    power = steady_power(run.power, settled_s, end_s, calibration, run.power_limit_w)
+    idle_w, idle_c = (math.nan, math.nan) if rest is None else _idle_before(rest, calibration)
+    latency_s, latency_std_s, spread = _latency(record, settled_s - start_s)
+    counter = _counter(run, power.raw_w, idle_w, calibration)
+    states = _within(run.states, settled_s, end_s)
+    believed = power.samples > 0 and not power.stuck and power.absurd <= ABSURD_SHARE * (power.absurd + power.samples)
+    power_w, power_std_w = (power.power_w, power.std_w) if believed else (math.nan, math.nan)
+    energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
+    flags = [
+        *_state_flags(states, run.sm_clock_mhz, settings),
+        *_power_flags(power, settings.planned_window_s(calibration)),
+        *_latency_flags(latency_s, spread, math.nan if run.ranging_s is None else run.ranging_s),
+        *doubts,
+        *(["counter_absurd"] if counter.absurd else []),
+        *(["counter_disagrees"] if counter.disagrees and believed else []),
+    ]
+    return {
+        "sm_clock_measured_mhz": _mean(states.sm_clock_mhz),
+        "voltage_v": _mean(states.voltage_v),
+        "temperature_c": _mean(states.temperature_c),
+        "power_limit_w": run.power_limit_w,
+        "throttle_reasons": _union(states),
+        "launches": run.launches,
+        "latency_s": latency_s,
+        "latency_std_s": latency_std_s,
+        "power_raw_w": power.raw_w if believed else math.nan,
+        "power_w": power_w,
+        "power_std_w": power_std_w,
+        "energy_j": energy_j,
+        "energy_std_j": energy_std_j,
+        "energy_counter_j": counter.energy_j,
+        "idle_before_w": idle_w,
+        "temperature_before_c": idle_c,
+        "samples": power.samples,
+        "window_s": power.window_s,
+        "flags": flags,
+        **(sampled_columns(run.power, record) if generated else {}),
+    }
+
+
+def idle_entry(idle: TraceRecord, calibration: SensorCalibration) -> dict[str, float | None]:
+    """Power at rest at one clock, with the temperature at which it was measured, as the file metadata hold it."""
+    host_s = host_seconds(idle.power.host_ns)
+    power = steady_power(idle.power, float(host_s[0]), float(host_s[-1]), calibration, idle.power_limit_w)
+    entry = {
+        "sm_clock_mhz": idle.sm_clock_mhz,
+        "sm_clock_measured_mhz": _mean(idle.states.sm_clock_mhz),
+        "power_w": power.power_w,
+        "std_w": power.std_w,
+        "temperature_c": _mean(idle.states.temperature_c),
+        "samples": float(power.samples),
+    }
+    return {name: known(value) for name, value in entry.items()}
+
+
+def launch_record(run: TraceRecord) -> LaunchRecord:
+    """What the runner said of a run."""
+    segments = np.zeros(0) if run.segment_s is None else run.segment_s
+    return LaunchRecord(start_ns=run.start_ns, end_ns=run.end_ns, launches=run.launches, segment_s=segments)
+
+
+def _counter(run: TraceRecord, raw_power_w: float, rest_power_w: float, calibration: SensorCalibration) -> CounterEnergy:
+    """Energy of a launch by the board's counter."""
+    duration_s = (run.end_ns - run.start_ns) * SECONDS_PER_NS
+    period_s, limit_w = update_period_s(calibration), run.power_limit_w
+    return counter_energy(run.counter_before, run.counter_after, run.launches, duration_s, raw_power_w, rest_power_w, period_s, limit_w)
+
+
+def _latency(record: LaunchRecord, settle_s: float) -> tuple[float, float, float]:
+    """Mean time of a launch in the settled parts of a run, its standard error, and the parts' relative spread."""
+    parts = record.segment_s
+    begins = (np.cumsum(parts) - parts) * record.launches / len(parts)
+    settled = parts[begins >= settle_s]
+    if len(settled) < MIN_PARTS:
+        settled = parts[-MIN_PARTS:]
+    mean = float(settled.mean())
+    if len(settled) < 2:
+        return mean, math.nan, math.nan
+    spread = float(settled.std(ddof=1))
+    return mean, spread / math.sqrt(len(settled)), spread / mean if mean > 0 else math.nan
+
+
+def _idle_before(rest: TraceRecord, calibration: SensorCalibration) -> tuple[float, float]:
+    """Power at rest just before the run [W] and the temperature then; nan where it was still falling or nothing was read."""
+    host_s = host_seconds(rest.power.host_ns)
+    if not len(host_s):
+        return math.nan, math.nan
+    start, end = float(host_s[-1] - IDLE_SHARE * (host_s[-1] - host_s[0])), float(host_s[-1])
+    idle = steady_power(rest.power, start, end, calibration, rest.power_limit_w)
+    falling = abs(idle.change_w) > IDLE_CHANGE_W and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
+    if falling or idle.absurd or idle.stuck:
+        return math.nan, math.nan
+    return idle.power_w, _mean(_within(rest.states, start, end).temperature_c)
+
+
+def _within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
+    """States polled between two host times; the nearest one where there is none."""
+    host_s = host_seconds(states.host_ns)
+    inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
+    if not len(inside) and len(host_s):
+        inside = np.array([int(np.abs(host_s - end_s).argmin())])
+    return StateReadings(
+        host_ns=states.host_ns[inside],
+        sm_clock_mhz=states.sm_clock_mhz[inside],
+        temperature_c=states.temperature_c[inside],
+        voltage_v=states.voltage_v[inside],
+        throttle_mask=states.throttle_mask[inside],
+    )
+
+
+def _state_flags(states: StateReadings, asked_mhz: float | None, settings: MeasurementSettings) -> list[str]:
+    """Doubts about the operating point."""
+    flags = []
+    clock = _mean(states.sm_clock_mhz)
+    if limiting_reasons(_union(states)):
+        flags.append("throttled")
+    if asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz:
+        flags.append("clock_off_target")
+    if len(states.sm_clock_mhz) > 1 and np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock:
+        flags.append("clock_varied")
+    if _mean(states.temperature_c) > settings.max_temperature_c:
+        flags.append("hot")
+    return flags
+
+
+def _power_flags(power: SteadyPower, planned_s: float) -> list[str]:
+    """Doubts about the power."""
+    absurd = ["power_absurd"] if power.absurd else []
+    if power.samples == 0:
+        return ["power_missing", *absurd]
+    if power.stuck:
+        return ["sensor_stuck", *absurd]
+    flags = absurd
+    if power.samples < FEW_SAMPLES:
+        flags.append("few_samples")
+    if power.window_s < WINDOW_SHARE * planned_s:
+        flags.append("short_window")
+    changed = abs(power.change_w) > SIGNIFICANCE * power.change_std_w
+    if changed and abs(power.change_w) > DRIFT_SHARE * power.raw_w:
+        flags.append("drifting")
+    first = abs(power.first_w - power.raw_w)
+    if first > UNSETTLED_SHARE * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * math.sqrt(FEW_SAMPLES):
+        flags.append("unsettled")
+    return flags
+
+
+def _latency_flags(latency_s: float, spread: float, ranging_s: float) -> list[str]:
+    """Doubts about the time."""
+    if not 0.0 < latency_s < math.inf:
+        return ["latency_absurd"]
+    flags = []
+    if spread > LATENCY_VARIATION:
+        flags.append("latency_unsteady")
+    if abs(latency_s - ranging_s) > RANGE_TOLERANCE * latency_s:
+        flags.append("range_mismatch")
+    return flags
+
+
+def _union(states: StateReadings) -> int:
+    """All throttle reasons that were seen."""
+    return int(np.bitwise_or.reduce(states.throttle_mask)) if len(states.throttle_mask) else 0
+
+
+def _mean(values: Array) -> float:
+    """Mean of what is known; nan for nothing."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def known(value: Any) -> Any:
+    """Numbers that are not finite become null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,356 @@
+"""Running a campaign: sensor, idle power, then every point of the plan, each row safe before the next starts."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from collector.bench import Bench
+from collector.campaigns.files import CampaignSpec
+from collector.campaigns.measurement import Point, measure_traced
+from collector.campaigns.outcome import idle_entry
+from collector.campaigns.plan import CLOCK_SETTLE_S, CLOSING_CLOCKS, CampaignPlan
+from collector.campaigns.repetition import Trials
+from collector.campaigns.summary import anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
+from collector.campaigns.thermal import keep_in_band, warm_up
+from collector.clocks import ClockHold, held_clock
+from collector.dataset import SCHEMA_VERSION, KernelWriter, flag_counts, open_kernel_writer, read_kernel_dataset
+from collector.dataset.log import log_path, read_log
+from collector.dataset.traces import IDLE, TraceRecord
+from collector.errors import CampaignError, RunnerError
+from collector.sampling import Sampler
+from collector.sensor.calibration import SensorCalibration, calibration_from_document
+from collector.sensor.characterisation import characterise_sensor
+from estimator import __version__
+
+NS_PER_S: Final = 1e9
+PLAN_DIGITS: Final = 16
+UNUSABLE_FLAGS: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
+"""Flags with which a row says nothing about time or power, or not of this kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a campaign stands: what it is doing, points done of `total`, and the row just finished (None between rows)."""
+
+    phase: str
+    done: int
+    total: int
+    row: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRows:
+    """Rows of an earlier run of the same campaign, and its metadata."""
+
+    table: pa.Table
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignOutcome:
+    """What came of a campaign.
+
+    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, of which
+    `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none; `unusable` rows say
+    nothing about time or power; `drift` the largest relative spread of repeated anchors, and the change of power at rest from beginning to
+    end; `elapsed_s` of the board's time.
+    """
+
+    output: Path
+    rows: int
+    kept: int
+    repeated: int
+    planned: int
+    missing: int
+    flags: dict[str, int]
+    rejected: dict[str, int]
+    unusable: int
+    drift: dict[str, float]
+    elapsed_s: float
+
+
+def kept_rows(output: Path, key: Mapping[str, Any]) -> KeptRows | None:
+    """Rows to go on from: of an unfinished log, else of a finished dataset; None where there is neither.
+
+    Raises CampaignError where they belong to another campaign, board or version, and says which.
+    """
+    log = log_path(output)
+    if log.is_file():
+        recovered = read_log(log)
+        kept = KeptRows(table=recovered.table, metadata=recovered.metadata)
+    elif output.is_file():
+        dataset = read_kernel_dataset(output)
+        kept = KeptRows(table=dataset.table, metadata=dataset.metadata)
+    else:
+        return None
+    before = kept.metadata.get("key")
+    if not isinstance(before, dict):
+        raise CampaignError(f"{output}: not from a campaign that can be resumed; use --fresh, or another --out")
+    differs = [f"{name} was {before.get(name)!r}, is {value!r}" for name, value in key.items() if before.get(name) != value]
+    if len(differs) > 1:  # a plan follows from the rest: its digest tells nothing beside it
+        differs = [text for text in differs if not text.startswith("plan was")]
+    if differs:
+        raise CampaignError(f"{output} cannot be resumed: {'; '.join(differs)}; use the same settings, --fresh, or another --out")
+    return kept
+
+
+def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> dict[str, Any]:
+    """What must be equal for a campaign to be resumed."""
+    identity = bench.gpu.identity()
+    return {
+        "campaign": spec.name,
+        "campaign_digest": spec.digest,
+        "seed": seed,
+        "sm_clocks_mhz": list(plan.clocks_mhz),
+        "families": list(families),
+        "selection": "all" if plan.choice is None else plan.choice.text,
+        "gpu_uuid": identity.uuid,
+        "driver": identity.driver,
+        "vbios": identity.vbios,
+        "wattprint_version": __version__,
+        "schema_version": SCHEMA_VERSION,
+        "plan": hashlib.sha256("".join(point.row_id for point in plan.points).encode()).hexdigest()[:PLAN_DIGITS],
+    }
+
+
+def run_campaign(
+    bench: Bench,
+    spec: CampaignSpec,
+    plan: CampaignPlan,
+    key: Mapping[str, Any],
+    output: Path,
+    *,
+    kept: KeptRows | None = None,
+    elsewhere: pa.Table | None = None,
+    calibration: SensorCalibration | None = None,
+    budget_s: float = math.inf,
+    traces: bool = False,
+    report: Callable[[Progress], None] = lambda _: None,
+) -> CampaignOutcome:
+    """Measure a plan into a dataset.
+
+    Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
+    all of them there nothing is written.  A `calibration` of this board's sensor saves
+    characterising it.  After `budget_s` of the board's time no further point
+    is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset.  Raises
+    DeviceError and DatasetError; finished rows are then on disk, in the log beside the output, as they are after an interruption.
+    """
+    start_ns = bench.clock.now_ns()
+    total = len(plan.points)
+    known = _trials(elsewhere)
+    if kept is None and known and all(point.row_id in known for point in plan.points):
+        return _nothing_left(plan, output)
+    with held_clock(bench.gpu) as hold:
+        sampler = Sampler(bench.gpu, bench.sensors)
+        idle: list[TraceRecord] = []
+        if kept is None:
+            hold.set(_middle(plan.clocks_mhz))
+            if calibration is None:
+                report(Progress(phase="characterising the power sensor", done=0, total=total))
+                calibration = characterise_sensor(bench, sampler).calibration
+            report(Progress(phase="warming up, idle power", done=0, total=total))
+            warm_c = warm_up(bench, spec)
+            idle = [_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz]
+            entries = [idle_entry(record, calibration) for record in idle]
+            metadata = campaign_metadata(bench, spec, plan, key, calibration, entries, warm_c)
+        else:
+            metadata = kept.metadata
+            calibration = calibration_from_document(metadata.get("sensor") or {}, f"{output}: sensor")
+        with open_kernel_writer(output, metadata, kept.table if kept else None, traces=traces) as writer:
+            writer.append_traces(tuple(idle))
+            session = _Session(
+                bench=bench,
+                sampler=sampler,
+                hold=hold,
+                spec=spec,
+                calibration=calibration,
+                writer=writer,
+                trials=_trials(elsewhere, kept.table if kept else None),
+                rejected=dict(plan.skipped),
+                end_ns=start_ns + budget_s * NS_PER_S,
+            )
+            if kept is not None and session.pending(plan):
+                report(Progress(phase="warming up", done=len(session.trials), total=total))
+                hold.set(_middle(plan.clocks_mhz))
+                warm_up(bench, spec)
+            report(Progress(phase="measuring", done=len(session.trials), total=total))
+            for row in session.measured(plan):
+                report(Progress(phase="measuring", done=len(session.trials), total=max(total, len(session.trials)), row=row))
+            if session.any_measured:
+                report(Progress(phase="idle power again", done=len(session.trials), total=total))
+                metadata = {**metadata, "idle_after": session.idle_after(plan)}
+            return _finish(session, metadata, plan, output, kept, (bench.clock.now_ns() - start_ns) / NS_PER_S)
+
+
+def _trials(*tables: pa.Table | None) -> Trials:
+    """What is on disk already."""
+    trials = Trials()
+    for table in tables:
+        if table is not None:
+            for batch in table.select(["row_id", "flags", "throttle_reasons", "power_w", "power_std_w"]).to_batches():
+                for row in batch.to_pylist():
+                    trials.add(row)
+    return trials
+
+
+def _nothing_left(plan: CampaignPlan, output: Path) -> CampaignOutcome:
+    """The outcome of a campaign whose rows all lie in other parts."""
+    return CampaignOutcome(
+        output=output, rows=0, kept=0, repeated=0, planned=len(plan.points), missing=0, flags={}, rejected={}, unusable=0, drift={},
+        elapsed_s=0.0,
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """A campaign that is being measured."""
+
+    bench: Bench
+    sampler: Sampler
+    hold: ClockHold
+    spec: CampaignSpec
+    calibration: SensorCalibration
+    writer: KernelWriter
+    trials: Trials
+    rejected: dict[str, int]
+    end_ns: float
+    any_measured: bool = False
+    refused: int = 0
+    out_of_time: bool = False
+
+    def pending(self, plan: CampaignPlan) -> bool:
+        """Whether anything is left to measure."""
+        return any(point.row_id not in self.trials or self._again(point) for point in plan.points)
+
+    def measured(self, plan: CampaignPlan) -> Iterator[dict[str, Any]]:
+        """Measure what is left, row by row: the plan with repeats of what is not sure enough, then again what something passing spoilt.
+
+        Ends early where the budget does; `out_of_time` then says so.
+        """
+        closing_s = len(closing_clocks(plan.clocks_mhz)) * (self.spec.idle_settle_s + self.spec.idle_window_s)
+        last_ns = self.end_ns - (closing_s + self.spec.measurement.planned_total_s(self.calibration)) * NS_PER_S
+        for point in self._wanted(plan):
+            if self.bench.clock.now_ns() > last_ns:
+                self.out_of_time = True
+                return
+            row = self._measure(point)
+            if row is not None:
+                yield row
+
+    def _wanted(self, plan: CampaignPlan) -> Iterator[Point]:
+        """Points to measure next; which they are depends on the rows that came of those before."""
+        for point in plan.points:
+            if point.row_id not in self.trials:
+                yield point
+            while (again := self.trials.next_for_precision(point, self.spec)) is not None:
+                yield again
+                if again.row_id not in self.trials:
+                    break
+        for _ in range(self.spec.retries):
+            for point in plan.points:
+                if (again := self.trials.next_for_doubts(point, self.spec)) is not None:
+                    yield again
+
+    def _again(self, point: Point) -> bool:
+        """Whether a point that was measured shall be measured again."""
+        trials, spec = self.trials, self.spec
+        return trials.next_for_precision(point, spec) is not None or trials.next_for_doubts(point, spec) is not None
+
+    def _measure(self, point: Point) -> dict[str, Any] | None:
+        """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
+        if self.hold.set(point.sm_clock_mhz):
+            self.bench.clock.wait(CLOCK_SETTLE_S)
+        keep_in_band(self.bench, self.spec)
+        try:
+            measured = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
+        except RunnerError as error:
+            reason = f"{point.operator.family}: {error}"
+            self.rejected[reason] = self.rejected.get(reason, 0) + 1
+            self.refused += 1
+            return None
+        self.writer.append(measured.row, measured.traces)
+        self.trials.add(measured.row)
+        self.any_measured = True
+        return measured.row
+
+    def idle_after(self, plan: CampaignPlan) -> list[dict[str, float | None]]:
+        """Power at rest once more, at a few of the clocks."""
+        clocks = closing_clocks(plan.clocks_mhz)
+        records = [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks]
+        self.writer.append_traces(tuple(records))
+        return [idle_entry(record, self.calibration) for record in records]
+
+
+def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """The clocks at which power at rest is read again at the end."""
+    if len(clocks_mhz) <= CLOSING_CLOCKS:
+        return clocks_mhz
+    return clocks_mhz[0], _middle(clocks_mhz), clocks_mhz[-1]
+
+
+def _middle(clocks_mhz: tuple[float | None, ...]) -> float | None:
+    """The clock at which sensor and warm-up run: in the middle, clear of the power limit."""
+    return clocks_mhz[(len(clocks_mhz) - 1) // 2]
+
+
+def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:
+    """The board at rest at one clock.  Raises CampaignError where its sensor gives no reading."""
+    hold.set(clock)
+    bench.clock.wait(spec.idle_settle_s)
+    sampler.drain()
+    started_unix_s = bench.clock.unix_s()
+    bench.clock.wait(spec.idle_window_s)
+    trace = sampler.drain()
+    if not len(trace.board.host_ns):
+        raise CampaignError("the power sensor gave no reading at rest; is another program using it?")
+    return TraceRecord(
+        row_id="",
+        kind=IDLE,
+        started_unix_s=started_unix_s,
+        sm_clock_mhz=clock,
+        power_limit_w=bench.gpu.power_limit_w(),
+        power=trace.board,
+        states=trace.states,
+        reference=trace.reference,
+    )
+
+
+def _finish(
+    session: _Session, metadata: Mapping[str, Any], plan: CampaignPlan, output: Path, kept: KeptRows | None, elapsed_s: float
+) -> CampaignOutcome:
+    """Write the Parquet file and sum up."""
+    writer, rejected = session.writer, session.rejected
+    if not writer.rows:
+        reasons = "; ".join(rejected) or "the budget ended before the first row"
+        raise CampaignError(f"nothing was measured: {reasons}")
+    table = writer.table()
+    drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
+    there = sum(1 for point in plan.points if point.row_id in session.trials)
+    own = set(table.column("row_id").to_pylist())
+    closing = {
+        **metadata,
+        "voltage": voltage_by_clock(table),
+        "drift": drift,
+        "rejected": rejected,
+        "complete": not session.out_of_time,
+    }
+    writer.finish(closing, order=[point.row_id for point in plan.points])
+    flags = table.column("flags").to_pylist()
+    return CampaignOutcome(
+        output=output,
+        rows=writer.rows,
+        kept=kept.table.num_rows if kept else 0,
+        repeated=len(own) - sum(1 for point in plan.points if point.row_id in own),
+        planned=len(plan.points),
+        missing=max(0, len(plan.points) - there - session.refused) if session.out_of_time else 0,
+        flags=flag_counts(flags),
+        rejected=rejected,
+        unusable=sum(1 for row in flags if UNUSABLE_FLAGS.intersection(row)),
+        drift=drift,
+        elapsed_s=elapsed_s,
+    )

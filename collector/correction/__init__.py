@@ -1,0 +1,1 @@
+"""From what a sensor reported to what the board drew."""

@@ -1,0 +1,244 @@
+"""The power profile within one execution, finer than the sensor's updates.
+
+Executions repeat, updates fall on ever other places of them: folded by place, the readings are a dense record of
+the profile as the sensor averages it, and the averaging is known.  What comes out carries its error and the resolution that was
+attained place by place; places that no update saw are undetermined.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.correction.response import possible_responses
+from collector.correction.settled import NO_GAIN, inversion
+from collector.correction.updates import BoardUpdates
+from collector.energy.execution_fit import FitSettings, fit_executions
+from collector.energy.repeated_energy import alike, response_probabilities
+from collector.errors import SensorError
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.load import LoadStamps
+from estimator.frozen import FrozenMapping
+from estimator.quantities import Array
+
+MOST_BINS: Final = 200
+FEWEST_BINS: Final = 8
+BINS_PER_WINDOW: Final = 5.0
+READINGS_PER_BIN: Final = 1.0
+"""A profile is divided into parts of a fifth of the window, but into no more parts than there are readings."""
+UNSEEN_SHARE: Final = 0.8
+UNSEEN_BINS: Final = 4.0
+"""A place is undetermined where its error is more than this share of the profile's own size and its value is smeared over
+more than so many parts."""
+SMEAR_SHARE: Final = 0.02
+"""Executions differ in length and jumps smear over parts: added to the errors, as a share of the mean (`sensor-method.md` 6)."""
+MIN_EXECUTIONS: Final = 4
+LONGEST_FOLD_S: Final = 200.0
+"""Executions of so long a span are folded, the first ones of a longer recording; bounds time and memory."""
+LEAST_MEMBERS: Final = 8
+
+HARMONICS: Final = 3
+GRID_PER_PEAK: Final = 6.0
+LEAST_CYCLES: Final = 6.0
+NYQUIST_SHARE: Final = 0.45
+"""Harmonics above this share of the update rate cannot be told from slower ones."""
+LEAST_R2: Final = 0.5
+REFINEMENTS: Final = 3
+LONGEST_SEARCH_S: Final = 1000.0
+"""The search for a period grows with the square of the recording: some seconds for so much."""
+MOST_PERIODS: Final = 50_000
+MOST_HARMONICS: Final = 12
+READINGS_PER_HARMONIC: Final = 10
+LEAST_FOLD_R2: Final = 0.1
+"""Share of the readings' variance that a period must explain to be folded by; chance alone explains 2 / READINGS_PER_HARMONIC at most."""
+NEARBY_TURNS, NEARBY_STEPS = 1.5, 31
+NEARBY_R2: Final = 0.1
+"""Periods that differ by so many turns over the recording are compared, in so many steps; one that explains so much more is the load's."""
+NOISE_FACTOR: Final = 2.0
+"""Readings that scatter by less than so many times their noise show no period, whichever it is."""
+LEAST_COHERENCE: Final = 0.8
+"""Mean resultant of the executions' starts over a period by which they can be folded: starts within ± a tenth of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Power by place in an execution, gain and offset taken out.
+
+    `place_s` (n,) is the time since the execution's start, `power_w` ± `std_w` the power there (nan where undetermined),
+    `resolution_s` the time that each value is smeared over (inf where nothing was seen).
+    `duration_s` is the mean length, over `executions`; `attained_s` the median resolution, nan where the whole is undetermined.
+    """
+
+    place_s: Array
+    power_w: Array
+    std_w: Array
+    resolution_s: Array
+    duration_s: float
+    executions: int
+    attained_s: float
+    notes: Mapping[str, str]
+
+
+def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, *, discard_s: float = 0.0) -> Profile:
+    """The profile within the executions of a load; those that start in the first `discard_s` are left out.
+
+    Raises SensorError where there are too few executions, or they differ in length or level.
+    """
+    load = _shortened(load)
+    length = load.end_s - load.start_s
+    kept = load.start_s >= load.start_s[0] + discard_s
+    if np.count_nonzero(kept) < MIN_EXECUTIONS:
+        raise SensorError(f"{np.count_nonzero(kept)} executions after the rise; at least {MIN_EXECUTIONS} are needed to fold them")
+    if not alike(load):
+        raise SensorError("the executions differ in length or level: they have no common profile to fold")
+    duration = float(np.mean(length[kept]))
+    possible = possible_responses(calibration, updates.period_s)
+    inside = int(np.count_nonzero((updates.time_s > load.start_s[0]) & (updates.time_s < load.end_s[-1])))
+    fits = []
+    for response in possible.responses:
+        wanted = min(BINS_PER_WINDOW * duration / response.width_s, READINGS_PER_BIN * inside)
+        bins = int(min(max(round(wanted), FEWEST_BINS), MOST_BINS))
+        settings = FitSettings(bins=bins, discard_s=discard_s, noise_w=calibration.reading_noise_w, jitter_s=updates.time_std_s)
+        fits.append(fit_executions(updates.time_s, updates.value, response, load, settings))
+    likeliest = int(np.argmax(response_probabilities(possible, fits)))
+    fit, bins = fits[likeliest], len(fits[likeliest].profile_w)
+    back = inversion(calibration)
+    power = back.power_w(fit.profile_w)
+    std = back.power_std_w(fit.profile_w, np.hypot(fit.profile_std_w, SMEAR_SHARE * abs(float(fit.profile_w.mean()))))
+    smeared = fit.profile_resolution > UNSEEN_BINS
+    unseen = smeared & (fit.profile_std_w > UNSEEN_SHARE * fit.profile_size_w) & (fit.profile_size_w > fit.noise_w)
+    notes = {**updates.notes, **possible.notes, **({} if back.known else {"gain": NO_GAIN})}
+    if np.any(unseen):
+        notes["profile"] = (
+            f"{np.count_nonzero(unseen)} of {bins} places were not seen by any update: executions of {duration * 1e3:.4g} ms keep the same "
+            f"phase to updates of {updates.period_s * 1e3:.4g} ms; put pauses of changing length between them"
+        )
+    resolution = fit.profile_resolution * duration / bins
+    return Profile(
+        place_s=(np.arange(bins) + 0.5) * duration / bins,
+        power_w=np.where(unseen, np.nan, power),
+        std_w=np.where(unseen, np.nan, std),
+        resolution_s=np.where(unseen, np.inf, resolution),
+        duration_s=duration,
+        executions=fit.executions,
+        attained_s=float(np.median(resolution[~unseen])) if not np.all(unseen) else math.nan,
+        notes=FrozenMapping(notes),
+    )
+
+
+def _shortened(load: LoadStamps) -> LoadStamps:
+    """The executions of the first LONGEST_FOLD_S, and what is known of the load after them."""
+    count = int(np.searchsorted(load.end_s, load.start_s[0] + LONGEST_FOLD_S, side="right"))
+    if count == len(load.start_s):
+        return load
+    until = min(load.known_until_s, float(load.start_s[count]))
+    return LoadStamps(
+        start_s=load.start_s[:count],
+        end_s=load.end_s[:count],
+        level=None if load.level is None else load.level[:count],
+        known_until_s=until,
+    )
+
+
+def periodic_load(period_s: float, start_s: float, end_s: float) -> LoadStamps:
+    """Executions of a load that repeats with a period and was never stamped, back to back from `start_s` to `end_s`.
+
+    Raises SensorError where too few or too many of them fit.
+    """
+    length = end_s - start_s
+    if period_s > 0.0 and length > MOST_PERIODS * period_s:
+        raise SensorError(f"more than {MOST_PERIODS} periods of {period_s:.4g} s in {length:.4g} s: is the period in seconds?")
+    count = int(length / period_s) if period_s > 0.0 else 0
+    if count < MIN_EXECUTIONS:
+        raise SensorError(f"only {count} periods of {period_s:.4g} s in {length:.4g} s; at least {MIN_EXECUTIONS} are needed to fold them")
+    start = start_s + period_s * np.arange(count, dtype=np.float64)
+    return LoadStamps(start_s=start, end_s=start + period_s)
+
+
+def check_fold(updates: BoardUpdates, period_s: float, load: LoadStamps | None, noise_w: float | None) -> None:
+    """Raises SensorError for a period that neither the load's stamps nor the readings repeat with: folded by it, they would be mixed."""
+    said = f"--fold {period_s:.6g}: "
+    if load is not None and len(load.start_s) >= MIN_EXECUTIONS:
+        distance = float(np.median(np.diff(load.start_s)))
+        whole = max(1, round(period_s / distance))
+        coherence = float(np.abs(np.mean(np.exp(2j * np.pi * whole * load.start_s / period_s))))
+        if period_s > 0.5 * distance and coherence < LEAST_COHERENCE:
+            raise SensorError(
+                f"{said}the load's executions begin every {distance:.6g} s, at all places of that period; fold by the stamps (auto)"
+            )
+    inside = np.ones(len(updates.time_s), dtype=np.bool_)
+    if load is not None:
+        inside = (updates.time_s > load.start_s[0]) & (updates.time_s < load.end_s[-1])
+    time_s, value = updates.time_s[inside], updates.value[inside]
+    count = min(MOST_HARMONICS, len(value) // READINGS_PER_HARMONIC)
+    if not count or float(np.std(value)) < NOISE_FACTOR * (noise_w or 0.0):
+        return
+    span = float(np.ptp(time_s))
+    turns = np.linspace(-NEARBY_TURNS, NEARBY_TURNS, NEARBY_STEPS)
+    frequency = 1.0 / period_s + turns / span
+    frequency = np.append(frequency[frequency > 0.0], 1.0 / period_s)
+    r2 = np.array([_follows(time_s, value, float(f), count) for f in frequency])
+    best = int(np.argmax(r2))
+    if r2[best] > max(r2[-1] + NEARBY_R2, LEAST_FOLD_R2 + 2.0 * count / len(value)):
+        raise SensorError(
+            f"{said}the readings repeat every {1.0 / frequency[best]:.6g} s ({r2[best]:.0%} of their variance, not {r2[-1]:.0%})"
+        )
+    if r2[-1] < LEAST_FOLD_R2 + 2.0 * count / len(value):
+        raise SensorError(
+            f"{said}the readings do not repeat with that period (it explains {r2[-1]:.0%} of their variance); try --fold auto"
+        )
+
+
+def _follows(time_s: Array, value: Array, frequency: float, count: int) -> float:
+    """Share of the readings' variance, a trend aside, that harmonics of a frequency explain."""
+    centred = time_s - time_s.mean()
+    trend = np.stack([np.ones_like(centred), centred], axis=1)
+    angle = 2.0 * np.pi * frequency * centred[:, None] * np.arange(1, count + 1)
+    design = np.concatenate([trend, np.cos(angle), np.sin(angle)], axis=1)
+    left = [value - columns @ np.linalg.lstsq(columns, value, rcond=None)[0] for columns in (trend, design)]
+    before, after = (float(residual @ residual) for residual in left)
+    return 1.0 - after / before if before > 0.0 else 0.0
+
+
+def find_period(updates: BoardUpdates) -> float:
+    """The period with which a load repeats, from the readings alone [s].
+
+    Only periods of more than two updates can be told: faster ones look like slower ones.  Raises SensorError where
+    no period explains the readings.
+    """
+    time_s, value = updates.time_s - updates.time_s[0], updates.value - updates.value.mean()
+    span = float(time_s[-1])
+    highest, lowest = NYQUIST_SHARE / updates.period_s, LEAST_CYCLES / max(span, 1e-9)
+    total = float(value @ value)
+    if highest <= lowest or len(value) < 4 * LEAST_MEMBERS or total <= 0.0:
+        raise SensorError("the recording is too short or too even to find a period in it; give --fold a period, or --load the stamps")
+    if span > LONGEST_SEARCH_S:
+        raise SensorError(f"{span:.0f} s are too long to search a period in; cut out {LONGEST_SEARCH_S:.0f} s, or give --fold a period")
+    step = 1.0 / (GRID_PER_PEAK * span)
+    frequency = np.arange(lowest, highest, step)
+    score = np.array([_explained(time_s, value, float(f), highest) for f in frequency])
+    best = float(frequency[int(np.argmax(score))])
+    for _ in range(REFINEMENTS):
+        fine = best + step * np.linspace(-1.0, 1.0, 21)
+        fine = fine[fine > 0.0]
+        scores = np.array([_explained(time_s, value, float(f), highest) for f in fine])
+        best, step = float(fine[int(np.argmax(scores))]), 0.15 * step
+    r2 = 1.0 - math.exp(-2.0 * float(scores.max()) / len(value))
+    if r2 < LEAST_R2:
+        raise SensorError(
+            f"no period explains the readings (the best, {1.0 / best:.4g} s, {r2:.0%} of their variance); give --fold a period"
+        )
+    return 1.0 / best
+
+
+def _explained(time_s: Array, value: Array, frequency: float, highest: float) -> float:
+    """Log-likelihood that harmonics of a frequency add, less a penalty for their number."""
+    count = min(HARMONICS, max(1, int(highest / frequency)))
+    angle = 2.0 * np.pi * frequency * time_s[:, None] * np.arange(1, count + 1)
+    design = np.concatenate([np.ones((len(time_s), 1)), np.cos(angle), np.sin(angle)], axis=1)
+    solution = np.linalg.lstsq(design, value, rcond=None)[0]
+    residual = value - design @ solution
+    left = max(float(residual @ residual), 1e-9 * float(value @ value))
+    return 0.5 * len(value) * math.log(float(value @ value) / left) - count * math.log(len(value))

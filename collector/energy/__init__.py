@@ -1,0 +1,1 @@
+"""Energy of a launch and of whatever repeats, with its error."""

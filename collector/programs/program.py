@@ -1,0 +1,243 @@
+"""The energy of any program: run it between two rests, and take from the readings what the rests would have drawn.
+
+A sensor that lags and averages still shows all of the energy, only later: over a window that begins and ends at rest
+nothing is lost.  So the readings are integrated from the rest before to the rest after, averaging taken out where that
+is well posed, and the power at rest is subtracted for the time that the program did not run.
+"""
+
+import math
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from collector.bench import Instruments
+from collector.correction.recording import correct_recording
+from collector.correction.settled import Inversion, SteadyPower, inversion, settle_time_s, steady_power
+from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
+from collector.errors import ProgramError, SensorError
+from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
+from collector.sensor.calibration import SensorCalibration
+
+LEAST_REST_S: Final = 1.0
+"""Rest before and after a program at the least: power at rest is read from it."""
+
+FINISH_S: Final = 5.0
+"""Patience for a program that was told to stop [s]."""
+
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+"""Exit statuses of shells for a command that is not there, or may not be run."""
+
+GOLDEN: Final = 0.6180339887498949
+"""Runs begin at ever other phases of the sensor's updates."""
+
+DRIFT_SHARE: Final = 0.05
+"""Power at rest before and after may differ by this share before it is said: the board was not at rest, or has warmed up."""
+
+COUNTER_Z: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRun:
+    """One run of a program: exit status, time [s], energy [J] and mean power [W] of the board while it ran.
+
+    `energy_std_j` is the standard error, `scatter_std_j` what is left of it when gain and offset are taken for exact.
+    `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
+    taken for power, `counter_energy_j` that of the board's counter (nan without one).  `throttled` names what slowed the
+    board down meanwhile.  Where the run stands for the mean of several, `executions` is their number.
+    """
+
+    exit_status: int
+    sm_clock_mhz: float
+    latency_s: float
+    energy_j: float
+    energy_std_j: float
+    scatter_std_j: float
+    rest_w: float
+    naive_energy_j: float
+    counter_energy_j: float
+    temperature_c: float
+    throttled: tuple[str, ...]
+    notes: tuple[str, ...]
+    executions: int = 1
+
+    @property
+    def power_w(self) -> float:
+        """Mean power while the program ran [W]."""
+        return self.energy_j / self.latency_s
+
+    @property
+    def above_rest_j(self) -> float:
+        """Energy beyond what the board would have drawn at rest [J]."""
+        return self.energy_j - self.rest_w * self.latency_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """A stretch of host time [ns] that begins and ends at rest, the program within it, and everything polled meanwhile."""
+
+    begun_ns: int
+    start_ns: int
+    end_ns: int
+    ended_ns: int
+    trace: Trace
+    counter: tuple[EnergyReading | None, EnergyReading | None]
+
+
+def measure_program(
+    instruments: Instruments,
+    sampler: Sampler,
+    command: Sequence[str],
+    calibration: SensorCalibration,
+    *,
+    index: int = 0,
+    stdout: Any = None,
+) -> ProgramRun:
+    """Run a command once and say what the board drew.  `index` counts the runs, `stdout` is where the command's output goes.
+
+    Raises ProgramError for a command that cannot be started, SensorError where too few readings came, DeviceError where
+    the board fails.  An interruption stops the command too.
+    """
+    rest_s = max(LEAST_REST_S, settle_time_s(calibration, LEAST_REST_S))
+    period_s = calibration.update_period_s or 0.0
+    sampler.drain()
+    begun_ns, first = instruments.clock.now_ns(), sampler.energy()
+    instruments.clock.wait(rest_s + period_s * ((index + 1) * GOLDEN % 1.0))
+    start_ns = instruments.clock.now_ns()
+    exit_status, ran_s = run_command(command, stdout, program_environment(instruments))
+    if instruments.simulated:
+        instruments.clock.wait(ran_s)  # the simulated board's time stands still while a program runs on the host
+    end_ns = instruments.clock.now_ns()
+    instruments.clock.wait(rest_s)
+    ended_ns, last = instruments.clock.now_ns(), sampler.energy()
+    span = _Span(begun_ns=begun_ns, start_ns=start_ns, end_ns=end_ns, ended_ns=ended_ns, trace=sampler.drain(), counter=(first, last))
+    return _evaluated(span, rest_s, exit_status, calibration, instruments.gpu.power_limit_w())
+
+
+def _evaluated(span: _Span, rest_s: float, exit_status: int, calibration: SensorCalibration, limit_w: float) -> ProgramRun:
+    """Energy of the program's own time, from that of the whole span."""
+    readings = span.trace.board
+    begun, start, end = (stamp * SECONDS_PER_NS for stamp in (span.begun_ns, span.start_ns, span.end_ns))
+    settled_s = end + settle_time_s(calibration, 0.0)
+    before = steady_power(readings, begun, start, calibration, limit_w)
+    after = steady_power(readings, min(settled_s, span.ended_ns * SECONDS_PER_NS), span.ended_ns * SECONDS_PER_NS, calibration, limit_w)
+    rest, notes = _rest(before, after)
+    whole = correct_recording(host_seconds(readings.host_ns), readings.power_w, calibration).whole
+    padding_s = (whole.end_s - whole.start_s) - (end - start)
+    back = inversion(calibration)
+    energy_j = whole.energy_j - rest.power_w * padding_s
+    rest_scatter_j = rest.raw_std_w / back.gain * padding_s
+    common = back.energy(energy_j * back.gain + back.offset_w * (end - start), 0.0, end - start)[1]
+    scatter = math.hypot(_scatter(whole.energy_std_j, whole.energy_j, back, whole.end_s - whole.start_s), rest_scatter_j)
+    counter_j, counter_note = _counter(span, rest, back.gain, back.offset_w, energy_j, math.hypot(common, scatter))
+    states = _while_running(span.trace.states, start, end)
+    return ProgramRun(
+        exit_status=exit_status,
+        sm_clock_mhz=_mean(states.sm_clock_mhz),
+        latency_s=end - start,
+        energy_j=energy_j,
+        energy_std_j=math.hypot(common, scatter),
+        scatter_std_j=scatter,
+        rest_w=rest.power_w,
+        naive_energy_j=_naive_j(readings, start, end),
+        counter_energy_j=counter_j,
+        temperature_c=_mean(states.temperature_c),
+        throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
+        notes=(*notes, *([counter_note] if counter_note else [])),
+    )
+
+
+def _scatter(std_j: float, energy_j: float, back: Inversion, duration_s: float) -> float:
+    """What is left of an energy's error without that of gain and offset [J]."""
+    common = back.energy(energy_j * back.gain + back.offset_w * duration_s, 0.0, duration_s)[1]
+    return math.sqrt(max(std_j**2 - common**2, 0.0))
+
+
+def _rest(before: SteadyPower, after: SteadyPower) -> tuple[SteadyPower, tuple[str, ...]]:
+    """The power at rest, from whichever of the two rests was read better.  Raises SensorError where neither was."""
+    known = [rest for rest in (before, after) if rest.samples > 0 and math.isfinite(rest.power_w)]
+    if not known:
+        raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
+    best = min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf)
+    if len(known) == 2 and abs(before.power_w - after.power_w) > DRIFT_SHARE * best.power_w:
+        return best, (f"power at rest was {before.power_w:.1f} W before and {after.power_w:.1f} W after: warmed up, or not at rest",)
+    return best, ()
+
+
+def _counter(span: _Span, rest: SteadyPower, gain: float, offset_w: float, energy_j: float, std_j: float) -> tuple[float, str]:
+    """Energy by the board's counter [J], offset and gain taken out, and a note where it disagrees."""
+    first, last = span.counter
+    if first is None or last is None or last.energy_j < first.energy_j:
+        return math.nan, "" if first is None or last is None else "the energy counter went backwards; it is left out"
+    counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
+    padding_s = counted_s - (span.end_ns - span.start_ns) * SECONDS_PER_NS
+    counted = (last.energy_j - first.energy_j - offset_w * counted_s) / gain - rest.power_w * padding_s
+    if abs(counted - energy_j) > COUNTER_Z * std_j:
+        return counted, f"the energy counter says {counted:.4g} J, the readings {energy_j:.4g} J"
+    return counted, ""
+
+
+def _naive_j(readings: PowerReadings, start_s: float, end_s: float) -> float:
+    """Readings between two times taken for power [J]; nan without two of them."""
+    time_s = host_seconds(readings.host_ns)
+    inside = (time_s >= start_s) & (time_s <= end_s) & np.isfinite(readings.power_w)
+    return float(np.mean(readings.power_w[inside])) * (end_s - start_s) if np.count_nonzero(inside) > 1 else math.nan
+
+
+def _while_running(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
+    """The states polled between two times."""
+    time_s = host_seconds(states.host_ns)
+    inside = (time_s >= start_s) & (time_s <= end_s)
+    return StateReadings(
+        host_ns=states.host_ns[inside],
+        sm_clock_mhz=states.sm_clock_mhz[inside],
+        temperature_c=states.temperature_c[inside],
+        voltage_v=states.voltage_v[inside],
+        throttle_mask=states.throttle_mask[inside],
+    )
+
+
+def _mean(column: Any) -> float:
+    known = column[np.isfinite(column)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, str]) -> tuple[int, float]:
+    """Exit status of a command, by shells' rule 128 + signal where one ended it, and its time [s].  Raises ProgramError."""
+    begun = time.monotonic()
+    try:
+        process = subprocess.Popen(list(command), stdout=stdout, env=environment)
+    except FileNotFoundError as error:
+        raise ProgramError(f"{command[0]}: command not found", NOT_FOUND) from error
+    except (OSError, ValueError) as error:
+        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", NOT_EXECUTABLE) from error
+    with _stopped_with_us(process):
+        status = process.wait()
+    return (status if status >= 0 else 128 - status), time.monotonic() - begun
+
+
+@contextmanager
+def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """An interruption stops the command, gently first."""
+    try:
+        yield
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(FINISH_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+
+
+def program_environment(instruments: Instruments) -> dict[str, str]:
+    """A program's environment: it sees the measured board alone, unless somebody has chosen already."""
+    chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
+    return {**chosen, **os.environ}

@@ -1,0 +1,76 @@
+"""The energy of one run of a program, from as few runs as the asked error takes.
+
+A program of some milliseconds cannot be read from a sensor that updates every 100 ms.  Run again and again, with pauses that keep
+the runs from locking to the sensor's updates, it can.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collector.bench import Instruments
+from collector.correction.settled import inversion
+from collector.devices.protocols import limiting_reasons
+from collector.energy.repeated_measurement import measure_repeated
+from collector.errors import ProgramError
+from collector.programs.program import ProgramRun, program_environment, run_command
+from collector.sampling import Sampler
+from collector.sensor.calibration import SensorCalibration
+
+
+def measure_program_repeats(
+    instruments: Instruments,
+    sampler: Sampler,
+    command: Sequence[str],
+    calibration: SensorCalibration,
+    *,
+    asked_std: float,
+    longest_s: float,
+    stdout: Any = None,
+) -> ProgramRun:
+    """The mean run of a command, its energy known to within `asked_std` (a share of it) but for gain and offset.
+
+    Raises ProgramError for a command that cannot be started or that fails, SensorError where runs are too short or too long for
+    `longest_s`, or too few readings came, DeviceError where the board fails.
+    """
+    environment = program_environment(instruments)
+
+    def execute() -> tuple[int, int]:
+        start_ns = instruments.clock.now_ns()
+        status, ran_s = run_command(command, stdout, environment)
+        if status:
+            raise ProgramError(f"{command[0]}: ended with status {status}; a command that fails is not repeated", status)
+        if instruments.simulated:
+            instruments.clock.wait(ran_s)  # the simulated board's time stands still while a program runs on the host
+        return start_ns, instruments.clock.now_ns()
+
+    found = measure_repeated(instruments, sampler, execute, calibration, asked_std=asked_std, longest_s=longest_s)
+    durations = np.concatenate([run.load.end_s - run.load.start_s for run in found.runs])
+    clock, temperature = (np.concatenate([getattr(run.states, name) for run in found.runs]) for name in ("sm_clock_mhz", "temperature_c"))
+    masks = np.concatenate([run.states.throttle_mask for run in found.runs])
+    notes = dict.fromkeys(text for run in found.runs for text in run.energy.notes.values())
+    if not found.reached:
+        share = found.timing_std_j / found.energy_j
+        notes[f"the asked error of {asked_std:.2%} was not reached in {found.elapsed_s:.0f} s: it is {share:.2%}"] = None
+    return ProgramRun(
+        exit_status=0,
+        sm_clock_mhz=_mean(clock),
+        latency_s=float(durations.mean()),
+        energy_j=found.energy_j,
+        energy_std_j=found.energy_std_j,
+        scatter_std_j=found.timing_std_j,
+        rest_w=found.rest_w,
+        naive_energy_j=found.runs[-1].energy.naive_j,
+        counter_energy_j=inversion(calibration).energy(found.runs[-1].counter.energy_j, 0.0, float(durations.mean()))[0],
+        temperature_c=_mean(temperature),
+        throttled=limiting_reasons(int(np.bitwise_or.reduce(masks)) if masks.size else 0),
+        notes=tuple(notes),
+        executions=found.executions,
+    )
+
+
+def _mean(column: Any) -> float:
+    known = column[np.isfinite(column)]
+    return float(known.mean()) if known.size else math.nan

@@ -1,0 +1,1 @@
+"""Time and energy from the number of blocks, and platforms for SimGrid."""

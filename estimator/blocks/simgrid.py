@@ -1,0 +1,109 @@
+"""Block-count models as a SimGrid platform: for each kernel a host with one core, for each clock a p-state with the powers of host-energy.
+
+A host's unit of work is a flop where the kernel's flops are known, else a block.  Whole rounds run at the round's power; SimGrid's power
+depends on nothing but the load of the core, so that a rest of a round is charged at that power for as long as it lasts.
+Source: Boughzala et al. (SBAC-PAD 2020), section V; properties of the plugin: SimGrid's documentation, "host energy".
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+from xml.sax.saxutils import quoteattr
+
+from estimator.blocks.model import BlockModel
+from estimator.errors import EstimatorError
+
+DIGITS: Final = 17
+"""Significant digits that give a double back bit for bit."""
+
+HEAD: Final = '<?xml version="1.0"?>\n<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">\n<platform version="4.1">\n'
+ZONE: Final = "gpus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRun:
+    """What a kernel is in SimGrid: a host and the amounts of work to execute on it one after the other.
+
+    `amounts` are in the host's units, the launch first; the host's `speed` is units a second.
+    """
+
+    host: str
+    pstate: int
+    speed: float
+    amounts: tuple[float, ...]
+    latency_s: float
+    energy_j: float
+
+
+def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
+    """The platform file.  `off_w` is what a host draws that is switched off [W].
+
+    Raises EstimatorError for models without power, two of a kernel at one clock, none at all, or a power off that no host has.
+    """
+    if not (math.isfinite(off_w) and off_w >= 0):
+        raise EstimatorError(f"the power of a host that is off is a number of watts from 0 up, not {off_w}")
+    hosts = _hosts(models)
+    lines = []
+    for name, states in hosts.items():
+        speeds = ",".join(f"{_number(_speed(model))}f" for model in states)
+        watts = ", ".join(f"{_number(model.static_w)}:{_number(model.round_power_w())}" for model in states)
+        lines += [
+            f'    <host id={quoteattr(name)} speed={quoteattr(speeds)} core="1">',
+            f'      <prop id="wattage_per_state" value={quoteattr(watts)}/>',
+            f'      <prop id="wattage_off" value={quoteattr(_number(off_w))}/>',
+            "    </host>",
+        ]
+    return HEAD + f'  <zone id="{ZONE}" routing="Full">\n' + "\n".join(lines) + "\n  </zone>\n</platform>\n"
+
+
+def simulated_run(model: BlockModel, blocks: int, models: Sequence[BlockModel] = ()) -> SimulatedRun:
+    """The work of a grid on the host of `platform_xml(models)`, and the time and energy that the plugin then finds: Σ P T.
+
+    models: those of the platform, where there are more than this one.
+    """
+    states = _hosts(models or (model,))[host_name(model)]
+    speed, whole_s = _speed(model), model.round_s()
+    rounds, rest = divmod(int(blocks), model.resident_blocks)
+    spans = [float(model.times_s[0]), *[whole_s] * rounds, *([model.rest_s(rest)] if rest else [])]
+    amounts = tuple(span * speed for span in spans)
+    latency_s = math.fsum(amounts) / speed
+    return SimulatedRun(
+        host=host_name(model),
+        pstate=states.index(model),
+        speed=speed,
+        amounts=amounts,
+        latency_s=latency_s,
+        energy_j=latency_s * model.round_power_w(),
+    )
+
+
+def host_name(model: BlockModel) -> str:
+    """The host of a kernel with one block size."""
+    return f"{model.kernel}/{model.block_threads}"
+
+
+def _hosts(models: Iterable[BlockModel]) -> Mapping[str, list[BlockModel]]:
+    """Models by host, fastest clock first as p-states are counted."""
+    ordered = sorted(models, key=lambda model: (host_name(model), -model.sm_clock_mhz if math.isfinite(model.sm_clock_mhz) else 0.0))
+    if not ordered:
+        raise EstimatorError("no block-count model to write a platform of")
+    hosts = {name: list(own) for name, own in groupby(ordered, key=host_name)}
+    for name, states in hosts.items():
+        if lacking := [model for model in states if not model.has_power]:
+            raise EstimatorError(f"{host_name(lacking[0])} was measured without power; a platform needs it")
+        clocks = [model.sm_clock_mhz for model in states]
+        if len({clock for clock in clocks if math.isfinite(clock)}) < len(clocks) and len(clocks) > 1:
+            raise EstimatorError(f"{name} has two models at one clock, or one without a clock; choose one")
+    return hosts
+
+
+def _speed(model: BlockModel) -> float:
+    """Units of work a second in whole rounds."""
+    unit = model.flop_per_block if math.isfinite(model.flop_per_block) else 1.0
+    return unit * model.resident_blocks / model.round_s()
+
+
+def _number(value: float) -> str:
+    return f"{value:.{DIGITS}g}"

@@ -1,0 +1,208 @@
+"""Bundle files: reading, writing, digest, names.
+
+A bundle is one JSON file, described by `schema/bundle-1.json`, readable without this package.  Its digest is
+"sha256:" and the SHA-256 of the file's data without the field `digest`, as JSON with sorted keys, separators
+"," and ":", ASCII only, and the shortest decimal that gives a float back.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.bundles.content import (
+    Bundle,
+    Covariance,
+    DatasetRecord,
+    GroupCoefficients,
+    HostCost,
+    IdleTable,
+    PowerCoefficients,
+    Provenance,
+    VoltageTable,
+)
+from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
+from estimator.bundles.migrations import migrate
+from estimator.errors import BundleError
+from estimator.resources import resource_folder, resource_names
+from estimator.specifications import near_match
+from estimator.whole_file import write_whole
+
+__all__ = [
+    "Bundle",
+    "Covariance",
+    "DatasetRecord",
+    "GroupCoefficients",
+    "HostCost",
+    "IdleTable",
+    "PowerCoefficients",
+    "Provenance",
+    "VoltageTable",
+    "bundle_from_document",
+    "bundle_names",
+    "bundle_path",
+    "digest_of",
+    "document_of",
+    "load_bundle",
+    "save_bundle",
+]
+
+MAX_FILE_BYTES: Final = 256 << 20
+"""No bundle comes near this; more is a mistake or an attack on memory."""
+
+
+def bundle_names() -> tuple[str, ...]:
+    """Names of the installed bundles, sorted."""
+    return resource_names("bundles", ".json")
+
+
+def bundle_path(name_or_path: str | Path) -> Path:
+    """The file of a bundle: a path (ends in `.json`, holds a separator, or exists) or the name of an installed bundle.
+
+    Raises BundleError for a name that is neither.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".json") or "/" in text or "\\" in text:
+        return Path(name_or_path)
+    names = bundle_names()
+    if text in names:
+        return resource_folder("bundles") / f"{text}.json"
+    if text and "\0" not in text and Path(text).is_file():
+        return Path(text)
+    installed = f"installed: {', '.join(names)}" if names else "none is installed"
+    raise BundleError(f"unknown bundle {text!r}{near_match(text, names)}; {installed}; or give a file")
+
+
+def load_bundle(name_or_path: str | Path) -> Bundle:
+    """A bundle by the name of an installed one or by its file, whole and checked.  Nothing in it is executed.
+
+    Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of a newer format.
+    """
+    path = bundle_path(name_or_path)
+    where = f"bundle {path}"
+    try:
+        document = _parsed(_content(path))
+        if document.get("format") != FORMAT:
+            raise BundleError(f"is not a {FORMAT} file: its field 'format' says {str(document.get('format'))[:40]!r}")
+        current = migrate(_checked(document), FORMAT_VERSION)
+        return bundle_from_document(current)
+    except BundleError as error:
+        raise BundleError(f"{where}: {error}") from error
+    except RecursionError as error:
+        raise BundleError(f"{where}: nested too deeply to be a bundle") from error
+
+
+def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
+    """Write a bundle, whole or not at all; returns it with its digest.
+
+    Raises BundleError if the bundle breaks a rule of the format (then nothing is written) or the file cannot be written.
+    """
+    where = f"bundle {path}"
+    try:
+        document = document_of(bundle)
+        document["digest"] = digest_of(document)
+        saved = bundle_from_document(document)
+        write_whole(Path(path), (_layout(document) + "\n").encode("ascii"))
+    except BundleError as error:
+        raise BundleError(f"{where}: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise BundleError(f"{where}: cannot be written ({_reason(error)})") from error
+    return replace(bundle, digest=saved.digest)
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """The digest of a bundle's plain data; its field `digest` does not count.
+
+    Raises BundleError for a number that is not finite.
+    """
+    content = {key: value for key, value in document.items() if key != "digest"}
+    try:
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise BundleError(f"{_first_not_finite(content, '') or error} is not finite") from error
+    return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise BundleError(f"cannot be read ({_reason(error)})") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise BundleError(f"larger than {MAX_FILE_BYTES >> 20} MiB; not a bundle")
+    if not content.strip():
+        raise BundleError("is empty; fit again or restore it")
+    return content
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """The JSON object in a file: no NaN, no field twice."""
+    try:
+        document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise BundleError(f"is no text file (byte {error.start}); not a bundle") from error
+    except json.JSONDecodeError as error:
+        raise BundleError(
+            f"damaged or truncated: line {error.lineno}, column {error.colno}: {error.msg}; fit again or restore it"
+        ) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise BundleError(f"damaged: {error}") from error
+    if not isinstance(document, dict):
+        raise BundleError("is not a bundle: a JSON object is needed")
+    return document
+
+
+def _refuse_constant(text: str) -> Any:
+    raise BundleError(f"holds {text}, which is no JSON number: every number must be finite")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BundleError(f"holds the field {twice!r} twice")
+    return fields
+
+
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    """The document, its digest compared with its content."""
+    stated, found = document.get("digest"), digest_of(document)
+    if not isinstance(stated, str):
+        raise BundleError("has no digest; restore the file or fit again")
+    if stated != found:
+        raise BundleError(
+            f"its content does not match its digest (content {found[:19]}…, stated {stated[:19]}…): it was edited or damaged; "
+            "restore the file or fit again"
+        )
+    return document
+
+
+def _first_not_finite(value: Any, at: str) -> str:
+    """Where the first infinite number stands, "" where none does."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return at
+    items: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        items = [(f"{at}.{key}" if at else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(f"{at}[{i}]", item) for i, item in enumerate(value)]
+    return next((found for place, item in items if (found := _first_not_finite(item, place))), "")
+
+
+def _layout(value: Any, indent: int = 0) -> str:
+    """JSON text for people and for `diff`: an object's fields and a table's rows on lines of their own, numbers side by side."""
+    pad = " " * (indent + 1)
+    if isinstance(value, dict) and value:
+        lines = (f"{pad}{json.dumps(key)}: {_layout(item, indent + 1)}" for key, item in value.items())
+        return "{\n" + ",\n".join(lines) + "\n" + " " * indent + "}"
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(pad + _layout(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,185 @@
+"""From a command's options to questions: every combination of what was listed, checked."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.errors import EstimatorError, OperatingPointError
+
+if TYPE_CHECKING:
+    from estimator.bundles.files import Bundle
+    from estimator.forms.rescaling import Sizes
+    from estimator.forms.variation import Variant
+    from estimator.gpu import GpuSpec
+    from estimator.questions.judging import Asked
+    from estimator.questions.points import Sweep
+
+MICROSECONDS: Final = 1e-6
+OWN: Final = "own"
+"""The word that stands for the bundle's own GPU in a list of GPUs."""
+MOST_QUESTIONS: Final = 100_000
+"""More combinations than this are a mistake in a step."""
+
+
+def questions(options: Mapping[str, Any]) -> "list[Asked]":
+    """A question for every workload, bundle and GPU, in that nesting from the inside out.
+
+    Raises EstimatorError for files that cannot be used, UsageError for lists that cannot be read.
+    """
+    from estimator.bundles.files import load_bundle
+    from estimator.questions.judging import Asked
+
+    bundles = [load_bundle(name) for name in options["bundle_names"]]
+    chosen = _variants(options)
+    launch_us = options["host_launch_us"]
+    asked = []
+    for bundle in bundles:
+        for gpu in _gpus(bundle, options):
+            for variant in chosen:
+                asked.append(
+                    Asked(
+                        variant=variant,
+                        bundle=bundle,
+                        gpu=gpu,
+                        sm_clock_mhz=_clocks(gpu or bundle.gpu, options),
+                        power_cap_w=options["power_cap"],
+                        host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
+                        efficiency=_shares(options["efficiency"]),
+                    )
+                )
+    return asked
+
+
+def _variants(options: Mapping[str, Any]) -> "list[Variant]":
+    """Every workload in every size, precision and form asked for, each under a name of its own."""
+    from estimator.formats import read_workload
+    from estimator.forms.variation import variants
+
+    batch, sequence = (_numbers(options[name], name) for name in ("batch", "sequence"))
+    precision, attention = _words(options["precision"], "precision"), _words(options["attention"], "attention")
+    count = math.prod(max(len(values), 1) for values in (batch, sequence, precision, attention, options["workloads"]))
+    if count > MOST_QUESTIONS:
+        raise click.UsageError(
+            f"{count} combinations of batch, sequence, precision and attention; the most is {MOST_QUESTIONS}, use larger steps"
+        )
+    files: dict[str, str] = {}
+    found = _traced(options, batch, sequence, precision, attention) if options["model"] else []
+    for path in options["workloads"]:
+        workload = read_workload(path, completion=options["completion"])
+        if files.setdefault(workload.name, path) != path:
+            workload = replace(workload, name=f"{workload.name} ({path})")
+        found += variants(workload, at=_sizes(options["at"]), batch=batch, sequence=sequence, precision=precision, attention=attention)
+    return found
+
+
+def _traced(
+    options: Mapping[str, Any], batch: Sequence[int], sequence: Sequence[int], precision: Sequence[str], attention: Sequence[str]
+) -> "list[Variant]":
+    """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
+    from estimator.forms.variation import Variant
+    from estimator.trace import trace_workload
+    from estimator.tracing.request import TraceRequest
+
+    found = []
+    combinations = product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("eager",))
+    for b, s, name, form in combinations:
+        request = TraceRequest(model=options["model"], batch=b, sequence=s, phase=options["phase"], precision=name, attention=form)
+        tokens = b if options["phase"] == "decode" else b * s
+        found.append(Variant(workload=trace_workload(request), batch=b, sequence=s, tokens=tokens, precision=name, attention=form))
+    return found
+
+
+TRACED_SEQUENCE: Final = 512
+"""Tokens of a sequence where none are asked for, as `estimate trace` has it."""
+
+
+def _numbers(text: str | None, name: str) -> tuple[int, ...]:
+    from estimator.clock_list import parse_whole_numbers
+
+    if text is None:
+        return ()
+    try:
+        return parse_whole_numbers(text, name)
+    except OperatingPointError as error:
+        raise click.UsageError(f"--{name}: {error}") from error
+
+
+def _words(text: str | None, name: str) -> tuple[str, ...]:
+    from estimator.forms.rewriting import ATTENTION_FORMS
+
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(","))) if text is not None else ()
+    if "" in words:
+        raise click.UsageError(f"--{name}: {text!r} holds an empty name")
+    if name == "attention" and set(words) - set(ATTENTION_FORMS):
+        raise click.UsageError(f"--attention: {text!r} must be a list of {', '.join(ATTENTION_FORMS)}")
+    return words
+
+
+def _sizes(text: str | None) -> "Sizes | None":
+    """The sizes that --at states: "batch=8,sequence=512"."""
+    from estimator.forms.rescaling import Sizes
+
+    if text is None:
+        return None
+    values: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in ("batch", "sequence") or name in values or not (value.isascii() and value.isdecimal() and len(value) < MOST_DIGITS):
+            raise click.UsageError(f"--at: {text!r} must read batch=8,sequence=512 or batch=8")
+        values[name] = int(value)
+    if "batch" not in values:
+        raise click.UsageError(f"--at: {text!r} must state the batch")
+    return Sizes(**values)
+
+
+MOST_DIGITS: Final = 9
+
+
+def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]":
+    """The GPUs to ask for; None for the bundle's own."""
+    from estimator.specifications import load_gpu, override_gpu
+
+    names = _words(options["gpu_spec"], "gpu-spec") or (OWN,)
+    gpus = [None if name == OWN else load_gpu(name) for name in names]
+    return [override_gpu(gpu or bundle.gpu, options["figures"]) for gpu in gpus] if options["figures"] else list(gpus)
+
+
+def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | None:
+    from estimator.clock_list import parse_clocks
+
+    if options["freqs"] is None:
+        return None
+    try:
+        return parse_clocks(options["freqs"], gpu)
+    except OperatingPointError as error:
+        raise click.UsageError(f"--freqs: {error}") from error
+
+
+def _shares(settings: Mapping[str, str]) -> dict[str, float]:
+    try:
+        return {module: float(value) for module, value in settings.items()}
+    except ValueError as error:
+        raise click.UsageError(f"--efficiency: {error}") from error
+
+
+def check_finite(points: "Sweep") -> None:
+    """Refuse points without a time: the GPU has no rate for a precision, or a number is beyond all reason."""
+    for number, (latency, case) in enumerate(zip(points.latency_s.tolist(), points.case.tolist(), strict=True)):
+        if not math.isfinite(latency):
+            where = points.cases[case]
+            raise EstimatorError(
+                f"{where.workload}: point {number} has no finite time on {where.gpu}: its specification has no rate for a precision, "
+                "or a setting is beyond reason; choose another --precision or --gpu-spec, check --host-launch-us and --set"
+            )
+
+
+def check_something_asked(options: Mapping[str, Any]) -> None:
+    """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
+    if bool(options["workloads"]) == bool(options["model"]):
+        raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
+    if not options["model"] and options["phase"] != "prefill":
+        raise click.UsageError("--phase belongs to --model")

@@ -1,0 +1,372 @@
+"""What `estimate sweep`, `best`, `compare` and `explain` do."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
+from estimator.commands.asking import check_finite, check_something_asked, questions
+from estimator.commands.estimate import check_out, deliver, kernel_count, output_options, settings_option, workload_files
+from estimator.errors import EstimatorError
+
+if TYPE_CHECKING:
+    from estimator.questions.costs import Tariff
+    from estimator.questions.judging import Asked
+    from estimator.questions.points import Sweep
+
+GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
+TEXT_FORMATS: Final = ("csv", "json", "txt")
+FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", "svg", "png")
+SWEEP_CHART_NAMES: Final = ("energy", "latency", "power", "front")
+EXPLANATION_CHART_NAMES: Final = ("timeline", "time", "modules")
+MILLISECONDS: Final = 1e-3
+Decorator = Callable[..., Any]
+
+
+def bundle_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Names or files of bundles, each checked."""
+    for text in texts:
+        named_file(context, parameter, text)
+    return texts
+
+
+def question_options(command: Decorator) -> Decorator:
+    """What every question may set: workloads, bundles, GPUs, clocks, sizes, precisions."""
+    for option in reversed(
+        (
+            click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=workload_files),
+            click.option(
+                "--bundle",
+                "bundle_names",
+                metavar="NAME|FILE",
+                required=True,
+                multiple=True,
+                callback=bundle_files,
+                help="Calibration; several may be given.",
+            ),
+            click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]."),
+            click.option("--gpu-spec", metavar="NAME|FILE,…", callback=named_file, help="Forecast for other GPUs; 'own': the bundle's."),
+            click.option("--batch", metavar="LIST|LO:HI:STEP", help="Sequences or images at once."),
+            click.option("--sequence", metavar="LIST|LO:HI:STEP", help="Tokens of each."),
+            click.option(
+                "--at", metavar="batch=B,sequence=S", help="The sizes that the workload files are written for, unless their names tell."
+            ),
+            click.option("--precision", metavar="NAME,…", help="Compute in other precisions: bf16, fp16, fp32, fp8, …"),
+            click.option("--attention", metavar="eager,flash", help="Attention as separate kernels, fused, or both in turn."),
+            click.option(
+                "--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."
+            ),
+            click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
+            click.option(
+                "--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132."
+            ),
+            click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8."),
+            click.option("--power-cap", type=float, metavar="W", help="Power limit of the board instead of its own."),
+            click.option("--host-launch-us", type=float, metavar="US", help="Host time to launch one operator instead of the bundle's."),
+            click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default)."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def cost_options(command: Decorator) -> Decorator:
+    """What energy costs, and what an iteration serves."""
+    for option in reversed(
+        (
+            click.option("--price", type=float, metavar="PER_KWH", help="Price of a kilowatt-hour, in any currency."),
+            click.option("--carbon", type=float, metavar="G_PER_KWH", help="Emissions of the grid [g CO2e/kWh]."),
+            click.option(
+                "--overhead", type=float, default=1.0, metavar="FACTOR", help="Energy of the site over that of the GPU (PUE): 1.2."
+            ),
+            click.option("--requests", type=float, default=0.0, metavar="N", help="Requests that an iteration serves; else its batch."),
+            click.option(
+                "--tokens", type=float, default=0.0, metavar="N", help="Tokens that an iteration computes; else batch · sequence."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def out_options(command: Decorator) -> Decorator:
+    """Where the answer goes and in which form."""
+    help_text = f"Write the answer there, in the form that its ending names: {', '.join(FILE_FORMATS)}."
+    for option in (
+        click.option("-o", "--out", type=OutputFile(), metavar="FILE", help=help_text),
+        click.option("--csv", "as_csv", is_flag=True, help="A CSV line per point, SI units."),
+    ):
+        command = option(command)
+    return output_options(command)
+
+
+SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="A point each for every bundle, GPU, workload, batch, sequence, precision, form of attention and clock.",
+)
+@question_options
+@cost_options
+@click.option("--chart", type=click.Choice(SWEEP_CHART_NAMES), default="energy", help="What an .svg or .png shows.")
+@out_options
+def sweep_command(**options: Any) -> int:
+    """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
+    form = _form(options, FILE_FORMATS)
+    check_something_asked(options)
+    asked = _questions(options)
+    tariff = _tariff(options)
+    counts = {name: options[name] for name in ("requests", "tokens")}
+    seen = _Seen()
+    pieces = seen.watch(_pieces(asked))
+    if form in ("csv", "json", "parquet"):
+        _stream(pieces, form, options, tariff, counts)
+    else:
+        from estimator.display.answers import SWEEP_CHARTS, sweep_page
+        from estimator.display.sweeps import sweep_table
+        from estimator.questions.points import joined_sweeps
+
+        points = joined_sweeps(list(pieces))
+        drawn = {"txt": lambda: sweep_table(points, tariff, **counts), "html": lambda: sweep_page(points)}
+        _put(form, drawn.get(form) or (lambda: SWEEP_CHARTS[options["chart"]](points)), options)
+    return _report(seen.warnings, seen.notes, options)
+
+
+@click.command(
+    context_settings=SETTINGS, epilog="Without --freqs every clock that the GPU can lock, and that the bundle's fit has seen, is looked at."
+)
+@question_options
+@cost_options
+@click.option("--goal", type=click.Choice(GOALS), default="energy", show_default=True, help="What is to be least; edp: energy · latency.")
+@click.option("--power-limit", type=float, metavar="W", help="Mean power that the workload may draw.")
+@click.option("--latency-limit", type=float, metavar="MS", help="Latency of an iteration that must be kept [ms].")
+@click.option("--confidence", type=float, default=0.5, show_default=True, metavar="P", help="Probability with which limits are kept.")
+@click.option("--chart", type=click.Choice(SWEEP_CHART_NAMES), default="energy", help="What an .svg or .png shows.")
+@out_options
+def best_command(**options: Any) -> int:
+    """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and which clocks cannot be told from it."""
+    form = _form(options, FILE_FORMATS)
+    check_something_asked(options)
+    from estimator.display.answers import SWEEP_CHARTS, sweep_page
+    from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
+    from estimator.questions.choosing import best
+
+    limits = {"power_limit_w": options["power_limit"], "latency_limit_s": _scaled(options["latency_limit"], MILLISECONDS)}
+    answer = best(
+        _questions(options), options["goal"], confidence=options["confidence"], **{k: v for k, v in limits.items() if v is not None}
+    )
+    check_finite(answer.points)
+    tariff, counts = _tariff(options), {name: options[name] for name in ("requests", "tokens")}
+    texts: dict[str, Callable[[], str]] = {
+        "txt": lambda: best_text(answer, tariff, **counts),
+        "json": lambda: _json(best_document(answer, tariff, **counts)),
+        "csv": lambda: "".join(csv_pieces([sweep_columns(answer.points.select([answer.index]), tariff, **counts)])),  # type: ignore[arg-type]
+        "html": lambda: sweep_page(answer.points),
+    }
+    if form == "parquet":
+        raise click.UsageError("the best point is one row; --out takes .json, .csv, .txt, .html, .svg or .png")
+    _put(form, texts.get(form) or (lambda: SWEEP_CHARTS[options["chart"]](answer.points)), options)
+    chosen = answer.points.select([answer.index])  # type: ignore[arg-type]
+    return _report(_own(chosen, chosen.warnings), _own(chosen, chosen.notes), options)
+
+
+@click.command(
+    context_settings=SETTINGS, epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them."
+)
+@question_options
+@out_options
+def compare_command(**options: Any) -> int:
+    """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals."""
+    form = _form(options, TEXT_FORMATS)
+    check_something_asked(options)
+    from estimator.display.sweeps import comparison_document, comparison_text, csv_pieces, sweep_columns
+    from estimator.questions.comparison import compare
+    from estimator.questions.judging import at_clocks
+
+    asked = [at_clocks(one, (clock,)) if clock else one for one in _questions(options) for clock in one.sm_clock_mhz or (0.0,)]
+    if not 2 <= len(asked) <= MOST_COMPARED:
+        raise click.UsageError(
+            f"{len(asked)} things to compare; name 2 to {MOST_COMPARED}: workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …"
+        )
+    comparisons = [compare(asked[0], other) for other in asked[1:]]
+    sides = [comparisons[0].left, *(one.right for one in comparisons)]
+    for side in sides:
+        check_finite(side)
+    texts: dict[str, Callable[[], str]] = {
+        "txt": lambda: comparison_text(comparisons),
+        "json": lambda: _json(comparison_document(comparisons)),
+        "csv": lambda: "".join(csv_pieces([sweep_columns(side) for side in sides])),
+    }
+    _put(form, texts[form], options)
+    return _report([line for side in sides for line in side.warnings], [line for side in sides for line in side.notes], options)
+
+
+MOST_COMPARED: Final = 50
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="Limits: DRAM, L2, tensor and CUDA cores, latency of dependent steps, launch, tile quantisation, load imbalance.",
+)
+@question_options
+@click.option("--kernels", callback=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table.")
+@click.option("--chart", type=click.Choice(EXPLANATION_CHART_NAMES), default="timeline", help="What an .svg or .png shows.")
+@out_options
+def explain_command(**options: Any) -> int:
+    """Where the time and the energy of one WORKLOAD go: by kernel, by what limits it, by module."""
+    form = _form(options, FILE_FORMATS)
+    check_something_asked(options)
+    if form == "parquet":
+        raise click.UsageError("an explanation is no table of points; --out takes .json, .csv, .txt, .html, .svg or .png")
+    from estimator.display.answers import EXPLANATION_CHARTS, explanation_page
+    from estimator.display.explanations import explanation_csv, explanation_document, explanation_text
+    from estimator.questions.explanation import explain
+    from estimator.questions.sweeping import sweep
+
+    asked = _questions(options)
+    if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
+        raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
+    check_finite(
+        sweep(asked[0].variant, asked[0].bundle, sm_clock_mhz=asked[0].sm_clock_mhz, gpu=asked[0].gpu, host_launch_s=asked[0].host_launch_s)
+    )
+    answer, simulated = explain(asked[0]), asked[0].bundle.simulated
+    texts: dict[str, Callable[[], str]] = {
+        "txt": lambda: explanation_text(answer, options["kernels"], simulated),
+        "json": lambda: _json(explanation_document(answer)),
+        "csv": lambda: explanation_csv(answer),
+        "html": lambda: explanation_page(answer, simulated),
+    }
+    _put(form, texts.get(form) or (lambda: EXPLANATION_CHARTS[options["chart"]](answer)), options)
+    named = (
+        [(answer.result.workload, line) for line in answer.result.warnings],
+        [(answer.result.workload, line) for line in answer.result.notes],
+    )
+    return _report(*named, options)
+
+
+# What the commands share ------------------------------------------------------------------------------------------------
+
+
+def _form(options: Mapping[str, Any], known: Sequence[str]) -> str:
+    """The form of the answer: a flag's, that which the output's ending names, or "txt".  Raises UsageError."""
+    if options["as_json"] and options["as_csv"]:
+        raise click.UsageError("--json and --csv exclude each other")
+    flag = "json" if options["as_json"] else "csv" if options["as_csv"] else ""
+    out: Path | None = options["out"]
+    ending = out.suffix.lower().removeprefix(".") if out is not None else ""
+    if ending and ending not in known and (ending in FILE_FORMATS or not flag):
+        raise click.UsageError(f"--out: .{ending} is no form of this answer; known: {', '.join(known)}")
+    if flag and ending in FILE_FORMATS and ending not in ("txt", flag):
+        raise click.UsageError(f"--{flag} and --out {out} contradict each other")
+    return flag or (ending if ending in known else "txt")
+
+
+def _questions(options: Mapping[str, Any]) -> "list[Asked]":
+    if options["out"] is not None:
+        check_out(options["out"], (*options["workloads"], *options["bundle_names"], *(options["gpu_spec"] or "").split(",")))
+    return questions(options)
+
+
+def _tariff(options: Mapping[str, Any]) -> "Tariff":
+    from estimator.questions.costs import Tariff
+
+    given = {"price_per_kwh": options["price"], "carbon_g_per_kwh": options["carbon"], "overhead": options["overhead"]}
+    return Tariff(**{name: value for name, value in given.items() if value is not None})
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _pieces(asked: "Sequence[Asked]") -> "Iterator[Sweep]":
+    """Points of all questions; those without a time are refused."""
+    from estimator.questions.choosing import answered
+
+    for piece in answered(asked):
+        check_finite(piece)
+        yield piece
+
+
+class _Seen:
+    """Warnings and notes of pieces that pass by."""
+
+    def __init__(self) -> None:
+        self.warnings: list[tuple[str, str]] = []
+        self.notes: list[tuple[str, str]] = []
+
+    def watch(self, pieces: "Iterator[Sweep]") -> "Iterator[Sweep]":
+        for piece in pieces:
+            self.warnings += piece.warnings
+            self.notes += piece.notes
+            yield piece
+
+
+def _stream(pieces: "Iterator[Sweep]", form: str, options: Mapping[str, Any], tariff: "Tariff", counts: Mapping[str, float]) -> None:
+    """Write a sweep piece by piece, so that no more than one is in memory."""
+    from estimator.display.sweeps import csv_pieces, json_pieces, sweep_columns
+
+    columns = (sweep_columns(piece, tariff, **counts) for piece in pieces)
+    out: Path | None = options["out"]
+    if form == "parquet":
+        from estimator.display.parquet import write_parquet
+
+        assert out is not None
+        write_parquet(out, columns)
+        return
+    texts = csv_pieces(columns) if form == "csv" else json_pieces(columns)
+    if out is None:
+        for text in texts:
+            click.echo(text, nl=False)
+        return
+    from estimator.whole_file import open_whole
+
+    try:
+        with open_whole(out) as stream:
+            for text in texts:
+                stream.write(text.encode("utf-8", errors="replace"))
+    except (OSError, ValueError) as error:
+        raise EstimatorError(f"{out}: cannot be written ({getattr(error, 'strerror', None) or error}); name another --out") from error
+
+
+def _put(form: str, text: Callable[[], str], options: Mapping[str, Any]) -> None:
+    """The answer in its form, to a file or to stdout."""
+    out: Path | None = options["out"]
+    if form == "svg":
+        from estimator.display.pictures import standalone_svg
+
+        deliver(standalone_svg(text()), out)
+    elif form == "png":
+        from estimator.display.pictures import picture_png
+
+        deliver(picture_png(text()), out)
+    else:
+        deliver(text(), out)
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _own(points: "Sweep", lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Lines about the cases that the points belong to."""
+    names = {points.cases[i].workload for i in points.case.tolist()}
+    return [line for line in lines if line[0] in names]
+
+
+def _report(warnings: Sequence[tuple[str, str]], notes: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> int:
+    """Warnings and notes to stderr, each once; the exit status."""
+    from estimator.display.estimates import warning_lines
+
+    if not options["quiet"]:
+        for kind, lines in (("warning", warnings), ("note", notes)):
+            for line in warning_lines([(name, (text,)) for name, text in dict.fromkeys(lines)])[:MOST_LINES]:
+                click.echo(f"{kind}: {line}", err=True)
+    return DONE_WITH_WARNINGS if warnings else DONE
+
+
+MOST_LINES: Final = 40
+"""Warnings, and notes, that stderr shows."""

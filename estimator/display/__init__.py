@@ -1,0 +1,1 @@
+"""Answers for people and programs: tables, JSON, CSV, Parquet, charts and pages."""

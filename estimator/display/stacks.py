@@ -1,0 +1,96 @@
+"""Stacked bars as inline SVG: where time and energy go, bar by bar and part by part.
+
+As in `estimator.display.charts`, colours come from the page (classes `s0` to `s9`), and title and description are for screen readers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from typing import Final
+
+WIDTH: Final = 760.0
+LEFT: Final = 130.0
+RIGHT: Final = 14.0
+BAR: Final = 30.0
+GAP: Final = 14.0
+TOP: Final = 8.0
+AXIS: Final = 26.0
+LEGEND_LINE: Final = 18.0
+LEGEND_COLUMNS: Final = 4
+"""Sizes [SVG unit]."""
+
+COLOURS: Final = 10
+LEAST_WIDTH: Final = 0.05
+"""Narrower pieces cannot be seen and are left out [SVG unit]."""
+LONGEST_LABEL: Final = 20
+HIDDEN: Final = -1
+"""Part of what a bar leaves blank."""
+
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a bar: how long it is, which of the chart's `parts` it belongs to, and what a pointer shows over it."""
+
+    length: float
+    part: int
+    tip: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar of pieces, from left to right."""
+
+    label: str
+    pieces: Sequence[Piece]
+
+
+def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence[str], axis: str) -> str:
+    """Bars one below the other, each as long as the sum of its pieces; `axis` names quantity and unit."""
+    longest = max((sum(piece.length for piece in bar.pieces) for bar in bars), default=0.0) or 1.0
+    scale = (WIDTH - LEFT - RIGHT) / longest
+    bottom = TOP + len(bars) * (BAR + GAP)
+    body, texts = "", ""
+    for row, bar in enumerate(bars):
+        top = TOP + row * (BAR + GAP)
+        texts += f'<text x="{LEFT - 8:g}" y="{top + BAR / 2 + 4:g}" text-anchor="end">{escape(_short(bar.label))}</text>'
+        start = LEFT
+        for piece in bar.pieces:
+            width = piece.length * scale
+            if width >= LEAST_WIDTH and piece.part != HIDDEN:
+                body += (
+                    f'<rect class="s s{piece.part % COLOURS}" x="{start:.2f}" y="{top:g}" width="{width:.2f}" height="{BAR:g}">'
+                    f"<title>{escape(piece.tip)}</title></rect>"
+                )
+            start += width
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        at = LEFT + share * (WIDTH - LEFT - RIGHT)
+        anchor = "end" if share == 1.0 else "middle"
+        texts += f'<text x="{at:g}" y="{bottom + 8:g}" text-anchor="{anchor}">{share * longest:.4g}</text>'
+    texts += f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{bottom + AXIS:g}" text-anchor="middle">{escape(axis)}</text>'
+    used = [i for i in range(len(parts)) if any(piece.part == i and piece.length > 0.0 for bar in bars for piece in bar.pieces)]
+    legend, height = _legend([(i, parts[i]) for i in used], bottom + AXIS + 10)
+    number = next(_numbers)
+    return (
+        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-labelledby="s{number}t s{number}d">'
+        f'<title id="s{number}t">{escape(title)}</title><desc id="s{number}d">{escape(description)}</desc>'
+        f'<g class="data">{body}</g><g class="text">{texts}{legend}</g></svg>'
+    )
+
+
+def _legend(entries: Sequence[tuple[int, str]], top: float) -> tuple[str, float]:
+    """The names of the parts, and where they end."""
+    width = (WIDTH - RIGHT) / LEGEND_COLUMNS
+    text = ""
+    for place, (number, name) in enumerate(entries):
+        left, line = 10 + width * (place % LEGEND_COLUMNS), top + LEGEND_LINE * (place // LEGEND_COLUMNS)
+        text += f'<rect class="s s{number % COLOURS}" x="{left:g}" y="{line:g}" width="12" height="12"/>'
+        text += f'<text x="{left + 18:g}" y="{line + 11:g}">{escape(name)}</text>'
+    lines = -(-len(entries) // LEGEND_COLUMNS)
+    return text, top + LEGEND_LINE * lines + 4
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"

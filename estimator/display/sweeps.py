@@ -1,0 +1,285 @@
+"""Sweeps, best points and comparisons as text: tables for people, CSV and JSON for programs, HTML for notebooks."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, aligned, printable, with_spread
+from estimator.display.pages import table_html
+from estimator.questions.choosing import Best, Gain
+from estimator.questions.comparison import COMPARED, Comparison
+from estimator.questions.costs import Tariff, cost_columns
+from estimator.questions.points import LABELS, VALUES, Sweep
+
+MOST_ROWS: Final = 60
+"""Rows of a table for people."""
+
+NOTEBOOK_ROWS: Final = 20
+
+Columns = dict[str, list[Any]]
+
+
+def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> Columns:
+    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `warnings`; nan: unknown."""
+    costs = cost_columns(points, tariff, requests=requests, tokens=tokens)
+    warnings = ["; ".join(case.warnings) for case in points.cases]
+    return {
+        **{name: points.label(name) for name in LABELS},
+        **{name: getattr(points, name).tolist() for name in VALUES},
+        **{name: column.tolist() for name, column in costs.items()},
+        "above_limit": points.above_limit.tolist(),
+        "outside_fitted_clocks": points.outside_clock().tolist(),
+        "warnings": [warnings[i] for i in points.case.tolist()],
+    }
+
+
+def csv_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
+    """A header, and a line for every point; unknown numbers are empty.  Texts that a spreadsheet would run are quoted by a blank."""
+    first = True
+    for columns in pieces:
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        if first:
+            writer.writerow(columns)
+            first = False
+        writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
+        yield stream.getvalue()
+
+
+FORMULA_START: Final = ("=", "+", "-", "@", "\t")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ""
+    if isinstance(value, str) and value.startswith(FORMULA_START):
+        return f" {value}"
+    return value
+
+
+def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
+    """One JSON list, an object for every point; unknown numbers are null."""
+    yield "["
+    start = "\n "
+    for columns in pieces:
+        lines = []
+        for values in zip(*columns.values(), strict=True):
+            lines.append(json.dumps({name: _known(value) for name, value in zip(columns, values, strict=True)}, allow_nan=False))
+        if lines:
+            yield start + ",\n ".join(lines)
+            start = ",\n "
+    yield "\n]\n"
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def sweep_table(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0, most: int = MOST_ROWS) -> str:
+    """A line for every point, the first `most` of them; columns that are the same for all stand above."""
+    columns = sweep_columns(points, tariff, requests=requests, tokens=tokens)
+    simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
+    labels = {name: columns[name] for name in LABELS}
+    shown = [name for name, values in labels.items() if len(set(values)) > 1]
+    fixed = ", ".join(
+        f"{name} {printable(str(values[0]))}"
+        for name, values in labels.items()
+        if name not in shown and values and values[0] not in ("", 0)
+    )
+    head, cells = _cells(points, columns)
+    table = [[*shown, *head]]
+    table += [[printable(str(labels[name][i])) for name in shown] + [column[i] for column in cells] for i in range(min(len(points), most))]
+    rest = f"  … {len(points) - most} more points (--csv or --json for all)\n" if len(points) > most else ""
+    return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest
+
+
+def _cells(points: Sweep, columns: Columns) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the numbers of a table."""
+    size = len(points)
+
+    def spread(name: str, units: Sequence[tuple[float, str]]) -> list[str]:
+        return [with_spread(columns[name][i], columns[f"{name}_std"][i], units) for i in range(size)]
+
+    pairs = [
+        ("asked", [f"{value:g}" for value in columns["asked_clock_mhz"]]),
+        ("SM clock", [f"{value:.0f} MHz" for value in columns["sm_clock_mhz"]]),
+        ("latency", spread("latency_s", TIME_UNITS)),
+        ("power", spread("power_w", POWER_UNITS)),
+        ("energy", spread("energy_j", ENERGY_UNITS)),
+    ]
+    for name, head in COST_HEADS.items():
+        if any(math.isfinite(value) for value in columns[name]):
+            pairs.append((head, [f"{value:.4g}" if math.isfinite(value) else "–" for value in columns[name]]))
+    return [head for head, _ in pairs], [cells for _, cells in pairs]
+
+
+COST_HEADS: Final = {
+    "tokens_per_j": "tokens/J",
+    "kwh_per_1000": "kWh/1000 req",
+    "cost_per_1000": "cost/1000 req",
+    "carbon_kg_per_1000": "kg CO2e/1000 req",
+}
+
+
+# Best -----------------------------------------------------------------------------------------------------------------
+
+
+def best_document(answer: Best, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> dict[str, Any]:
+    """The answer as JSON data: the best point, what cannot be told from it, gains over the usual clock, the front."""
+
+    def points(numbers: Any) -> list[dict[str, Any]]:
+        columns = sweep_columns(answer.points.select(numbers), tariff, requests=requests, tokens=tokens)
+        return [{name: _known(value) for name, value in zip(columns, row, strict=True)} for row in zip(*columns.values(), strict=True)]
+
+    return {
+        "goal": answer.goal,
+        "best": points([answer.index])[0],
+        "within_limits_probability": answer.within_limits,
+        "indistinguishable": {
+            "low_clock_mhz": answer.clocks_mhz[0],
+            "high_clock_mhz": answer.clocks_mhz[1],
+            "clocks_mhz": answer.points.asked_clock_mhz[answer.alike].tolist(),
+        },
+        "usual_clock_mhz": answer.usual_clock_mhz,
+        "over_usual_clock": {name: gain_document(gain) for name, gain in answer.gains.items()},
+        "points": len(answer.points),
+        "points_within_limits": int(answer.fits.sum()),
+        "front": points(answer.front),
+    }
+
+
+def gain_document(gain: Gain) -> dict[str, float | None]:
+    """A ratio with the limits of its 90 % interval."""
+    return {"ratio": _known(gain.ratio), "low": _known(gain.low), "high": _known(gain.high)}
+
+
+def best_text(answer: Best, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> str:
+    """The answer for people."""
+    case = answer.points.cases[answer.points.case[answer.index]]
+    low, high = answer.clocks_mhz
+    where = f"{printable(case.workload)} on {case.gpu}" + _settings(case.precision, case.attention)
+    usual = ", ".join(f"{name} {_percent(gain)}" for name, gain in answer.gains.items())
+    lines = [
+        f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {where}",
+        sweep_table(answer.points.select(_numbers([answer.index])), tariff, requests=requests, tokens=tokens).rstrip("\n"),
+        f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)"
+        if len(answer.alike) > 1
+        else "all other clocks asked are worse by more than can be mistaken",
+        f"against {answer.usual_clock_mhz:g} MHz: {usual}",
+        f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
+        sweep_table(answer.points.select(answer.front), tariff, requests=requests, tokens=tokens, most=FRONT_ROWS)
+        .partition("\n")[2]
+        .rstrip("\n"),
+    ]
+    if answer.within_limits < 1.0:
+        lines.insert(2, f"keeps the limits with a probability of {answer.within_limits:.0%}")
+    return "\n".join(lines) + "\n"
+
+
+FRONT_ROWS: Final = 12
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    import numpy as np
+
+    return np.array(values, dtype=np.int64)
+
+
+def _settings(precision: str, attention: str) -> str:
+    return "".join(f", {word}" for word in (precision, f"{attention} attention" if attention else "") if word)
+
+
+def _percent(gain: Gain) -> str:
+    if not math.isfinite(gain.ratio):
+        return "unknown"
+    text = f"{gain.ratio - 1.0:+.1%}"
+    return text + (f" ({gain.low - 1.0:+.1%} to {gain.high - 1.0:+.1%})" if math.isfinite(gain.low) else "")
+
+
+# Comparison -----------------------------------------------------------------------------------------------------------
+
+
+def comparison_document(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Comparisons of several predictions with one, as JSON data."""
+    return {
+        "reference": _point(comparisons[0].left),
+        "others": [
+            {
+                **_point(one.right),
+                "ratios": {name: gain_document(gain) for name, gain in one.ratios.items()},
+                "differences": {
+                    f"{COMPARED[name]}": {"value": _known(value), "std": _known(std)} for name, (value, std) in one.differences.items()
+                },
+            }
+            for one in comparisons
+        ],
+    }
+
+
+def _point(points: Sweep) -> dict[str, Any]:
+    columns = sweep_columns(points)
+    return {name: _known(values[0]) for name, values in columns.items()}
+
+
+def comparison_text(comparisons: Sequence[Comparison]) -> str:
+    """A line for the reference and two for every other prediction: its numbers, and its ratios with 90 % intervals."""
+    sides = [comparisons[0].left, *(one.right for one in comparisons)]
+    labels = [{name: printable(str(side.label(name)[0])) for name in LABELS} for side in sides]
+    shown = [name for name in LABELS if len({label[name] for label in labels}) > 1]
+    rows = [[*shown, "SM clock", "latency", "power", "energy"]]
+    for label, side, one in zip(labels, sides, [None, *comparisons], strict=True):
+        columns = sweep_columns(side)
+        numbers = [
+            f"{columns['sm_clock_mhz'][0]:.0f} MHz",
+            *(
+                with_spread(columns[name][0], columns[f"{name}_std"][0], units)
+                for name, units in (("latency_s", TIME_UNITS), ("power_w", POWER_UNITS), ("energy_j", ENERGY_UNITS))
+            ),
+        ]
+        rows.append([*(label[name] for name in shown), *numbers])
+        if one is not None:
+            rows.append([*("" for _ in shown), "ratio", *(_ratio(one.ratios[name]) for name in COMPARED)])
+    fixed = ", ".join(f"{name} {labels[0][name]}" for name in LABELS if name not in shown and labels[0][name] not in ("", "0"))
+    return f"{fixed}\n" + aligned(rows, left_columns=range(len(shown)))
+
+
+def _ratio(gain: Gain) -> str:
+    if not math.isfinite(gain.ratio):
+        return "–"
+    return f"{gain.ratio:.3g}" + (f" ({gain.low:.3g} to {gain.high:.3g})" if math.isfinite(gain.low) else "")
+
+
+# Notebooks ------------------------------------------------------------------------------------------------------------
+
+
+def sweep_html(points: Sweep, caption: str = "") -> str:
+    """A table of the first points for a notebook."""
+    columns = sweep_columns(points.select(slice(NOTEBOOK_ROWS)))  # type: ignore[arg-type]
+    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0) for value in columns[name])]
+    more = f"{caption or f'{len(points)} points'}" + (f", the first {NOTEBOOK_ROWS}" if len(points) > NOTEBOOK_ROWS else "")
+    return table_html(more, names, zip(*(columns[name] for name in names), strict=True))
+
+
+def best_html(answer: Best) -> str:
+    """The best point, and what cannot be told from it, for a notebook."""
+    low, high = answer.clocks_mhz
+    return sweep_html(
+        answer.points.select(_numbers([answer.index])), f"least {answer.goal}; {low:g} to {high:g} MHz cannot be told from it"
+    )
+
+
+def comparison_html(one: Comparison) -> str:
+    """Both sides and their ratios, for a notebook."""
+    rows = [
+        [name, *(float(getattr(side, column)[0]) for side in (one.left, one.right)), _ratio(one.ratios[name])]
+        for name, column in COMPARED.items()
+    ]
+    return table_html("right over left with its 90 % interval", ["quantity [SI]", "left", "right", "ratio"], rows)
+
+
+def estimate_html(fields: Mapping[str, Any]) -> str:
+    """One estimate for a notebook, from its named values."""
+    return table_html("estimate, SI units", ["field", "value"], fields.items())

@@ -1,0 +1,1 @@
+"""The same workload otherwise: another batch, sequence, precision or form of attention."""

@@ -1,0 +1,92 @@
+"""What a sweep varies about a workload: its batch, sequence, precision and form of attention."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from estimator.errors import WorkloadError
+from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.forms.rewriting import with_attention, with_precision
+from estimator.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A workload and what is known of it: 0 and "" where a question does not ask or the file does not tell.
+
+    batch        sequences, images or requests that one iteration serves
+    sequence     tokens of each
+    tokens       tokens that one iteration computes, 0 where unknown: batch · sequence, or batch where one token each is decoded
+    precision    in which it was asked to compute, "" as it is written
+    attention    "eager", "flash", or "" as it is written
+    """
+
+    workload: Workload
+    batch: int = 0
+    sequence: int = 0
+    tokens: int = 0
+    precision: str = ""
+    attention: str = ""
+
+
+def variants(
+    workload: Workload,
+    *,
+    at: Sizes | None = None,
+    batch: Iterable[int] = (),
+    sequence: Iterable[int] = (),
+    precision: Iterable[str] = (),
+    attention: Iterable[str] = (),
+) -> tuple[Variant, ...]:
+    """Every combination of the values asked for, in the order batch, sequence, precision, attention; without any, the workload itself.
+
+    at: the sizes for which the workload was written down; None takes those that its name states ("…_b8_s512").
+
+    Raises WorkloadError where a size is asked for and the present one is unknown, and where the workload cannot be brought
+    to a size, precision or form.
+    """
+    present = at or sizes_in_name(workload.name)
+    sizes = _sizes(workload, present, tuple(batch), tuple(sequence))
+    return tuple(
+        _variant(workload, present, size, name, form)
+        for size, name, form in product(sizes, tuple(precision) or ("",), tuple(attention) or ("",))
+    )
+
+
+def _sizes(workload: Workload, present: Sizes | None, batch: Sequence[int], sequence: Sequence[int]) -> Sequence[Sizes | None]:
+    if not batch and not sequence:
+        return (present,)
+    if present is None:
+        raise WorkloadError(
+            f"{workload.name}: neither its name nor you say for which batch and sequence it was written; "
+            "say it (--at batch=8,sequence=512), or name the file so (…_b8_s512.json)"
+        )
+    return [Sizes(batch=b, sequence=s) for b, s in product(batch or (present.batch,), sequence or (present.sequence,))]
+
+
+def _variant(workload: Workload, present: Sizes | None, size: Sizes | None, precision: str, attention: str) -> Variant:
+    changed = workload if size is None or present is None else with_sizes(workload, present, size)
+    if attention:
+        changed = with_attention(changed, attention)
+    if precision:
+        changed = with_precision(changed, precision)
+    if size is not None and size != present:
+        length = f"s{size.sequence}" if size.sequence else ""
+        changed = replace(changed, name=f"{workload.name}@b{size.batch}{length}")
+    tokens = 0 if size is None else size.batch if _decodes(workload) else size.batch * size.sequence
+    return Variant(
+        workload=changed,
+        batch=size.batch if size else 0,
+        sequence=size.sequence if size else 0,
+        tokens=tokens,
+        precision=precision,
+        attention=attention,
+    )
+
+
+def _decodes(workload: Workload) -> bool:
+    """Whether one new token is computed for each sequence."""
+    if any(operator.family == "attention" for operator in workload.operators):
+        return all(operator.operator == "decode" for operator in workload.operators if operator.family == "attention")
+    products = [operator for operator in workload.operators if operator.operator == "bmm"]
+    return bool(products) and all(operator["m"] == 1.0 for operator in products)

@@ -1,0 +1,1 @@
+"""Energy per instruction and per transaction (GPUJoule): tables, counts, links, several modules."""

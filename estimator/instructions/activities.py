@@ -1,0 +1,239 @@
+"""What kernels did, counted: Nsight Compute's metrics or a JSON file → activities whose energy is known.
+
+A JSON file is {"format": "wattprint-activity", "format_version": 1, "kernels": […]}; each kernel has `name`, `time_s` and what was counted:
+`opcodes` (machine opcode → instructions issued to warps) or `instructions` (class → instructions executed by threads) with `issued`,
+`transactions` (level → 128 byte of shared memory and L1, 32 byte of L2 and DRAM), `stalls` (slots of a scheduler in which nothing was
+issued), `link_bytes`, `launches` (how often the kernel ran so) and `lanes` (active lanes of a warp).
+Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; docs/how-to/energy-from-counts.md.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.errors import CountsError
+from estimator.instructions.energies import LANES, TRANSACTION_BYTES, Activity, sass_class
+from estimator.instructions.nsight_compute import ProfiledKernel, read_ncu
+from estimator.instructions.tables import Vocabulary
+from estimator.specifications import near_match
+
+FORMAT: Final = "wattprint-activity"
+FORMAT_VERSION: Final = 1
+MOST_BYTES: Final = 256 << 20
+MOST_COUNT: Final = 1e24
+"""Largest count; a year of the largest GPU has fewer instructions."""
+MOST_LAUNCHES: Final = 1e12
+MOST_TIME_S: Final = 1e9
+SECTORS_OF_A_LINE: Final = 4
+
+FIELDS: Final = frozenset(
+    {"name", "time_s", "launches", "opcodes", "instructions", "issued", "transactions", "stalls", "link_bytes", "lanes"}
+)
+
+THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
+"""Instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
+
+THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "sass": {
+        "fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA", "dadd": "DADD", "dmul": "DMUL", "dfma": "DFMA",
+        "hadd": "HADD2", "hmul": "HMUL2", "hfma": "HFMA2", "integer": "IADD3", "bit": "LOP3", "conversion": "F2F",
+        "inter_thread_communication": "SHFL.BFLY",
+    },
+    "joule": {
+        "fadd": "f32.add", "fmul": "f32.mul", "ffma": "f32.fma", "dadd": "f64.add", "dmul": "f64.mul", "dfma": "f64.fma",
+        "integer": "i32.add", "bit": "b32.and",
+    },
+}  # fmt: skip
+"""Class of energy by kind of instruction: where a metric sums several, the most frequent of them."""
+
+TENSOR_METRIC: Final = "sm__inst_executed_pipe_tensor_op_{}.sum"
+TENSOR_KINDS: Final[Mapping[str, str]] = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
+"""Matrix instructions of a warp, by the pipe's operation."""
+
+TIME: Final = "gpu__time_duration.sum"
+ISSUED: Final = "smsp__inst_executed.sum"
+ACTIVE: Final = "smsp__cycles_active.sum"
+BUSY: Final = "smsp__issue_active.sum"
+
+TRANSACTION_METRICS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+    "shared": (("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",), 1.0),
+    "l1": (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"), 1.0 / SECTORS_OF_A_LINE),
+    "l2": (("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"), 1.0),
+    "dram": (("dram__sectors_read.sum", "dram__sectors_write.sum"), 1.0),
+}
+"""Metrics whose sum, times a factor, is the transactions of a level."""
+
+LINK_METRICS: Final = ("nvlrx__bytes.sum", "nvltx__bytes.sum")
+
+METRICS: Final = (
+    TIME, ISSUED, ACTIVE, BUSY,
+    *(THREAD_METRIC.format(kind) for kind in THREAD_KINDS["sass"]),
+    *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS),
+    *(name for names, _ in TRANSACTION_METRICS.values() for name in names),
+    *LINK_METRICS,
+)  # fmt: skip
+"""What to ask of `ncu --metrics`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedKernel:
+    """A kernel that ran `launches` times: what one launch did, bytes over links, and what was not counted."""
+
+    name: str
+    launches: float
+    activity: Activity
+    link_bytes: float = 0.0
+    missing: tuple[str, ...] = ()
+
+
+def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
+    """Counted kernels of a file: JSON in our format, or a table of Nsight Compute.
+
+    Raises CountsError, naming file and field, for one that cannot be used.
+    """
+    try:
+        if not path.is_file():
+            raise CountsError(f"{path}: no such file; `estimate counts --metrics` names what to profile")
+        with path.open("rb") as stream:
+            head = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise CountsError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(head) > MOST_BYTES:
+        raise CountsError(f"{path}: larger than {MOST_BYTES >> 20} MiB")
+    if head.lstrip()[:1] == b"{":
+        return _from_json(head, str(path), vocabulary)
+    kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(path))
+    if not kernels:
+        raise CountsError(f"{path}: no kernel was profiled")
+    return kernels
+
+
+def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = "") -> CountedKernel:
+    """What a profiled kernel did.  Raises CountsError for one without its time."""
+    missing: list[str] = []
+
+    def metric(name: str) -> float:
+        value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), math.nan)
+        if not 0 <= value <= MOST_COUNT:  # nan: nothing was counted, or in a unit that is not known
+            missing.append(name)
+            return 0.0
+        return value
+
+    time_s = metric(TIME)
+    if time_s <= 0:
+        raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) has no {TIME}; profile with --metrics {TIME},…")
+    instructions: dict[str, float] = {}
+    for kind, name in THREAD_KINDS[vocabulary].items():
+        _add(instructions, name, metric(THREAD_METRIC.format(kind)))
+    if vocabulary == "sass":
+        for kind, name in TENSOR_KINDS.items():
+            _add(instructions, name, metric(TENSOR_METRIC.format(kind)) * LANES)
+    transactions = {level: factor * sum(metric(name) for name in names) for level, (names, factor) in TRANSACTION_METRICS.items()}
+    issued = metric(ISSUED)
+    activity = Activity(
+        instructions=instructions,
+        issued=issued,
+        transactions={level: count for level, count in transactions.items() if count > 0},
+        stalls=max(0.0, metric(ACTIVE) - metric(BUSY)),
+        time_s=time_s,
+    )
+    links = sum(metric(name) for name in LINK_METRICS)
+    # Boards without links and pipes have no such metrics; all else is missed.
+    silent = {*LINK_METRICS, *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS)}
+    return CountedKernel(
+        name=kernel.name,
+        launches=1.0,
+        activity=activity,
+        link_bytes=links,
+        missing=tuple(dict.fromkeys(name for name in missing if name not in silent)),
+    )
+
+
+def _add(counts: dict[str, float], name: str, count: float) -> None:
+    if count > 0:
+        counts[name] = counts.get(name, 0.0) + count
+
+
+def _from_json(content: bytes, at: str, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
+    try:
+        document = json.loads(content, parse_constant=_refuse, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise CountsError(f"{at}: no JSON ({error})") from error
+    if document.get("format") != FORMAT:
+        raise CountsError(f"{at}: format is {str(document.get('format'))[:40]!r}, not {FORMAT!r}")
+    if document.get("format_version") != FORMAT_VERSION:
+        raise CountsError(f"{at}: format_version is {str(document.get('format_version'))[:20]}; this program reads {FORMAT_VERSION}")
+    kernels = document.get("kernels")
+    if not isinstance(kernels, list) or not kernels:
+        raise CountsError(f"{at}: kernels must be a list with at least one entry")
+    return tuple(_entry(entry, f"{at}: kernels[{place}]", vocabulary) for place, entry in enumerate(kernels))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("an object names a field twice")
+    return document
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _entry(entry: Any, at: str, vocabulary: Vocabulary) -> CountedKernel:
+    if not isinstance(entry, Mapping):
+        raise CountsError(f"{at} is no object")
+    for name in entry:
+        if name not in FIELDS:
+            raise CountsError(f"{at} has an unknown field {str(name)[:40]!r}{near_match(str(name), FIELDS)}")
+    if not isinstance(entry.get("name"), str) or not entry["name"]:
+        raise CountsError(f"{at}.name must be a text")
+    if ("opcodes" in entry) == ("instructions" in entry):
+        raise CountsError(f"{at} needs either opcodes or instructions")
+    if "opcodes" in entry and vocabulary != "sass":
+        raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
+    lanes = _count(entry.get("lanes", LANES), f"{at}.lanes")
+    if not 0 < lanes <= LANES:
+        raise CountsError(f"{at}.lanes = {lanes:g} must lie between 0 and {LANES}")
+    instructions: dict[str, float] = {}
+    issued = _count(entry.get("issued", 0), f"{at}.issued")
+    if "opcodes" in entry:
+        opcodes = _counts(entry["opcodes"], f"{at}.opcodes")
+        for opcode, count in opcodes.items():
+            if name := sass_class(opcode):
+                _add(instructions, name, count * lanes)
+        issued = issued or sum(opcodes.values())
+    else:
+        instructions = _counts(entry["instructions"], f"{at}.instructions")
+    transactions = _counts(entry.get("transactions", {}), f"{at}.transactions")
+    for level in transactions:
+        if level not in TRANSACTION_BYTES:
+            raise CountsError(f"{at}.transactions.{level[:40]} is no level; there are {', '.join(TRANSACTION_BYTES)}")
+    time_s, launches = _count(entry.get("time_s"), f"{at}.time_s"), _count(entry.get("launches", 1), f"{at}.launches")
+    if not (0 < time_s <= MOST_TIME_S and 0 < launches <= MOST_LAUNCHES):
+        raise CountsError(f"{at}: time_s must lie above 0 and up to {MOST_TIME_S:g}, launches above 0 and up to {MOST_LAUNCHES:g}")
+    activity = Activity(
+        instructions=instructions,
+        issued=issued,
+        transactions=transactions,
+        stalls=_count(entry.get("stalls", 0), f"{at}.stalls"),
+        time_s=time_s,
+    )
+    missing = tuple(name for name in ("transactions", "stalls") if name not in entry)
+    link_bytes = _count(entry.get("link_bytes", 0), f"{at}.link_bytes")
+    return CountedKernel(name=entry["name"], launches=launches, activity=activity, link_bytes=link_bytes, missing=missing)
+
+
+def _counts(value: Any, at: str) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise CountsError(f"{at} is no object of counts")
+    return {str(name): _count(count, f"{at}.{str(name)[:40]}") for name, count in value.items()}
+
+
+def _count(value: Any, at: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_COUNT:
+        raise CountsError(f"{at} = {str(value)[:40]!r} must be a number from 0 to {MOST_COUNT:g}")
+    return float(value)

@@ -1,0 +1,140 @@
+"""Energy of counted kernels, by part, on one module or on several: GPUJoule's equation 4 with stated errors."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.errors import CountsError
+from estimator.instructions.activities import CountedKernel
+from estimator.instructions.energies import CONSTANT, HEAT, INSTRUCTION, RARE, STALL, TRANSACTION
+from estimator.instructions.modules import Integration, module_energy
+from estimator.instructions.tables import EnergyTable
+from estimator.specifications import near_match
+
+PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
+"""Parts of the energy; instructions have their issue with them, constant is the board at rest and what it draws beyond as it works."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedEnergy:
+    """All launches of a kernel, or of several: time [s], energy and its standard deviation [J], and the energy by part [J]."""
+
+    name: str
+    launches: float
+    time_s: float
+    energy_j: float
+    energy_std_j: float
+    parts_j: Mapping[str, float]
+
+    @property
+    def power_w(self) -> float:
+        """Mean power [W]."""
+        return self.energy_j / self.time_s
+
+    @property
+    def energy_delay_js(self) -> float:
+        """Energy-delay product [J s]."""
+        return self.energy_j * self.time_s
+
+
+def counted_energies(
+    kernels: Sequence[CountedKernel],
+    table: EnergyTable,
+    *,
+    constant_w: float = math.nan,
+    modules: int = 1,
+    integration: Integration | None = None,
+) -> tuple[tuple[CountedEnergy, ...], CountedEnergy, tuple[str, ...]]:
+    """Each kernel, their total, and warnings.
+
+    constant_w: power of one module at rest [W], where the table has none or another is meant; modules, integration: of a run on several.
+    Raises CountsError without that power, for classes whose energy is not known, and for several modules whose integration is not said.
+    """
+    constant_w = constant_w if math.isfinite(constant_w) else table.constant_w
+    if not (math.isfinite(constant_w) and constant_w >= 0):
+        raise CountsError(f"{table.name} has no constant power; give that of the board at rest with --constant-w")
+    if modules > 1 and integration is None:
+        raise CountsError(f"{modules} modules: say with --integration how they hang together")
+    warnings = _foreign(kernels, table)
+    rows, weights = [], []
+    for kernel in kernels:
+        row, weight = _energy(kernel, table, constant_w, modules, integration or Integration(link_pj_per_bit=0.0))
+        rows.append(row)
+        weights.append(weight)
+    covariance = table.energies.covariance
+    together = np.sum(weights, axis=0)
+    time_s = math.fsum(row.time_s for row in rows)
+    total = CountedEnergy(
+        name="total",
+        launches=math.fsum(row.launches for row in rows),
+        time_s=time_s,
+        energy_j=math.fsum(row.energy_j for row in rows),
+        energy_std_j=_std(together, covariance, table.energies.scatter, float(together @ table.energies.values)),
+        parts_j={part: math.fsum(row.parts_j[part] for row in rows) for part in PARTS},
+    )
+    missing = sorted({name for kernel in kernels for name in kernel.missing})
+    if missing:
+        warnings.append(f"not counted, taken as none: {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else ""))
+    return tuple(rows), total, tuple(warnings)
+
+
+def _energy(
+    kernel: CountedKernel, table: EnergyTable, constant_w: float, modules: int, integration: Integration
+) -> tuple[CountedEnergy, Any]:
+    energies, launches = table.energies, kernel.launches
+    weights = energies.weights(kernel.activity) * launches
+    own = dict(zip(energies.terms, (weights * energies.values).tolist(), strict=True))
+    parts = dict.fromkeys(PARTS, 0.0)
+    for term, joule in own.items():
+        parts[_part(term)] += joule
+    time_s = kernel.activity.time_s * launches
+    whole = module_energy(
+        integration,
+        modules,
+        dynamic_j=sum(joule for term, joule in own.items() if term not in (CONSTANT, HEAT)),
+        link_bytes=kernel.link_bytes * launches,
+        constant_w=constant_w + (own.get(CONSTANT, 0.0) + own.get(HEAT, 0.0)) / time_s,
+        time_s=time_s,
+    )
+    parts["link"], parts["constant"] = float(whole.link_j), float(whole.constant_j)
+    row = CountedEnergy(
+        name=kernel.name,
+        launches=launches,
+        time_s=time_s,
+        energy_j=float(whole.energy_j),
+        energy_std_j=_std(weights, energies.covariance, energies.scatter, float(weights @ energies.values)),
+        parts_j=parts,
+    )
+    return row, weights
+
+
+def _std(weights: Any, covariance: Any, scatter: float, energy_j: float) -> float:
+    return math.hypot(math.sqrt(max(0.0, float(weights @ covariance @ weights))), scatter * energy_j)
+
+
+def _part(term: str) -> str:
+    if term.startswith(TRANSACTION):
+        return term.removeprefix(TRANSACTION)
+    return {CONSTANT: "constant", HEAT: "constant", STALL: "stalls"}.get(term, "instructions")
+
+
+def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
+    """Remarks on classes and events without an energy of their own.  Raises CountsError where there is none to take in its place."""
+    terms = table.energies.terms
+    known = [term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION)]
+    foreign = sorted({name for kernel in kernels for name in kernel.activity.instructions} - set(known))
+    warnings = []
+    if foreign and INSTRUCTION + RARE in terms:
+        warnings.append(f"no energy of their own, taken at that of rare ones: {', '.join(foreign[:8])}")
+    elif foreign:
+        hint = near_match(foreign[0], known)
+        raise CountsError(f"{table.name} has no energy of {', '.join(foreign[:8])}{hint}; it knows {', '.join(known)}")
+    levels = sorted({level for kernel in kernels for level in kernel.activity.transactions if TRANSACTION + level not in terms})
+    if levels:
+        warnings.append(f"no energy of transactions of {', '.join(levels)}: taken as none")
+    if STALL not in terms and any(kernel.activity.stalls for kernel in kernels):
+        warnings.append(f"{table.name} has no energy of a stall: taken as none")
+    return warnings

@@ -1,0 +1,1 @@
+"""Questions that need many predictions: sweeps, the best clock, fronts, comparisons, costs, explanations."""

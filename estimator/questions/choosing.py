@@ -1,0 +1,222 @@
+"""Which clock, which point: the best one under limits, what cannot be told from it, and the front between latency and energy."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.errors import OperatingPointError
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, log_ratio_stds
+from estimator.questions.points import Sweep, joined_sweeps
+from estimator.questions.sweeping import sweep_chunks
+from estimator.settings import asked_clocks
+
+NORMAL_90: Final = 1.6448536269514722
+"""Half width of a 90 % interval in standard deviations of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """One quantity at the best point over that at another: ratio, and the limits of its 90 % interval (nan: unknown)."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The answer to "which point is best".
+
+    points           all points that were looked at; `fits` (n,) which keep the limits
+    index            number of the best one
+    goal             the quantity that it makes least
+    alike            numbers of points of the same workload and board that keep the limits and cannot be told from it: the 90 % interval
+                     of their ratio to it holds 1
+    clocks_mhz       lowest and highest asked clock among these [MHz]
+    usual_clock_mhz  the clock of the published peak rates, to which `gains` compare latency, power and energy [MHz]
+    within_limits    probability that the best point really keeps the limits, 1 without limits
+    front            numbers of points on the front between latency and energy, of least latency first
+    """
+
+    points: Sweep
+    fits: BoolArray
+    index: int
+    goal: str
+    alike: IntArray
+    clocks_mhz: tuple[float, float]
+    usual_clock_mhz: float
+    gains: dict[str, Gain]
+    within_limits: float
+    front: IntArray
+
+    def _repr_html_(self) -> str:
+        from estimator.display.sweeps import best_html
+
+        return best_html(self)
+
+
+def best(
+    asked: Asked | Sequence[Asked],
+    goal: str = "energy",
+    *,
+    power_limit_w: float = math.inf,
+    latency_limit_s: float = math.inf,
+    confidence: float = 0.5,
+) -> Best:
+    """The point of least `goal` (a key of QUANTITIES) among all clocks asked.
+
+    Without clocks: all that the GPU can lock and the fit has seen, or all that it can lock where the fit has seen one clock or another GPU.
+
+    Energies of workloads that serve known batches are compared per request.  power_limit_w, latency_limit_s: what the mean power [W] and
+    the latency of an iteration [s] must keep, with a probability of at least `confidence` each.
+
+    Raises OperatingPointError for an unknown goal, limits that cannot be, and where no point keeps them.
+    """
+    _check(goal, power_limit_w, latency_limit_s, confidence)
+    questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
+    points = joined_sweeps(list(answered(questions)))
+    of_power = _chance(points.power_w, points.power_w_std, power_limit_w)
+    of_latency = _chance(points.latency_s, points.latency_s_std, latency_limit_s)
+    fits = (of_power >= confidence) & (of_latency >= confidence)
+    if not fits.any():
+        raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s, confidence))
+    value = _value(points, goal)
+    if not np.isfinite(value[fits]).any():
+        raise OperatingPointError(f"no point has a finite {goal}: the bundle has no power coefficients, or the GPU no rate for a precision")
+    index = int(np.where(fits & np.isfinite(value), value, np.inf).argmin())
+    number = int(points.case[index])
+    answer, first = judged(questions[number]), int(np.flatnonzero(points.case == number)[0])
+    alike = first + _alike(answer, index - first, goal, fits[points.case == number])
+    usual = judged(at_clocks(questions[number], (_usual_clock(questions[number]),)))
+    return Best(
+        points=points,
+        fits=fits,
+        index=index,
+        goal=goal,
+        alike=alike,
+        clocks_mhz=(float(points.asked_clock_mhz[alike].min()), float(points.asked_clock_mhz[alike].max())),
+        usual_clock_mhz=float(usual.points.asked_clock_mhz[0]),
+        gains={name: gain(answer, index - first, usual, 0, name) for name in ("latency", "power", "energy")},
+        within_limits=float(of_power[index] * of_latency[index]),
+        front=np.flatnonzero(fits)[pareto_front(points.select(fits))],
+    )
+
+
+def answered(asked: Sequence[Asked]) -> Iterator[Sweep]:
+    """Points of all questions in their order, many at a time: neighbours that differ in nothing but the workload are swept together."""
+    start = 0
+    while start < len(asked):
+        one = asked[start]
+        stop = start + 1
+        while stop < len(asked) and _same_board(asked[stop], one):
+            stop += 1
+        yield from sweep_chunks(
+            [question.variant for question in asked[start:stop]],
+            one.bundle,
+            sm_clock_mhz=one.sm_clock_mhz,
+            gpu=one.gpu,
+            power_cap_w=one.power_cap_w,
+            host_launch_s=one.host_launch_s,
+            efficiency=one.efficiency,
+        )
+        start = stop
+
+
+def _same_board(left: Asked, right: Asked) -> bool:
+    """Whether two questions differ in their workload alone."""
+    same = left.bundle is right.bundle and left.gpu is right.gpu
+    return same and all(
+        getattr(left, name) == getattr(right, name) for name in ("sm_clock_mhz", "power_cap_w", "host_launch_s", "efficiency")
+    )
+
+
+def pareto_front(points: Sweep) -> IntArray:
+    """Numbers of the points that no other beats in both latency and energy, of least latency first.
+
+    Latency is that of an iteration, for which every request waits; energy is `energy_per_request_j`.
+    """
+    latency, energy = points.latency_s, energy_per_request_j(points)
+    known = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
+    order = known[np.lexsort((energy[known], latency[known]))]
+    least = np.minimum.accumulate(np.concatenate([[np.inf], energy[order]]))
+    front: IntArray = order[energy[order] < least[:-1]]
+    return front
+
+
+def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
+    """left[i] / right[j] of a quantity with its 90 % interval; shared errors fall out."""
+    ratio = float(left.value(quantity)[i] / right.value(quantity)[j])
+    spread = math.exp(NORMAL_90 * log_ratio_std(left, i, right, j, quantity))
+    return Gain(ratio=ratio, low=ratio / spread, high=ratio * spread)
+
+
+def _check(goal: str, power_limit_w: float, latency_limit_s: float, confidence: float) -> None:
+    if goal not in QUANTITIES:
+        raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
+    for name, limit, unit in (("power limit", power_limit_w, "W"), ("latency limit", latency_limit_s, "s")):
+        if not limit > 0.0:
+            raise OperatingPointError(f"{name} {limit!r} {unit} must be a positive number")
+    if not 0.0 < confidence < 1.0:
+        raise OperatingPointError(f"confidence {confidence!r} must lie between 0 and 1")
+
+
+def _over_all_clocks(question: Asked) -> Asked:
+    """A question without clocks asks for all that the GPU can lock and the fit has seen, or for all where that is one, or another GPU."""
+    if question.sm_clock_mhz is not None:
+        return question
+    gpu, (low, high) = question.gpu or question.bundle.gpu, question.bundle.clocks_mhz
+    clocks = gpu.clocks_mhz()
+    seen = clocks[(clocks >= low) & (clocks <= high)]
+    return at_clocks(question, tuple((seen if gpu.name == question.bundle.gpu.name and len(seen) > 1 else clocks).tolist()))
+
+
+def _usual_clock(question: Asked) -> float:
+    return float(asked_clocks(None, question.gpu or question.bundle.gpu)[0])
+
+
+def energy_per_request_j(points: Sweep) -> Array:
+    """Energy of each point's requests [J], shape (n,); of an iteration for all points where one case's batch is unknown."""
+    batches = np.array([case.batch for case in points.cases], dtype=np.float64)
+    return points.energy_j / batches[points.case] if batches.all() else points.energy_j
+
+
+def _value(points: Sweep, goal: str) -> Array:
+    of_time, of_power = QUANTITIES[goal]
+    if not (of_time and of_power):
+        return points.latency_s if of_time else points.power_w
+    value: Array = energy_per_request_j(points) * points.latency_s ** (of_time - 1)
+    return value
+
+
+def _chance(value: Array, std: Array, limit: float) -> Array:
+    """Probability that a value keeps its limit; where its uncertainty is unknown, 0 or 1."""
+    if math.isinf(limit):
+        return np.ones(len(value))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        width = np.where(std > 0.0, std / value, np.nan)
+        excess = np.log(limit / value) / width
+    known = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in np.nan_to_num(excess).tolist()])
+    return np.where(np.isfinite(excess), known, (value <= limit).astype(np.float64))
+
+
+def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntArray:
+    """Points that keep the limits and whose ratio to the best one may be 1."""
+    value = answer.value(goal)
+    distance = np.log(value / value[best_point])
+    near = distance <= NORMAL_90 * log_ratio_stds(answer, best_point, goal)
+    near[best_point] = True
+    return np.flatnonzero(near & fits)
+
+
+def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float, confidence: float) -> str:
+    limits = []
+    if math.isfinite(power_limit_w):
+        limits.append(f"{power_limit_w:g} W (least: {np.nanmin(points.power_w, initial=math.inf):.4g} W)")
+    if math.isfinite(latency_limit_s):
+        limits.append(f"{latency_limit_s:g} s (least: {np.nanmin(points.latency_s, initial=math.inf):.4g} s)")
+    sure = f" with a probability of {confidence:g}" if confidence != 0.5 else ""
+    return f"no point keeps {' and '.join(limits)}{sure}; allow more, or other clocks, batches and GPUs"

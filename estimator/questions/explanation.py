@@ -1,0 +1,276 @@
+"""Why a workload takes its time and its energy: by operator, by what limits it, and by module.
+
+A kernel's time is taken apart along the equation of `estimator.timeline`: serial phases and ε are as long as they are; the
+overlapped ones share the norm that joins them as the norm follows them, in proportion to xᵢᵖ.  The parts of a kernel add up to its time.
+Math is taken apart further, into useful work at the fitted rate, SMs without a block (load imbalance) and products that tiles and waves
+compute beyond the useful ones (tile quantisation).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.bundles.content import Bundle
+from estimator.coefficients import COLUMN
+from estimator.domain import shape_excess
+from estimator.gpu import GpuSpec
+from estimator.phases import OVERLAPPED, SERIAL, Phases
+from estimator.power import POWER_TERMS, dynamic_power_w, events_per_second, leakage_power_w, power_events, static_power_w, tensor_rate
+from estimator.prediction import Estimate, Prepared, board_tables, estimate, operator_label, power_model, prepare
+from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.questions.judging import Asked
+from estimator.reckoning import operator_work
+from estimator.timeline import kernel_seconds
+from estimator.workload import Operator
+
+LIMITS: Final = (
+    "DRAM", "L2", "tensor cores", "CUDA cores", "special functions", "latency", "launch", "tile quantisation", "load imbalance",
+)  # fmt: skip
+"""What time is put down to."""
+
+LIMIT_OF_PHASE: Final[dict[str, str]] = {
+    "l2": "L2", "dram": "DRAM", "dram_activations": "DRAM", "issue": "CUDA cores", "loop": "latency", "sfu": "special functions",
+    "wait": "latency", "prologue": "latency", "epilogue": "DRAM", "reduce": "L2", "reduce_launch": "launch",
+    "reduce_start": "launch", "quantise": "DRAM",
+    "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "store": "L2", "epsilon": "launch",
+}  # fmt: skip
+"""Limits of all phases but math.  Latency: steps that wait for one another, whatever the rates; launch: a kernel's fixed cost."""
+
+PARTS: Final = ("idle", "active", "busy", "leakage", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
+"""What energy is put down to: the board at rest and in use, running SMs, a warmer die, and counted events."""
+
+_PART_OF_TERM: Final = dict(zip(POWER_TERMS, ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions"), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelExplanation:
+    """One operator of a workload, all its launches together.
+
+    time_s, energy_j, time_share, energy_share   of the GPU's kernels, not of the host
+    phases_s      time by phase, "epsilon" among them; their sum is time_s
+    limits        share of its time by LIMITS; `limit` the largest
+    ideal_s       what the published rates alone would take: the longest of math, DRAM and L2
+    fixed_s       ε and what of a kernel's start follows the clock
+    intensity     useful multiply-add flop for each compulsory byte [flop/byte]
+    roof_share    reached share of the roofline at this intensity and clock, nan for kernels without multiply-adds
+    group         coefficients that served it, None: none did
+    excess        factor by which a shape field lies outside what the fit has seen, 1 inside; `excess_field` which one
+    """
+
+    operator: str
+    family: str
+    count: float
+    time_s: float
+    time_share: float
+    energy_j: float
+    energy_share: float
+    limit: str
+    limits: Mapping[str, float]
+    phases_s: Mapping[str, float]
+    ideal_s: float
+    fixed_s: float
+    intensity: float
+    roof_share: float
+    group: str | None
+    excess: float
+    excess_field: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Where an iteration's time and energy go.
+
+    result         the estimate that is explained
+    kernels        its operators, the longest first
+    limits_s       GPU time by LIMITS
+    energy_parts_j energy of the iteration by PARTS
+    waiting_s      latency beyond the GPU's own time: the GPU waits for the host's launches
+    waiting_j      energy beyond that of the kernels
+    capped_s       what the power limit adds to the latency
+    """
+
+    result: Estimate
+    kernels: tuple[KernelExplanation, ...]
+    limits_s: Mapping[str, float]
+    energy_parts_j: Mapping[str, float]
+    waiting_s: float
+    waiting_j: float
+    capped_s: float
+
+    def _repr_html_(self) -> str:
+        from estimator.display.explanations import explanation_html
+
+        return explanation_html(self)
+
+
+def explain(asked: Asked) -> Explanation:
+    """Explain the estimate at the first clock asked.  Errors as those of `estimate`."""
+    workload, bundle = asked.variant.workload, asked.bundle
+    gpu = asked.gpu or bundle.gpu
+    clock = None if asked.sm_clock_mhz is None else asked.sm_clock_mhz[0]
+    settings = {"gpu": asked.gpu, "host_launch_s": asked.host_launch_s, "efficiency": asked.efficiency}
+    result = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=asked.power_cap_w, **settings)[0]  # type: ignore[arg-type]
+    prepared = prepare(workload, bundle, gpu, asked.efficiency or {})
+    seconds = prepared.counts * result._kernels.latency_s
+    energy_j = seconds * result._kernels.power_w
+    phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
+    limits = _limits(prepared, phases_s)
+    kernels = [
+        _kernel(prepared, bundle, i, result.sm_clock_mhz, seconds=seconds, energy_j=energy_j, phases_s=phases_s, limits=limits)
+        for i in np.argsort(-seconds, kind="stable").tolist()
+    ]
+    free_s = result.latency_s
+    if result.sm_clock_mhz < result.asked_clock_mhz:
+        free_s = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=UNLIMITED_W, **settings)[0].latency_s  # type: ignore[arg-type]
+    return Explanation(
+        result=result,
+        kernels=tuple(kernels),
+        limits_s=dict(zip(LIMITS, limits.sum(axis=0).tolist(), strict=True)),
+        energy_parts_j=_energy_parts_j(bundle, prepared, result),
+        waiting_s=result.latency_s - result.gpu_s,
+        waiting_j=result.energy_j - float(energy_j.sum()),
+        capped_s=result.latency_s - free_s,
+    )
+
+
+UNLIMITED_W: Final = 1e9
+"""A power limit that no board meets [W]."""
+
+PHASES: Final = (*OVERLAPPED, *SERIAL, "epsilon")
+
+
+def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
+    """Time of one launch of each kernel by PHASES [s], shape (n, len(PHASES)); rows sum up to the kernel's time.
+
+    Where all phases grow alike so does the time, hence t = Σ θ ∂t/∂θ over the coefficients of the phases.
+    """
+    total = kernel_seconds(prepared.phases, prepared.coefficients, clock_hz)
+    parts = np.zeros((len(total), len(PHASES)))
+    for column, name in enumerate(PHASES):
+        place = COLUMN["epsilon_s" if name == "epsilon" else name]
+        if np.any(prepared.coefficients[:, place]):
+            more, less = prepared.coefficients.copy(), prepared.coefficients.copy()
+            more[:, place] *= np.exp(STEP)
+            less[:, place] *= np.exp(-STEP)
+            change = kernel_seconds(prepared.phases, more, clock_hz) - kernel_seconds(prepared.phases, less, clock_hz)
+            parts[:, column] = np.where(prepared.coefficients[:, place] > 0.0, np.maximum(change, 0.0) / (2.0 * STEP), 0.0)
+    scale = total * np.exp(prepared.log_correction) / np.maximum(parts.sum(axis=1), TINY)
+    result: Array = parts * scale[:, None]
+    return result
+
+
+STEP: Final = 1e-4
+"""Step of the derivatives in the logarithm of a coefficient."""
+TINY: Final = 1e-300
+
+
+def _limits(prepared: Prepared, phases_s: Array) -> Array:
+    """The same time by LIMITS, shape (n, len(LIMITS))."""
+    result = np.zeros((len(phases_s), len(LIMITS)))
+    for column, name in enumerate(PHASES):
+        if name != "math":
+            result[:, LIMITS.index(LIMIT_OF_PHASE[name])] += phases_s[:, column]
+    math_s = phases_s[:, PHASES.index("math")]
+    useful, unbalanced = _math_shares(prepared.phases)
+    on_tensor = prepared.phases.events[:, 3] > 0.0
+    useful_s = math_s * useful
+    result[:, LIMITS.index("tensor cores")] += np.where(on_tensor, useful_s, 0.0)
+    result[:, LIMITS.index("CUDA cores")] += np.where(on_tensor, 0.0, useful_s)
+    result[:, LIMITS.index("load imbalance")] += math_s * unbalanced
+    result[:, LIMITS.index("tile quantisation")] += math_s * (1.0 - useful - unbalanced)
+    return result
+
+
+def _math_shares(phases: Phases) -> tuple[Array, Array]:
+    """Shares of the math time that are useful work, and that SMs without a block take, shapes (n,)."""
+    quantised = phases.overlapped[:, OVERLAPPED.index("math")]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        useful = np.where(quantised > 0.0, np.minimum(phases.ideal_math / quantised, 1.0), 1.0)
+    useful = np.where(phases.ideal_math > 0.0, useful, 1.0)
+    return useful, np.minimum(1.0 - phases.occupied, 1.0 - useful)
+
+
+def _kernel(
+    prepared: Prepared, bundle: Bundle, i: int, clock_mhz: float, *, seconds: Array, energy_j: Array, phases_s: Array, limits: Array
+) -> KernelExplanation:
+    operator, count = prepared.workload.operators[i], float(prepared.counts[i])
+    time_s = float(seconds[i])
+    shares = dict(zip(LIMITS, (limits[i] / max(time_s, TINY)).tolist(), strict=True))
+    fixed = [PHASES.index(name) for name in ("epsilon", "start")]
+    intensity, roof_share = _roofline(operator, prepared.gpu, clock_mhz, time_s / count)
+    excess, field = shape_excess(operator, prepared.groups[i], bundle.domain)
+    return KernelExplanation(
+        operator=operator_label(operator),
+        family=operator.family,
+        count=count,
+        time_s=time_s,
+        time_share=time_s / max(float(seconds.sum()), TINY),
+        energy_j=float(energy_j[i]),
+        energy_share=float(energy_j[i] / energy_j.sum()) if np.isfinite(energy_j).all() else float("nan"),
+        limit=max(shares, key=lambda name: shares[name]),
+        limits=shares,
+        phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
+        ideal_s=count * _ideal_s(prepared.phases, prepared.gpu, i, clock_mhz),
+        fixed_s=float(phases_s[i, fixed].sum()),
+        intensity=intensity,
+        roof_share=roof_share,
+        group=prepared.groups[i],
+        excess=excess,
+        excess_field=field,
+        origin=operator.origin,
+    )
+
+
+def _ideal_s(phases: Phases, gpu: GpuSpec, i: int, clock_mhz: float) -> float:
+    """The longest of useful math, DRAM and L2 traffic at published rates, one launch [s]."""
+    clock_hz = clock_mhz * HZ_PER_MHZ
+    dram_s = phases.events[i, 0] / gpu.dram_bytes_per_s
+    return float(max(phases.ideal_math[i] / clock_hz, dram_s, phases.overlapped[i, OVERLAPPED.index("l2")] / clock_hz))
+
+
+def _roofline(operator: Operator, gpu: GpuSpec, clock_mhz: float, time_s: float) -> tuple[float, float]:
+    """Intensity [flop/byte] and the reached share of min(peak, intensity · bandwidth); nan for kernels without multiply-adds."""
+    work = operator_work(operator)
+    moved = work.read_byte + work.write_byte
+    if work.flop == 0.0 or moved == 0.0:
+        return 0.0, float("nan")
+    peak = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) * gpu.num_sms * clock_mhz * HZ_PER_MHZ
+    intensity = work.flop / moved
+    return intensity, work.flop / time_s / min(peak, intensity * gpu.dram_bytes_per_s)
+
+
+def _energy_parts_j(bundle: Bundle, prepared: Prepared, result: Estimate) -> dict[str, float]:
+    """Energy of an iteration by PARTS [J]; empty for a bundle without power."""
+    model = power_model(bundle)
+    if model is None:
+        return {}
+    clock = np.array([result.sm_clock_mhz])
+    point, gpu = board_tables(bundle, prepared.gpu).at(clock), prepared.gpu
+    events = power_events(prepared.phases, gpu, model.l2_credit)
+    seconds = result._kernels.latency_s[:, None]
+    full = events_per_second(gpu, clock * HZ_PER_MHZ, tensor_rate(gpu))
+    by_term = prepared.counts @ (dynamic_power_w(model, events, seconds, full, point)[:, 0, :] * seconds)
+    busy = np.array([min(result.gpu_s / result.latency_s, 1.0)])
+    latency = result.latency_s
+    static = static_power_w(model, point, busy)
+    dynamic_w = by_term.sum() / latency
+    parts = dict.fromkeys(PARTS, 0.0)
+    parts["idle"] = float(point.idle_w[0]) * latency
+    parts["active"] = float(model.active_w * point.idle_ratio[0]) * latency
+    parts["busy"] = float(static[0]) * latency - parts["idle"] - parts["active"]
+    parts["leakage"] = float(leakage_power_w(model, point, static + dynamic_w)[0]) * latency
+    for term, energy in zip(POWER_TERMS, by_term.tolist(), strict=True):
+        parts[_PART_OF_TERM[term]] += energy
+    return parts
+
+
+def by_family(kernels: Sequence[KernelExplanation]) -> dict[str, tuple[float, float]]:
+    """Time and energy by kernel family [s], [J], the longest first."""
+    totals: dict[str, tuple[float, float]] = {}
+    for kernel in kernels:
+        time_s, energy_j = totals.get(kernel.family, (0.0, 0.0))
+        totals[kernel.family] = (time_s + kernel.time_s, energy_j + kernel.energy_j)
+    return dict(sorted(totals.items(), key=lambda item: -item[1][0]))

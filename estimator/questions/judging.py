@@ -1,0 +1,239 @@
+"""Predictions with the sources of their errors, so that what two of them share falls out of their difference.
+
+    ln x̂ − ln x = Σ_k loading_k · (source k),      Var(ln x̂ − ln ŷ) = Σ_k (loading_k(x) − loading_k(y))²
+
+Sources are independent, of unit variance, and have names: the coefficients of a bundle, by the covariance of its fit;
+what runs left out of the fit showed beyond that, by groups of kernels; the host; a model family; a precision; a GPU that
+was not fitted.  The squares of one prediction's loadings sum up to the variance that `estimate` states: held-out errors
+contain those of the coefficients, so these are never counted on top, and where the covariance claims more than was seen
+they are scaled down to it.
+
+Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from estimator.bundles.content import Bundle
+from estimator.coefficients import COLUMN
+from estimator.forms.variation import Variant
+from estimator.gpu import GpuSpec
+from estimator.power import POWER_TERMS, OperatingPoint, PowerModel, power_events, term_scale
+from estimator.prediction import Prepared, board_tables, power_model, prepare
+from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.questions.points import Case, Sweep
+from estimator.questions.sweeping import sweep
+from estimator.spread import Loading, group_shares, joined, latency_sources, power_sources, untried_shares
+from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
+from estimator.timeline import sweep_seconds
+
+QUANTITIES: Final[dict[str, tuple[int, int]]] = {
+    "latency": (1, 0),
+    "power": (0, 1),
+    "energy": (1, 1),
+    "edp": (2, 1),
+    "ed2p": (3, 1),
+}
+"""Powers of latency and of mean power in each quantity; edp: energy · latency, ed2p: energy · latency²."""
+
+CLOCK_SLOPE_STD: Final = (0.03, 0.02)
+"""Spread of the slope of ln(predicted / measured) latency and power over ln(clock), from workload to workload: 18 models at 11 clocks of an
+A100 (EnergAIzer artifact) have root mean squares of 0.031 and 0.016."""
+
+STEP: Final = 1e-4
+"""Step of numeric derivatives in the logarithm of a coefficient."""
+
+PICO: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be predicted: a workload on a board under settings.  Fields as the arguments of `estimate`."""
+
+    variant: Variant
+    bundle: Bundle
+    sm_clock_mhz: tuple[float, ...] | None = None
+    gpu: GpuSpec | None = None
+    power_cap_w: float | None = None
+    host_launch_s: float | None = None
+    efficiency: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Predictions at c clocks with their error sources.
+
+    points             columns of shape (c,)
+    latency, power     loadings of ln(latency) and ln(power) by source, each of shape (c,)
+    """
+
+    points: Sweep
+    latency: Mapping[str, Array]
+    power: Mapping[str, Array]
+
+    @property
+    def case(self) -> Case:
+        """The workload and the board."""
+        return self.points.cases[0]
+
+    def value(self, quantity: str) -> Array:
+        """A quantity of QUANTITIES, shape (c,), in SI units."""
+        of_time, of_power = QUANTITIES[quantity]
+        result: Array = self.points.latency_s**of_time * self.points.power_w**of_power
+        return result
+
+    def loadings(self, quantity: str) -> dict[str, Array]:
+        """Loadings of the quantity's logarithm."""
+        of_time, of_power = QUANTITIES[quantity]
+        time = {name: of_time * loading for name, loading in self.latency.items()} if of_time else {}
+        power = {name: of_power * loading for name, loading in self.power.items()} if of_power else {}
+        return time | power
+
+
+def judged(asked: Asked) -> Judged:
+    """Predict, with error sources.  Errors as those of `estimate`."""
+    points = sweep(
+        asked.variant,
+        asked.bundle,
+        sm_clock_mhz=asked.sm_clock_mhz,
+        gpu=asked.gpu,
+        power_cap_w=asked.power_cap_w,
+        host_launch_s=asked.host_launch_s,
+        efficiency=asked.efficiency,
+    )
+    gpu = asked.gpu or asked.bundle.gpu
+    prepared = prepare(asked.variant.workload, asked.bundle, gpu, asked.efficiency or {})
+    clock_hz = points.sm_clock_mhz * HZ_PER_MHZ
+    seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_hz) * np.exp(prepared.log_correction)[:, None]
+    shares = prepared.counts[:, None] * seconds / points.gpu_s
+    groups, untried = group_shares(prepared.groups, shares), untried_shares(prepared.untried, shares)
+    family = asked.variant.workload.model_family
+    time = latency_sources(asked.bundle, family, points.launch_bound_share, groups, gpu=gpu, untried=untried)
+    power = power_sources(asked.bundle, family, groups, gpu=gpu, untried=untried)
+    own_share = np.sqrt(1.0 - points.launch_bound_share)
+    by_coefficient = _latency_loadings(asked.bundle, prepared, clock_hz, points.gpu_s) * own_share
+    owner = asked.bundle.digest or f"{asked.bundle.name} {asked.bundle.version}"
+    slope = np.log(points.sm_clock_mhz / gpu.sm_clock_max_mhz)
+    return Judged(
+        points=points,
+        latency=_named(f"time:{owner}", asked, _split(time, by_coefficient, len(clock_hz)), slope * CLOCK_SLOPE_STD[0]),
+        power=_named(
+            f"power:{owner}", asked, _split(power, _power_loadings(asked, prepared, points), len(clock_hz)), slope * CLOCK_SLOPE_STD[1]
+        ),
+    )
+
+
+def log_ratio_std(left: Judged, i: int, right: Judged, j: int, quantity: str) -> float:
+    """Standard deviation of ln(left[i] / right[j]) of a quantity; nan where a bundle states no errors."""
+    a, b = left.loadings(quantity), right.loadings(quantity)
+    total = sum((_at(a, name, i) - _at(b, name, j)) ** 2 for name in a.keys() | b.keys())
+    return float(np.sqrt(total))
+
+
+def difference_std(left: Judged, i: int, right: Judged, j: int, quantity: str) -> float:
+    """Standard deviation of left[i] − right[j] of a quantity, in its unit."""
+    a, b = left.loadings(quantity), right.loadings(quantity)
+    x, y = left.value(quantity)[i], right.value(quantity)[j]
+    return float(np.sqrt(sum((x * _at(a, name, i) - y * _at(b, name, j)) ** 2 for name in a.keys() | b.keys())))
+
+
+def log_ratio_stds(judged_points: Judged, best: int, quantity: str) -> Array:
+    """Standard deviation of ln(point / point `best`) for every clock, shape (c,)."""
+    total = np.zeros(len(judged_points.points))
+    for loading in judged_points.loadings(quantity).values():
+        total += (loading - loading[best]) ** 2
+    return np.sqrt(total)
+
+
+def _at(loadings: Mapping[str, Array], name: str, i: int) -> float:
+    return float(loadings[name][i]) if name in loadings else 0.0
+
+
+def _named(owner: str, asked: Asked, sources: Mapping[str, Array], slope: Array) -> dict[str, Array]:
+    """Sources with whose they are: a host's and a clock's belong to the workload, all others to the bundle."""
+    workload = asked.variant.workload.name
+    named = {f"{owner}:{name}" + (f":{workload}" if name == "launch" else ""): loading for name, loading in sources.items()}
+    return named | {f"{owner}:clock:{workload}": slope}
+
+
+def _split(sources: Mapping[str, Loading], coefficients: Array, clocks: int) -> dict[str, Array]:
+    """Sources with the part of `kernels:…` that the coefficients, loadings of shape (k, c), account for set apart."""
+    wide = {name: np.broadcast_to(np.asarray(loading, dtype=np.float64), (clocks,)) for name, loading in sources.items()}
+    stated = joined(loading for name, loading in wide.items() if name.startswith("kernels"))
+    claimed = joined(coefficients) if len(coefficients) else np.zeros(clocks)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(claimed > stated, stated / claimed, 1.0)
+        rest = np.where(stated > 0.0, np.sqrt(np.maximum(1.0 - (scale * claimed / stated) ** 2, 0.0)), 0.0)
+    split = {name: loading * rest if name.startswith("kernels") else loading for name, loading in wide.items()}
+    return split | {f"coefficient {k}": loading * scale for k, loading in enumerate(coefficients)}
+
+
+def _latency_loadings(bundle: Bundle, prepared: Prepared, clock_hz: Array, gpu_s: Array) -> Array:
+    """Loadings of ln(GPU time) on the independent directions of the coefficients' covariance, shape (k, c)."""
+    served = dict.fromkeys(group for group in prepared.groups if group is not None)
+    place = {group: np.array([name == group for name in prepared.groups]) for group in served}
+    names = bundle.latency_parameters.names
+    targets = [parameter_targets(name, served) if name != HOST_LAUNCH else [] for name in names]
+    rows = [_slope(prepared, place, target, clock_hz, gpu_s) for target in targets]
+    joint = _independent(np.array(bundle.latency_parameters.covariance), np.array(rows)) if names else np.zeros((0, len(clock_hz)))
+    covered = {pair for target in targets for pair in target}
+    alone = [
+        std * _slope(prepared, place, [(group, name)], clock_hz, gpu_s)
+        for group in served
+        for name, std in bundle.groups[group].ln_std.items()
+        if (group, name) not in covered and name in COLUMN
+    ]
+    return np.concatenate([joint, np.array(alone)]) if alone else joint
+
+
+def _slope(prepared: Prepared, place: Mapping[str, BoolArray], targets: list[tuple[str, str]], clock_hz: Array, gpu_s: Array) -> Array:
+    """∂ ln(GPU time) / ∂ ln θ of coefficients that move together, shape (c,)."""
+    total = np.zeros(len(clock_hz))
+    for group in dict.fromkeys(group for group, _ in targets):
+        rows = np.flatnonzero(place[group])
+        phases, before = prepared.phases.select(rows), prepared.coefficients[rows]
+        moved = before.copy()
+        moved[:, [COLUMN[name] for owner, name in targets if owner == group]] *= np.exp(STEP)
+        change_s = sweep_seconds(phases, moved, clock_hz) - sweep_seconds(phases, before, clock_hz)
+        total += (prepared.counts[rows] * np.exp(prepared.log_correction[rows])) @ change_s
+    slope: Array = total / (STEP * gpu_s)
+    return slope
+
+
+def _independent(covariance: Array, slopes: Array) -> Array:
+    """Loadings L'·slopes of shape (k, c), with covariance = L L'; directions that rounding made negative count nothing."""
+    values, vectors = np.linalg.eigh(covariance)
+    loadings: Array = (vectors * np.sqrt(np.maximum(values, 0.0))).T @ slopes
+    return loadings
+
+
+def _power_loadings(asked: Asked, prepared: Prepared, points: Sweep) -> Array:
+    """Loadings of ln(power) on the independent directions of the power coefficients' covariance, shape (k, c).
+
+    None where power is no sum of its coefficients (free-running clocks) or the bundle has no covariance.
+    """
+    model, power = power_model(asked.bundle), asked.bundle.power
+    if model is None or power is None or model.concavity != 1.0 or not power.terms:
+        return np.zeros((0, len(points)))
+    point = board_tables(asked.bundle, prepared.gpu).at(points.sm_clock_mhz)
+    columns = _power_columns(model, prepared, points, point)
+    known = [name for name in power.terms if name in columns]
+    covariance = np.array(power.covariance)[np.ix_(*([[power.terms.index(name) for name in known]] * 2))]
+    return _independent(covariance, np.array([columns[name] for name in known]) / points.power_w)
+
+
+def _power_columns(model: PowerModel, prepared: Prepared, points: Sweep, point: OperatingPoint) -> dict[str, Array]:
+    """Power for one unit (pJ, W) of each term, shape (c,)."""
+    events = prepared.counts @ power_events(prepared.phases, prepared.gpu, model.l2_credit)
+    per_event = PICO * events[:, None] * term_scale(model, point).T / points.latency_s
+    core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
+    columns = dict(zip(POWER_TERMS, per_event, strict=True))
+    return columns | {"busy": core * np.minimum(points.gpu_s / points.latency_s, 1.0), "active": point.idle_ratio}
+
+
+def at_clocks(asked: Asked, clocks: tuple[float, ...]) -> Asked:
+    """The same question at other clocks."""
+    return replace(asked, sm_clock_mhz=clocks)

@@ -1,0 +1,129 @@
+"""Predictions at many operating points: columns of numbers, and what the points of one workload on one GPU share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.domain import TOLERATED_CLOCK_MHZ, clock_warning
+from estimator.errors import OperatingPointError
+from estimator.prediction import STAYS_ABOVE
+from estimator.quantities import Array, BoolArray, IntArray
+
+VALUES: Final = (
+    "asked_clock_mhz", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
+    "gpu_s", "launch_bound_share",
+)  # fmt: skip
+"""Columns of numbers of a sweep."""
+
+LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", "attention")
+"""Columns that say which case a point belongs to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What the points of one workload on one GPU share.
+
+    batch, sequence, tokens: 0 where unknown.  fitted_clocks_mhz: lowest and highest SM clock that the bundle's fit has seen.
+    warnings: how the case leaves what the bundle was fitted on, whatever the clock; notes: what is worth knowing.
+    """
+
+    workload: str
+    model_family: str
+    bundle: str
+    gpu: str
+    simulated: bool
+    batch: int
+    sequence: int
+    tokens: int
+    precision: str
+    attention: str
+    power_limit_w: float
+    fitted_clocks_mhz: tuple[float, float]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Predictions at n operating points, as columns of shape (n,).
+
+    cases             what a point is a clock of, with its warnings
+    case              number of each point's case
+    asked_clock_mhz   asked SM clock, sm_clock_mhz the one that runs under the power limit [MHz]
+    latency_s, power_w, energy_j of one iteration, each with its standard deviation `…_std`, nan where unknown
+    gpu_s             time of the GPU's kernels [s]; launch_bound_share  how far the host's launches set the latency
+    above_limit       whether the power stays above the limit even at the lowest clock
+    """
+
+    cases: tuple[Case, ...]
+    case: IntArray
+    asked_clock_mhz: Array
+    sm_clock_mhz: Array
+    latency_s: Array
+    latency_s_std: Array
+    power_w: Array
+    power_w_std: Array
+    energy_j: Array
+    energy_j_std: Array
+    gpu_s: Array
+    launch_bound_share: Array
+    above_limit: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.case)
+
+    def select(self, index: IntArray | BoolArray) -> "Sweep":
+        """The points `index`, a list of numbers or a mask; all cases stay."""
+        arrays = {name: getattr(self, name)[index] for name in self.__slots__ if name != "cases"}
+        return Sweep(cases=self.cases, **arrays)
+
+    def label(self, name: str) -> list[Any]:
+        """One of LABELS for every point."""
+        values = [getattr(case, name) for case in self.cases]
+        return [values[i] for i in self.case.tolist()]
+
+    @property
+    def warnings(self) -> tuple[tuple[str, str], ...]:
+        """(workload, line) for everything that takes a case or a point outside what its bundle was fitted on."""
+        lines = [(case.workload, line) for case in self.cases for line in case.warnings]
+        outside = self.outside_clock()
+        for kind, mask in (("clock", outside), ("limit", self.above_limit)):
+            for i in np.unique(self.case[mask]).tolist():
+                case = self.cases[i]
+                clocks = self.asked_clock_mhz[mask & (self.case == i)]
+                found = [STAYS_ABOVE.format(case.power_limit_w)] if kind == "limit" else _outside_lines(case, clocks)
+                lines += [(case.workload, line) for line in found]
+        return tuple(lines)
+
+    def outside_clock(self) -> BoolArray:
+        """Which points ask for a clock outside those that the fit has seen, shape (n,)."""
+        low, high = np.array([case.fitted_clocks_mhz for case in self.cases]).reshape(-1, 2)[self.case].T
+        result: BoolArray = (self.asked_clock_mhz < low - TOLERATED_CLOCK_MHZ) | (self.asked_clock_mhz > high + TOLERATED_CLOCK_MHZ)
+        return result
+
+    @property
+    def notes(self) -> tuple[tuple[str, str], ...]:
+        """(workload, line) for what is worth knowing."""
+        return tuple((case.workload, line) for case in self.cases for line in case.notes)
+
+    def _repr_html_(self) -> str:
+        from estimator.display.sweeps import sweep_html
+
+        return sweep_html(self)
+
+
+def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
+    """Sweeps one after the other as one."""
+    if not pieces:
+        raise OperatingPointError("nothing to sweep: name at least one workload and one bundle")
+    offsets = np.cumsum([0, *(len(piece.cases) for piece in pieces[:-1])])
+    arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in Sweep.__slots__ if name not in ("cases", "case")}
+    case = np.concatenate([piece.case + offset for piece, offset in zip(pieces, offsets, strict=True)])
+    return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
+
+
+def _outside_lines(case: Case, clocks: Array) -> list[str]:
+    """A line about the lowest and the highest of clocks outside the fitted range."""
+    return [line for clock in sorted({clocks.min(), clocks.max()}) for line in clock_warning(case.fitted_clocks_mhz, float(clock))]

@@ -1,0 +1,108 @@
+"""Which tile a library takes for a matrix product, learnt from kernel names: a decision tree, or a choice by time and liking.
+
+A choice is described in `estimator.tiles.choice`; a tree is a table of plain arrays.
+
+Features are base-2 logarithms of the shape and of the work per SM.  A node tests `feature` against `threshold` (at most:
+`left`, else `right`); a leaf has feature −1 and names its tile and split.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.coefficients import group_key, longest_prefix
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import KnownTiles, is_matrix, matrix_columns
+from estimator.quantities import Array, IntArray
+from estimator.tiles.choice import KIND, choice_from_document, chosen_tiles, damaged_predictor
+from estimator.workload import Operator
+
+FEATURES: Final = ("batch", "m", "n", "k", "outputs_per_sm", "aspect")
+"""log2 of the batch, of C's rows and columns, of the reduction, of batch·m·n / SMs, and of m / n."""
+
+LEAF: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TilePredictor:
+    """A decision tree as columns of shape (nodes,); node 0 is the root."""
+
+    feature: IntArray
+    threshold: Array
+    left: IntArray
+    right: IntArray
+    tile_m: Array
+    tile_n: Array
+    split: Array
+
+
+def tile_features(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
+    """Features of matrix products, shape (n, len(FEATURES))."""
+    columns = matrix_columns(operators, gpu)
+    outputs = columns.batch * columns.m * columns.n / gpu.num_sms
+    return np.log2(np.stack([columns.batch, columns.m, columns.n, columns.k, outputs, columns.m / columns.n], axis=1))
+
+
+def tree_from_document(document: Mapping[str, Any]) -> TilePredictor:
+    """The tree in a bundle.  Raises BundleError for one that is not as `fit` writes it."""
+    try:
+        columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
+        columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise damaged_predictor(error) from error
+    count = columns["feature"].size
+    if not count or any(column.shape != (count,) or not np.isfinite(column).all() for column in columns.values()):
+        raise damaged_predictor("columns of unequal length or without numbers")
+    feature, children = columns["feature"], np.concatenate([columns["left"], columns["right"]])
+    if feature.min() < LEAF or feature.max() >= len(FEATURES) or children.min() < 0 or children.max() >= count:
+        raise damaged_predictor("a feature or a node that is not there")
+    return TilePredictor(**columns)
+
+
+def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:
+    """The leaf at which each row of features ends, shape (n,)."""
+    node = np.zeros(len(features), dtype=np.int64)
+    rows = np.arange(len(features))
+    for _ in range(len(tree.feature)):
+        test = tree.feature[node]
+        inner = test != LEAF
+        if not inner.any():
+            break
+        lower = features[rows, np.where(inner, test, 0)] <= tree.threshold[node]
+        node = np.where(inner, np.where(lower, tree.left[node], tree.right[node]), node)
+    return node
+
+
+def predicted_tiles(
+    operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, Mapping[str, Any]], coefficients: Array
+) -> KnownTiles | None:
+    """Tiles of matrix products whose group has a predictor, nan elsewhere; None where no group has one.
+
+    predictors: by group, looked up by the longest prefix of an operator's group; coefficients (n, ·): rows as from
+    `coefficient_rows`, by which a choice compares times.
+    """
+    if not predictors:
+        return None
+    count = len(operators)
+    tiles = KnownTiles(tile_m=np.full(count, np.nan), tile_n=np.full(count, np.nan), split=np.full(count, np.nan))
+    members: dict[str, list[int]] = {}
+    for i in np.flatnonzero(is_matrix(operators)).tolist():
+        group = longest_prefix(group_key(operators[i]), predictors)
+        if group is not None:
+            members.setdefault(group, []).append(i)
+    for group, index in members.items():
+        found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
+        tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
+    return tiles
+
+
+def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: Mapping[str, Any], coefficients: Array) -> KnownTiles:
+    """Tiles of matrix products by the predictor of their group, columns of shape (n,).  coefficients: (n, ·) rows, or one for all."""
+    if predictor.get("kind") == KIND:
+        taken = chosen_tiles(matrix_columns(operators, gpu), choice_from_document(predictor), gpu, coefficients)
+        return KnownTiles(tile_m=taken.tile_m, tile_n=taken.tile_n, split=taken.split)
+    tree = tree_from_document(predictor)
+    leaf = tree_leaves(tree, tile_features(operators, gpu))
+    return KnownTiles(tile_m=tree.tile_m[leaf], tile_n=tree.tile_n[leaf], split=tree.split[leaf])

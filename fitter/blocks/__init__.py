@@ -1,0 +1,1 @@
+"""Block-count models from runs over several grids."""

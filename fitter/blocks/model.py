@@ -1,0 +1,215 @@
+"""Grids of a kernel → its block-count model: three grids suffice.
+
+Each grid is weighted by its own relative error, coefficients are not negative, and weak priors decide what the grids leave open:
+the launch is some microseconds, the bend between latency and throughput is neither sharp nor flat, and a working board draws little beyond
+its dynamic energy.
+The published coefficients (ordinary least squares) are kept beside.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from scipy.optimize import least_squares, nnls
+
+from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, occupancy_times
+from estimator.quantities import Array
+from fitter.blocks.data import BlockRows
+from fitter.errors import CalibrationError
+
+FEWEST_GRIDS: Final = 3
+"""Different grids that a model needs (Boughzala et al., section V.B)."""
+
+FEWEST_TO_LEAVE_OUT: Final = FEWEST_GRIDS + 1
+
+START_S: Final = 4e-6
+"""A launch as the GPU sees it, before any row is seen [s]: what kernels on an empty GPU take (docs/model.md, "the floor")."""
+
+OVERLAP: Final = 4.0
+"""Norm of latency and throughput in a round, before any row is seen: 1 is one after the other, large is the longer of both."""
+
+LN_WIDTHS: Final = np.array([1.0, 3.0, 3.0, 0.5])
+"""Standard deviations of the logarithms of launch, latency, share and norm around their priors."""
+
+OVERLAP_BOUNDS: Final = (1.0, 16.0)
+
+LATENCY_ERROR: Final = 0.005
+"""Relative error of a time, unless rows scatter more [1]: what repeated launches at a locked clock do."""
+
+POWER_ERROR: Final = 0.01
+"""Relative error of a power without a standard error of its own [1]."""
+
+AWAKE_SHARE: Final = 0.5
+"""Standard deviation of a working board's power beyond rest, as a share of the power at rest [1]."""
+
+TIED: Final = 0.5
+"""A coefficient of which the grids leave more than this share of the prior's width is tied to the prior [1]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFit:
+    """Models, and the kernels of which none could be made, with the reason."""
+
+    models: tuple[BlockModel, ...]
+    refused: tuple[str, ...]
+
+
+def fit_block_models(rows: BlockRows, num_sms: int) -> BlockFit:
+    """A model for each kernel, block size, occupancy and clock among the rows of one GPU.
+
+    Rows without their power at rest take the mean of the others at their clock: the board is the same.
+    """
+    rows = replace(rows, idle_w=_known_idle_w(rows))
+    keys = list(zip(rows.kernel, rows.block_threads, rows.blocks_per_sm, np.round(rows.sm_clock_mhz), strict=True))
+    named = [(str(kernel), *(None if math.isnan(number) else float(number) for number in rest)) for kernel, *rest in keys]
+    models, refused = [], []
+    for key in dict.fromkeys(named):
+        own = rows.select(np.array([one == key for one in named], dtype=np.bool_))
+        try:
+            models.append(fit_block_model(own, num_sms))
+        except CalibrationError as error:
+            refused.append(str(error))
+    return BlockFit(models=tuple(models), refused=tuple(refused))
+
+
+def _known_idle_w(rows: BlockRows) -> Array:
+    idle_w = rows.idle_w.copy()
+    clocks = np.nan_to_num(np.round(rows.sm_clock_mhz))
+    for clock in np.unique(clocks):
+        own = clocks == clock
+        known = own & np.isfinite(idle_w)
+        if known.any():
+            idle_w[own & ~known] = idle_w[known].mean()
+    return idle_w
+
+
+def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
+    """The model of rows that differ in their grid alone.  Raises CalibrationError for fewer than three grids."""
+    # Sums depend on the order of rows in their last digits, and where a minimiser stops on the sums.
+    rows = rows.select(np.lexsort((rows.power_w, rows.latency_s, rows.blocks)).astype(np.int64))
+    model = _fitted(rows, num_sms)
+    scatter = _left_out(rows, num_sms) if len(np.unique(rows.blocks)) >= FEWEST_TO_LEAVE_OUT else {}
+    return _with_scatter(model, scatter)
+
+
+def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]]:
+    """Relative errors of each form when each grid in turn is left out of the fit: form → "time", "energy" → (n,).
+
+    nan for the smallest and the largest grid: without them their neighbours would be all that is known of small and large ones.
+    """
+    errors: dict[str, dict[str, Array]] = {form: {name: np.full(len(rows), np.nan) for name in ("time", "energy")} for form in FORMS}
+    for grid in np.unique(rows.blocks)[1:-1]:
+        out = rows.blocks == grid
+        model = _fitted(rows.select(~out), num_sms)
+        held = rows.select(out)
+        energy = held.power_w * held.latency_s
+        for form in FORMS:
+            errors[form]["time"][out] = model.latency_s(held.blocks, form) / held.latency_s - 1.0
+            errors[form]["energy"][out] = model.energy_j(held.blocks, form) / energy - 1.0
+    return errors
+
+
+def _left_out(rows: BlockRows, num_sms: int) -> dict[str, dict[str, float]]:
+    inner = (rows.blocks > rows.blocks.min()) & (rows.blocks < rows.blocks.max())
+    return {
+        form: {name: float(np.sqrt(np.mean(np.square(values[inner])))) for name, values in own.items()}
+        for form, own in left_out_errors(rows, num_sms).items()
+    }
+
+
+def _with_scatter(model: BlockModel, scatter: dict[str, dict[str, float]]) -> BlockModel:
+    return replace(model, scatter=scatter)
+
+
+def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
+    first = rows.select(np.arange(len(rows)) == 0)
+    name = f"{first.kernel[0]} with {first.block_threads[0]:g} threads a block"
+    grids = np.unique(rows.blocks)
+    if len(grids) < FEWEST_GRIDS:
+        raise CalibrationError(f"{name}: {len(grids)} grids measured; a block-count model needs {FEWEST_GRIDS}, two small and one larger")
+    blocks_per_sm = int(first.blocks_per_sm[0])
+    logarithms, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
+    slope_s, intercept_s = np.polyfit(rows.blocks, rows.latency_s, 1)
+    energy = _energies(rows)
+    static_w = float(np.mean(rows.idle_w))
+    static_std = float(np.std(rows.idle_w, ddof=1) / math.sqrt(len(rows))) if math.isfinite(static_w) else math.nan
+    excess_j = (rows.power_w - rows.idle_w) * rows.latency_s
+    slope_j = float(np.polyfit(rows.blocks, excess_j, 1)[0]) if energy is not None else math.nan
+    values, covariance = energy or (np.full(2, np.nan), np.full((2, 2), np.nan))
+    return BlockModel(
+        kernel=str(first.kernel[0]),
+        block_threads=int(first.block_threads[0]),
+        num_sms=num_sms,
+        blocks_per_sm=blocks_per_sm,
+        sm_clock_mhz=float(np.mean(rows.sm_clock_mhz)),
+        times_s=np.exp(logarithms[:-1]),
+        overlap=float(np.exp(logarithms[-1])),
+        time_covariance=time_covariance,
+        energies=values,
+        energy_covariance=covariance,
+        static_w=static_w if energy else math.nan,
+        static_std_w=static_std if energy else math.nan,
+        slope_s=float(slope_s),
+        intercept_s=float(intercept_s),
+        slope_j=slope_j,
+        blocks=(int(grids[0]), int(grids[-1])),
+        rows=len(rows),
+        scatter={},
+        tied=tied,
+        flop_per_block=float(first.flop_per_block[0]),
+    )
+
+
+def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Array, tuple[str, ...]]:
+    """Logarithms of launch, latency, share and norm, their covariance, and those that the grids leave to the prior."""
+    rounds = np.ceil(rows.blocks / (num_sms * blocks_per_sm))
+    guess = float(np.median(np.maximum(rows.latency_s - START_S, 0.5 * rows.latency_s) / rounds))
+    centre = np.log([START_S, guess, guess / blocks_per_sm, OVERLAP])
+
+    def misfit(unit: Array) -> Array:
+        times, _ = occupancy_times(rows.blocks, num_sms, blocks_per_sm, centre + LN_WIDTHS * unit)
+        return np.concatenate([(times / rows.latency_s - 1.0) / LATENCY_ERROR, unit])
+
+    low, high = (np.full(len(centre), bound) for bound in (-FARTHEST, FARTHEST))
+    low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in OVERLAP_BOUNDS)
+    found = least_squares(misfit, np.zeros(len(centre)), bounds=(low, high), x_scale=1.0)
+    logarithms = centre + LN_WIDTHS * found.x
+    _, slopes = occupancy_times(rows.blocks, num_sms, blocks_per_sm, logarithms)
+    scaled = slopes * LN_WIDTHS / (LATENCY_ERROR * rows.latency_s)[:, None]
+    unit = _posterior(scaled, misfit(found.x)[: len(rows)])
+    tied = tuple(name for name, std in zip(LOGARITHMS, np.sqrt(np.diag(unit)), strict=True) if std > TIED)
+    return logarithms, unit * np.outer(LN_WIDTHS, LN_WIDTHS), tied
+
+
+FARTHEST: Final = 6.0
+"""Standard deviations of a prior beyond which no solution is sought."""
+
+
+def _posterior(scaled: Array, misfit: Array) -> Array:
+    """Covariance in units of the priors' widths.
+
+    Rows that scatter more than their weights say widen it: their chi-square per degree of freedom counts against them.
+    """
+    rows, terms = scaled.shape
+    freedom = rows - terms
+    inflation = max(1.0, float(misfit @ misfit) / freedom) if freedom > 0 else 1.0
+    return np.asarray(np.linalg.inv(scaled.T @ scaled / inflation + np.eye(terms)), dtype=np.float64)
+
+
+def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
+    """Energy of a block and power beyond rest, and their covariance; None where a power is missing."""
+    if not np.all(np.isfinite(rows.power_w) & np.isfinite(rows.idle_w)):
+        return None
+    energy = rows.power_w * rows.latency_s
+    dynamic = energy - rows.idle_w * rows.latency_s
+    std_w = np.where(np.isfinite(rows.power_std_w), rows.power_std_w, POWER_ERROR * rows.power_w)
+    weights = 1.0 / np.maximum(np.hypot(std_w, LATENCY_ERROR * rows.power_w) * rows.latency_s, np.finfo(float).tiny)
+    guess = float(np.median(np.maximum(dynamic, 0.0) / rows.blocks))
+    centre = np.array([guess, 0.0])
+    width = np.array([max(guess, np.finfo(float).tiny), AWAKE_SHARE * float(np.mean(rows.idle_w))])
+    scaled = np.stack([rows.blocks, rows.latency_s], axis=-1) * width * weights[:, None]
+    matrix = np.vstack([scaled, np.eye(len(width))])
+    unit, _ = nnls(matrix, np.concatenate([dynamic * weights, centre / width]))
+    covariance = _posterior(scaled, scaled @ unit - dynamic * weights)
+    return unit * width, covariance * np.outer(width, width)

@@ -1,0 +1,81 @@
+"""Block-count models in a bundle: the section, what is said of it, and how it fares on grids that it has not seen."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.blocks.model import FORMS, BlockModel, models_from_section, section_of
+from estimator.bundles.content import Bundle
+from estimator.gpu import GpuSpec
+from fitter.blocks.data import BlockRows
+from fitter.blocks.model import fit_block_models
+from fitter.errors import CalibrationError
+from fitter.rows import Selection
+from fitter.validation import ErrorRow, errors_of
+
+FAMILY: Final = "blocks"
+PERCENT: Final = 100.0
+
+
+def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The section `block_models`, and the kernels that have none with the reason; empty without grids.
+
+    Raises CalibrationError where no model can be made and nothing else was measured.
+    """
+    if selection.blocks is None:
+        return {}, ()
+    fit = fit_block_models(selection.blocks, gpu.num_sms)
+    others = (selection.kernels, selection.workloads, selection.instructions)
+    if not fit.models and all(rows is None for rows in others):
+        left_out = "".join(
+            f"; {row.source} row {row.row} was rejected: {row.reason}{f', {row.detail}' if row.detail else ''}"
+            for row in selection.rejected[:1]
+        )
+        more = f" and {len(selection.rejected) - 1} more" if len(selection.rejected) > 1 else ""
+        raise CalibrationError(f"{fit.refused[0]}{left_out}{more}")
+    return section_of(fit.models), tuple(f"no block-count model: {reason}" for reason in fit.refused)
+
+
+def block_lines(bundle: Bundle) -> list[str]:
+    """The models for people: coefficients, and errors of each form on grids left out."""
+    models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models")
+    if not models:
+        return []
+    lines = ["", "block-count models: time of a round, energy of a block; error on grids left out, time / energy [%]"]
+    for name, model in models.items():
+        block_j = f"{model.energies[0]:.4g} J" if model.has_power else "no power"
+        errors = "  ".join(f"{form} {_percent(model, form, 'time')} / {_percent(model, form, 'energy')}" for form in FORMS)
+        lines.append(f"    {name:32} {model.round_s():.4g} s  {block_j}  {errors if model.scatter else 'too few grids to leave one out'}")
+    return lines
+
+
+def _percent(model: BlockModel, form: str, quantity: str) -> str:
+    value = model.scatter.get(form, {}).get(quantity, np.nan)
+    return f"{PERCENT * value:.1f}" if np.isfinite(value) else "–"
+
+
+def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[ErrorRow], tuple[str, ...]]:
+    """Errors of latency and power by kernel, form "occupancy", and a remark on kernels without a model."""
+    models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").values()
+    own = rows.select(rows.gpu == bundle.gpu.name)
+    found, missing = [], dict.fromkeys(own.kernel.tolist())
+    for model in models:
+        clock = np.round(own.sm_clock_mhz) == np.round(model.sm_clock_mhz)
+        if not np.isfinite(model.sm_clock_mhz):
+            clock = np.isnan(own.sm_clock_mhz)
+        same = (own.kernel == model.kernel) & (own.block_threads == model.block_threads) & clock
+        if not same.any():
+            continue
+        missing.pop(model.kernel, None)
+        chosen = own.select(same)
+        time = model.latency_s(chosen.blocks)
+        latency = errors_of(chosen.latency_s, time, model.latency_std_s(chosen.blocks) / time)
+        power = None
+        if model.has_power and np.isfinite(chosen.power_w).any():
+            energy = model.energy_j(chosen.blocks)
+            power = errors_of(chosen.power_w, energy / time, model.energy_std_j(chosen.blocks) / energy)
+        operator = f"{model.kernel}/{model.block_threads}"
+        count = len(chosen)
+        found.append(ErrorRow(gpu=bundle.gpu.name, family=FAMILY, operator=operator, precision="–", n=count, latency=latency, power=power))
+    remarks = (f"no block-count model of {', '.join(map(str, missing))} at these clocks; their grids are not compared",) if missing else ()
+    return found, remarks

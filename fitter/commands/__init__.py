@@ -1,0 +1,1 @@
+"""What the command `fit` and its sub-commands do."""

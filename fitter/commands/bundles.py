@@ -1,0 +1,120 @@
+"""What the commands `fit show`, `fit diff`, `fit release` and `fit verify` do: bundles as a product."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from estimator.command_line import DONE, OutputFile, named_file
+from fitter.errors import FitterError
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def show_command(bundle_name: str, as_json: bool) -> int:
+    """What a bundle is, how good it is, and its coefficients."""
+    from estimator.bundles.files import load_bundle
+    from fitter.display import show_document, show_lines
+
+    bundle = load_bundle(bundle_name)
+    say(show_document(bundle) if as_json else show_lines(bundle))
+    return DONE
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("old_name", metavar="OLD", callback=named_file)
+@click.argument("new_name", metavar="NEW", callback=named_file)
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="FILE",
+    help="Compare predictions of this workload; may be repeated. Else the examples.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json: bool) -> int:
+    """Which coefficients changed from bundle OLD to NEW, by how many standard deviations, and what that changes for workloads.
+
+    Says too how large a version step the change asks for: major, minor or patch.
+    """
+    from fitter.display import diff_lines
+    from fitter.releases.release import differences_document, load_pair
+    from fitter.releases.workload_changes import workload_changes, workloads_of
+
+    old, new = load_pair(old_name, new_name)
+    changes = workload_changes(old, new, workloads_of(workloads))
+    say(differences_document(old, new, changes) if as_json else diff_lines(old, new, changes))
+    return DONE
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it, or its line of base64.")
+@click.option("--signature", metavar="FILE", help="Without it BUNDLE.json.minisig beside BUNDLE.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
+    """Whether BUNDLE is whole and signed with KEY, offline; exit status 1 where it is not."""
+    from estimator.bundles.files import bundle_path, load_bundle
+    from fitter.releases.signatures import SUFFIX, verify
+
+    path = bundle_path(bundle_name)
+    signed = verify(path, Path(signature or f"{path}{SUFFIX}"), key)
+    bundle = load_bundle(path)
+    document = {"bundle": str(path), "name": bundle.name, "version": bundle.version, "digest": bundle.digest}
+    document |= {"key": signed.key, "comment": signed.comment}
+    say(
+        document
+        if as_json
+        else [f"{bundle.name} {bundle.version}: signed with key {signed.key}", f"  {bundle.digest}", f"  {signed.comment}"]
+    )
+    return DONE
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
+@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
+@click.option("--changelog", type=OutputFile(), metavar="FILE", help="Without it NAME.changelog.md beside the release.")
+@click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
+@click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def release_command(
+    bundle_name: str, version: str, out: Path | None, changelog: Path | None, against: str | None, note: str, as_json: bool
+) -> int:
+    """Give a bundle a version, a new digest and an entry in its changelog.
+
+    The version must be a large enough step from the release before: major where answers mean something else or are gone, minor
+    where they change, patch where only descriptions do.  `fit diff` says which.
+    """
+    from datetime import UTC, datetime
+
+    from estimator.bundles.files import bundle_path, load_bundle
+    from fitter.releases.release import release, release_before
+    from fitter.releases.version_rule import version_key
+
+    version_key(version)
+    bundle = load_bundle(bundle_name)
+    target = out or bundle_path(bundle_name).parent / f"{_file_name(bundle.name)}-{version}.json"
+    log = changelog or target.parent / f"{_file_name(bundle.name)}.changelog.md"
+    before = against or release_before(target.absolute().parent, _file_name(bundle.name), version)
+    previous = None if before is None else load_bundle(before)
+    if log.absolute() == target.absolute() or (log.exists() and log.samefile(bundle_path(bundle_name))):
+        raise FitterError(f"{log}: is a bundle; the changelog needs a file of its own, name it with --changelog")
+    released = release(bundle, version, target, log, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
+    document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
+    say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
+    return DONE
+
+
+def say(result: "Mapping[str, Any] | Sequence[str]") -> None:
+    """Print a document as JSON, or lines."""
+    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) if isinstance(result, Mapping) else "\n".join(result)
+    click.echo(text)
+
+
+def _file_name(name: str) -> str:
+    """A bundle's name as part of a file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "bundle"

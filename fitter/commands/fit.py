@@ -1,0 +1,298 @@
+"""What the command `fit` does."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator import __version__
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
+from estimator.errors import EstimatorError
+from fitter.commands.bundles import diff_command, release_command, say, show_command, verify_command
+from fitter.commands.probes import probes_command
+from fitter.errors import FitterError
+from fitter.requirements import judge, missed_line, require_option
+
+if TYPE_CHECKING:
+    from estimator.bundles.content import Bundle
+    from fitter.calibration import Calibration
+    from fitter.requirements import Verdict
+    from fitter.rows import Selection
+    from fitter.validation import ErrorRow
+
+DEFAULT_BUNDLE: Final = "bundle.json"
+FIRST_VERSION: Final = "0.1.0"
+"""Version of a bundle that was not released yet."""
+
+EXTRA: Final = "wattprint[fit]"
+EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
+CLUSTER_EXTRA: Final = "wattprint[cluster]"
+CLUSTER_PACKAGES: Final = frozenset({"dask", "distributed"})
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--json, --quiet and -v, on every command."""
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent."),
+    ):
+        command = option(command)
+    return command
+
+
+def a_number(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """A range takes nan for a number within it."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number", context, parameter)
+    return value
+
+
+def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """A text without control characters, as a name in tables must be."""
+    if text is not None and not text.isprintable():
+        raise click.BadParameter("a character of it cannot be printed", context, parameter)
+    return text
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="More commands: fit check, fit show, fit diff, fit release, fit verify, fit probes. "
+    "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected, a warning holds or --require is missed, "
+    "130 interrupted.",
+)
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
+@click.option("-o", "--out", type=OutputFile(), default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
+@click.option("--report", type=OutputFile(), metavar="REPORT.html", help="Write a self-contained page about the fit.")
+@click.option(
+    "--holdout",
+    type=click.FloatRange(0.0, 0.9),
+    callback=a_number,
+    default=0.2,
+    show_default=True,
+    help="Share of kernels and workloads left out for errors.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
+@click.option("--gpu", metavar="NAME", help="The GPU to fit where data sets hold several, or do not name theirs.")
+@click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
+@click.option(
+    "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
+)
+@click.option("--probes", type=click.IntRange(1), metavar="N", help="Fit only the N most telling kernels; errors are those of all others.")
+@require_option
+@click.option("--stream", is_flag=True, help="Read in pieces, in bounded memory; large data sets are read so anyway.")
+@click.option("--scheduler", metavar="ADDRESS", help="Read in pieces on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
+@click.option("--one-pass", is_flag=True, help="Design tables: read all rows once; no outliers and launch floors told apart.")
+@output_options
+@click.version_option(__version__, prog_name="fit")
+def fit_command(**options: Any) -> int:
+    """Fit coefficients to measurements and write them as a bundle.
+
+    A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
+    Parquet); several kinds together are one fit.
+    """
+    from estimator.bundles.files import load_bundle, save_bundle
+    from estimator.specifications import load_gpu
+    from fitter.calibration import calibrate
+    from fitter.scale.streamed import is_design_data, is_streamed, read_streamed
+    from fitter.selection import read_selection, require_one_gpu
+    from fitter.transfer.probe_selection import calibrate_probes
+
+    outputs = [path for path in (options["out"], options["report"]) if path is not None]
+    _check_outputs(outputs, [*options["datasets"], *([options["prior"]] if options["prior"] else [])])
+    progress = _progress(options["quiet"])
+    if is_design_data(options["datasets"]):
+        for name in ("prior", "probes", "require"):
+            if options[name]:
+                raise click.UsageError(f"--{name} needs measured kernels or workloads; a design table holds neither")
+        return _fit_design(options, progress)
+    if is_streamed(options["datasets"], options):
+        selection = read_streamed(options["datasets"], options, progress)
+    else:
+        selection = read_selection(options["datasets"], options["gpu"])
+    gpu = load_gpu(require_one_gpu(selection))
+    prior = None if options["prior"] is None else load_bundle(options["prior"])
+    how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
+    how = partial(how, seed=options["seed"], holdout=options["holdout"])
+    calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
+    progress("")
+    selection = calibration.selection
+    bundle = save_bundle(calibration.bundle, options["out"])
+    if options["report"] is not None:
+        _write_report(options["report"], bundle, selection, calibration)
+    told = _fit_document if options["as_json"] else _fit_lines
+    verdicts = judge(options["require"], calibration.summary())
+    say(told(bundle, selection, calibration, options, verdicts))
+    return _finish(selection, calibration.warnings, options, verdicts)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
+@click.option("--gpu", metavar="NAME", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
+@require_option
+@output_options
+def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
+    """Errors of BUNDLE on data that it has not seen, and whether its board has drifted.
+
+    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own, such as
+    anchors that are measured every week, tell whether the board still does what the bundle states within its stated error:
+    exit status 3 where it does not.
+    """
+    from estimator.bundles.files import load_bundle
+    from fitter.check import check_bundle
+    from fitter.display import error_table, selection_lines
+    from fitter.drift import drift_lines
+    from fitter.selection import read_selection
+    from fitter.tiers import tier_lines
+
+    bundle = load_bundle(bundle_name)
+    selection = read_selection(datasets, gpu)
+    found = check_bundle(bundle, selection)
+    verdicts = judge(options["require"], found.summary)
+    if options["as_json"]:
+        say({**found.document(bundle, selection), "requirements": [verdict.document() for verdict in verdicts]})
+    else:
+        table = error_table([*found.rows, *found.summary.values()])
+        say([*selection_lines(selection), "", *table, *tier_lines(found.tiers), *drift_lines(found.drift)])
+    return _finish(selection, found.warnings, options, verdicts)
+
+
+COMMANDS: Final[Mapping[str, click.Command]] = {
+    "check": check_command,
+    "show": show_command,
+    "diff": diff_command,
+    "release": release_command,
+    "verify": verify_command,
+    "probes": probes_command,
+}
+"""Words that, as the first argument, choose a command of their own; anything else is a data set."""
+
+
+def run(given: list[str]) -> int:
+    """Run `fit` with these words and return its exit status."""
+    try:
+        from collector.errors import DatasetError
+
+        expected: tuple[type[Exception], ...] = (EstimatorError, FitterError, DatasetError)
+        if given and given[0] in COMMANDS:
+            return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
+        return run_command(fit_command, given, "fit", expected)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_PACKAGES | CLUSTER_PACKAGES:
+            raise
+        extra = CLUSTER_EXTRA if package in CLUSTER_PACKAGES else EXTRA
+        click.echo(f"fit: the package {error.name!r} is missing; install {extra}", err=True)
+        return 1
+
+
+def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
+    """Refuse early what could not be written after minutes of work, and what would overwrite an input."""
+    for path in outputs:
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise FitterError(f"{path}: is a folder; name a file")
+        if not folder.is_dir():
+            raise FitterError(f"{path}: cannot be written, the folder {folder} does not exist")
+        if any(Path(name).exists() and path.exists() and path.samefile(name) for name in datasets):
+            raise FitterError(f"{path}: is an input of this fit; name another output")
+    if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
+        raise FitterError(f"{outputs[0]}: bundle and report need different files")
+
+
+def _fit_design(options: Mapping[str, Any], progress: Callable[[str], None]) -> int:
+    """Fit a design table, which has no rows to show or to keep."""
+    from fitter.scale.streamed import fit_design_data
+
+    done = fit_design_data(options, FIRST_VERSION, progress)
+    progress("")
+    say(done.document if options["as_json"] else done.lines)
+    for line in () if options["quiet"] else done.warnings:
+        click.echo(f"warning: {line}", err=True)
+    return DONE_WITH_WARNINGS if done.warnings else DONE
+
+
+def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration") -> None:
+    from estimator.whole_file import write_whole
+    from fitter.report.page import report_html
+
+    page = report_html(bundle, selection, calibration.held_out)
+    try:
+        write_whole(path, page.encode("utf-8", errors="replace"))
+    except (OSError, ValueError) as error:
+        raise FitterError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); the bundle is complete") from error
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    """Says what is being done, on one line of a terminal; elsewhere nothing."""
+    shown = sys.stderr.isatty() and not quiet
+
+    def say(text: str) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+    return say
+
+
+def _fit_lines(
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+) -> list[str]:
+    from fitter.display import error_table, selection_lines
+
+    errors: Sequence[ErrorRow] = calibration.errors
+    lines = [*selection_lines(selection), ""]
+    if errors:
+        left_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
+        lines += [f"errors on rows left out of the fit ({left_out}):", *error_table([*errors, *calibration.summary().values()]), ""]
+    lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
+    lines.append(f"  {bundle.digest}")
+    if options["report"] is not None:
+        lines.append(f"report written to {options['report']}")
+    measured = selection.kernels is not None or selection.workloads is not None or selection.instructions is not None
+    lines.append(f"next: estimate {'WORKLOAD.json' if measured else 'blocks'} --bundle {options['out']}")
+    return lines
+
+
+def _fit_document(
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+) -> dict[str, Any]:
+    from fitter.display import selection_document
+
+    return {
+        "bundle": str(options["out"]),
+        "name": bundle.name,
+        "version": bundle.version,
+        "digest": bundle.digest,
+        "gpu": bundle.gpu.name,
+        **selection_document(selection),
+        "errors": [row.document() for row in calibration.errors],
+        "summary": {kind: row.document() for kind, row in calibration.summary().items()},
+        "requirements": [verdict.document() for verdict in verdicts],
+        "warnings": list(calibration.warnings),
+    }
+
+
+def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]") -> int:
+    """Warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status."""
+    if options["verbose"]:
+        for row in selection.rejected:
+            click.echo(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}", err=True)
+    if not options["quiet"]:
+        from fitter.display import missing_workload_lines
+
+        for line in selection.notes:
+            click.echo(f"note: {line}", err=True)
+        for line in [*([] if options["verbose"] else missing_workload_lines(selection)), *warnings]:
+            click.echo(f"warning: {line}", err=True)
+        if selection.rejected:
+            count = sum(row.count for row in selection.rejected)
+            click.echo(f"warning: {count} rejections; -v names the rows", err=True)
+    missed = missed_line(verdicts)
+    if missed:
+        click.echo(missed, err=True)
+    return DONE_WITH_WARNINGS if selection.rejected or warnings or missed else DONE

@@ -1,0 +1,1 @@
+"""Energies of instructions, transactions and links from runs of generated kernels."""

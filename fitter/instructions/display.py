@@ -1,0 +1,144 @@
+"""Instruction energies for people: lines of `fit show`, a section of the report, and the chart of the published formula's bias."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from estimator.bundles.content import Bundle
+from estimator.display.charts import Series, axis_over, scatter_svg
+from estimator.display.pages import figure_html, table_html
+from estimator.instructions.energies import (
+    CONSTANT,
+    HEAT,
+    ISSUE,
+    LINKS,
+    LOOP,
+    PUBLISHED_FLAG,
+    STALL,
+    InstructionEnergies,
+    energies_from_section,
+)
+from estimator.instructions.links import links_from_document
+from fitter.instructions.data import SAMPLING
+
+PICO: Final = 1e-12
+GIGA: Final = 1e9
+NOT_DECIDED: Final = " *"
+
+
+def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:
+    """The instruction energies of a bundle, None where it has none.  Raises BundleError for a damaged section."""
+    return energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
+
+
+def instruction_lines(bundle: Bundle) -> list[str]:
+    """What `fit show` says of instruction energies; nothing where a bundle has none."""
+    energies = bundle_energies(bundle)
+    if energies is None:
+        return []
+    section = bundle.instruction_energies
+    lines = [f"instruction energies at {_point(energies)} from {energies.rows} runs ({energies.assembler})"]
+    lines += [f"    {name:28} {value:10.4g} ± {std:.2g} {unit}" for name, value, std, unit in _board_terms(energies)]
+    lines.append("  per instruction and thread of a full warp, issue included (* not decided by the data)")
+    for name, entry in section["instructions"].items():
+        mark = "" if entry["identified"] else NOT_DECIDED
+        lines.append(f"    {name:28} {entry['epi_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ{mark}")
+    if section["transactions"]:
+        lines.append("  per transaction of one hop")
+    for level, entry in section["transactions"].items():
+        bits = f"{entry['pj_per_bit']:.3g} pJ/bit"
+        lines.append(f"    {level:28} {entry['ept_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ for {entry['bytes']} byte, {bits}")
+    links = links_from_document(section.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
+    if links:
+        lines.append("  data over a link, and copies: rate, and energy beyond rest")
+    for name, link in links.items():
+        energy = "energy not known" if math.isnan(link.j_per_byte) else f"{link.j_per_byte / PICO:.4g} ± {link.std_j / PICO:.2g} pJ/byte"
+        lines.append(f"    {name:28} {link.bytes_per_s / GIGA:10.4g} GB/s, {energy}")
+    lines.append(f"  per PTX instruction and thread; beside it the published difference formula ({PUBLISHED_FLAG}), whole GPU / one thread")
+    for name, one in energies.ptx.items():
+        published = " / ".join(_published(one.published_j.get(f"{mode}.mtsm", math.nan)) for mode in ("full", "single"))
+        mark = " with companions" if one.companions else ""
+        lines.append(f"    {name:20} {one.instruction:28} {one.energy_j / PICO:9.4g} ± {one.std_j / PICO:.2g} pJ   {published}{mark}")
+    return lines
+
+
+def _published(joule: float) -> str:
+    return "–" if math.isnan(joule) else f"{joule / PICO:.4g} pJ"
+
+
+def _point(energies: InstructionEnergies) -> str:
+    voltage = "unknown voltage" if math.isnan(energies.reference_voltage_v) else f"{energies.reference_voltage_v:.4g} V"
+    warmth = "" if math.isnan(energies.temperature_c) else f", {energies.temperature_c:.0f} °C"
+    return f"{energies.reference_clock_mhz:g} MHz, {voltage}{warmth}"
+
+
+def _board_terms(energies: InstructionEnergies) -> list[tuple[str, float, float, str]]:
+    """What is there whatever runs: name, value, standard deviation, unit."""
+    described = (
+        (CONSTANT, "constant power beyond rest", "W", 1.0),
+        (HEAT, "and for each kelvin", "W/K", 1.0),
+        (STALL, "stalled issue slot", "pJ", PICO),
+        (ISSUE, "instruction issued to a warp", "pJ", PICO),
+        (LOOP, "loop control, a turn", "pJ", PICO),
+    )
+    found = []
+    for term, name, unit, scale in described:
+        value, std = energies.term(term)
+        if math.isfinite(value):
+            found.append((name, value / scale, std / scale, unit))
+    return found
+
+
+def bias_svg(energies: InstructionEnergies) -> str:
+    """The published difference over the energy by regression of every PTX row, whole GPU and one thread; "" without any."""
+    modes = (("full", "whole GPU"), ("single", "one thread, published"))
+    series = [_points(energies, name, f"{mode}.mtsm", relative=False) for mode, name in modes]
+    series = [part for part in series if len(part.x)]
+    if not series:
+        return ""
+    x = axis_over("energy of a PTX instruction by regression [pJ]", [part.x for part in series], logarithmic=True)
+    y = axis_over("by the published difference [pJ]", [values for part in series for values in (part.x, part.y)], logarithmic=True)
+    text = "Points above the line hold static power that the published formula leaves in the energy of an instruction."
+    return scatter_svg("Bias of the published formula", text, series, x, y, diagonal=True)
+
+
+def sampling_svg(energies: InstructionEnergies) -> str:
+    """The published difference over the regression, by way of sampling, the whole GPU at work; "" without any."""
+    series = [_points(energies, method.upper(), f"full.{method}", relative=True) for method in SAMPLING]
+    series = [part for part in series if len(part.x)]
+    if not series:
+        return ""
+    x = axis_over("energy of a PTX instruction by regression [pJ]", [part.x for part in series], logarithmic=True)
+    y = axis_over("published difference over regression [1]", [part.y for part in series], logarithmic=False)
+    text = "One is no bias; the three ways differ by the readings that they take."
+    return scatter_svg("Ways of sampling", text, series, x, y, diagonal=False)
+
+
+def _points(energies: InstructionEnergies, name: str, key: str, *, relative: bool) -> Series:
+    """Regression and published difference of the PTX rows that have both, in pJ, or the difference relative to the regression."""
+    pairs = [(one.energy_j, one.published_j.get(key, math.nan)) for one in energies.ptx.values()]
+    kept = np.array([pair for pair in pairs if pair[0] > 0 and pair[1] > 0]).reshape(-1, 2)
+    return Series(name=name, x=kept[:, 0] / PICO, y=kept[:, 1] / (kept[:, 0] if relative else PICO))
+
+
+def instruction_html(bundle: Bundle) -> str:
+    """The report's section on instruction energies; "" where the bundle has none."""
+    energies = bundle_energies(bundle)
+    if energies is None:
+        return ""
+    rows = [[name, value, std, unit] for name, value, std, unit in _board_terms(energies)]
+    rows += [
+        [name, entry["epi_j"] / PICO, entry["std_j"] / PICO, "pJ"] for name, entry in bundle.instruction_energies["instructions"].items()
+    ]
+    rows += [
+        [f"{level}, {entry['bytes']} byte", entry["ept_j"] / PICO, entry["std_j"] / PICO, "pJ"]
+        for level, entry in bundle.instruction_energies["transactions"].items()
+    ]
+    table = table_html(f"Instruction energies at {_point(energies)}", ("what", "energy", "± std", "unit"), rows)
+    captions = (
+        (bias_svg(energies), f"The published difference formula against the regression ({PUBLISHED_FLAG}); on the line both agree."),
+        (sampling_svg(energies), "The same formula on the whole GPU, with the readings of three published ways of sampling."),
+    )
+    figures = "".join(figure_html(chart, caption) for chart, caption in captions if chart)
+    return table + (f'<div class="charts">{figures}</div>' if figures else "")

@@ -1,0 +1,266 @@
+"""Rows of generated kernels → energy per instruction, per transaction, per stalled slot, and constant power.
+
+Power beyond the board at rest is regressed on rates of events (10¹²/s, so that coefficients are in pJ), with coefficients that are not
+negative.  Unroll factors tell the loop from its body, occupancies and dependent chains the issue from stalls, sweeps over SMs
+what is there however few of them work, sweeps over lanes the lanes from the issue.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+from estimator.gpu import GpuSpec
+from estimator.instructions.energies import (
+    CONSTANT,
+    HEAT,
+    INSTRUCTION,
+    ISSUE,
+    LOOP,
+    RARE,
+    STALL,
+    TRANSACTION,
+    Activity,
+    InstructionEnergies,
+    loop_classes,
+    stall_slots,
+    term_weights,
+)
+from estimator.quantities import Array, BoolArray
+from fitter.errors import CalibrationError
+from fitter.instructions.data import InstructionRow, InstructionRows
+from fitter.instructions.ptx import ptx_rows
+
+PICO: Final = 1e-12
+
+OWN_SHARE: Final = 0.12
+"""Share of some measured body from which on a class of instructions has an energy of its own; below it is one of the rare."""
+
+PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
+"""Standard deviation of each term around 0 before any row is seen [pJ, W, W/K]: far beyond any GPU's."""
+
+DECIDED: Final = 0.1
+"""A term is identified where rows leave less than this share of the prior's standard deviation."""
+
+MOST_SCATTER: Final = 0.3
+SCATTER_STEPS: Final = 24
+LEAST_POWER_STD_W: Final = 0.1
+"""Power is not known better than this, however many readings [W]."""
+
+SHAPE_STD: Final = 0.15
+"""How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss [1]."""
+
+RARE_SPREAD: Final = 0.7
+"""How much the energies of rare classes differ from their common one [relative]: as much as those of the others do."""
+
+MODEL_STD: Final = 0.005
+"""What voltage and temperature do to leakage and is in no term, as a share of every energy [relative]: the voltage of a board sags by
+up to 1 % under load, and leakage follows its fourth power where the terms have the second."""
+
+LEAST_RANGE_K: Final = 3.0
+"""Temperatures at rest that span less say nothing about how power at rest follows them [K]."""
+
+LEAST_LATENCY_S: Final = 1e-9
+"""A launch that is said to be shorter is no launch: one clock takes half of it [s]."""
+
+FEWEST_ROWS: Final = 12
+"""Fewer runs cannot tell a body from its loop, from stalls and from constant power."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _System:
+    """The linear system: rates of each term (n, t) in 10¹²/s, power beyond rest (n,) and its standard deviation (n,) [W]."""
+
+    terms: tuple[str, ...]
+    rates: Array
+    excess_w: Array
+    std_w: Array
+    shape: Array
+
+
+def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0) -> InstructionEnergies:
+    """Energies of one board's instructions.
+
+    gain_std: relative standard deviation of the sensor's gain, which all terms share; it is in the covariance.  Rows of the published
+    single-thread mode, and of operands that are not random, are left out.  Raises CalibrationError where rows are too few.
+    """
+    own = rows.select(fitted_rows(rows, gpu))
+    if len(own) < FEWEST_ROWS:
+        raise CalibrationError(
+            f"{len(own)} runs of generated kernels on random data; instruction energies need {FEWEST_ROWS} of several "
+            f"unroll factors and occupancies: `collect --campaign instructions`"
+        )
+    short = next((row for row in own.rows if row.latency_s < LEAST_LATENCY_S), None)
+    if short is not None:
+        raise CalibrationError(
+            f"{short.source} row {short.row}: latency_s = {short.latency_s:g} is shorter than a clock; leave the row out"
+        )
+    volt, voltage = _relative_voltage(own, gpu)
+    clocks = own.column("sm_clock_mhz")
+    clock, temperature = float(np.median(clocks)), own.column("temperature_c")
+    reference_c = float(np.nanmedian(temperature)) if np.isfinite(temperature).any() else np.nan
+    warmer = np.nan_to_num(temperature - reference_c)
+    system = _system(own, gpu, volt**2, clocks / clock, warmer)
+    if not (system.excess_w > 0).any():
+        raise CalibrationError("no run of generated kernels draws more than the board at rest; check power_w and idle_before_w")
+    values, scatter = _scattered(system)
+    covariance, identified = _covariance(system, values, scatter)
+    scale = np.array([1.0 if term in (CONSTANT, HEAT) else PICO for term in system.terms])
+    values, covariance = values * scale, covariance * np.outer(scale, scale)
+    covariance += (gain_std**2 + MODEL_STD**2) * np.outer(values, values)
+    energies = InstructionEnergies(
+        terms=system.terms,
+        values=values,
+        covariance=covariance,
+        identified=tuple(identified.tolist()),
+        reference_voltage_v=voltage,
+        reference_clock_mhz=clock,
+        temperature_c=reference_c,
+        scatter=scatter,
+        rows=len(own),
+        assembler=" | ".join(dict.fromkeys(row.assembler for row in own.rows)),
+        gain_std=gain_std,
+    )
+    return ptx_rows(energies, rows)
+
+
+def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
+    """Which rows the fit takes, shape (n,): random operands, nothing over a link, several threads, a known voltage where throttled."""
+    blind = not np.isfinite(_read_voltage(rows)).all() and gpu.voltage_v is None
+    return np.array(
+        [row.random and not row.link and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_
+    )
+
+
+def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float = 0.0) -> Activity:
+    """What one launch of a row did."""
+    classes, issued_once = loop_classes(row.body)
+    issued = issued_once * row.warps * row.turns
+    sms = min(row.blocks, float(gpu.num_sms))
+    return Activity(
+        instructions={name: count * row.threads * row.turns for name, count in classes.items()},
+        issued=issued,
+        transactions=row.transactions,
+        stalls=stall_slots(row.latency_s, row.sm_clock_mhz, sms, issued),
+        time_s=row.latency_s,
+        loops=row.threads * row.turns,
+        kelvin=kelvin,
+    )
+
+
+def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
+    """Power beyond the same board at rest, as warm as in the run, and its standard deviation [W], shape (n,).
+
+    How power at rest follows the temperature is learnt from the rests themselves.
+    """
+    idle, idle_c, run_c = rows.column("idle_w"), rows.column("idle_c"), rows.column("temperature_c")
+    asked = np.nan_to_num(rows.column("asked_mhz"), nan=0.0)
+    base, std = np.full(len(rows), np.nan), np.zeros(len(rows))
+    for clock in np.unique(asked):
+        own = asked == clock
+        known = own & np.isfinite(idle) & np.isfinite(idle_c)
+        if not known.any():
+            raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
+        middle = float(idle_c[known].mean())
+        slope = 0.0
+        if np.ptp(idle_c[known]) >= LEAST_RANGE_K:
+            slope = max(0.0, float(np.polyfit(idle_c[known] - middle, idle[known], 1)[0]))
+        level = float((idle[known] - slope * (idle_c[known] - middle)).mean())
+        scatter = float(np.std(idle[known] - level - slope * (idle_c[known] - middle)))
+        at = np.where(np.isfinite(run_c), run_c, middle)
+        base[own] = level + slope * (at[own] - middle)
+        std[own] = scatter / np.sqrt(known.sum())
+    power_std = np.maximum(np.nan_to_num(rows.column("power_std_w"), nan=1.0), LEAST_POWER_STD_W)
+    return rows.column("power_w") - base, np.hypot(power_std, std)
+
+
+def _read_voltage(rows: InstructionRows) -> Array:
+    """Core voltage of each row, shape (n,) [V]; nan where the board tells none, or zero, which some do instead."""
+    voltage = rows.column("voltage_v")
+    return np.where(voltage > 0, voltage, np.nan)
+
+
+def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float]:
+    """Core voltage of each row relative to the median, shape (n,), and the median (nan where neither board nor table tells it)."""
+    voltage = _read_voltage(rows)
+    if not np.isfinite(voltage).all():
+        if gpu.voltage_v is None:
+            return np.ones(len(rows)), np.nan
+        voltage = gpu.voltage_v.at(rows.column("sm_clock_mhz"))
+    middle = float(np.median(voltage))
+    return voltage / middle, middle
+
+
+def own_classes(rows: InstructionRows) -> tuple[str, ...]:
+    """Classes that some measured body is made of, sorted."""
+    shares: dict[str, float] = {}
+    for row in rows.rows:
+        classes, issued = loop_classes(row.body)
+        for name, count in classes.items():
+            shares[name] = max(shares.get(name, 0.0), count / issued)
+    return tuple(sorted(name for name, share in shares.items() if share >= OWN_SHARE))
+
+
+def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warmer: Array) -> _System:
+    names = (*own_classes(rows), RARE)
+    levels = [level for level in rows.rows[0].transactions if any(row.transactions[level] > 0 for row in rows.rows)]
+    candidates = (CONSTANT, HEAT, STALL, ISSUE, LOOP, *(INSTRUCTION + name for name in names), *(TRANSACTION + level for level in levels))
+    matrix = np.zeros((len(rows), len(candidates)))
+    for i, row in enumerate(rows.rows):
+        activity = row_activity(row, gpu, float(warmer[i]))
+        matrix[i] = term_weights(activity, candidates, float(volt[i]), float(clock[i])) / row.latency_s
+    seen: BoolArray = np.asarray((np.abs(matrix) > 0).any(axis=0))
+    terms = tuple(term for term, any_row in zip(candidates, seen, strict=True) if any_row)
+    watts = np.array([term in (CONSTANT, HEAT) for term in terms])
+    excess, std = excess_power_w(rows)
+    return _System(terms=terms, rates=matrix[:, seen] * np.where(watts, 1.0, PICO), excess_w=excess, std_w=std, shape=volt * clock)
+
+
+def _prior_std(terms: tuple[str, ...]) -> Array:
+    return np.array([next(std for name, std in PRIOR_STD.items() if term.startswith(name)) for term in terms])
+
+
+def _weights(system: _System, scatter: float, values: Array) -> Array:
+    """One over the standard deviation of each row, shape (n,) [1/W]; `values` are the terms as far as they are known."""
+    relative = scatter * np.maximum(system.excess_w, 1.0)
+    shaped = SHAPE_STD * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
+    rare = np.array([term == INSTRUCTION + RARE for term in system.terms])
+    lumped = RARE_SPREAD * system.rates[:, rare] @ values[rare]
+    return np.asarray(1.0 / np.sqrt(system.std_w**2 + relative**2 + shaped**2 + lumped**2), dtype=np.float64)
+
+
+def _solve(system: _System, scatter: float, before: Array) -> tuple[Array, float]:
+    """Terms that are not negative, and chi square over the degrees of freedom; `before` are the terms of the step before."""
+    weight = _weights(system, scatter, before)
+    prior = _prior_std(system.terms)
+    columns = np.concatenate([system.rates * weight[:, None], np.diag(1.0 / prior)]) * prior
+    target = np.concatenate([system.excess_w * weight, np.zeros(len(prior))])
+    values = nnls(columns, target)[0] * prior
+    residual = (system.excess_w - system.rates @ values) * weight
+    freedom = max(1, len(residual) - int((values > 0).sum()))
+    return values, float(residual @ residual) / freedom
+
+
+def _scattered(system: _System) -> tuple[Array, float]:
+    """Terms, and the relative scatter beyond the rows' own errors with which they fit as well as they should."""
+    low, high = 0.0, MOST_SCATTER
+    values, chi = _solve(system, low, np.zeros(len(system.terms)))
+    for _ in range(SCATTER_STEPS):
+        middle = 0.5 * (low + high)
+        values, chi = _solve(system, middle, values)
+        low, high = (middle, high) if chi > 1.0 else (low, middle)
+    return values, high
+
+
+def _covariance(system: _System, values: Array, scatter: float) -> tuple[Array, BoolArray]:
+    """Covariance of the terms, those at zero apart from the others, and which of them the rows decide."""
+    weight = _weights(system, scatter, values)
+    prior = _prior_std(system.terms)
+    scaled = system.rates * weight[:, None] * prior
+    free = values > 0
+    whole = np.linalg.inv(scaled.T @ scaled + np.eye(len(prior)))
+    covariance = np.diag(np.diag(whole))
+    covariance[np.ix_(free, free)] = np.linalg.inv(scaled[:, free].T @ scaled[:, free] + np.eye(int(free.sum())))
+    decided: BoolArray = np.sqrt(np.diag(covariance)) < DECIDED
+    return covariance * np.outer(prior, prior), decided

@@ -1,0 +1,137 @@
+"""PTX rows: what each PTX instruction costs through the machine instructions that it became, and what the published formula makes of it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from estimator.frozen import FrozenMapping
+from estimator.instructions.energies import Expansion, InstructionEnergies, loop_classes
+from fitter.instructions.data import SAMPLING, InstructionRow, InstructionRows
+
+OVERHEAD: Final = "empty_loop"
+"""The kernel whose energy the published formula takes away."""
+
+PUBLISHED_MODES: Final = ("single", "full")
+"""Launch modes in which the published formula is formed: its own one thread, and the whole GPU."""
+
+VARIANT: Final = re.compile(r"_k\d+_u\d+$")
+"""Chains and unroll in a kernel's name; of the variants of one instruction the best measured stands for it."""
+
+MODIFIERS: Final = frozenset({"rn", "ftz", "lo"})
+"""Modifiers of PTX instructions that do not change the machine instruction's class."""
+
+BITWISE: Final = frozenset({"and.b32", "or.b32", "xor.b32", "not.b32"})
+"""Bitwise instructions, all of which become what `lop3.b32` does."""
+
+Parts = dict[str, float]
+
+
+def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> InstructionEnergies:
+    """The energies with a row for every kernel that prices a PTX instruction on registers."""
+    kernels = {row.kernel: row for row in rows.rows if _on_registers(row) and row.kernel != OVERHEAD and row.instruction}
+    pure: dict[str, tuple[Parts, float]] = {}
+    for row in sorted(kernels.values(), key=lambda row: -row.unroll):
+        if len(row.operations) == 1:
+            name, count = next(iter(row.operations.items()))
+            pure.setdefault(_plain(name), _divided(row.body, count))
+    published = published_differences(rows)
+    found: dict[str, Expansion] = {}
+    for kernel, row in sorted(kernels.items(), key=lambda item: (len(published.get(item[0], {})), item[1].unroll)):
+        classes, issued, companions = _own_share(row, pure)
+        value, std = energies.per_thread_j(classes, issued)
+        found[VARIANT.sub("", kernel)] = Expansion(
+            instruction=row.instruction,
+            classes=FrozenMapping(classes),
+            issued=issued,
+            energy_j=value,
+            std_j=std,
+            companions=companions,
+            published_j=FrozenMapping(published.get(kernel, {})),
+        )
+    return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))
+
+
+def _on_registers(row: InstructionRow) -> bool:
+    """Whether a kernel touches no memory in its loop."""
+    return not row.link and not any(row.transactions.values())
+
+
+def _plain(name: str) -> str:
+    """A PTX instruction without the modifiers that do not matter here."""
+    return "lop3.b32" if name in BITWISE else ".".join(word for word in name.split(".") if word not in MODIFIERS)
+
+
+def priced_operations(row: InstructionRow) -> tuple[frozenset[str], float]:
+    """The PTX instructions that a kernel prices together and how many of them a turn has.
+
+    The named one, else the most frequent; where these are fewer than the kernel's operations, others take turns with it
+    (minimum and maximum, addition and subtraction, the links of a carry chain), the most frequent first.
+    """
+    counts = row.operations
+    first = row.instruction if row.instruction in counts else max(counts, key=lambda one: counts[one])
+    names, total = {first}, counts[first]
+    for other in sorted(counts, key=lambda one: -counts[one]):
+        if other not in names and total + counts[other] <= row.unroll:
+            names.add(other)
+            total += counts[other]
+    return frozenset(names), total
+
+
+def _divided(body: Mapping[str, float], count: float) -> tuple[Parts, float]:
+    """Classes and issued instructions for one operation, the loop's own control left out."""
+    classes, issued = loop_classes(body)
+    control = issued - sum(classes.values())
+    loop = min(control, LOOP_INSTRUCTIONS)
+    return {name: number / count for name, number in classes.items()}, (issued - loop) / count
+
+
+LOOP_INSTRUCTIONS: Final = 3.0
+"""Count, test and branch of a turn."""
+
+
+def _own_share(row: InstructionRow, pure: Mapping[str, tuple[Parts, float]]) -> tuple[Parts, float, bool]:
+    """Classes and issue of one priced instruction, its companions taken out; whether some could not be."""
+    names, count = priced_operations(row)
+    classes, issued = _divided(row.body, 1.0)
+    companions = False
+    for other, times in row.operations.items():
+        if other in names:
+            continue
+        if _plain(other) not in pure:
+            companions = True
+            continue
+        parts, slots = pure[_plain(other)]
+        for part, number in parts.items():
+            classes[part] = max(0.0, classes.get(part, 0.0) - number * times)
+        issued = max(0.0, issued - slots * times)
+    left = {part: number / count for part, number in classes.items() if number > 0}
+    if not left and classes:  # merged with its companions by the assembler: nothing is its own
+        whole, slots = _divided(row.body, count)
+        return whole, slots, True
+    return left, issued / count, companions
+
+
+def published_differences(rows: InstructionRows) -> dict[str, Parts]:
+    """(E_total − E_overhead) / n by kernel, then by launch mode and way of sampling [J a thread's instruction].
+
+    Both energies are power times time without what the board draws at rest, over times that differ, so that
+    static power of the difference stays in.  Source: Arafa et al. (arXiv 2002.07795), eq. 1.
+    """
+    found: dict[str, Parts] = {}
+    for mode in PUBLISHED_MODES:
+        overhead = next((row for row in rows.rows if row.kernel == OVERHEAD and row.mode == mode), None)
+        if overhead is None:
+            continue
+        for row in rows.rows:
+            if row.mode != mode or row.kernel == OVERHEAD or not _on_registers(row):
+                continue
+            _, count = priced_operations(row)
+            for method in SAMPLING:
+                total, empty = row.published[method], overhead.published[method]
+                if np.isfinite(total) and np.isfinite(empty):
+                    per_turn = total / row.turns / row.threads - empty / overhead.turns / overhead.threads
+                    found.setdefault(row.kernel, {})[f"{mode}.{method}"] = per_turn / count
+    return found

@@ -1,0 +1,1 @@
+"""Kernels measured one by one: coefficients by group, tiles, residual tier, intervals."""

@@ -1,0 +1,96 @@
+"""Intervals for kernels: how wrong predictions were for kernels that the fit had not seen.
+
+Rows are left out fold by fold, the whole chain (equations, tiles, residual tier) is fitted to the rest, and the errors
+on the fold set the scale around each shape.  Normalised by it they have quantiles that hold inside the measured shapes;
+work beyond the largest is judged by forecasting the largest tenth, and the largest quarter, from the rest.
+Source: split conformal prediction normalised by a local scale (Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from estimator.quantities import Array, IntArray
+from estimator.residuals import FAR, NORMAL_90, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
+from fitter.kernels.residual_tier import Forecast, ShapeErrors, neighbours
+
+FOLDS: Final = 4
+
+LEVEL: Final = 0.9
+"""Share of kernels inside their interval."""
+
+FEWEST_FAR: Final = 30
+FAR_WIDENING: Final = 1.3
+"""With fewer far kernels than that their quantile is the near one times this."""
+
+ALIKE_SHAPES: Final = 5.0
+"""So many shapes err alike (assumed): n of them show as much as n / 5 independent ones, which widens intervals of few by Student's t."""
+
+EXTRAPOLATED_SHARES: Final = (0.1, 0.25)
+"""Shares of the largest kernels that are forecast from the rest."""
+
+NEXT_GROWTH: Final = 1.43
+"""Rehearsals are few, and what one of them errs all its kernels err: with two, and what tables have in common for a third, a normal
+quantile gives way to that of Student's t with three degrees of freedom, 2.35 / 1.645 [1].  From the first share to the second the
+quantile grew by a factor of 1.2 (median over published tables of matrix, attention and vector kernels)."""
+
+TESTED_QUANTILE: Final = 0.9
+"""Quantile of the tested distances beyond the largest work up to which the interval holds unchanged."""
+
+
+def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
+    """The fold of each row; rows of one shape share theirs."""
+    fold: IntArray = np.random.default_rng(seed).integers(0, FOLDS, len(shapes.operators))[shapes.index]
+    return fold
+
+
+def largest_rows(shapes: ShapeErrors, share: float) -> IntArray:
+    """The rows of the largest work, a share of all shapes; none where the shapes do not differ."""
+    bound = np.quantile(shapes.work, 1.0 - share)
+    return np.flatnonzero(shapes.work[shapes.index] > bound)
+
+
+def interval_quantiles(
+    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None
+) -> tuple[float, float, float, float]:
+    """(near, far, beyond, beyond_octaves) of `estimator.residuals.TierErrors`.
+
+    left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows
+    forecast from the rest, empty where there was no such test.
+    """
+    error = np.abs(left_out.errors(fading))
+    mean = shapes.mean(error)
+    _, index = neighbours(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
+    sigma = SPREAD_OFFSET + mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + mean
+    ratio = error / sigma[shapes.index]
+    near_rows = left_out.distance <= FAR
+    few = float(student_t.ppf(0.5 + LEVEL / 2.0, max(len(shapes.operators) / ALIKE_SHAPES, 1.0))) / NORMAL_90
+    near = few * (_quantile(ratio[near_rows]) if near_rows.any() else _quantile(ratio))
+    far = few * _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
+    tested = [rows for rows in largest if len(rows.bare)]
+    if not tested:
+        return near, max(far, near), few * NORMAL_90 * float(np.sqrt(np.mean(error**2))), UNTESTED_OCTAVES
+    beyond = NEXT_GROWTH * max(_quantile(np.abs(rows.errors(fading))) for rows in tested) + _drift([rows.errors(fading) for rows in tested])
+    octaves = max(float(np.quantile(rows.excess, TESTED_QUANTILE)) for rows in tested)
+    return near, max(far, near), beyond, max(octaves, LEAST_OCTAVES)
+
+
+def _drift(errors: Sequence[Array]) -> float:
+    """A mean error that has one sign in all of several rehearsals, shape (·,) each: it goes on growing beyond them [ln]; else 0."""
+    means = np.array([error.mean() for error in errors])
+    return float(np.abs(means).max()) if len(means) > 1 and abs(np.sign(means).sum()) == len(means) else 0.0
+
+
+UNTESTED_OCTAVES: Final = 1.0
+"""Where no forecast was tested the interval holds this far beyond the largest work [octave]."""
+
+LEAST_OCTAVES: Final = 0.5
+"""Forecasts of work hardly beyond the largest say this much [octave]."""
+
+
+def _quantile(values: Array) -> float:
+    """The finite-sample quantile: as many as (n + 1) · LEVEL of the values lie below."""
+    share = min(np.ceil((len(values) + 1) * LEVEL) / len(values), 1.0)
+    return float(np.quantile(values, share))

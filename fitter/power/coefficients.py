@@ -1,0 +1,222 @@
+"""Power coefficients: energy per event and static terms, from kernels, from runs of whole workloads, or from both.
+
+P − P_idle(f) is linear in the coefficients once time is known, and a run's energy is a sum over its kernels, so both
+kinds of row enter one non-negative least squares with relative errors, pulled to physical priors.  Columns are
+scaled before solving: events in 10¹²/s with picojoules.  What the problem is not linear in – the exponent of the voltage,
+and the edge beyond which operands leave L2 – is chosen among candidates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables, OperatingPoint
+from estimator.quantities import Array, BoolArray
+from fitter.power.solver import (
+    LEAKAGE,
+    PRIOR,
+    PRIOR_WEIGHT,
+    TERMS,
+    PowerPriors,
+    PowerRows,
+    PowerShape,
+    PowerSolution,
+    design_matrix,
+    solve_power,
+)
+from fitter.power.uncertainty import block_covariance, count_covariance, kind_covariance
+from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
+
+IDENTIFIED_SHRINKAGE: Final = 0.7
+"""A coefficient is identified when the data shrink its prior's width to below this share."""
+
+EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
+"""Candidates for the effective voltage exponent: 2 is switching alone."""
+
+EXPONENT_STEP: Final = 0.25
+EXPONENT_SHARE: Final = 0.5
+"""Distance of two candidates, and the standard deviation of the chosen one about the truth in these steps."""
+
+DEFAULT_EXPONENT: Final = 3.0
+"""Effective exponent where one clock, or a flat voltage, cannot tell."""
+
+EXPONENT_WIDTH: Final = 0.35
+"""Prior width of the exponent about its default."""
+
+SHAPE_ROWS: Final = 30.0
+"""Rows from which on the data gain on the priors of exponent and edge."""
+
+KNEES: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0, 1.2)
+SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
+"""Candidates for the edge beyond which warm operands leave L2."""
+
+KNEE_LN_WIDTH: Final = 0.25
+SHARPNESS_LN_WIDTH: Final = 0.35
+"""Prior widths of their logarithms."""
+
+KNEE_SPAN: Final = (0.3, 2.0)
+KNEE_ROWS: Final = 30
+"""Working sets near the edge [L2 size], and how many rows must lie there to tell it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakageFit:
+    """Leakage for each kelvin above the board at rest and its standard deviation [W/K], and how warm boards are at work:
+    operating_c + operating_k_per_w · power [°C], [K/W].
+    """
+
+    w_per_k: float
+    std_w_per_k: float
+    operating_c: float
+    operating_k_per_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerFit:
+    """Coefficients in pJ per event and W, in the order of TERMS, their covariance, and how they were found.
+
+    relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows decided the voltage exponent.
+    leakage: None where temperatures, at work or at rest, are unknown.
+    voltage_std_v: standard deviations of the tables' voltages where these were inferred from the rows [V].
+    """
+
+    values: Array
+    covariance: Array
+    identified: Mapping[str, bool]
+    voltage_exponent: float
+    exponent_fitted: bool
+    reference_clock_mhz: float
+    tables: BoardTables
+    relative_residuals: Array
+    rows: int
+    warm_knee: float = WARM_KNEE
+    warm_sharpness: float = WARM_SHARPNESS
+    leakage: LeakageFit | None = None
+    voltage_std_v: tuple[float, ...] | None = None
+
+
+def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, priors: PowerPriors = PRIOR) -> PowerFit:
+    """Non-negative relative least squares with priors.
+
+    Where the voltage is unknown it is inferred, if the rows show it.  Where it is known, its effective exponent is
+    chosen, if clocks with different voltages were measured.
+    """
+    line = operating_line(rows) if tables.idle_temperature_c is not None else None
+    warmer_k = np.zeros(len(rows.power_w))
+    if line is not None and tables.idle_temperature_c is not None:
+        usual_c = line[0] + line[1] * rows.power_w
+        warmer_k = np.where(np.isfinite(rows.temperature_c), rows.temperature_c, usual_c) - tables.idle_temperature_c
+    inferred = infer_voltage(rows, tables, reference_clock_mhz, warmer_k) if tables.voltage_v is None else None
+    board = replace(tables, voltage_v=tables.voltage_v if inferred is None else inferred.table, reference_clock_mhz=reference_clock_mhz)
+    problem = _Problem(rows=rows, point=board.at(rows.clock_mhz), reference_clock_mhz=reference_clock_mhz, warmer_k=warmer_k, priors=priors)
+    tellable = inferred is None and bool(np.ptp(problem.point.voltage_ratio) > TELLING_VOLTAGE_RANGE)
+    exponents: Sequence[float] = EXPONENTS if tellable else (DEFAULT_EXPONENT if inferred is None else SWITCHING_EXPONENT,)
+    shape = _chosen_shape(problem, exponents)
+    design, found = problem.design(shape), problem.solve(shape)
+    covariance = _covariance(problem, shape, design, found, tellable)
+    count = len(TERMS)
+    widths = np.array([centre * width for centre, width in (priors[term] for term in TERMS)])
+    spread = np.sqrt(np.diag(covariance))
+    leakage = None
+    if line is not None:
+        leakage = LeakageFit(
+            w_per_k=float(found.values[LEAKAGE]), std_w_per_k=float(spread[LEAKAGE]), operating_c=line[0], operating_k_per_w=line[1]
+        )
+    return PowerFit(
+        values=found.values[:count],
+        covariance=covariance[:count, :count],
+        identified={term: bool(s < IDENTIFIED_SHRINKAGE * w) for term, s, w in zip(TERMS, spread, widths, strict=False)},
+        voltage_exponent=shape.exponent,
+        exponent_fitted=tellable,
+        reference_clock_mhz=reference_clock_mhz,
+        tables=board,
+        relative_residuals=(problem.point.idle_w + design @ found.values - rows.power_w) / rows.power_w,
+        rows=len(rows.power_w),
+        warm_knee=shape.warm_knee,
+        warm_sharpness=shape.warm_sharpness,
+        leakage=leakage,
+        voltage_std_v=None if inferred is None else inferred.std_v,
+    )
+
+
+TELLING_VOLTAGE_RANGE: Final = 0.05
+"""Range of V / V₀ among the rows from which on they can tell the exponent."""
+
+TELLING_TEMPERATURE_ROWS: Final = 30
+TELLING_TEMPERATURE_RANGE_K: Final = 5.0
+"""Rows with a temperature, and their range, from which on they tell leakage apart."""
+
+
+def operating_line(rows: PowerRows) -> tuple[float, float] | None:
+    """Temperature of the measured board as a line in its power [°C], [K/W]; None where rows do not tell it."""
+    known = np.isfinite(rows.temperature_c)
+    if known.sum() < TELLING_TEMPERATURE_ROWS or np.ptp(rows.temperature_c[known]) < TELLING_TEMPERATURE_RANGE_K:
+        return None
+    slope, base = np.polyfit(rows.power_w[known], rows.temperature_c[known], 1)
+    return (float(base), float(slope)) if slope > 0.0 else (float(rows.temperature_c[known].mean()), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """The rows with the board's state at their clocks, for any shape."""
+
+    rows: PowerRows
+    point: OperatingPoint
+    reference_clock_mhz: float
+    warmer_k: Array
+    priors: PowerPriors
+
+    def design(self, shape: PowerShape) -> Array:
+        return design_matrix(self.rows, self.point, shape, self.reference_clock_mhz, self.warmer_k)
+
+    def solve(self, shape: PowerShape, keep: BoolArray | None = None) -> PowerSolution:
+        """The coefficients of all rows, or of the rows `keep`."""
+        if keep is None:
+            return solve_power(self.rows, self.point, self.design(shape), self.priors)
+        point = OperatingPoint(**{name: getattr(self.point, name)[keep] for name in OperatingPoint.__slots__})
+        return solve_power(self.rows.select(keep), point, self.design(shape)[keep], self.priors)
+
+
+def _chosen_shape(problem: _Problem, exponents: Sequence[float]) -> PowerShape:
+    """The candidates of least cost: the exponent, then the edge of L2 if rows lie near it, then the exponent again."""
+    shape = PowerShape(exponent=exponents[-1], warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
+    by_exponent = [replace(shape, exponent=exponent) for exponent in exponents]
+    shape = _cheapest(problem, by_exponent)
+    near = (problem.rows.warm_ratio > KNEE_SPAN[0]) & (problem.rows.warm_ratio < KNEE_SPAN[1])
+    if near.sum() < KNEE_ROWS:
+        return shape
+    shape = _cheapest(problem, [replace(shape, warm_knee=knee, warm_sharpness=edge) for knee in KNEES for edge in SHARPNESSES])
+    return _cheapest(problem, [replace(shape, exponent=exponent) for exponent in exponents])
+
+
+def _cheapest(problem: _Problem, shapes: Sequence[PowerShape]) -> PowerShape:
+    if len(shapes) == 1:
+        return shapes[0]
+    count = len(problem.rows.power_w)
+    costs = [problem.solve(shape).cost + _shape_cost(shape) * PRIOR_WEIGHT**2 * min(1.0, SHAPE_ROWS / count) for shape in shapes]
+    return shapes[int(np.argmin(costs))]
+
+
+def _shape_cost(shape: PowerShape) -> float:
+    """Squared distance of a shape from its prior, in widths."""
+    exponent = (shape.exponent - DEFAULT_EXPONENT) / EXPONENT_WIDTH
+    knee = np.log(shape.warm_knee / WARM_KNEE) / KNEE_LN_WIDTH
+    sharpness = np.log(shape.warm_sharpness / WARM_SHARPNESS) / SHARPNESS_LN_WIDTH
+    return float(exponent**2 + knee**2 + sharpness**2)
+
+
+def _covariance(problem: _Problem, shape: PowerShape, design: Array, found: PowerSolution, tellable: bool) -> Array:
+    """Covariance of the coefficients, shape (10, 10): scatter, exponent and counts."""
+    rows, point = problem.rows, problem.point
+    residual = (point.idle_w + design @ found.values - rows.power_w) / rows.power_w
+    covariance = block_covariance(design / rows.power_w[:, None], residual, found.weight, problem.priors)
+    by_kind = kind_covariance(rows.kind, found.values, lambda keep: problem.solve(shape, keep).values)
+    if by_kind is not None:
+        larger = np.sqrt(np.maximum(np.diag(by_kind) / np.diag(covariance), 1.0))
+        covariance = covariance * np.outer(larger, larger)
+    if tellable:
+        moved = problem.solve(replace(shape, exponent=shape.exponent + EXPONENT_STEP)).values - found.values
+        covariance = covariance + np.outer(moved, moved) * EXPONENT_SHARE**2
+    return covariance + count_covariance(found.values)

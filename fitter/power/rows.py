@@ -1,0 +1,74 @@
+"""Rows of the power fit: event rates of kernels measured alone, and of runs of whole workloads."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from estimator.coefficients import COLUMN, coefficient_rows, group_key
+from estimator.gpu import GpuSpec
+from estimator.kernel_prediction import kernel_load
+from estimator.kernels.registry import KnownTiles, lower
+from estimator.power import L2_CREDIT, power_events
+from estimator.quantities import HZ_PER_MHZ
+from estimator.timeline import workload_seconds
+from fitter.latency import group_table, run_kernels, run_seconds
+from fitter.power.solver import PowerRows
+from fitter.rows import KernelRows, WorkloadRows
+
+HOST_BOUND_FLOORS: Final = 1.3
+"""Kernels faster than this many times the host's launch floor may have waited for their launch [1]."""
+
+HOST_BOUND_WEIGHT: Final = 0.01
+"""Weight of such a kernel's power in the fit [1]."""
+
+
+def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]], host_launch_s: float) -> PowerRows:
+    """Runs with an energy, at their predicted latency, as prediction will meet them."""
+    keep = rows.select(np.isfinite(rows.energy_j))
+    runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
+    gpu_s, host_s = run_seconds(runs, group_table(groups), host_launch_s)
+    latency_s = workload_seconds(gpu_s, host_s)
+    events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]
+    totals = np.column_stack([np.bincount(runs.run, events[:, i], len(latency_s)) for i in range(events.shape[1])])
+    return PowerRows(
+        power_w=keep.power_w,
+        clock_mhz=keep.clock_mhz(gpu),
+        event_rate=totals / latency_s[:, None],
+        warm_ratio=np.full(len(latency_s), np.inf),
+        busy=np.minimum(gpu_s / latency_s, 1.0),
+        temperature_c=keep.temperature_c,
+        weight=keep.weight,
+        relative_std=np.zeros(len(latency_s)),
+        kind=np.array([f"model {workload.model_family}" for workload in keep.row_workloads()]),
+    )
+
+
+def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows:
+    """Kernels with a trusted power below the limit, at their measured latency, one kernel's rows beside each other.
+
+    Kernels that wait for the host's launches count little: how long they ran is not known.
+    """
+    usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit)
+    keep = rows.select(usable[np.argsort(rows.operator_index[usable], kind="stable")])
+    operators = keep.row_operators()
+    coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
+    known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
+    phases = lower(operators, gpu, coefficients, known).phases
+    load = kernel_load(phases, gpu, coefficients, keep.clock_mhz(gpu), keep.l2_warm, keep.latency_s)
+    return PowerRows(
+        power_w=keep.power_w,
+        clock_mhz=load.sm_clock_mhz,
+        event_rate=load.events / keep.latency_s[:, None],
+        warm_ratio=load.warm_ratio,
+        busy=load.busy,
+        temperature_c=keep.temperature_c,
+        weight=np.where(keep.latency_s < HOST_BOUND_FLOORS * coefficients[:, COLUMN["floor_s"]], HOST_BOUND_WEIGHT, 1.0) * keep.weight,
+        relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),
+        kind=np.array([f"{o.family}.{o.operator}{'.cuda' if o.cuda_cores else ''}" for o in operators]),
+    )
+
+
+def join_power_rows(parts: list[PowerRows]) -> PowerRows:
+    """Rows of both kinds as one problem."""
+    return PowerRows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in PowerRows.__slots__})

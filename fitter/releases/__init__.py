@@ -1,0 +1,1 @@
+"""Bundles as a product: versions, changelogs, signatures, what a change changes."""

@@ -1,0 +1,133 @@
+"""Detached signatures of bundles in minisign's format, verified offline; the only file that imports cryptography.
+
+A signature says who vouches for a file's bytes; the digest inside a bundle says only that it is whole.  Keys and signatures are those of
+`minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), or over the file itself ("Ed"), and a second
+signature over the first and its trusted comment.  Which key to trust is for the user to say; none is built in.
+"""
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from estimator.bundles.files import MAX_FILE_BYTES
+from fitter.errors import SignatureError
+
+PLAIN: Final = b"Ed"
+HASHED: Final = b"ED"
+"""Algorithms: over the file, over its hash.  Public keys say PLAIN whichever is used."""
+
+KEY_BYTES: Final = 42
+SIGNATURE_BYTES: Final = 74
+SECOND_BYTES: Final = 64
+NUMBER_END: Final = 10
+"""Lengths of a public key, a signature and the one over the comment, and where the key's number ends [byte]."""
+
+LONGEST_FILE: Final = 16_384
+"""Of a key or a signature [byte]."""
+
+SUFFIX: Final = ".minisig"
+TRUSTED: Final = "trusted comment: "
+UNTRUSTED: Final = "untrusted comment: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """What a good signature says: the key's number as minisign prints it, and the signed comment."""
+
+    key: str
+    comment: str
+
+
+def verify(bundle: Path, signature: Path, key: str) -> Signed:
+    """The signature of a bundle's bytes, checked.
+
+    key: a file as minisign writes it, or the key's one line of base64.
+    Raises SignatureError where the signature is not that key's signature of these bytes, for damaged files, and without cryptography.
+    """
+    number, public = _key(key)
+    lines = _lines(signature, "signature")
+    if len(lines) < 4 or not lines[0].startswith(UNTRUSTED) or not lines[2].startswith(TRUSTED):
+        raise SignatureError(f"{signature}: is no minisign signature")
+    first, second = _decoded(lines[1], SIGNATURE_BYTES, str(signature)), _decoded(lines[3], SECOND_BYTES, str(signature))
+    kind, own, sealed = first[:2], first[2:NUMBER_END], first[NUMBER_END:]
+    if kind not in (PLAIN, HASHED):
+        raise SignatureError(f"{signature}: is signed in a way that is not known")
+    if own != number:
+        raise SignatureError(f"{signature}: was made with key {_printed(own)}, not with {_printed(number)}")
+    content = _content(bundle, MAX_FILE_BYTES, "bundle")
+    message = hashlib.blake2b(content).digest() if kind == HASHED else content
+    comment = lines[2].removeprefix(TRUSTED)
+    if not _good(public, sealed, message):
+        raise SignatureError(f"{bundle}: is not what {signature} was made for: it was changed after signing, or the signature is forged")
+    if not _good(public, second, sealed + comment.encode("utf-8")):
+        raise SignatureError(f"{signature}: its trusted comment was changed")
+    return Signed(key=_printed(number), comment="".join(c if c.isprintable() else "?" for c in comment))
+
+
+def _good(public: bytes, signature: bytes, message: bytes) -> bool:
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    except ImportError:
+        raise SignatureError("signatures need the package cryptography; install wattprint[sign]: pip install 'wattprint[sign]'") from None
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):  # ValueError: bytes that are no point of the curve
+        return False
+    return True
+
+
+def _key(text: str) -> tuple[bytes, bytes]:
+    """Number and bytes of a public key."""
+    line, at = text, "the key"
+    if Path(text).suffix or _is_file(text):
+        lines = _lines(Path(text), "key")
+        line, at = next((one for one in lines if one and not one.startswith(UNTRUSTED)), ""), text
+    decoded = _decoded(line, KEY_BYTES, at)
+    if decoded[:2] != PLAIN:
+        raise SignatureError(f"{at}: is no minisign public key")
+    return decoded[2:NUMBER_END], decoded[NUMBER_END:]
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _lines(path: Path, what: str) -> list[str]:
+    try:
+        return _content(path, LONGEST_FILE, what).decode("utf-8").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise SignatureError(f"{path}: is no minisign {what}") from error
+
+
+def _content(path: Path, most: int, what: str) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SignatureError(f"{path}: the {what} cannot be read ({reason})") from error
+    if len(content) > most:
+        raise SignatureError(f"{path}: is too large for a {what}")
+    return content
+
+
+def _decoded(line: str, length: int, at: str) -> bytes:
+    try:
+        found = base64.b64decode(line.strip().encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise SignatureError(f"{at}: is damaged, base64 is wanted") from error
+    if len(found) != length:
+        raise SignatureError(f"{at}: holds {len(found)} bytes where {length} are wanted")
+    return found
+
+
+def _printed(number: bytes) -> str:
+    """A key's number as minisign prints it."""
+    return number[::-1].hex().upper()

@@ -1,0 +1,118 @@
+"""Semantic versions of bundles: what counts as a major, a minor or a patch step, and whether a version is a large enough one.
+
+major   an answer means something else, or one that was there is gone: another GPU or specification, real in place of simulated, another
+        completion of operator lists, a narrower range of SM clocks; a group of coefficients, power, voltage, idle power, an instruction's
+        energy or a block model removed
+minor   answers or their intervals change in value, or there are more of them: any coefficient, table, tree, range or uncertainty
+patch   answers stay to the last digit: names, notes, environment, sensor, provenance, stated errors
+
+Below 1.0.0 a minor step suffices for what would be a major one, as https://semver.org has it (section 4).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from estimator.bundles.files import Bundle, document_of
+from estimator.domain import TOLERATED_CLOCK_MHZ
+from fitter.errors import ReleaseError
+
+Step = Literal["major", "minor", "patch"]
+
+VERSION: Final = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
+"""A semantic version: MAJOR.MINOR.PATCH, an optional pre-release and build."""
+
+ANSWERS: Final = (
+    "host", "groups", "latency_parameters", "power", "voltage", "idle", "tile_predictors", "residuals", "uncertainty", "domain", "clocks",
+    "instruction_energies", "block_models",
+)  # fmt: skip
+"""Sections that answers and their intervals follow from."""
+
+MOST_NAMED: Final = 5
+"""Reasons that a line names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """The smallest step from one bundle to another, and why."""
+
+    step: Step
+    reasons: tuple[str, ...]
+
+    def text(self) -> str:
+        """For people."""
+        more = f" and {len(self.reasons) - MOST_NAMED} more" if len(self.reasons) > MOST_NAMED else ""
+        return f"a {self.step} step ({'; '.join(self.reasons[:MOST_NAMED])}{more})"
+
+
+def version_key(text: str) -> tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]:
+    """A key that orders semantic versions.  Raises ReleaseError for text that is none."""
+    major, minor, patch, early = _matched(text).groups()
+    parts = tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in (early or "").split(".") if part)
+    return int(major), int(minor), int(patch), 0 if early else 1, parts
+
+
+def needed_step(old: Bundle, new: Bundle) -> Needed:
+    """How large a step the rule asks for."""
+    if reasons := _major(old, new):
+        return Needed(step="major", reasons=reasons)
+    before, after = document_of(old), document_of(new)
+    changed = tuple(f"{name} changed" for name in ANSWERS if before[name] != after[name])
+    if changed:
+        return Needed(step="minor", reasons=changed)
+    described = tuple(f"{name} changed" for name in before if name not in ("version", "digest") and before[name] != after[name])
+    return Needed(step="patch", reasons=described or ("nothing but the version changed",))
+
+
+def least_version(old: str, step: Step) -> str:
+    """The smallest version that a step leads to; a pre-release leads to its own release whatever the step."""
+    major, minor, patch, final, _ = version_key(old)
+    if not final:
+        return f"{major}.{minor}.{patch}"
+    if step == "major" and major:
+        return f"{major + 1}.0.0"
+    return f"{major}.{minor}.{patch + 1}" if step == "patch" else f"{major}.{minor + 1}.0"
+
+
+def require_step(old: Bundle, new: Bundle, version: str) -> None:
+    """Raises ReleaseError where `version` is not above the old one, or too small a step above it."""
+    if version_key(version) <= version_key(old.version):
+        raise ReleaseError(f"version {version} must be above {old.version}, the release before")
+    needed = needed_step(old, new)
+    least = least_version(old.version, needed.step)
+    if version_key(version)[:3] < version_key(least)[:3]:
+        raise ReleaseError(f"version {version} is too small a step from {old.version}: it is {needed.text()}; the least is {least}")
+
+
+def _major(old: Bundle, new: Bundle) -> tuple[str, ...]:
+    """Everything that makes answers mean something else, or takes them away."""
+    reasons = []
+    if old.gpu.name != new.gpu.name:
+        reasons.append(f"another GPU, {new.gpu.name}")
+    elif old.gpu != new.gpu:
+        reasons.append("the GPU's specification changed")
+    if old.simulated != new.simulated:
+        reasons.append("simulated before" if old.simulated else "simulated now")
+    if old.completion != new.completion:
+        reasons.append(f"operator lists completed by {new.completion or 'nothing'}")
+    low, high = new.clocks_mhz
+    if low > old.clocks_mhz[0] + TOLERATED_CLOCK_MHZ or high < old.clocks_mhz[1] - TOLERATED_CLOCK_MHZ:
+        reasons.append("a narrower range of SM clocks")
+    reasons += [f"group {key} removed" for key in old.groups if key not in new.groups]
+    reasons += [f"{name} removed" for name in ("power", "voltage", "idle") if getattr(old, name) is not None and getattr(new, name) is None]
+    for section, names in (("energy of", _instructions(old)), ("block model", set(old.block_models))):
+        left = _instructions(new) if section == "energy of" else set(new.block_models)
+        reasons += [f"{section} {name} removed" for name in sorted(names - left)]
+    return tuple(reasons)
+
+
+def _instructions(bundle: Bundle) -> set[str]:
+    found: Any = bundle.instruction_energies.get("instructions", {})
+    return set(found)
+
+
+def _matched(text: str) -> re.Match[str]:
+    match = VERSION.fullmatch(text)
+    if match is None:
+        raise ReleaseError(f"version {text!r} must read MAJOR.MINOR.PATCH, for example 1.0.0")
+    return match

@@ -1,0 +1,132 @@
+"""The report of a fit: one self-contained HTML page, no network, no script, the same bytes for the same fit."""
+
+import re
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+from estimator.bundles.content import Bundle
+from estimator.display.pages import page_html, section_html, table_html, text_html
+from fitter.instructions.display import instruction_html
+from fitter.report.board import breakdown_html, coefficients_html, correlations_html, curves_html
+from fitter.report.charts import REPORT_STYLE
+from fitter.report.errors import dependences_html, errors_html, residuals_html, scatters_html, worst_html
+from fitter.report.rows import HeldRows, coverage_of, held_rows
+from fitter.rows import RejectedRow, Selection, count_reasons, reason_meaning
+from fitter.validation import Prediction, errors_of
+
+MOST_REJECTED: Final = 200
+"""Rejected rows that are listed one by one; all are counted."""
+
+LONGEST_NOTE: Final = 4000
+"""Notes name many kinds of kernels; beyond this they are cut [character]."""
+
+DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
+"""Names of charts' titles and descriptions, which count drawings of the whole process."""
+
+NINETY: Final = 3
+"""Place of 90 % among the nominal shares of `fitter.report.rows`."""
+
+
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
+    """The page.  `held_out`: predictions of rows left out of the fit, by what they are ("kernels", "workloads")."""
+    held = {kind: held_rows(kind, prediction, selection) for kind, prediction in held_out.items()}
+    parts = (
+        ("card", "Model card", _model_card(bundle, selection, held)),
+        ("errors", "Errors on rows left out of the fit", errors_html(bundle, held)),
+        ("predicted", "Predicted and measured", scatters_html(held)),
+        ("dependence", "Error by size and clock", dependences_html(held)),
+        ("residuals", "Residuals over time and temperature", residuals_html(held)),
+        ("worst", "Largest errors", worst_html(held, selection)),
+        ("modules", "Power by module", breakdown_html(bundle, selection, held)),
+        ("curves", "Voltage and idle power", curves_html(bundle)),
+        ("coefficients", "Coefficients", coefficients_html(bundle)),
+        ("correlation", "Correlation of coefficients", correlations_html(bundle)),
+        ("instructions", "Instruction energies", instruction_html(bundle)),
+        ("rejected", "Rejected rows", _rejected(selection)),
+        ("domain", "What the fit has seen", _domain(bundle)),
+        ("data", "Data sets", _datasets(bundle)),
+    )
+    shown = [(identity, title, body) for identity, title, body in parts if body]
+    links = "".join(f'<li><a href="#{identity}">{escape(title)}</a></li>' for identity, title, _ in shown)
+    before = f'<a class="skip" href="#main">Skip to the report</a><nav aria-label="Sections"><ul>{links}</ul></nav>'
+    title = f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}"
+    sections = (section_html(title, body, identity) for identity, title, body in shown)
+    return _numbered(page_html(title, sections, style=REPORT_STYLE, before=before))
+
+
+def _numbered(page: str) -> str:
+    """The page with its charts numbered from 1, so that equal fits give equal pages."""
+    known: dict[str, int] = {}
+
+    def renamed(found: re.Match[str]) -> str:
+        return re.sub(r"([crs]\d+)([td])", lambda name: f"chart{known.setdefault(name[1], len(known) + 1)}{name[2]}", found[0])
+
+    return DRAWING.sub(renamed, page)
+
+
+def _model_card(bundle: Bundle, selection: Selection, held: Mapping[str, HeldRows]) -> str:
+    origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
+    facts = {
+        "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
+        "Rows": f"{used:,} used of {selection.row_count:,} read",
+        **_headlines(held),
+        "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
+        "Host launch cost": f"{bundle.host.launch_s * 1e6:.2f} µs per framework operator ({bundle.host.source})",
+        "Power": "no power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
+        "Completion of operator lists": bundle.completion or "none",
+        "Made": f"{origin.created_utc}, wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
+        "Digest": bundle.digest,
+    }
+    simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
+    notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in (*bundle.notes, *selection.notes))
+    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
+    return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def _headlines(held: Mapping[str, HeldRows]) -> dict[str, str]:
+    """Error and coverage of each kind of held-out rows, in a line."""
+    lines = {}
+    for kind, rows in held.items():
+        p = rows.prediction
+        for quantity, columns in (
+            ("latency", (p.measured_s, p.predicted_s, p.latency_ln_std)),
+            ("power", (p.measured_w, p.predicted_w, p.power_ln_std)),
+        ):
+            errors = errors_of(*columns)
+            if errors is not None:
+                stated = coverage_of(rows, quantity)
+                inside = "" if stated is None else f"; 90 % intervals hold {stated.found[NINETY]:.0f} %"
+                text = (
+                    f"mean error {errors.mape:.2f} %, median {errors.median:.2f} %, bias {errors.bias:+.2f} % on {errors.n:,} rows{inside}"
+                )
+                lines[f"{quantity.capitalize()} of {kind}"] = text
+    return lines
+
+
+def _rejected(selection: Selection) -> str:
+    if not selection.rejected:
+        return "<p>None.</p>"
+    counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
+    listed = [_rejected_cells(row) for row in selection.rejected[:MOST_REJECTED]]
+    more = len(selection.rejected) - len(listed)
+    rest = f'<p class="dim">and {more:,} more</p>' if more > 0 else ""
+    rows = table_html("Rejected rows one by one", ("data set", "row", "reason", "rejected", "value"), listed)
+    summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
+    return f"{summary}<details><summary>The rows</summary>{rows}{rest}</details>"
+
+
+def _rejected_cells(row: RejectedRow) -> list[Any]:
+    return [row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail]
+
+
+def _domain(bundle: Bundle) -> str:
+    """Ranges beyond which every estimate is a forecast and says so."""
+    rows: list[list[Any]] = [[group, name, low, high] for group, fields in bundle.domain.items() for name, (low, high) in fields.items()]
+    table = table_html("Range of each shape field; estimates beyond it carry a warning", ("group", "field", "from", "to"), rows)
+    return f"<details><summary>Ranges of shapes</summary>{table}</details>" if table else ""
+
+
+def _datasets(bundle: Bundle) -> str:
+    rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
+    return table_html("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)

@@ -1,0 +1,1 @@
+"""From one GPU to another: its bundle as a prior, and which few kernels to measure."""
