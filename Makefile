@@ -14,11 +14,12 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench fuzz simgrid wheel clean distclean
+.PHONY: help install demo test test-torch lint format bench fuzz simgrid wheel clean distclean
 
 help:
 	@echo 'make demo    collect on the simulated A100, fit, estimate a real model'
 	@echo 'make test    style, types, import rules and tests'
+	@echo 'make test-torch  tests that need PyTorch, in an environment of its own'
 	@echo 'make lint    style, types and import rules alone'
 	@echo 'make bench   timings and accuracies'
 	@echo 'make fuzz    coverage-guided fuzzing of all readers, FUZZ_S seconds each'
@@ -57,6 +58,20 @@ comma := ,
 test: $(STAMP)
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
 	  $(BIN)/python -m pytest -n $(WORKERS) --quiet || status=1; exit $$status
+
+# PyTorch is large, so its tests have an environment of their own.  This version also exists as a build for CPUs (2.13.0+cpu), which pip
+# prefers where its index or its links offer it.
+TORCH   ?= torch==2.13.0
+TORCHED := build/torch
+test-torch: $(TORCHED)/.installed
+	@$(TORCHED)/bin/python -m pytest -n $(WORKERS) --quiet tests/estimator/test_trace_models.py tests/estimator/test_trace_command.py \
+	  tests/estimator/test_trace_lowering.py tests/microbench_library
+
+$(TORCHED)/.installed: pyproject.toml
+	@echo 'installing wattprint and $(TORCH) into $(TORCHED) (once)'
+	@$(PYTHON) -m venv $(TORCHED)
+	@$(TORCHED)/bin/python -m pip install -qq '$(TORCH)' -e '.[all,torch,dev]'
+	@touch $@
 
 lint: $(STAMP)
 	@$(BIN)/ruff check --quiet .

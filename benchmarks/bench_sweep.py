@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from bench_estimate import decoder_layer
+from bench_estimate import compiled_modules, decoder_layer
 
 from estimator import Sizes, load_bundle, read_workload, sweep_chunks, variants
 from estimator.bundles.files import bundle_names
@@ -114,13 +114,19 @@ def loop_rate(path: Path) -> Rate:
     return Rate(what=what, value=count / (time.process_time() - begin), unit="1/s", target=None)
 
 
-def import_rates() -> list[Rate]:
-    """Processor time of imports in fresh processes [ms]: numpy, what the package adds, and what its three main names add; medians."""
+def import_rates(folder: Path) -> list[Rate]:
+    """Processor time of imports in fresh processes [ms]: numpy, what the package adds, and what its three main names add; medians.
+
+    Modules are compiled before, into `folder`.
+    """
+    environment = compiled_modules(folder)
 
     def median_ms(imports: str) -> float:
         clock = "time.process_time()"
         code = f"import time; b = {clock}; import numpy; n = {clock}; {imports}; print({clock} - n, n - b)"
-        runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(IMPORT_REPEATS)]
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, env=environment, capture_output=True, check=True)
+        runs = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(IMPORT_REPEATS)]
         return float(np.median([float(run.stdout.split()[imports == "pass"]) for run in runs])) * KILOBYTE
 
     return [
@@ -146,7 +152,7 @@ def main(bundle_name: str | None, points: int, as_json: bool) -> None:
         raise click.ClickException("no bundle is installed; name one with --bundle")
     with tempfile.TemporaryDirectory() as folder:
         path = small_workload(Path(folder))
-        rates = [*sweep_rates(path, name, points), file_rate(path, name), *import_rates(), loop_rate(path)]
+        rates = [*sweep_rates(path, name, points), file_rate(path, name), *import_rates(Path(folder)), loop_rate(path)]
     if as_json:
         click.echo(json.dumps([asdict(rate) for rate in rates], indent=2))
         return

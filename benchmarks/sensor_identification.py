@@ -1,6 +1,7 @@
 """How well sensors are identified: real traces, random simulated sensors, locked loads and lone steps.
 
-    python benchmarks/sensor_identification.py [--data ../shared/data] [--sensors 300] [--first 0] [--rows 10000000] [--jobs 1] [--json]
+    python benchmarks/sensor_identification.py [--data ../shared/data] [--sensors 300] [--first 0] [--special 30] [--timed 10]
+        [--rows 10000000] [--jobs 1] [--keep FOLDER] [--json]
 
 Each simulated sensor is identified twice, from its readings with an external meter and with load stamps alone.  The world
 that makes them (benchmarks/random_sensors.py) shares no equation with the identification.
@@ -8,6 +9,7 @@ that makes them (benchmarks/random_sensors.py) shares no equation with the ident
 
 import json
 import os
+import pickle
 import resource
 import sys
 import tempfile
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,14 @@ from random_sensors import PlantedSensor, Recording, draw_sensor, record
 
 from collector.recordings.loads import stamps_of_levels
 from collector.recordings.run import read_run
+from collector.sensor.averaging import KERNELS
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
+from collector.sensor.kernel_errors import with_errors
+from collector.sensor.kernel_fit import KernelProblem, fit_kernel
+from collector.sensor.sources import load_source, meter_source
+from collector.sensor.update_clock import fit_update_clock
+from estimator.whole_file import write_whole
 
 NAME = SensorName(gpu_uuid="", driver="", sensor="simulated", field="instant")
 PERIOD_ERROR_S = 1e-4
@@ -216,6 +225,27 @@ def real_traces(data: Path) -> dict[str, Any]:
     return result
 
 
+def hypothesis_seconds(seeds: range) -> dict[str, Any]:
+    """Processor time of the update clock, and of each kernel that is tried, on 10 s of random sensors' readings [s]."""
+    clock_s: list[float] = []
+    kernel_s: dict[str, list[float]] = {}
+    for seed in seeds:
+        random = np.random.default_rng(seed)
+        recording = record(draw_sensor(random), random)
+        begun = time.process_time()
+        clock, updates = fit_update_clock(recording.time_s, recording.reading_w)
+        clock_s.append(time.process_time() - begun)
+        load = stamps_of_levels(recording.edge_s, recording.level)
+        for source in (meter_source(recording.meter_s, recording.meter_w), load_source(load, float(updates.time_s[-1]))):
+            inside = (updates.time_s > source.from_s) & (updates.time_s < source.until_s)
+            for kernel in KERNELS:
+                begun = time.process_time()
+                problem = KernelProblem(kernel, source, updates.time_s[inside], updates.value[inside], clock.jitter_s)
+                with_errors(problem, fit_kernel(problem, clock.period_s))
+                kernel_s.setdefault(f"{kernel}, {source.kind}", []).append(time.process_time() - begun)
+    return {name: [float(np.median(values)), max(values)] for name, values in {"update clock": clock_s, **kernel_s}.items()}
+
+
 def long_log(rows: int) -> dict[str, Any]:
     """Time to read a log of so many polls and to find its update clock, and the memory at its highest."""
     random = np.random.default_rng(0)
@@ -254,13 +284,25 @@ def _locked(seed: int) -> list[Outcome]:
     return outcomes(seed, locked)
 
 
-def _sampled(task: Callable[[int], list[Outcome]], seeds: range, jobs: int) -> list[Outcome]:
-    """Outcomes of many seeds; a bar on stderr."""
+def _sampled(task: Callable[[int], list[Outcome]], seeds: range, jobs: int, keep: Path | None) -> list[Outcome]:
+    """Outcomes of many seeds, those in the folder `keep` taken from there; a bar on stderr."""
     rows: list[Outcome] = []
     with ProcessPoolExecutor(jobs) as pool, click.progressbar(length=len(seeds), file=sys.stderr) as bar:
-        for found in pool.map(task, seeds):
+        for found in pool.map(partial(_kept, task, keep), seeds):
             rows += found
             bar.update(1)
+    return rows
+
+
+def _kept(task: Callable[[int], list[Outcome]], keep: Path | None, seed: int) -> list[Outcome]:
+    """The outcomes of a seed: from the folder where they are there, else worked out and left there."""
+    if keep is None:
+        return task(seed)
+    path = keep / f"{task.__name__.strip('_')}-{seed}.pickle"
+    if not path.is_file():
+        keep.mkdir(parents=True, exist_ok=True)
+        write_whole(path, pickle.dumps(task(seed)))
+    rows: list[Outcome] = pickle.loads(path.read_bytes())  # noqa: S301  the file is this program's own
     return rows
 
 
@@ -269,10 +311,16 @@ def _sampled(task: Callable[[int], list[Outcome]], seeds: range, jobs: int) -> l
 @click.option("--sensors", default=300, show_default=True, help="Random simulated sensors.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first.")
 @click.option("--special", default=30, show_default=True, help="Lone steps, and locked loads, each so many.")
+@click.option("--timed", default=10, show_default=True, help="Sensors of which every hypothesis is timed.")
 @click.option("--rows", default=10_000_000, show_default=True, help="Rows of a long log; 0 for none.")
 @click.option("--jobs", default=1, show_default=True)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path),
+    help="Folder for each sensor's outcome: a stopped run goes on, parts add up.  Of one code only.",
+)
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, sensors: int, first: int, special: int, rows: int, jobs: int, as_json: bool) -> None:
+def main(data: Path, sensors: int, first: int, special: int, timed: int, rows: int, jobs: int, keep: Path | None, as_json: bool) -> None:
     """Print the numbers."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     document: dict[str, Any] = {}
@@ -280,11 +328,13 @@ def main(data: Path, sensors: int, first: int, special: int, rows: int, jobs: in
         document["real traces"] = real_traces(data)
     else:
         click.echo(f"real traces skipped: {data / 'sensors'} is not there", err=True)
+    if timed:
+        document["simulated, 10 s: processor seconds, median / longest"] = hypothesis_seconds(range(first, first + timed))
     if rows:
         document["simulated, long log"] = long_log(rows)
-    document["simulated, random"] = summary(_sampled(outcomes, range(first, first + sensors), jobs))
+    document["simulated, random"] = summary(_sampled(outcomes, range(first, first + sensors), jobs, keep))
     for name, task in (("simulated, lone step", _lone), ("simulated, load locked at two periods", _locked)):
-        sample = _sampled(task, range(first, first + special), jobs)
+        sample = _sampled(task, range(first, first + special), jobs, keep)
         kinds = {row.found.averaging for row in sample}
         document[name] = {
             source: {kind: sum(row.found.averaging == kind for row in sample if row.source == source) for kind in kinds}

@@ -3,7 +3,7 @@
     python benchmarks/whole_models.py [--data ../shared/data] [--splits 20] [--json]
 
 Targets have start-up removed (see docs/model.md); errors against the raw targets stand beside them.  All figures are
-mean absolute percentage errors.
+mean absolute percentage errors.  Half to half is shown by length of the run as well, with how well short runs repeat.
 """
 
 import json
@@ -20,11 +20,15 @@ from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray
 from estimator.specifications import load_gpu
 from fitter.rows import WorkloadRows
-from fitter.runs import NORMAL_90, fit_runs, predict_runs, stated_uncertainty
+from fitter.run_spread import NORMAL_90
+from fitter.runs import fit_runs, stated_uncertainty
 from fitter.selection import read_selection
 
 REFERENCE_CLOCK_MHZ = 900.0
 LANGUAGE = ("bert", "gpt2", "opt")
+
+SHORT_S = 0.02
+"""Below this a run of the published lists is mostly paced by the host's launches [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,76 +69,143 @@ class Score:
     power_coverage: float = float("nan")
 
 
-def score(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case | None = None, intervals: bool = False) -> Score:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Runs and what a fit of others said of them, columns of shape (n,).
+
+    latency_ln_std, power_ln_std: stated standard deviations of the logarithms; nan where none was asked for.
+    """
+
+    rows: WorkloadRows
+    latency_s: Array
+    power_w: Array
+    latency_ln_std: Array
+    power_ln_std: Array
+
+    def inside(self) -> Array:
+        """Whether latency and power lie within their stated 90 % intervals, shape (n, 2)."""
+        errors = np.log([self.rows.latency_s / self.latency_s, self.rows.power_w / self.power_w])
+        stated = np.array([self.latency_ln_std, self.power_ln_std])
+        return np.where(np.isnan(stated), np.nan, np.abs(errors) < NORMAL_90 * stated).T
+
+    def select(self, keep: BoolArray) -> "Outcome":
+        """The runs `keep`."""
+        columns = {name: getattr(self, name)[keep] for name in Outcome.__slots__ if name != "rows"}
+        return Outcome(rows=self.rows.select(keep), **columns)
+
+
+def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case | None = None, intervals: bool = False) -> Outcome:
     """Fit `train` on its GPU and predict `test` (on the GPU of `target`)."""
     other = target or case
-    fit = fit_runs(train, case.gpu, case.tables)
-    bundle = fit.bundle
+    bundle = fit_runs(train, case.gpu, case.tables).bundle
     if intervals:
         bundle = replace(bundle, uncertainty=stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
-    latency, power, _ = predict_runs(bundle, test, other.gpu)
-    coverage = (float("nan"), float("nan"))
-    if intervals:
-        coverage = _coverage(bundle, test, other.gpu)
+    clocks = test.asked_clock_mhz(other.gpu)
+    found = [
+        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=other.gpu)[0]
+        for workload, clock in zip(test.row_workloads(), clocks, strict=True)
+    ]
+    latency, power = np.array([e.latency_s for e in found]), np.array([e.power_w for e in found])
+    spread = np.array([(e.latency_s_std / e.latency_s, e.power_w_std / e.power_w) if intervals else (np.nan, np.nan) for e in found])
+    return Outcome(rows=test, latency_s=latency, power_w=power, latency_ln_std=spread[:, 0], power_ln_std=spread[:, 1])
+
+
+def summary(*parts: Outcome) -> Score:
+    """Errors over the runs of all parts."""
+
+    def error(predicted: Callable[[Outcome], Array], measured: Callable[[WorkloadRows], Array]) -> float:
+        return mape(np.concatenate([predicted(part) for part in parts]), np.concatenate([measured(part.rows) for part in parts]))
+
+    covered = np.concatenate([part.inside() for part in parts]).mean(axis=0)
     return Score(
-        latency=mape(latency, test.latency_s),
-        power=mape(power, test.power_w),
-        energy=mape(latency * power, test.energy_j),
-        raw_latency=mape(latency, test.raw_latency_s),
-        raw_power=mape(power, test.raw_power_w),
-        latency_coverage=coverage[0],
-        power_coverage=coverage[1],
+        latency=error(lambda part: part.latency_s, lambda rows: rows.latency_s),
+        power=error(lambda part: part.power_w, lambda rows: rows.power_w),
+        energy=error(lambda part: part.latency_s * part.power_w, lambda rows: rows.energy_j),
+        raw_latency=error(lambda part: part.latency_s, lambda rows: rows.raw_latency_s),
+        raw_power=error(lambda part: part.power_w, lambda rows: rows.raw_power_w),
+        latency_coverage=float(covered[0]),
+        power_coverage=float(covered[1]),
     )
 
 
-def _coverage(bundle: object, test: WorkloadRows, gpu: GpuSpec) -> tuple[float, float]:
-    inside = []
-    clocks = test.asked_clock_mhz(gpu)
-    for workload, clock, seconds, watts in zip(test.row_workloads(), clocks, test.latency_s, test.power_w, strict=True):
-        e = estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu)[0]  # type: ignore[arg-type]
-        inside.append(
-            (
-                abs(np.log(seconds / e.latency_s)) < NORMAL_90 * e.latency_s_std / e.latency_s,
-                abs(np.log(watts / e.power_w)) < NORMAL_90 * e.power_w_std / e.power_w,
-            )
-        )
-    both = np.mean(inside, axis=0)
-    return float(both[0]), float(both[1])
+def score(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case | None = None, intervals: bool = False) -> Score:
+    """Errors of one test; arguments as those of `outcome`."""
+    return summary(outcome(train, test, case, target=target, intervals=intervals))
+
+
+def half_outcomes(case: Case, splits: int) -> list[Outcome]:
+    """Random half of the workloads → the other half, for each split."""
+    unique = np.unique(case.rows.workload_index)
+    found = []
+    for seed in range(splits):
+        chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
+        train: BoolArray = np.isin(case.rows.workload_index, chosen)
+        found.append(outcome(case.rows.select(train), case.rows.select(~train), case, intervals=True))
+    return found
 
 
 def halves(case: Case, splits: int) -> Score:
     """Random half of the workloads → the other half, mean over splits."""
-    unique = np.unique(case.rows.workload_index)
-    scores = []
-    for seed in range(splits):
-        chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
-        train: BoolArray = np.isin(case.rows.workload_index, chosen)
-        scores.append(score(case.rows.select(train), case.rows.select(~train), case, intervals=True))
+    return mean_score(half_outcomes(case, splits))
+
+
+def mean_score(parts: list[Outcome]) -> Score:
+    """Mean of the errors of several tests, all alike."""
+    scores = [summary(part) for part in parts]
     return Score(**{name: float(np.mean([getattr(s, name) for s in scores])) for name in Score.__slots__})
 
 
-def families(case: Case) -> dict[str, Score]:
+def by_length(parts: list[Outcome]) -> dict[str, Score]:
+    """Runs shorter and longer than SHORT_S, and the short ones whose pace did not change while they were measured."""
+    short = [part.select(part.rows.latency_s < SHORT_S) for part in parts]
+    return {
+        "below 20 ms": summary(*short),
+        "below 20 ms, at one pace": summary(*(part.select(~part.rows.perturbed) for part in short)),
+        "from 20 ms": summary(*(part.select(part.rows.latency_s >= SHORT_S) for part in parts)),
+    }
+
+
+def repeatability(rows: WorkloadRows) -> tuple[float, float]:
+    """How far the two readings that each run gives of its latency lie apart, in percent: runs below SHORT_S, and the others.
+
+    The number of iterations was chosen from one timed iteration: the first reading.  The mean over all of them is the second.
+    """
+    apart = np.abs(rows.planned_latency_s / rows.latency_s - 1.0) * 100.0
+    short = rows.latency_s < SHORT_S
+    return float(apart[short].mean()), float(apart[~short].mean())
+
+
+def families(case: Case) -> dict[str, Outcome]:
     """Each model family left out of the fit."""
     names = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index])
     found = {}
     for name in np.unique(names):
         out = names == name
-        found[str(name)] = score(case.rows.select(~out), case.rows.select(out), case, intervals=True)
+        found[str(name)] = outcome(case.rows.select(~out), case.rows.select(out), case, intervals=True)
     return found
 
 
-def run(data: Path, splits: int, report: Callable[[str, Score], None]) -> None:
+def run(data: Path, splits: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
     """Every test, reported as it ends."""
     a100, clocks, a10 = (read_case(data / "energaizer" / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz"))
-    report("A100 half", halves(a100, splits))
-    for name, one in families(a100).items():
-        report(f"A100 without {name}", one)
+    _of_board("A100", a100, splits, report, say)
     other = clocks.rows.select(np.abs(clocks.rows.asked_clock_mhz(clocks.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
     report("A100 900 MHz -> other clocks", score(a100.rows, other, a100, target=clocks, intervals=True))
-    report("A10 half", halves(a10, splits))
-    for name, one in families(a10).items():
-        report(f"A10 without {name}", one)
+    say("A100 other clocks: two readings of one run differ by {:.1f} % below 20 ms, by {:.1f} % from there".format(*repeatability(other)))
+    _of_board("A10", a10, splits, report, say)
     report("A100 -> A10 by specification (latency)", score(a100.rows, a10.rows, a100, target=a10))
+
+
+def _of_board(board: str, case: Case, splits: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
+    parts = half_outcomes(case, splits)
+    report(f"{board} half", mean_score(parts))
+    for name, one in by_length(parts).items():
+        report(f"{board} half, {name}", one)
+    say("{}: two readings of one run differ by {:.1f} % below 20 ms, by {:.1f} % from there".format(board, *repeatability(case.rows)))
+    found = families(case)
+    for name, left_out in found.items():
+        report(f"{board} without {name}", summary(left_out))
+    report(f"{board} language families left out, together", summary(*(found[name] for name in LANGUAGE)))
 
 
 @click.command()
@@ -156,7 +227,7 @@ def main(data: Path, splits: int, as_json: bool) -> None:
     if not (data / "energaizer").is_dir():
         click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
         return
-    run(data, splits, report)
+    run(data, splits, report, lambda text: None if as_json else click.echo(text))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
 

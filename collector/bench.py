@@ -58,15 +58,17 @@ def bench_words() -> tuple[str, ...]:
 
 
 @contextmanager
-def open_bench(word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "", faults: Faults | None = None) -> Iterator[Bench]:
+def open_bench(
+    word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "", faults: Faults | None = None, attention: str = "flash"
+) -> Iterator[Bench]:
     """Open the board that a `--gpu` word names, and leave it as it was found.
 
     `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` decides all its
     chance, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
     `replay:FILE` answers from a recorded run, which has its own chance and its own meter.  Any other word names a real board:
-    an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold, and `meter_port` is the
-    serial port of an external meter in its supply lines.
+    an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold, `meter_port` is the serial port of an
+    external meter in its supply lines, and `attention` the backend of PyTorch that computes attention.
 
     Raises DriverError without an NVIDIA driver, DeviceError for a word that names nothing here, BoardProfileError for a
     profile that cannot be used.
@@ -76,7 +78,7 @@ def open_bench(word: str, *, seed: int = 0, meter: bool = False, meter_port: str
             yield bench
         return
     if not word.startswith(SIMULATED):
-        with open_real(word, seed=seed, meter_port=meter_port) as bench:
+        with open_real(word, seed=seed, meter_port=meter_port, attention=attention) as bench:
             yield bench
         return
     with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
@@ -116,7 +118,7 @@ def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_por
 
 
 @contextmanager
-def open_real(word: str, *, seed: int = 0, meter_port: str = "") -> Iterator[Bench]:
+def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str = "flash") -> Iterator[Bench]:
     """A real board, its own sensor polled, a meter where a port is named, CuPy's and PyTorch's kernels on it.
 
     Raises DriverError without an NVIDIA driver, DeviceError for a word that names no board, a board without a
@@ -127,7 +129,7 @@ def open_real(word: str, *, seed: int = 0, meter_port: str = "") -> Iterator[Ben
         if not identity.canonical_name:
             raise DeviceError(f"{identity.name} has no specification; write configs/gpus/NAME.toml (docs/how-to/add-a-gpu.md)")
         spec = load_gpu(identity.canonical_name)
-        with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed) as runner:
+        with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed, attention=attention) as runner:
             yield Bench(
                 word=word,
                 gpu=instruments.gpu,

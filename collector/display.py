@@ -13,6 +13,7 @@ from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
 from collector.dataset import FLAGS
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.figures import figure
 
 MANY_CLOCKS: Final = 12
 NAMES_SHOWN: Final = 4
@@ -150,7 +151,7 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
         if value is None:
             text = _unknown(calibration.notes.get(key, "not told by this run"), reasons)
         else:
-            text = f"{value * scale:.4g}{f' ± {std * scale:.2g}' if std is not None else ''} {unit}".rstrip()
+            text = figure(value * scale, None if std is None else std * scale, unit)
         lines.append(f"  {name:<14}{text}")
     lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
     return lines + [f"  note: {text}" for key, text in calibration.notes.items() if key not in document]

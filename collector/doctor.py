@@ -67,7 +67,7 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         return
     if not addresses:
         yield Finding(check="boards", state=FAULT, seen="the driver knows no board", remedy="see `lspci` and the kernel's log")
-    for name in [word] if word is not None else [address.uuid for address in addresses]:
+    for name in [word] if word is not None else [address.uuid or str(address.index) for address in addresses]:
         yield from _board(name)
 
 
@@ -151,7 +151,8 @@ def _board(word: str) -> Iterator[Finding]:
             yield from _others(board)
             yield from _readings(library, board)
     except DeviceError as error:
-        yield Finding(check=f"board {word}", state=FAULT, seen=str(error), remedy="take another board, or simulate one")
+        seen, _, remedy = str(error).partition("; ")
+        yield Finding(check=f"board {word}", state=FAULT, seen=seen, remedy=remedy or "take another board, or simulate one")
 
 
 def _identity(board: NvmlBoard) -> Iterator[Finding]:

@@ -10,8 +10,9 @@ from collector.devices.protocols import EnergyReading, Gpu, PowerReadings, Power
 from collector.errors import SensorError
 from estimator.quantities import Array, IntArray
 
-FIELD_PREFERENCE: Final = ("instant", "average")
-"""A board's own power fields, best first: the instant one averages over the shortest time."""
+FIELD_PREFERENCE: Final = ("instant", "average", "usage")
+"""A board's own power fields, best first: the instant one averages over the shortest time; drivers before 530 have "usage" alone, which
+averages over what the board likes."""
 
 
 SECONDS_PER_NS: Final = 1e-9

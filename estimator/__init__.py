@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 """As `typing.TYPE_CHECKING`, which would cost loading that module."""
 
 if TYPE_CHECKING:
+    from estimator.baselines.answers import BaselineEstimate, baseline_estimates
     from estimator.bundles.content import Bundle
     from estimator.bundles.files import bundle_names, load_bundle
     from estimator.errors import BundleError, EstimatorError, OperatingPointError, SpecificationError, WorkloadError
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Asked": "estimator.questions.judging",
+    "BaselineEstimate": "estimator.baselines.answers",
     "Best": "estimator.questions.choosing",
     "Bundle": "estimator.bundles.content",
     "BundleError": "estimator.errors",
@@ -59,6 +61,7 @@ _HOME = {
     "Variant": "estimator.forms.variation",
     "Workload": "estimator.workload",
     "WorkloadError": "estimator.errors",
+    "baseline_estimates": "estimator.baselines.answers",
     "best": "estimator.questions.choosing",
     "bundle_names": "estimator.bundles.files",
     "compare": "estimator.questions.comparison",
@@ -83,11 +86,12 @@ _HOME = {
 }
 
 __all__ = [
-    "Asked", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError", "Explanation", "Gain", "GpuSpec",
-    "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError", "Sweep", "Tariff", "Variant",
-    "Workload", "WorkloadError", "__version__", "best", "bundle_names", "compare", "cost_columns", "estimate", "explain", "load_bundle",
-    "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front", "predict_kernels", "read_workload", "sweep",
-    "sweep_chunks", "variants", "with_attention", "with_precision", "with_sizes", "write_workload",
+    "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError", "Explanation",
+    "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError", "Sweep",
+    "Tariff", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
+    "cost_columns", "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
+    "predict_kernels", "read_workload", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision", "with_sizes",
+    "write_workload",
 ]  # fmt: skip
 
 

@@ -156,9 +156,12 @@ def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[s
     return table, served
 
 
+_DEFAULT_VECTOR: Final = np.array([DEFAULTS[name] for name in COEFFICIENTS])
+
+
 def coefficient_vector(values: Mapping[str, float]) -> Array:
     """One group's coefficients in the order of COEFFICIENTS; those not named take DEFAULTS."""
-    vector = np.array([DEFAULTS[name] for name in COEFFICIENTS])
+    vector = _DEFAULT_VECTOR.copy()
     for name, value in values.items():
         vector[COLUMN[name]] = value
     return vector

@@ -9,10 +9,11 @@ V = TypeVar("V")
 class FrozenMapping(Mapping[str, V]):
     """A read-only mapping from names, in the order given.  Hashable where its values are; can be pickled."""
 
-    __slots__ = ("_items",)
+    __slots__ = ("_hash", "_items")
 
     def __init__(self, items: Mapping[str, V]) -> None:
         self._items = dict(items)
+        self._hash: int | None = None
 
     def __getitem__(self, key: str) -> V:
         return self._items[key]
@@ -39,7 +40,12 @@ class FrozenMapping(Mapping[str, V]):
         return self._items.items()
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._items.items()))
+        if self._hash is None:  # what holds long columns is asked for its hash again and again
+            self._hash = hash(frozenset(self._items.items()))
+        return self._hash
+
+    def __reduce__(self) -> tuple[type["FrozenMapping[V]"], tuple[dict[str, V]]]:
+        return type(self), (self._items,)  # not the hash: another process hashes texts differently
 
     def __repr__(self) -> str:
         return f"FrozenMapping({self._items!r})"

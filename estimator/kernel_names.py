@@ -40,6 +40,9 @@ STAGES_ALONE: Final = re.compile(r"_(\d{1,2})_\d+x")
 FIRST_ALONG_M: Final = ("xmma", "cutlass")
 """Makers whose first number runs along the rows of C[m, n]."""
 
+LONGEST_NAME: Final = 1 << 14
+"""Letters of a name that are read: the longest templates have some thousand, and what a name says stands in its first ones."""
+
 SMALLEST_TILE: Final = 8
 LARGEST_TILE: Final = 512
 """Edges that an output tile can have [element]."""
@@ -84,7 +87,8 @@ NO_TILE: Final = KernelTile(tile_m=UNKNOWN, tile_n=UNKNOWN, split_k=UNKNOWN)
 
 
 def named_tile(kernel_name: str) -> NamedTile | None:
-    """The tile in a kernel's name, None where there is none."""
+    """The tile in a kernel's name, None where there is none; of a name beyond LONGEST_NAME, in its first letters."""
+    kernel_name = kernel_name[:LONGEST_NAME]
     cleaned = NO_TILE_WORDS.sub("", kernel_name)
     for match in TILE.finditer(cleaned):
         first, second = int(match.group(1)), int(match.group(2))
@@ -107,10 +111,10 @@ def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tup
     """The tile and split of one launch of a matrix kernel that computes `batch` products C[m, n].
 
     grid: blocks along x, y and z, nan where not recorded; then the split is unknown.  A tile whose grid cannot cover
-    the product is no tile of this product: all nan.
+    the product is no tile of this product: all nan, as for a product of no finite, positive size.
     """
     named = named_tile(kernel_name)
-    if named is None:
+    if named is None or not (isfinite(batch * m * n) and min(batch, m, n) > 0):
         return NO_TILE
     as_named = (float(named.first), float(named.second))
     choices = (as_named, as_named[::-1]) if named.first_along_m else (as_named[::-1], as_named)

@@ -84,7 +84,7 @@ def predict_kernels(
     ).phases
     load = kernel_load(phases, gpu, coefficients, sm_clock_mhz, warm, times.latency_s)
     power_w, paced_share = _power_w(bundle, gpu, load, temperature_c)
-    correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals)
+    correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals, power_w)
     return KernelTable(
         latency_s=times.latency_s,
         latency_ln_std=times.log_std,

@@ -36,7 +36,7 @@ ASKED_AT_ONCE: Final = 2000
 _TINY: Final = 1e-300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PhaseFeatures:
     """How kernels spend their time, columns of shape (n,): log2 of the SM clock in Hz, elements of the output tile (0: none), and
     SHARES of the GPU time, shape (n, 8).
@@ -51,7 +51,7 @@ class PhaseFeatures:
         return PhaseFeatures(**{name: getattr(self, name)[index] for name in PhaseFeatures.__slots__})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kriging:
     """Measured kernels: points (n, f) of their shapes as in `estimator.residuals`, features, and weights (n,)."""
 

@@ -6,6 +6,7 @@ thousand entries is a thousand small integers.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from estimator.workload import Operator, UnknownOperator
@@ -32,11 +33,11 @@ class Listing:
         return [float(counter[i]) for i in range(len(self.operators))]
 
 
-def main_precision(listing: Listing) -> str:
-    """The precision of most matrix products, or of most operators where there are none; "" for an empty list."""
+def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:
+    """The precision of most matrix products, or of most operators where there are none; "" where there is no operator."""
     products: Counter[str] = Counter()
     others: Counter[str] = Counter()
-    for operator, count in zip(listing.operators, listing.counts(), strict=True):
+    for operator, count in zip(operators, counts, strict=True):
         tally = products if operator.family in ("gemm", "conv", "attention") else others
         tally[operator.precision] += int(count)
     ranked = (products or others).most_common(1)

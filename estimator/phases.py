@@ -3,6 +3,8 @@
 A kernel's phases are columns.  *Overlapped* phases run beside each other and join by a p-norm (p → ∞ is the
 maximum of a roofline, p = 1 their sum); *serial* phases add.  A phase that the SM clock drives is held in SM
 clocks, one that it does not drive in seconds, so that one set of columns serves every clock.
+
+Classes of columns are not compared as wholes (`eq=False`, here and elsewhere): arrays have no one truth value.
 """
 
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ EVENTS: Final = MODULES
 lane instructions; special functions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phases:
     """Ideal phases and events of kernels.
 

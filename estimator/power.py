@@ -27,7 +27,7 @@ L2_CREDIT: Final = 0.35
 """Share of L2 in which one kernel's result waits for the next: traffic = B²/(B + credit·L2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PowerModel:
     """Coefficients of the power equation.
 
@@ -69,7 +69,7 @@ class Leakage:
     operating_k_per_w: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperatingPoint:
     """State of the board at clocks of shape (c,): SM clock [Hz], core voltage over the reference, idle power [W] and over the reference."""
 

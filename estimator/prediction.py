@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Estimate:
         return estimate_html({name: value for name, value in vars(self).items() if not name.startswith("_") and name != "kernels"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelColumns:
     """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,) and (n, 6)."""
 
@@ -137,7 +137,7 @@ def operator_label(operator: Operator) -> str:
     return f"{operator.family}.{operator.operator} {operator.precision} {shape}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
     """A workload lowered onto a GPU with a bundle's coefficients, for any number of clocks."""
 
@@ -216,8 +216,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
+class _Columns(NamedTuple):
     """Predictions over the clocks of a grid.
 
     seconds, kernel_w (n, c) of one launch; gpu_s, latency_s, power_w (c,) of an iteration; host_s its launch time.
@@ -259,8 +258,7 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
     return _Columns(seconds=seconds, kernel_w=kernel_w, gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, host_s=host_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spreads:
+class _Spreads(NamedTuple):
     """At c clocks: host's share of the latency (c,), kernels' of the GPU time (n, c), deviations of ln(latency) and ln(power) (c,)."""
 
     launch: Array

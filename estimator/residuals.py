@@ -12,6 +12,7 @@ The same neighbours give the uncertainty: σ(q) from the errors that the 25 near
 Errors are kept twice where kernel names told the tiles: with the tiles that a prediction has, and with the named ones.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,7 +68,7 @@ class Fading:
     beyond_share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TierErrors:
     """Errors of the measured kernels of a group, with their tiles told in one way; columns of shape (n,).
 
@@ -91,7 +92,7 @@ class TierErrors:
     kriging: tuple[Kriging, float] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResidualTier:
     """Measured kernels of one group.
 
@@ -147,7 +148,7 @@ def _work(operator: Operator) -> float:
         return batch * channels * height * width * filters * kernel_h * kernel_w / (stride * stride * groups)
     if operator.family in ("elementwise", "copy"):
         return shape[0] + shape[1]
-    return float(np.prod(shape))
+    return math.prod(shape)
 
 
 def tier_from_document(document: Mapping[str, Any]) -> ResidualTier:
@@ -185,7 +186,9 @@ def _tier(document: Mapping[str, Any]) -> ResidualTier:
 
 def _errors(document: Mapping[str, Any], points: Array) -> TierErrors:
     count = len(points)
-    fading = Fading(reach=_positive(document.get("reach", USUAL_REACH)), beyond_share=float(document.get("beyond_share", 1.0)))
+    fading = Fading(
+        reach=max(_positive(document.get("reach", USUAL_REACH)), LEAST_REACH), beyond_share=float(document.get("beyond_share", 1.0))
+    )
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
         left_out=_column(document["left_out"], count),
@@ -218,9 +221,16 @@ SMALLEST_SIZE: Final = 1e-300
 
 def _column(values: Any, count: int) -> Array:
     column = np.broadcast_to(np.array(values, dtype=np.float64), count)
-    if not np.isfinite(column).all():
+    if not (np.abs(column) <= LARGEST_ENTRY).all():
         raise ValueError("errors must be finite")
     return column
+
+
+LARGEST_ENTRY: Final = 1e9
+"""No error, clock in MHz, tile area or weight of a tier is beyond this [1]."""
+
+LEAST_REACH: Final = 1e-3
+"""A shorter reach is none at all [octave]."""
 
 
 def _positive(value: Any) -> float:
@@ -294,7 +304,8 @@ def nearest(points: Array, queries: Array, count: int) -> tuple[Array, Any]:
     near = np.argpartition(squared, count - 1, axis=1)[:, :count]
     distance = np.sqrt(((points[near] - queries[:, None, :]) ** 2).sum(axis=2))
     order = np.argsort(distance, axis=1, kind="stable")
-    return np.take_along_axis(distance, order, axis=1), np.take_along_axis(near, order, axis=1)
+    row = np.arange(len(queries))[:, None]
+    return distance[row, order], near[row, order]
 
 
 def log_corrections(
@@ -325,26 +336,45 @@ def log_corrections(
 
 
 def log_power_corrections(
-    operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]
+    operators: Sequence[Operator],
+    groups: Sequence[str | None],
+    residuals: Mapping[str, Mapping[str, Any]],
+    equation_w: Array | None = None,
 ) -> tuple[Array, Array]:
     """As `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
 
-    What a group has in common is no matter of distance: it holds for all its kernels.
+    What a group has in common is no matter of distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], with
+    which it may change; without it, as at the group's mean power.
     """
     tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
-    common = {group: _common(tier) for group, tier in tiers.items()}
+    trends = {group: _trend(tier) for group, tier in tiers.items()}
     correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
-    return correction + np.array([common.get(group or "", 0.0) for group in groups]), deviation
+    rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
+    common, slope, low, high, middle = rows.T
+    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), LEAST_POWER_W))
+    shared = common + slope * (np.clip(at, low, high) - middle)
+    return correction + np.clip(shared, -LARGEST_COMMON, LARGEST_COMMON), deviation
 
 
-def _common(tier: Mapping[str, Any]) -> float:
-    """ln of the factor that a group's power has in common.  Raises BundleError for one that is no number."""
+NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
+"""Common factor [ln], slope, and least, largest and mean ln(power / W) of a group whose power the equation alone tells."""
+
+LEAST_POWER_W: Final = 1e-3
+"""Keeps the logarithm of no power finite [W]."""
+
+
+def _trend(tier: Mapping[str, Any]) -> tuple[float, float, float, float, float]:
+    """What a group's power has in common, in the order of NO_TREND.  Raises BundleError for what are no numbers."""
     try:
-        value = float(tier.get("common", 0.0))
-        if not np.isfinite(value):
+        if tier.get("slope") is None:
+            trend = (float(tier.get("common", 0.0)), 0.0, 0.0, 0.0, 0.0)
+        else:
+            low, high, middle = (math.log(float(tier[name])) for name in ("low_w", "high_w", "middle_w"))
+            trend = (float(tier["common"]), float(tier["slope"]), low, high, middle)
+        if not np.isfinite(trend).all() or not trend[2] <= trend[4] <= trend[3]:
             raise ValueError("what a group has in common must be finite")
-        return float(np.clip(value, -LARGEST_COMMON, LARGEST_COMMON))
-    except (AttributeError, TypeError, ValueError) as error:
+        return trend
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
 
 

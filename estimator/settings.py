@@ -46,6 +46,19 @@ def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
     return float(power_cap_w)
 
 
+def settable_power_cap(power_cap_w: float | None, gpu: GpuSpec) -> float | None:
+    """The power limit asked of a board [W], None for its own.
+
+    Raises OperatingPointError for more than the board's own limit, to which a driver would not set it either.
+    """
+    if power_cap_w is not None and power_cap_w > gpu.power_limit_w:
+        raise OperatingPointError(
+            f"power cap {power_cap_w:g} W is above the limit of {gpu.name}, {gpu.power_limit_w:g} W; "
+            f"for a board with another limit say --set power_limit_w={power_cap_w:g}"
+        )
+    return power_cap_w
+
+
 def non_negative(value: float, name: str, unit: str) -> float:
     """`value`, checked to be a finite number that is not negative."""
     if not math.isfinite(value) or value < 0:

@@ -1,6 +1,5 @@
 """GPU specifications: TOML files into GpuSpec, names of GPUs, overrides from the command line."""
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -173,6 +172,8 @@ def _read_file(path: Path) -> tuple[GpuSpec, tuple[str, ...]]:
         raise SpecificationError(f"{where}: cannot be read ({reason}); known names: {', '.join(gpu_names())}") from error
     if len(content) > MAX_FILE_BYTES:
         raise SpecificationError(f"{where}: larger than {MAX_FILE_BYTES} byte; not a specification")
+    import tomllib  # a bundle brings its own specification: most commands read no TOML
+
     try:
         document = tomllib.loads(content.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

@@ -68,9 +68,10 @@ def trace_calls(request: TraceRequest) -> Traced:
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
     torch = _load("torch")
+    transformers = None if config is None else _load("transformers")  # sets its own level of logging, so before that is lowered
     calls: list[Call] = []
     with _quiet(), _as_workload_errors(request.model):
-        job = user_job(torch, request) if config is None else configured_job(torch, _load("transformers"), request, config)
+        job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         run = _runner(torch, request, job, calls)
         with recording(torch, calls, request.attention == "flash", job.window):
             run()

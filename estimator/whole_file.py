@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +21,15 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     The content goes into a new file beside the target, is synced, and takes the target's name in one step when the
     block ends; a link is followed.  On failure nothing is left behind and the old file stays.  Raises OSError.
     """
+    from secrets import token_hex  # costs milliseconds; most commands write no file
+
     try:
         target = path.resolve()
     except RuntimeError as error:  # so says Python below 3.13
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{token_hex(4)}.part")
     try:
         with beside.open("xb") as stream:
             yield stream

@@ -13,7 +13,7 @@ import estimator
 from estimator.bundles.content import DatasetRecord, Provenance
 from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import ClockTable, GpuSpec
-from estimator.power import BoardTables
+from estimator.power import ASSUMED_IDLE_SHARE, BoardTables
 from estimator.quantities import Array
 from estimator.workload import FAMILY_FIELDS, Operator
 from fitter.rows import Dataset, Selection
@@ -51,6 +51,8 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
             std_v = np.array([row.get("std_v", np.nan) for row in rows])
             clocks = (np.array(measured.sm_clock_mhz), np.array(voltage.sm_clock_mhz))
             voltage_std = tuple(np.interp(clocks[1], clocks[0], std_v).tolist()) if np.isfinite(std_v).all() else None
+    if idle is None:
+        idle = _idle_below(selection, gpu)
     tables = BoardTables(
         voltage_v=voltage,
         idle_w=idle,
@@ -59,6 +61,26 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
         idle_temperature_c=temperature,
     )
     return BoardKnowledge(tables=tables, idle_std_w=idle_std, idle_temperature_c=temperature, voltage_std_v=voltage_std)
+
+
+def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
+    """Idle power where no table knows it and kernels drew little more than is usually assumed for a board at rest; else None."""
+    rows = selection.kernels
+    if rows is None:
+        return None
+    power = rows.power_w[np.isfinite(rows.power_w) & ~rows.at_limit]
+    if len(power) < FEWEST_BELOW or IDLE_BELOW * power.min() >= ASSUMED_IDLE_SHARE * gpu.power_limit_w:
+        return None
+    watt = float(f"{IDLE_BELOW * power.min():.4g}")
+    source = f"assumed: {IDLE_BELOW:g} of the least power measured"
+    return ClockTable(sm_clock_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), value=(watt, watt), source=source)
+
+
+IDLE_BELOW: Final = 0.8
+"""A board at rest draws at most this share of the least power at which it ran a kernel (assumed) [1]."""
+
+FEWEST_BELOW: Final = 20
+"""The least of fewer powers may be one failed reading."""
 
 
 def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:

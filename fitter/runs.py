@@ -1,6 +1,6 @@
 """Runs of whole workloads: fit, predict, and how wrong the prediction is on runs that the fit has not seen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,12 +11,13 @@ from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
-from estimator.spread import group_shares
-from fitter.latency import LatencyFit, fit_latency
+from estimator.spread import UNTESTED_STD, group_shares, joined
+from fitter.latency import STREAM_GROUPS, LatencyFit, fit_latency
 from fitter.power.coefficients import PowerFit, fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
 from fitter.power.solver import PRIOR, PowerPriors, PowerRows
 from fitter.rows import WorkloadRows
+from fitter.run_spread import family_std, interval_factor, paced_std, single_std
 from fitter.sections import draft_bundle
 
 FOLDS: Final = 5
@@ -24,18 +25,18 @@ FOLDS: Final = 5
 GPU_PRIOR: Final = 0.04
 LAUNCH_PRIOR: Final = 0.12
 POWER_PRIOR: Final = 0.04
-PRIOR_RUNS: Final = 5.0
-"""Errors of GPU-bound and launch-bound runs expected before any is seen [relative], counted as so many runs."""
+"""Errors of GPU-bound and launch-bound runs, and of power, expected before any is seen [relative]."""
 
 FAMILY_PRIOR: Final = 0.05
 FAMILY_POWER_PRIOR: Final = 0.035
 """Error common to a model family that the fit has not seen: five families cannot estimate it [relative]."""
 
-FAMILY_PRIOR_WEIGHT: Final = 3.0
-"""Families that the prior of the family error counts for."""
+FEWEST_FAMILIES: Final = 3
+"""Fewer families, one of them left out, say nothing about a family that the fit has not seen."""
 
-NORMAL_90: Final = 1.645
-"""Standard deviations on each side of a normal 90 % interval."""
+ONE_KIND: Final = frozenset(STREAM_GROUPS) - {"conv.depthwise"}
+"""Groups whose coefficients runs fit as one: a family that uses any of them tests all.  How well a library's depthwise convolution
+reuses neighbours is its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,17 @@ class RunsFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunErrors:
-    """Errors on runs left out of the fit: ln(measured / predicted) of latency and power (nan: no power), and the launch-bound share."""
+    """Errors on runs left out of the fit, columns of shape (n,).
+
+    latency, power   ln(measured / predicted); nan: no power
+    launch_bound     share of the host's launches in the latency
+    untested         standard deviation of ln(GPU time) for kernels that too few model families in the fit used
+    """
 
     latency: Array
     power: Array
     launch_bound: Array
+    untested: Array
 
 
 def fit_runs(
@@ -86,17 +93,23 @@ def predict_runs(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Arra
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def held_out_errors(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray]) -> RunErrors:
-    """Every fold predicted by a fit of the others; runs in no fold have nan."""
+def held_out_errors(
+    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray], use: Sequence[Mapping[str, float]] = ()
+) -> RunErrors:
+    """Every fold predicted by a fit of the others; runs in no fold have nan.  use: as from `group_use`; without it nothing is untested."""
     latency, power, share = (np.full(len(rows), np.nan) for _ in range(3))
+    untested = np.zeros(len(rows))
     for held in folds:
-        fit = fit_runs(rows.select(~held), gpu, tables)
-        test = rows.select(held)
+        rest, test = rows.select(~held), rows.select(held)
+        fit = fit_runs(rest, gpu, tables)
         predicted_s, predicted_w, bound = predict_runs(fit.bundle, test, gpu)
         latency[held] = np.log(test.latency_s / predicted_s)
         power[held] = np.log(test.power_w / predicted_w)
         share[held] = bound
-    return RunErrors(latency=latency, power=power, launch_bound=share)
+        if use:
+            counts = family_counts(use, rest)
+            untested[held] = [untested_std(use[i], counts) for i in test.workload_index]
+    return RunErrors(latency=latency, power=power, launch_bound=share, untested=untested)
 
 
 def workload_folds(rows: WorkloadRows, seed: int) -> list[BoolArray]:
@@ -113,15 +126,39 @@ def family_folds(rows: WorkloadRows) -> list[BoolArray]:
 
 
 def families_by_group(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> dict[str, int]:
-    """How many model families of these runs spend a notable part of their GPU time in each group of kernels."""
+    """How many model families of these runs spend a notable part of their GPU time in each group of kernels, or in its like."""
+    return family_counts(group_use(bundle, rows, gpu), rows)
+
+
+def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str, float]]:
+    """Share of the GPU time by group of kernels of each workload; nothing for workloads that no row runs."""
+    used = set(rows.workload_index.tolist())
+    found: list[dict[str, float]] = []
+    for i, workload in enumerate(rows.workloads):
+        shares: dict[str, float] = {}
+        if i in used:
+            answer = estimate(workload, bundle, gpu=gpu)[0]
+            names = [kernel.group for kernel in answer.kernels]
+            shares = {group: float(share) for group, share in group_shares(names, kernel_weights(answer)).items()}
+        found.append(shares)
+    return found
+
+
+def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dict[str, int]:
+    """As `families_by_group`, from what `group_use` tells."""
     found: dict[str, set[str]] = {}
     for i in np.unique(rows.workload_index).tolist():
-        workload = rows.workloads[i]
-        answer = estimate(workload, bundle, gpu=gpu)[0]
-        for group, share in group_shares([kernel.group for kernel in answer.kernels], kernel_weights(answer)).items():
-            if share >= NOTABLE_SHARE:
-                found.setdefault(group, set()).add(workload.model_family)
-    return {group: len(families) for group, families in sorted(found.items())}
+        common = sum(share for group, share in use[i].items() if group in ONE_KIND)
+        for group, share in use[i].items():
+            if (common if group in ONE_KIND else share) >= NOTABLE_SHARE:
+                found.setdefault(group, set()).add(rows.workloads[i].model_family)
+    alike = set().union(*(families for group, families in found.items() if group in ONE_KIND))
+    return {group: len(alike if group in ONE_KIND else families) for group, families in sorted(found.items())}
+
+
+def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> float:
+    """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.spread` states it."""
+    return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
 
 
 def kernel_weights(answer: Estimate) -> Array:
@@ -149,7 +186,8 @@ def stated_uncertainty(
 
 
 def _stated(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) -> dict[str, dict[str, object]]:
-    families = sorted({rows.workloads[i].model_family for i in rows.workload_index})
+    names = np.array([rows.workloads[i].model_family for i in rows.workload_index])
+    families = sorted(set(names.tolist()))
     folds = workload_folds(rows, seed)
     if len(folds) < 2:
         return {
@@ -157,44 +195,46 @@ def _stated(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) ->
             "power": {"gpu": 2 * POWER_PRIOR, "family": FAMILY_POWER_PRIOR, "families": families},
         }
     errors = held_out_errors(rows, gpu, tables, folds)
-    share = errors.launch_bound
-    by_family = held_out_errors(rows, gpu, tables, family_folds(rows)) if len(families) > 2 else errors
-    power_known = np.isfinite(errors.power)
+    spread = _known_spread(errors)
+    between = (FAMILY_PRIOR, FAMILY_POWER_PRIOR)
+    if len(families) >= FEWEST_FAMILIES:
+        use = group_use(fit_runs(rows, gpu, tables).bundle, rows, gpu)
+        between = _family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
     return {
-        "latency": {
-            "gpu": _scale(errors.latency, 1.0 - share, GPU_PRIOR),
-            "launch": _scale(errors.latency, share, LAUNCH_PRIOR),
-            "family": _family_scale(by_family.latency, rows, FAMILY_PRIOR),
-            "families": families,
-        },
-        "power": {
-            "gpu": _scale(errors.power[power_known], np.ones(int(power_known.sum())), POWER_PRIOR),
-            "family": _family_scale(by_family.power, rows, FAMILY_POWER_PRIOR),
-            "families": families,
-        },
+        "latency": {"gpu": spread.gpu, "launch": spread.launch, "family": between[0], "families": families},
+        "power": {"gpu": spread.power, "family": between[1], "families": families},
     }
 
 
-def _scale(error: Array, weight: Array, prior: float) -> float:
-    """Standard deviation such that a normal 90 % interval holds: the mean of the root mean square and the scaled 90 % quantile.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """Standard deviations of ln(latency) where the GPU, and where the host, paces a run, and of ln(power)."""
 
-    Few runs know their own spread badly: widened by 1 + 1/n, close to what Student's t asks for.
-    """
-    total = PRIOR_RUNS + float(weight.sum())
-    root = np.sqrt((PRIOR_RUNS * prior**2 + float(weight @ error**2)) / total)
-    order = np.argsort(np.abs(error))
-    cumulative = np.cumsum(weight[order])
-    if cumulative.size == 0 or cumulative[-1] < PRIOR_RUNS:
-        return float(root)
-    index = min(int(np.searchsorted(cumulative, 0.9 * cumulative[-1])), len(order) - 1)
-    quantile = float(np.abs(error)[order][index])
-    return float(0.5 * (root + quantile / NORMAL_90) * (1.0 + 1.0 / cumulative[-1]))
+    gpu: float
+    launch: float
+    power: float
+
+    def latency(self, share: Array) -> Array:
+        """Of ln(latency) at a share of the host's launches, shape (n,)."""
+        result: Array = np.sqrt((1.0 - share) * self.gpu**2 + share * self.launch**2)
+        return result
 
 
-def _family_scale(error: Array, rows: WorkloadRows, prior: float) -> float:
-    """Standard deviation of the error that a family shares, shrunk to its prior."""
-    families = np.array([rows.workloads[i].model_family for i in rows.workload_index])
-    known = np.isfinite(error)
-    means = np.array([error[known & (families == family)].mean() for family in np.unique(families[known])])
-    total = FAMILY_PRIOR_WEIGHT + len(means)
-    return float(np.sqrt((FAMILY_PRIOR_WEIGHT * prior**2 + float(np.sum(means**2))) / total))
+def _known_spread(errors: RunErrors) -> _Spread:
+    """What to state for runs of families that the fit has seen."""
+    gpu, launch = paced_std(errors.latency, errors.launch_bound, (GPU_PRIOR, LAUNCH_PRIOR))
+    watts = errors.power[np.isfinite(errors.power)]
+    power = single_std(watts, POWER_PRIOR)
+    plain = _Spread(gpu=gpu, launch=launch, power=power)
+    factor = interval_factor(errors.latency, plain.latency(errors.launch_bound))
+    return _Spread(gpu=factor * gpu, launch=factor * launch, power=interval_factor(watts, np.full(len(watts), power)) * power)
+
+
+def _family_spread(errors: RunErrors, names: Array, spread: _Spread) -> tuple[float, float]:
+    """What a family that the fit has not seen adds to ln(latency) and ln(power)."""
+    known = np.hypot(spread.latency(errors.launch_bound), np.sqrt(1.0 - errors.launch_bound) * errors.untested)
+    measured = np.isfinite(errors.power)
+    return (
+        family_std(errors.latency, known, names, FAMILY_PRIOR),
+        family_std(errors.power[measured], np.full(int(measured.sum()), spread.power), names[measured], FAMILY_POWER_PRIOR),
+    )

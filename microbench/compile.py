@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,13 +101,18 @@ def user_cache() -> Path | None:
 
 
 def compile_kernels(
-    kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain, cache: Path | None = None
+    kernels: Sequence[Kernel],
+    architecture: str,
+    level: str,
+    toolchain: Toolchain,
+    cache: Path | None = None,
+    remark: Callable[[str], None] = lambda text: None,
 ) -> CompiledModule:
     """One cubin of several kernels, inspected.
 
     With `cache`, a folder, what was compiled before from the same text by the same programs is read back; what is there but torn,
-    changed or of another recipe is compiled anew.  Raises UnsupportedError for a kernel that the architecture cannot run,
-    CompileError where the assembler refuses or a kernel is not in what the programs give.
+    changed, of another recipe or no file is compiled anew.  `remark` is told where the folder cannot take it.  Raises UnsupportedError for
+    a kernel that the architecture cannot run, CompileError where the assembler refuses or a kernel is not in what the programs give.
     """
     if level not in OPTIMISATION_LEVELS:
         raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
@@ -137,7 +142,13 @@ def compile_kernels(
         entries=entries,
     )
     if cache is not None:
-        _write_cache(cache, key, module)
+        try:
+            _write_cache(cache, key, module)
+        except OSError as error:
+            remark(
+                f"machine code is not kept for the next time, {cache} cannot be written ({error.strerror or error}); "
+                f"make room, remove what is in the way, or name another folder (XDG_CACHE_HOME)"
+            )
     return module
 
 
@@ -268,22 +279,18 @@ def _read_cache(cache: Path, key: str) -> CompiledModule | None:
 
 
 def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        write_whole(cache / f"{key}.cubin", module.cubin)
-        stored = {
-            "architecture": module.architecture,
-            "level": module.level,
-            "compiler": module.compiler,
-            "disassembler": module.disassembler,
-            "source_digest": module.source_digest,
-            "digest": module.digest,
-            "entries": {
-                name: {**asdict(entry), "body": dict(entry.body), "whole": dict(entry.whole)} for name, entry in module.entries.items()
-            },
-        }
-        write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())
-    except OSError as error:
-        raise CompileError(
-            f"the cache {cache} cannot be written: {error.strerror or error}; make room, or name another folder (XDG_CACHE_HOME)"
-        ) from error
+    """Keep a module.  Raises OSError where the folder cannot be written, or something else has the name of an entry."""
+    cache.mkdir(parents=True, exist_ok=True)
+    write_whole(cache / f"{key}.cubin", module.cubin)
+    stored = {
+        "architecture": module.architecture,
+        "level": module.level,
+        "compiler": module.compiler,
+        "disassembler": module.disassembler,
+        "source_digest": module.source_digest,
+        "digest": module.digest,
+        "entries": {
+            name: {**asdict(entry), "body": dict(entry.body), "whole": dict(entry.whole)} for name, entry in module.entries.items()
+        },
+    }
+    write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())

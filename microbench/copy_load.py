@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Final
 
 from estimator.workload import Operator
-from microbench.families.catalogue import HOST_LOADS
-from microbench.generated_load import FAMILY, LoadGroup
+from microbench.generated_load import COPIES, FAMILY, LoadGroup, copy_refusal, named_copies
 from microbench.kernel import HostLoad
 from microbench.runner import PreparedKernel
 
@@ -15,9 +13,6 @@ COPY_ENGINE: Final = "copy engine"
 """What a copy is said to be where a kernel has its PTX instruction."""
 
 NOT_ON_SMS: Final = (0, 0, 0)
-
-COPIES: Final = tuple(load for load in HOST_LOADS if load.bytes_moved)
-"""Loads that move something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +42,9 @@ class CopyLoad:
 
 
 def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
-    """The copies that groups name among their kernels, each once, in the catalogue's order."""
-    return tuple(
-        CopyLoad(host=host)
-        for host in COPIES
-        if any(
-            any(fnmatchcase(host.name, pattern) for pattern in group.kernels)
-            and not any(fnmatchcase(host.name, pattern) for pattern in group.without)
-            for group in groups
-        )
-    )
+    """The copies that groups name among their kernels and that run as they are asked for, each once, in the catalogue's order."""
+    named = {copy.name for group in groups for copy in named_copies(group) if not copy_refusal(copy, group)}
+    return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in named)
 
 
 def prepared_copy(load: CopyLoad, corrupted: str = "") -> PreparedKernel:

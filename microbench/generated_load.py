@@ -1,6 +1,6 @@
 """Generated kernels made ready to be measured: compiled, inspected, launched in a mode, with all that they do counted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,13 +10,13 @@ from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
 from estimator.workload import Operator
-from microbench.compile import CompiledModule, Toolchain, compile_kernels
+from microbench.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
 from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP
 from microbench.families.frames import LINE_BYTES, SECTOR_BYTES
 from microbench.inspect import InspectedEntry, check_body
-from microbench.kernel import ARCHITECTURES, WARP_LANES, Kernel, Launch, Mode, Pattern
-from microbench.launch import plan_launches
+from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern
+from microbench.launch import MOST_ITERATIONS, plan_launches
 from microbench.occupancy import SUB_PARTITIONS, resident_blocks
 from microbench.operands import buffer_bytes
 from microbench.runner import PreparedKernel
@@ -36,9 +36,6 @@ LAUNCH_S: Final = 4e-3
 SLEEPS_S: Final[dict[str, float]] = {"NANOSLEEP": 1e-3}
 """Instructions that wait, with the longest wait that they take [s] (PTX ISA, nanosleep)."""
 
-MOST_ITERATIONS: Final = 2**32 - 1
-"""The loop's counter has 32 bits."""
-
 LEVELS: Final = ("shared", "l1", "l2", "dram")
 """Levels whose transactions are counted: 128-byte ones of shared memory and L1, 32-byte ones of L2 and DRAM."""
 
@@ -51,13 +48,25 @@ LINK_BYTES_PER_S: Final = 25e9
 ARCHITECTURE_FEATURES: Final[dict[str, str]] = {"sm_90": "sm_90a"}
 """Architectures whose full set of instructions has a name of its own."""
 
+FEW: Final = 3
+"""Names that a message repeats."""
+
+COPIES: Final = tuple(load for load in HOST_LOADS if load.bytes_moved)
+"""Loads of the copy engines that move something."""
+
+RESTING: Final = frozenset(load.name for load in HOST_LOADS if not load.bytes_moved)
+"""Loads of nothing at all."""
+
+COPY_WAYS: Final[dict[str, str]] = {"modes": "full", "pattern": "random", "level": "O3"}
+"""What a group must say for its copies: they have no launch, random bytes and no machine code."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadGroup:
     """Which kernels are measured in which way.
 
     `kernels` are names of the catalogue, wildcards allowed (`ffma_*`), `without` those left out again.  Each runs in every one of
-    `modes` that it has.
+    `modes` that it has.  Copies by the copy engines are named alike; they are there in the ways of COPY_WAYS alone.
     """
 
     kernels: tuple[str, ...]
@@ -165,24 +174,41 @@ def architecture_of(gpu: GpuSpec) -> str:
 
 
 def generated_loads(
-    groups: Sequence[LoadGroup], gpu: GpuSpec, toolchain: Toolchain, seed: int = 0, cache: Path | None = None
+    groups: Sequence[LoadGroup],
+    gpu: GpuSpec,
+    toolchain: Toolchain | None = None,
+    seed: int = 0,
+    cache: Path | None = None,
+    remark: Callable[[str], None] = lambda text: None,
 ) -> tuple[tuple[GeneratedLoad, ...], dict[str, int]]:
     """The loads of all groups, each once, and the reasons why others cannot run here, counted.
 
-    A kernel whose machine code is not what it promises is not measured.  `cache` is a folder that keeps machine code from one call to the
-    next (`compile_kernels`).  Names of copies by the copy engines are passed over; `copy_loads` takes them.  Raises UnsupportedError for a
-    name that nothing in the catalogue has and a GPU that kernels are not assembled for, CompileError where the assembler refuses.
+    A kernel whose machine code is not what it promises is not measured, and none is on a GPU that kernels are not assembled for.
+    `toolchain` is looked for where it is not given and something is to be assembled.  `cache` is a folder that keeps machine code from one
+    call to the next (`compile_kernels`); `remark` is told once where it cannot be used.  Of copies by the copy engines only those are
+    named that a group asks for in a way that they have not; `copy_loads` has the others.  Raises UnsupportedError for a group that
+    `check_group` refuses, CompileError where the assembler is missing or refuses.
     """
-    architecture = architecture_of(gpu)
-    skipped: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        check_group(group, f"instructions[{number}]")
+    skipped = {reason: 1 for group in groups for copy in named_copies(group) if (reason := copy_refusal(copy, group))}
+    chosen = [named_kernels(group) for group in groups]
+    try:
+        architecture = architecture_of(gpu)
+    except UnsupportedError as error:
+        left_out = list(dict.fromkeys(kernel.name for kernels in chosen for kernel in kernels))
+        return (), ({f"{_few(left_out)}: {error}": len(left_out)} if left_out else {}) | skipped
     loads: dict[tuple[str | int, ...], GeneratedLoad] = {}
-    chosen = [_chosen(group) for group in groups]
     modules: dict[str, CompiledModule] = {}
+    remarks: dict[str, None] = {}
     for level in dict.fromkeys(group.level for group in groups):
         wanted = dict.fromkeys(k.name for group, own in zip(groups, chosen, strict=True) if group.level == level for k in own)
         kernels = [kernel for kernel in (*KERNELS, *SWEEP) if kernel.name in wanted and not kernel.refusal(architecture)]
         if kernels:
-            modules[level] = compile_kernels(kernels, architecture, level, toolchain, cache)
+            toolchain = toolchain or find_toolchain()
+            modules[level] = compile_kernels(kernels, architecture, level, toolchain, cache, lambda text: remarks.setdefault(text, None))
+    for text in remarks:
+        remark(text)
     for group, kernels in zip(groups, chosen, strict=True):
         for kernel in kernels:
             if refusal := kernel.refusal(architecture):
@@ -202,22 +228,64 @@ def generated_loads(
     return tuple(loads.values()), skipped
 
 
-def _chosen(group: LoadGroup) -> list[Kernel]:
-    """The kernels of a group, in the catalogue's order."""
+def _few(names: Sequence[str]) -> str:
+    """The first names of many."""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return f"{', '.join(names[:FEW])}{more}"
+
+
+def check_group(group: LoadGroup, path: str) -> None:
+    """Refuse a group of names that nothing has, of which `without` leaves nothing, or of copies in a way that copies have not.
+
+    Raises UnsupportedError, naming the key below `path`.
+    """
     every = (*KERNELS, *SWEEP)
-    names = (*(kernel.name for kernel in every), *(load.name for load in HOST_LOADS if load.bytes_moved))
-    for pattern in (*group.kernels, *group.without):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            close = near_match(pattern.lower(), dict.fromkeys((*(n for k in every for n in (k.name, f"{k.family}*")), *names)))
-            raise UnsupportedError(
-                f"no generated kernel is named {pattern!r}{close}; docs/microbenchmarks.md lists the families, 'ffma*' takes all of one"
-            )
-    return [
-        kernel
-        for kernel in every
-        if any(fnmatchcase(kernel.name, pattern) for pattern in group.kernels)
-        and not any(fnmatchcase(kernel.name, pattern) for pattern in group.without)
-    ]
+    names = (*(kernel.name for kernel in every), *(copy.name for copy in COPIES))
+    for key, patterns in (("kernels", group.kernels), ("without", group.without)):
+        for pattern in patterns:
+            if pattern in RESTING:
+                raise UnsupportedError(f"{path}.{key}: {pattern!r} is no kernel; every campaign measures power at rest, at each clock")
+            if not any(fnmatchcase(name, pattern) for name in names):
+                close = near_match(pattern.lower(), dict.fromkeys((*(n for k in every for n in (k.name, f"{k.family}*")), *names)))
+                raise UnsupportedError(
+                    f"{path}.{key}: no generated kernel is named {pattern!r}{close}; `collect kernels` lists them, 'ffma*' takes a family"
+                )
+    copies = named_copies(group)
+    if named_kernels(group):
+        return
+    if not copies:
+        raise UnsupportedError(f"{path}.without = {list(group.without)!r} leaves none of the kernels that {path}.kernels names")
+    for key, way in COPY_WAYS.items():
+        given = getattr(group, key)
+        foreign = [one for one in (given if key == "modes" else (given,)) if one != way]
+        if foreign:
+            raise UnsupportedError(f"{path}.{key} = {foreign[0]!r} is nothing that copies ({copies[0].name}) have; leave the key out")
+
+
+def named_kernels(group: LoadGroup) -> list[Kernel]:
+    """The kernels of a group, in the catalogue's order."""
+    return [kernel for kernel in (*KERNELS, *SWEEP) if _names(group, kernel.name)]
+
+
+def named_copies(group: LoadGroup) -> list[HostLoad]:
+    """The copies by the copy engines that a group names, in the catalogue's order."""
+    return [copy for copy in COPIES if _names(group, copy.name)]
+
+
+def _names(group: LoadGroup, name: str) -> bool:
+    taken = any(fnmatchcase(name, pattern) for pattern in group.kernels)
+    return taken and not any(fnmatchcase(name, pattern) for pattern in group.without)
+
+
+def copy_refusal(copy: HostLoad, group: LoadGroup) -> str:
+    """Why a copy does not run as its group asks; empty where it does."""
+    if COPY_WAYS["modes"] not in group.modes:
+        return f"{copy.name} is not launched as {' or '.join(group.modes)}; copies have modes = ['full'] alone"
+    if group.pattern != COPY_WAYS["pattern"]:
+        return f"{copy.name} has no {group.pattern} data; copies have pattern = 'random' alone"
+    if group.level != COPY_WAYS["level"]:
+        return f"{copy.name} has no machine code of level {group.level}; name copies in a group of their own"
+    return ""
 
 
 def _lacks(kernel: Kernel, group: LoadGroup) -> str:

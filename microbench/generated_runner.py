@@ -9,6 +9,7 @@ import numpy as np
 from microbench.cupy_runner import CupyDevice, LoadedCubin
 from microbench.errors import DeviceMemoryError, LaunchError
 from microbench.kernel import Argument, Buffer, Buffers, Kernel, Launch
+from microbench.launch import check_iterations
 from microbench.memory_places import Placed, contents_of, fill, place_bytes
 from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
 from microbench.runner import LaunchRecord
@@ -99,6 +100,7 @@ class GeneratedRun:
         return self._device.elapsed_s(before, after) / PROBE_LAUNCHES
 
     def _arguments(self, iterations: int) -> tuple[Any, ...]:
+        check_iterations(self._kernel.name, iterations)  # a loop told to turn 0 times would turn 2**32 times
         launch = replace(self._launch, iterations=iterations)
         return tuple(self._argument(argument, launch) for argument in self._kernel.arguments)
 

@@ -4,13 +4,15 @@ Only a full GPU gives a signal well above a sensor's error.  The sweep over SMs 
 one, the sweep over lanes what divergence saves.
 """
 
-from typing import Final
+import math
+from numbers import Integral
+from typing import Final, cast
 
 from estimator.gpu import GpuSpec
 from microbench.errors import LaunchError
 from microbench.inspect import InspectedEntry
 from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
-from microbench.occupancy import resident_blocks
+from microbench.occupancy import MOST_BLOCK_THREADS, resident_blocks
 
 LANE_SWEEP: Final = (1, 8, 16, 24, 32)
 """Active lanes of a warp (AccelWattch's static-power benchmarks use the same steps)."""
@@ -24,6 +26,9 @@ GRID_SHARES: Final = (0.5, 1.0, 1.5, 2.5)
 SWEPT_FOOTPRINT: Final = 2.0
 """What one block an SM walks in a sweep over blocks, as a multiple of L2, rounded down to a power of two: the smallest grid must miss it as
 the largest does, and the largest must fit the memory."""
+
+MOST_ITERATIONS: Final = 2**32 - 1
+"""The loop's counter has 32 bits."""
 
 MAX_REGION_BYTES: Final = 1 << 31
 """Offsets within a region are 32-bit numbers."""
@@ -41,16 +46,17 @@ def plan_launches(
 ) -> tuple[Launch, ...]:
     """The launches of a mode: one for "full" and "single", several for the sweeps, in ascending order.
 
-    Raises LaunchError for a mode or pattern that the kernel does not have, a block that does not fit an SM, or iterations outside
-    what a 32-bit counter holds.
+    Raises LaunchError for a mode or pattern that the kernel does not have, a block that cannot be or does not fit an SM, or iterations
+    that are no whole number that a 32-bit counter holds.
     """
     if mode not in kernel.modes:
         raise LaunchError(f"{kernel.name} cannot run as {mode}; it has {', '.join(kernel.modes)}")
     if pattern not in kernel.patterns:
         raise LaunchError(f"{kernel.name} cannot take {pattern} data; it has {', '.join(kernel.patterns)}")
-    if not 1 <= iterations < 2**32:
-        raise LaunchError(f"{iterations} iterations of {kernel.name} do not fit its 32-bit counter; give 1 to {2**32 - 1}")
-    threads = kernel.block_threads
+    check_iterations(kernel.name, iterations)
+    threads = math.prod(kernel.fixed_block) if kernel.fixed_block else kernel.block_threads
+    if not 1 <= threads <= MOST_BLOCK_THREADS:
+        raise LaunchError(f"{kernel.name}: a block of {threads} threads cannot be; give 1 to {MOST_BLOCK_THREADS}")
     resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
     if not resident:
         raise LaunchError(
@@ -83,6 +89,13 @@ def plan_launches(
             return tuple(launch(count, region=swept_region_bytes(kernel, gpu)) for count in swept_grids(gpu.num_sms, resident))
         case _:
             return (launch(1, lanes=1, block=1),)
+
+
+def check_iterations(name: str, iterations: object) -> None:
+    """Raises LaunchError for turns of a kernel's loop that are no whole number from 1 to what its 32-bit counter holds."""
+    whole = isinstance(iterations, Integral) and not isinstance(iterations, bool)
+    if not (whole and 1 <= int(cast(Integral, iterations)) <= MOST_ITERATIONS):
+        raise LaunchError(f"{iterations!r} iterations of {name} do not fit its 32-bit counter; give 1 to {MOST_ITERATIONS}, a whole number")
 
 
 def swept_sms(num_sms: int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from estimator.kernel_names import NO_TILE, PERSISTENT, SPLIT_WORD, KernelTile, NamedTile, named_tile, tile_from_name
+from estimator.kernel_names import LONGEST_NAME, NO_TILE, PERSISTENT, SPLIT_WORD, KernelTile, NamedTile, named_tile, tile_from_name
 
 __all__ = ["NO_TILE", "KernelName", "KernelTile", "NamedTile", "named_tile", "parse_kernel_name", "tile_from_name"]
 
@@ -76,7 +76,7 @@ INSTRUCTIONS: Final = (
 """Where a name gives its matrix instruction; the first that fits."""
 
 MATRIX: Final = re.compile(
-    r"nvjet_|(?:[a-z]|\d|_)gemm(?:_|<|$|[A-Z])|xmma_|cutlass(?:3x)?_\w*(?:gemm|fprop|dgrad|wgrad|conv)|GemmUniversal|scudnn|winograd|"
+    r"nvjet_|(?:[a-z]|\d|_)gemm(?:_|<|$|[A-Z])|xmma_|cutlass(?:3x)?_\w{0,99}(?:gemm|fprop|dgrad|wgrad|conv)|GemmUniversal|scudnn|winograd|"
     r"implicit_convolve|convolve_common|gemm_kernel|conv2d|depthwise|dgrad2d|wgrad|fprop|Kernel2?<cutlass",
 )
 CONVOLUTION: Final = re.compile(r"fprop|dgrad|wgrad|conv|scudnn|winograd", re.IGNORECASE)
@@ -84,10 +84,13 @@ CUTE_TUPLE: Final = re.compile(r"cute::tuple<cute::C<(\d+)>,\s*cute::C<(\d+)>,\s
 CASTS: Final = re.compile(r"\((?:int|bool|unsigned int|unsigned long|long)\)|\(anonymous namespace\)::|<unnamed>::")
 """What demanglers write differently."""
 
+NO_SIZE: Final = re.compile(r"[0-9]{8,}")
+"""Digits too many for a size: an address or a digest in a name."""
+
 FLASH_TRAITS: Final = re.compile(r"(?:fwd|bwd)_kernel_traits<\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)", re.IGNORECASE)
-FLASH_SM90: Final = re.compile(r"FlashAttn\w*Sm\d+")
-CUDNN_ATTENTION: Final = re.compile(r"sdpa_(sm\d+)\w*?_(\d+)x(\d+)x(\d+)_(\d+)x(\d+)x(\d+)")
-FMHA: Final = re.compile(r"fmha_cutlass[FB]_\w+?_(\d+)x(\d+)_\w*?(sm\d+)")
+FLASH_SM90: Final = re.compile(r"FlashAttn\w{0,99}Sm\d+")
+CUDNN_ATTENTION: Final = re.compile(r"sdpa_(sm\d+)\w{0,99}?_(\d+)x(\d+)x(\d+)_(\d+)x(\d+)x(\d+)")
+FMHA: Final = re.compile(r"fmha_cutlass[FB]_\w{1,33}?_(\d+)x(\d+)_\w{0,33}?(sm\d+)")
 VECTOR: Final = re.compile(r"^\w*<\s*(\d+)(?:,\s*(\d+))?")
 
 
@@ -105,7 +108,7 @@ SIMPLE: Final = tuple(
     for pattern, library, role in (
         (r"split_?k_?reduce|splitkreduce", "cublas", "split-k reduction"),
         (r"gemv|gemmk1|gemmsn|dot_kernel|reduce_1block", "cublas", "matrix-vector product"),
-        (r"scal_kernel|axpy|asum|nrm2|copy_kernel<.*cublas", "cublas", "vector"),
+        (r"scal_kernel|axpy|asum|nrm2|copy_kernel<.{0,999}cublas", "cublas", "vector"),
         (r"softmax", "pytorch", "softmax"),
         (r"layer_?norm|rms_?norm|rowwisemoments|batch_?norm|bn_fw|group_?norm|moments", "pytorch", "norm"),
         (r"nchwtonhwc|nhwctonchw|transposereadwrite|catarray|direct_copy|copy_device_to_device|permut", "pytorch", "copy"),
@@ -124,8 +127,12 @@ SIMPLE: Final = tuple(
 
 
 def parse_kernel_name(name: str) -> KernelName | None:
-    """What a kernel's name says; None where no form fits."""
-    plain = CASTS.sub("", name).removeprefix("void ").strip()
+    """What a kernel's name says; None where no form fits.
+
+    Any text has an answer, in a time that goes with its length at most: what may stand between two words of a form is bounded, and so is
+    what is read of a name.
+    """
+    plain = NO_SIZE.sub("#", CASTS.sub("", name[:LONGEST_NAME])).removeprefix("void ").strip()
     for reader in READERS:
         found = reader(plain)
         if found is not None:

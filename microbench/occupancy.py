@@ -20,13 +20,16 @@ RESERVED_SHARED_BYTES: Final = 1024
 
 AMPERE: Final = (8, 0)
 
+MOST_BLOCK_THREADS: Final = 1024
+"""Threads that a block can have.  Source: CUDA programming guide, technical specifications, compute capability 2.0 on."""
+
 
 def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
     """Blocks of `threads` that an SM holds at once; 0 where not even one fits.
 
     `shared_bytes` of a block, static and dynamic, without what the system reserves.  A register count of 0 is not known, and sets no limit.
     """
-    if threads < 1:
+    if not 1 <= threads <= MOST_BLOCK_THREADS:
         return 0
     major, minor = (int(part) for part in gpu.compute_capability.split(".")[:2])
     modern = (major, minor) >= AMPERE

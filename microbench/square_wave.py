@@ -18,6 +18,7 @@ from microbench.families import kernel_named
 from microbench.generated_load import GeneratedLoad, architecture_of
 from microbench.inspect import InspectedEntry, check_body
 from microbench.kernel import Kernel, Launch
+from microbench.launch import MOST_ITERATIONS, check_iterations
 from microbench.occupancy import resident_blocks
 
 CHAIN: Final = "ffma_k8_u64"
@@ -46,7 +47,7 @@ class DurationLine:
         if not (math.isfinite(duration_s) and duration_s > 0.0):
             raise LaunchError(f"a load of {duration_s!r} s cannot be made; give a positive, finite duration")
         count = max(1, round((duration_s - self.intercept_s) / self.slope_s))
-        if count >= 2**32:
+        if count > MOST_ITERATIONS:
             raise LaunchError(f"a load of {duration_s} s needs {count} iterations, more than a 32-bit counter holds; repeat a shorter one")
         return count
 
@@ -82,7 +83,11 @@ def wave_kernel() -> Kernel:
 
 
 def wave_launch(gpu: GpuSpec, iterations: int, sm_share: float = 1.0) -> Launch:
-    """The high level on a share of the SMs, at least one.  Raises LaunchError for a share outside (0, 1]."""
+    """The high level on a share of the SMs, at least one.
+
+    Raises LaunchError for a share outside (0, 1], and for iterations that are no whole number that the kernel's counter holds.
+    """
+    check_iterations(CHAIN, iterations)
     if not 0.0 < sm_share <= 1.0:
         raise LaunchError(f"a share of {sm_share!r} of the SMs cannot work; give more than 0 and at most 1")
     sms = max(1, round(sm_share * gpu.num_sms))

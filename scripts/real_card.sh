@@ -1,25 +1,40 @@
 #!/usr/bin/env bash
 # First calibration of a card whose clocks may not be touched: doctor, hardware tests, sensor, campaign, fit, counters, whole models.
 #
-#   scripts/real_card.sh [STAGE…]        stages: setup doctor tests sensor campaign fit traffic models pack; all without an argument
+#   scripts/real_card.sh [STAGE…]        all without an argument:
+#     setup doctor tests sensor            wheels; what is there; pytest -m gpu; the power sensor
+#     anchors                              30 kernels, 1.5 minutes; the second time it also says how well both times agree
+#     campaign instructions                library kernels (8 minutes), generated ones (3.5 minutes)
+#     fit                                  the bundle and its report; needs no card
+#     traffic models                       hardware counters; whole models
+#     pack                                 everything in pieces that can be carried
 #
 #   GPU=0            the board (a rehearsal: GPU=sim:h200-sxm)
 #   FOLDER=build/real-card   results: dataset, sensor, recordings, reports, logs
-#   BUDGET=8m        board time of one call of the campaign; call again to go on where it stopped
-#   CAMPAIGN=real-card   campaign name or file
+#   BUDGET=8m        board time of the campaign, which chooses its kernels for it; call again to go on where it was stopped
+#   CAMPAIGN=real-card   campaign name or file; INSTRUCTIONS=real-card-instructions and ANCHORS=real-card-anchors likewise
 #   PYTHON=python3   interpreter that has the packages
 #   TORCH=$PYTHON    interpreter that has PyTorch (models)
 #   WHEELS=.whl      folder of wheels to install first, where there is no package index (setup)
 #   NCU=ncu          Nsight Compute (traffic)
+#   CALL_S=          seconds that this call may take (unset: any): a stage that would outlast it is stopped as by Ctrl-C, a stage that
+#                    would begin after it is left out, and `pack` still runs
+#   OUT=             folder that `pack` copies its pieces to (unset: none)
 #
 # On a card that is lent for minutes, in calls of at most nine:
 #
-#   scripts/real_card.sh setup doctor tests sensor pack
-#   scripts/real_card.sh setup campaign pack                    as often as the campaign says that it is not complete
-#   scripts/real_card.sh setup fit traffic models pack
+#   CALL_S=530 scripts/real_card.sh setup doctor tests sensor anchors pack
+#   CALL_S=530 scripts/real_card.sh setup campaign pack         again where it says that rows are missing
+#   CALL_S=530 scripts/real_card.sh setup instructions anchors pack
+#   CALL_S= scripts/real_card.sh setup fit pack                 on any machine
+#   CALL_S=530 scripts/real_card.sh setup traffic models pack
+#
+# Of wheels, a machine with PyTorch and CuPy for CUDA 13.0 usually lacks one, which says which kernels ran:
+#
+#   pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 -d .whl cupti-python==13.0.1
 #
 # `pack` leaves everything in FOLDER/results.tar.gz.NN, pieces of 15 MiB; `setup` unpacks pieces that lie there, so that a fresh machine
-# goes on where the one before stopped.  Kernels that broke the context are listed beside the dataset (dataset.parquet.killers.json): the
+# goes on where the one before stopped.  Kernels that broke the context are listed beside their dataset (dataset.parquet.killers.json): the
 # next call passes over them and says so.
 #
 # Nothing here changes a clock, a power limit or a mode of the card: --freqs current, ncu with --clock-control none.
@@ -30,6 +45,8 @@ GPU=${GPU:-0}
 FOLDER=${FOLDER:-build/real-card}
 BUDGET=${BUDGET:-8m}
 CAMPAIGN=${CAMPAIGN:-real-card}
+INSTRUCTIONS=${INSTRUCTIONS:-real-card-instructions}
+ANCHORS=${ANCHORS:-real-card-anchors}
 PYTHON=${PYTHON:-python3}
 TORCH=${TORCH:-$PYTHON}
 NCU=${NCU:-ncu}
@@ -37,6 +54,10 @@ WHEELS=${WHEELS:-.whl}
 SEED=${SEED:-1}
 SITE=$FOLDER/site
 mkdir -p "$FOLDER"
+CALL_S=${CALL_S:-}
+OUT=${OUT:-}
+PACK_S=25 # what packing and copying takes at most, and a stage to end once it is interrupted
+export PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 [ -d "$SITE" ] && export PYTHONPATH=$SITE:$PYTHONPATH
 
@@ -44,10 +65,18 @@ failed=0
 
 # Runs a command, its output on the terminal and in a log; exit status 3 means: done, with warnings.
 step() {
-  local name=$1 status
+  local name=$1 status limit=()
   shift
-  echo "== $name: $*"
-  "$@" 2>&1 | tee "$FOLDER/$name.log"
+  if [ -n "$CALL_S" ]; then
+    if [ $((CALL_S - PACK_S - SECONDS)) -lt 1 ]; then
+      echo "== $name: no time is left in this call; call again"
+      failed=1
+      return 1
+    fi
+    limit=(timeout --signal=INT --kill-after=10 $((CALL_S - PACK_S - SECONDS)))
+  fi
+  echo "== $name after $SECONDS s: $*"
+  "${limit[@]}" "$@" 2>&1 | tee "$FOLDER/$name.log"
   status=${PIPESTATUS[0]}
   if [ "$status" -ne 0 ] && [ "$status" -ne 3 ]; then
     echo "== $name ended with status $status"
@@ -100,20 +129,38 @@ sensor() {
     --out "$FOLDER/sensor.json" --record "$(free_name sensor recording)"
 }
 
-campaign() {
-  local more=() known=()
-  [ -e "$FOLDER/dataset.parquet" ] || compgen -G "$FOLDER/dataset.parquet.log*" > /dev/null && more=(--resume)
+# A campaign into a dataset of its own: NAME CAMPAIGN [OPTION…].
+measure() {
+  local name=$1 chosen=$2 out=$FOLDER/$1.parquet more=() known=()
+  shift 2
+  [ -e "$out" ] || compgen -G "$out.log*" > /dev/null && more=(--resume)
   [ -e "$FOLDER/sensor.json" ] && known=(--sensor "$FOLDER/sensor.json")
-  step campaign "$PYTHON" -m collector.cli --gpu "$GPU" --freqs current --campaign "$CAMPAIGN" --seed "$SEED" --budget "$BUDGET" --select all \
-    "${known[@]}" "${more[@]}" --out "$FOLDER/dataset.parquet" --record "$(free_name campaign recording)"
-  if [ -e "$FOLDER/dataset.parquet.killers.json" ]; then
+  step "$name" "$PYTHON" -m collector.cli --gpu "$GPU" --freqs current --campaign "$chosen" --seed "$SEED" "$@" \
+    "${known[@]}" "${more[@]}" --out "$out" --record "$(free_name "$name" recording)"
+  if [ -e "$out.killers.json" ]; then
     echo "== kernels that broke the context, passed over from now on:"
-    cat "$FOLDER/dataset.parquet.killers.json"
+    cat "$out.killers.json"
+  fi
+}
+
+campaign() { measure dataset "$CAMPAIGN" --budget "$BUDGET"; }
+
+instructions() { measure instructions "$INSTRUCTIONS"; }
+
+# Each call measures them once, all of them; the first two are compared.
+anchors() {
+  local number=1
+  while [ -e "$FOLDER/anchors-$number.parquet" ] && ! compgen -G "$FOLDER/anchors-$number.parquet.log*" > /dev/null; do number=$((number + 1)); done
+  measure "anchors-$number" "$ANCHORS"
+  if [ -e "$FOLDER/anchors-1.parquet" ] && [ -e "$FOLDER/anchors-2.parquet" ]; then
+    step anchors "$PYTHON" -m scripts.anchor_check "$FOLDER/anchors-1.parquet" "$FOLDER/anchors-2.parquet" -o "$FOLDER/anchors.json"
   fi
 }
 
 fit() {
-  step fit "$PYTHON" -m fitter.cli "$FOLDER/dataset.parquet" -o "$FOLDER/bundle.json" --report "$FOLDER/report.html" --seed "$SEED"
+  local datasets=() found
+  for found in dataset instructions anchors-1; do [ -e "$FOLDER/$found.parquet" ] && datasets+=("$FOLDER/$found.parquet"); done
+  step fit "$PYTHON" -m fitter.cli "${datasets[@]}" -o "$FOLDER/bundle.json" --report "$FOLDER/report.html" --seed "$SEED"
   step estimate "$PYTHON" -m estimator.cli examples/gpt2-prefill.json --bundle "$FOLDER/bundle.json"
 }
 
@@ -149,15 +196,17 @@ pack() {
   rm -f "$FOLDER"/results.tar.gz.*
   tar -czf - -C "$FOLDER" --exclude=./site . | split -b 15m -d - "$beside/results.tar.gz."
   mv "$beside"/results.tar.gz.* "$FOLDER" && rmdir "$beside"
+  if [ -n "$OUT" ]; then cp "$FOLDER"/results.tar.gz.* "$OUT" && echo "== pack: $(ls "$FOLDER"/results.tar.gz.* | wc -l) pieces in $OUT after $SECONDS s"; fi
 }
 
+known=(setup doctor tests sensor anchors campaign instructions fit traffic models pack)
 stages=("$@")
-[ ${#stages[@]} -eq 0 ] && stages=(setup doctor tests sensor campaign fit traffic models pack)
+[ ${#stages[@]} -eq 0 ] && stages=("${known[@]}")
 for stage in "${stages[@]}"; do
   case $stage in
-    setup | doctor | tests | sensor | campaign | fit | traffic | models | pack) "$stage" ;;
+    setup | doctor | tests | sensor | anchors | campaign | instructions | fit | traffic | models | pack) "$stage" ;;
     *)
-      echo "no stage is called $stage; stages: setup doctor tests sensor campaign fit traffic models pack" >&2
+      echo "no stage is called $stage; stages: ${known[*]}" >&2
       exit 2
       ;;
   esac

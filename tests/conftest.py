@@ -12,6 +12,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 settings.register_profile("wattprint", derandomize=True, deadline=None)
 settings.load_profile("wattprint")
 
+# Bundles that a developer keeps for himself are not what is tested.
+os.environ["WATTPRINT_BUNDLES"] = str(REPOSITORY / "build" / "no-such-store")
+
 
 @pytest.fixture(scope="session")
 def repository() -> Path:

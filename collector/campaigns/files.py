@@ -16,8 +16,10 @@ from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.resources import resource_folder, resource_names
 from estimator.specifications import near_match
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
-from microbench.generated_load import MODES, PATTERNS, LoadGroup
+from microbench.errors import UnsupportedError
+from microbench.generated_load import MODES, PATTERNS, LoadGroup, check_group
 from microbench.kernel import OPTIMISATION_LEVELS
+from microbench.library.torch_attention import BACKENDS
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, ShapeRule
 
 L2_STATES: Final = ("warm", "cold")
@@ -62,8 +64,8 @@ class CampaignSpec:
     at another clock.  A kernel whose row is doubtful for what passes (a throttled board, drift, another process) is measured again at
     the end, `retries` times at most.  Where the standard error of its power is above `target_std_share` of it, it is repeated at once
     until that of the mean is not, `most_trials` times at most (0: never).
-    `instructions` are groups of generated kernels, each of which runs at every clock.  `digest` identifies the
-    content.
+    `instructions` are groups of generated kernels, each of which runs at every clock.  `attention` is the backend of PyTorch that computes
+    attention on a real board.  `digest` identifies the content.
     """
 
     name: str
@@ -85,6 +87,7 @@ class CampaignSpec:
     retries: int = 1
     target_std_share: float = 0.0
     most_trials: int = 5
+    attention: str = "flash"
 
 
 def campaign_names() -> tuple[str, ...]:
@@ -124,6 +127,8 @@ def campaign_from_document(document: Mapping[str, Any], where: str) -> CampaignS
         raise CampaignError(f"{where}: kernels is empty; a campaign needs at least one group")
     values["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
     spec: CampaignSpec = reader.build(CampaignSpec, values)
+    if spec.attention not in BACKENDS:
+        raise CampaignError(f"{where}: attention = {spec.attention!r}; known: {', '.join(BACKENDS)}")
     return spec
 
 
@@ -188,6 +193,10 @@ def _loads(item: object, path: str, reader: TableReader) -> LoadGroup:
         raise CampaignError(f"{reader.where}: {path}.kernels names no kernel")
     if not group.modes:
         raise CampaignError(f"{reader.where}: {path}.modes names no launch mode; known: {', '.join(MODES)}")
+    try:
+        check_group(group, path)
+    except UnsupportedError as error:
+        raise CampaignError(f"{reader.where}: {error}") from error
     return group
 
 

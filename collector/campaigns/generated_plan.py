@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
 from collector.errors import CampaignError
 from estimator.gpu import GpuSpec
-from microbench.compile import find_toolchain, user_cache
+from microbench.compile import user_cache
 from microbench.copy_load import CopyLoad, copy_loads
 from microbench.errors import MicrobenchError
 from microbench.generated_load import FAMILY, GeneratedLoad, generated_loads
@@ -21,18 +21,20 @@ Load = GeneratedLoad | CopyLoad
 ROW_ID_DIGITS: Final = 16
 
 
-def campaign_loads(spec: CampaignSpec, families: Sequence[str], gpu: GpuSpec | None, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
+def campaign_loads(
+    spec: CampaignSpec, families: Sequence[str], gpu: GpuSpec | None, seed: int, remark: Callable[[str], None] = lambda text: None
+) -> tuple[tuple[Load, ...], dict[str, int]]:
     """The generated kernels of a campaign, assembled, and its copies; and what cannot run here.
 
-    Machine code is kept from one campaign to the next (`user_cache`).  Raises CampaignError where nothing can be assembled, and says what
-    is missing.
+    Machine code is kept from one campaign to the next (`user_cache`); `remark` is told where it cannot be.  Raises CampaignError where
+    the assembler is missing, and says what to install.
     """
     if not spec.instructions or (families and FAMILY not in families):
         return (), {}
     if gpu is None:
         raise CampaignError(f"campaign {spec.name} has generated kernels; they are planned for a GPU that is known")
     try:
-        loads, refused = generated_loads(spec.instructions, gpu, find_toolchain(), seed, user_cache())
+        loads, refused = generated_loads(spec.instructions, gpu, None, seed, user_cache(), remark)
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
     return (*loads, *copy_loads(spec.instructions)), refused

@@ -54,7 +54,8 @@ class CampaignPlan:
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
     which groups this board cannot run, and why.  `estimated_s` is the board's time from start to end, `estimated_energy_j` its
     energy at the power that kernels usually draw (None for a GPU that is not named); more than its power limit for that time it
-    cannot be.  `choice` says which of the campaign's points these are where a budget chose among them.
+    cannot be.  `choice` says which of the campaign's points these are where a budget chose among them.  `remarks` are what else a person
+    should know.
     """
 
     points: tuple[Point, ...]
@@ -65,6 +66,7 @@ class CampaignPlan:
     estimated_s: float
     estimated_energy_j: float | None
     choice: Choice | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def plan_campaign(
@@ -95,7 +97,8 @@ def plan_campaign(
         if not operators:
             skipped[f"{group.family}.{group.operator}.{group.precision}: not on this board"] = group.count
         kernels.update(dict.fromkeys((operator, group.l2_state) for operator in operators))
-    loads, refused = campaign_loads(spec, families, gpu, seed)
+    remarks: list[str] = []
+    loads, refused = campaign_loads(spec, families, gpu, seed, remarks.append)
     skipped.update(refused)
     if not kernels and not loads:
         raise CampaignError(
@@ -116,6 +119,7 @@ def plan_campaign(
         skipped=skipped,
         estimated_s=estimated_s,
         estimated_energy_j=None if gpu is None else estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
+        remarks=tuple(remarks),
     )
 
 

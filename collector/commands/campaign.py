@@ -48,7 +48,7 @@ def measure_campaign(
 ) -> int:
     """Plan, measure, sum up; the exit status.  Arguments are the options of `collect`."""
     require_dataset_packages()
-    from collector.daemon.boards import several, sole_use
+    from collector.boards import several, sole_use
 
     if several(gpu):
         from collector.commands.several import measure_several
@@ -77,7 +77,7 @@ def measure_campaign(
     with (
         told_errors() if worker else nullcontext(),
         nullcontext() if dry_run else sole_use(gpu),
-        open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened,
+        open_bench(one_board(gpu), seed=seed, attention=spec.attention, **meter_arguments(pmd, gpu)) as opened,
         perhaps_recorded(opened, record) as bench,
     ):
         if not quiet:
@@ -85,6 +85,9 @@ def measure_campaign(
                 note(f"warning: {line}")
         clocks = asked_clocks(freqs, bench.gpu, "--freqs")
         plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
+        if not quiet:
+            for line in plan.remarks:
+                note(f"warning: {line}")
         spec, plan = _chosen(spec, plan, select, planned_s, seed, bench.gpu_spec, quiet=quiet, dry_run=dry_run)
         if dry_run:
             say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, gpu_option, meter_option, output_options, record_option
+from collector.commands.options import CONTEXT, meter_option, output_options, record_option
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
@@ -18,8 +18,8 @@ DEFAULT_OUTPUT: Final = "dataset.parquet"
 DEFAULT_CAMPAIGN: Final = "quick"
 
 COMMANDS: Final = (
-    "clocks", "correct", "daemon", "devices", "doctor", "export", "logs", "pmd", "privileged", "reprocess", "run", "sensor", "status",
-    "stop", "submit", "validate",
+    "clocks", "correct", "daemon", "devices", "doctor", "export", "kernels", "logs", "pmd", "privileged", "reprocess", "run", "sensor",
+    "status", "stop", "submit", "validate",
 )  # fmt: skip
 """Commands; `name` is `name_command` in collector/commands/name.py."""
 
@@ -45,7 +45,13 @@ class CommandList(click.Group):
     context_settings=CONTEXT,
     epilog="Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but data were rejected, 130 interrupted.",
 )
-@gpu_option
+@click.option(
+    "--gpu",
+    default="0",
+    show_default=True,
+    metavar="WORD",
+    help="Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE; several side by side: 0,1 or all.",
+)
 @click.option("--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current.")
 @click.option(
     "--out",

@@ -1,6 +1,7 @@
 """`collect correct`."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,12 +11,13 @@ from collector.commands.options import CONTEXT, output_options, require_dataset_
 from collector.commands.output import check_outputs, note, say
 from collector.errors import CollectorError, SensorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+from estimator.frozen import FrozenMapping
 
 if TYPE_CHECKING:
     from collector.correction.recording import CorrectedRecording
 
 FOLD_AUTO: Final = "auto"
-DOUBTS: Final = ("averaging", "update_period_s", "profile", "readings", "gaps", "load")
+DOUBTS: Final = ("field", "averaging", "update_period_s", "profile", "readings", "gaps", "load")
 """Notes under which the result holds with a warning."""
 
 
@@ -72,6 +74,7 @@ def correct_command(
     from collector.correction.display import correction_lines, trace_csv
     from collector.correction.recording import correct_recording
     from collector.correction.report import correction_html
+    from collector.correction.same_sensor import check_board, field_doubt
     from collector.recordings.run import read_run
     from collector.sensor.calibration import load_calibration
 
@@ -79,10 +82,13 @@ def correct_command(
     check_outputs((out, report), (readings, sensor, load))
     calibration = load_calibration(sensor)
     run = read_run(readings, load, column=column, board=board)
+    check_board(calibration, run.board, str(readings))
     try:
         found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
     except SensorError as error:
         raise SensorError(f"{readings}: {error}") from error
+    if doubt := field_doubt(calibration, run.column):
+        found = replace(found, notes=FrozenMapping({**found.notes, "field": doubt}))
     if out is not None:
         _write(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:

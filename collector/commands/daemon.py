@@ -11,7 +11,7 @@ from estimator.command_line import DONE
 
 @click.command("daemon", context_settings=CONTEXT)
 @click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
-@click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
+@click.option("--check", is_flag=True, help="Only say what the settings are, and whether a daemon could run with them.")
 @output_options
 def daemon_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Run queued campaigns, one at a time on each board, until it is told to end.
@@ -20,11 +20,13 @@ def daemon_command(config: Path, check: bool, as_json: bool, quiet: bool, verbos
     interrupted goes on when it is started again.
     """
     require_dataset_packages()
+    from collector.daemon.checking import check_settings
     from collector.daemon.settings import read_settings
     from collector.daemon.supervisor import serve
 
     settings = read_settings(config)
     if check:
+        check_settings(settings)
         documents = {
             "state_folder": str(settings.state_folder),
             "gpus": list(settings.gpus),

@@ -1,8 +1,10 @@
 """`collect run`."""
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 import click
 from click.core import ParameterSource
@@ -27,6 +29,7 @@ from estimator.command_line import OutputFile
 if TYPE_CHECKING:
     from collector.bench import Instruments
     from collector.programs.program import ProgramRun
+    from collector.sampling import Sampler
     from collector.sensor.calibration import SensorCalibration
 
 
@@ -71,13 +74,15 @@ def run_command(
 
     Write `--` before the command: collect run --gpu 0 -- python train.py.  The board rests for a second or more before and
     after each run, so that a sensor that lags loses nothing.  With --json the command's own output goes to stderr.
-    The exit status is the command's; 130 after an interruption.
+
+    Exit status: the command's own, by shells' rule 128 + signal where one ended it; 127 for a command that is not found, 126 for
+    one that cannot be run; 1 where nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the
+    run that was going on: those before are reported.
     """
     from collector.bench import open_instruments
+    from collector.boards import sole_use
     from collector.clocks import held_clock
     from collector.programs.display import run_document, run_lines
-    from collector.programs.program import measure_program
-    from collector.programs.repeats import measure_program_repeats
     from collector.sampling import Sampler
 
     given = context.get_parameter_source
@@ -87,10 +92,11 @@ def run_command(
         raise click.UsageError("--longest bounds --std; give both", context)
     longest_s = duration_s(longest, "--longest")
     check_outputs((out,), (sensor,))
-    runs: list[tuple[float | None, ProgramRun]] = []
+    board = one_board(gpu)
     with (
         stoppable(),
-        open_instruments(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as instruments,
+        sole_use(board),
+        open_instruments(board, seed=seed, **meter_arguments(pmd, gpu)) as instruments,
         held_clock(instruments.gpu) as hold,
     ):
         if not quiet:
@@ -99,32 +105,85 @@ def run_command(
         sampler = Sampler(instruments.gpu, instruments.sensors)
         calibration = _calibration(instruments, sampler, sensor)
         clocks = asked_clocks(freqs, instruments.gpu, "--freqs")
+        plan = _Plan(
+            command=command,
+            repeats=repeats,
+            asked_std=asked_std,
+            longest_s=longest_s,
+            stdout=sys.stderr if as_json else None,
+            said=verbose and not quiet,
+        )
+        runs: list[tuple[float | None, ProgramRun]] = []
+        interrupted = False
         try:
             for clock in clocks:
                 hold.set(clock)
-                if asked_std is not None:
-                    found = measure_program_repeats(
-                        instruments, sampler, command, calibration, asked_std=asked_std, longest_s=longest_s,
-                        stdout=sys.stderr if as_json else None,
-                    )  # fmt: skip
+                for found in _runs(plan, instruments, sampler, calibration):
                     runs.append((clock, found))
-                    continue
-                for index in range(repeats):
-                    if verbose:
-                        note(f"run {len(runs) + 1} of {repeats * len(clocks)}")
-                    stdout = sys.stderr if as_json else None
-                    runs.append((clock, measure_program(instruments, sampler, command, calibration, index=index, stdout=stdout)))
         except ProgramError as error:
-            note(f"collect run: {error}")
+            note(f"collect: {error}")
             return error.exit_status
+        except KeyboardInterrupt:
+            interrupted = True
+            note(_lost(plan, len(runs), len(clocks)))
+            if not runs:
+                raise
         document = run_document(command, instruments, calibration, runs)
+    if interrupted:
+        document["notes"].append(_lost(plan, len(runs), len(clocks)))
     if out is not None:
         write_document(out, document)
     say(document if as_json else run_lines(document))
+    if interrupted:
+        raise KeyboardInterrupt
     return next((run.exit_status for _, run in runs if run.exit_status), 0)
 
 
-def _calibration(instruments: "Instruments", sampler: Any, sensor: Path | None) -> "SensorCalibration":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is run at each clock, where its output goes, and whether each run is announced."""
+
+    command: tuple[str, ...]
+    repeats: int
+    asked_std: float | None
+    longest_s: float
+    stdout: TextIO | None
+    said: bool
+
+
+def _runs(plan: _Plan, instruments: "Instruments", sampler: "Sampler", calibration: "SensorCalibration") -> "Iterator[ProgramRun]":
+    """The runs at one clock, each when it has ended.  Raises what `measure_program` and `measure_program_repeats` raise."""
+    from collector.programs.program import measure_program
+    from collector.programs.repeats import measure_program_repeats
+
+    if plan.asked_std is not None:
+        yield measure_program_repeats(
+            instruments,
+            sampler,
+            plan.command,
+            calibration,
+            asked_std=plan.asked_std,
+            longest_s=plan.longest_s,
+            stdout=plan.stdout,
+        )
+        return
+    for index in range(plan.repeats):
+        if plan.said:
+            note(f"run {index + 1} of {plan.repeats}")
+        yield measure_program(instruments, sampler, plan.command, calibration, index=index, stdout=plan.stdout)
+
+
+def _lost(plan: _Plan, finished: int, clocks: int) -> str:
+    """What an interruption lost, in words."""
+    if plan.asked_std is None:
+        what, planned, lost = "run", plan.repeats * clocks, "its energy is lost"
+    else:
+        what, planned, lost = "clock", clocks, "its repeats so far are lost"
+    kept = f"the {finished} before {'is' if finished == 1 else 'are'} reported" if finished else "nothing is reported"
+    return f"stopped in {what} {finished + 1} of {planned}: {lost}, {kept}"
+
+
+def _calibration(instruments: "Instruments", sampler: "Sampler", sensor: Path | None) -> "SensorCalibration":
     """What is known of the board's sensor; nothing where no file is named."""
     from collector.sensor.calibration import SensorCalibration, read_calibration
 

@@ -150,14 +150,17 @@ def _measured(
 ) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
     """The sensor of a board, the loads that were run, and what makes a page of it."""
     from collector.bench import open_bench
+    from collector.boards import sole_use
     from collector.clocks import held_clock
     from collector.sampling import Sampler
     from collector.sensor.characterisation import characterise_sensor
     from collector.sensor.report import sensor_html
 
+    board = one_board(gpu)
     with (
         stoppable(),
-        open_bench(one_board(gpu), seed=seed, **meter_arguments(pmd, gpu)) as opened,
+        sole_use(board),
+        open_bench(board, seed=seed, **meter_arguments(pmd, gpu)) as opened,
         perhaps_recorded(opened, record) as bench,
         held_clock(bench.gpu) as hold,
     ):

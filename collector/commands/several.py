@@ -17,7 +17,7 @@ from estimator.command_line import DONE, DONE_WITH_WARNINGS, FAILED, WRONG_USAGE
 from estimator.entry import INTERRUPTED
 
 if TYPE_CHECKING:
-    from collector.daemon.boards import BoardName
+    from collector.boards import BoardName
     from collector.daemon.side_by_side import BoardEnd
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
@@ -38,7 +38,7 @@ def measure_several(
     verbose: bool,
 ) -> int:
     """Plan every board's campaign, then run them side by side; the exit status.  Called within the command `collect`."""
-    from collector.daemon.boards import board_words, named_boards
+    from collector.boards import board_words, named_boards
     from collector.daemon.side_by_side import measure_side_by_side
 
     words_of_boards = board_words(gpu)

@@ -1,6 +1,7 @@
 """`collect status`."""
 
 import os
+import time
 from pathlib import Path
 
 import click
@@ -19,8 +20,12 @@ SHOWN_JOBS = 20
 @config_option
 @output_options
 def status_command(everything: bool, config: Path | None, as_json: bool, quiet: bool, verbose: bool) -> int:
-    """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks."""
+    """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
+
+    A daemon that died, or that has said nothing for a minute, is named in a line on stderr.
+    """
     from collector.daemon.display import overview_document, overview_lines
+    from collector.daemon.heartbeat import heartbeat_complaint
     from collector.daemon.schema import FILE_NAME
     from collector.daemon.settings import client_state_folder
     from collector.daemon.store import empty_overview, open_store
@@ -31,7 +36,10 @@ def status_command(everything: bool, config: Path | None, as_json: bool, quiet: 
             overview = store.overview(-1 if everything else SHOWN_JOBS)
     else:
         overview = empty_overview()
-    say(overview_document(overview, folder) if as_json else overview_lines(overview))
-    if not overview.daemon.running and not quiet:
+    now_unix_s = time.time()
+    say(overview_document(overview, folder, now_unix_s) if as_json else overview_lines(overview))
+    if complaint := heartbeat_complaint(overview.daemon, now_unix_s):
+        note(f"warning: {complaint}")
+    elif not overview.daemon.running and not quiet:
         note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
     return DONE

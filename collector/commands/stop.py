@@ -77,15 +77,28 @@ def _stop_jobs(store: "Store", numbers: list[int], *, wait: bool) -> list[dict[s
 
 
 def _stop_daemon(store: "Store", *, wait: bool) -> list[str]:
-    """Ask the daemon to end.  Raises DaemonError where none runs."""
-    from collector.daemon.locks import daemon_runs
+    """Ask the daemon to end; one that has ended already is no failure.  Raises DaemonError where there never was one."""
+    from collector.daemon.jobs import AT_ONCE
+    from collector.daemon.locks import daemon_runs, signal_daemon
 
-    if not daemon_runs(store.folder):
-        raise DaemonError(f"{store.folder}: no daemon runs there; name the config of the one that is meant with --config")
-    store.ask_daemon_stop()
+    daemon = store.overview(limit=0).daemon
+    if not daemon.running:
+        if not daemon.pid:
+            raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
+        return ["the daemon has ended before"]
+    try:
+        how = store.ask_daemon_stop()
+    except DaemonError:  # a full disk, mostly: a signal needs none
+        how = AT_ONCE
+        if not signal_daemon(store.folder, daemon.pid):
+            raise
+    if how == AT_ONCE:  # a signal wakes a daemon that waits, and reaches one that cannot read its orders
+        signal_daemon(store.folder, daemon.pid)
     while wait and daemon_runs(store.folder):
         time.sleep(LOOK_S)
     if wait:
         return ["the daemon has ended"]
+    if how == AT_ONCE:
+        return ["the daemon ends at once"]
     note("the daemon ends after the kernels that run; `collect stop --daemon` once more ends it at once")
     return ["the daemon is draining"]

@@ -33,6 +33,10 @@ def stoppable(out: Path | None = None) -> Iterator[None]:
 
             if log_path(out).is_file():
                 note(f"stopped; clocks are given back, finished rows are in {log_path(out)}: the same command with --resume goes on")
+            elif out.exists():
+                note(f"stopped before the first new row; clocks are given back, {out} is as it was")
+            else:
+                note("stopped before the first row; clocks are given back, nothing is left behind: the same command begins anew")
         raise
     finally:
         for number, handler in before.items():

@@ -14,7 +14,7 @@ from collector.errors import CollectorError
 from estimator.command_line import DONE, named_file
 
 if TYPE_CHECKING:
-    from collector.daemon.boards import BoardName
+    from collector.boards import BoardName
     from collector.daemon.jobs import Overview
     from collector.daemon.store import Store
 
@@ -44,7 +44,7 @@ config_option = click.option(
 
 @click.command("submit", context_settings=CONTEXT)
 @click.argument("campaign", metavar="CAMPAIGN")
-@click.option("--gpu", default="0", show_default=True, metavar="WORD", help="Board, or several: 0,1 or all; each has a job of its own.")
+@click.option("--gpu", default="0", show_default=True, metavar="WORD", help="Board, or several: 0,1 or all.")
 @click.option("--freqs", metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current; else the config's.")
 @click.option(
     "--out",
@@ -90,13 +90,13 @@ def submit_command(
     Without a daemon the job waits until one runs.
     """
     require_dataset_packages()
+    from collector.boards import board_words, named_boards
     from collector.campaigns.files import load_campaign
     from collector.commands.several import checked_plans, show_plans
-    from collector.daemon.boards import board_words, named_boards
-    from collector.daemon.locks import board_is_claimed
     from collector.daemon.settings import client_state_folder
     from collector.daemon.store import open_store
     from collector.daemon.submission import checked_arguments, frozen_campaign
+    from collector.devices.board_claim import board_is_claimed
 
     folder, defaults = client_state_folder(config, os.environ)
     budget_text = budget if budget is not None else defaults.budget

@@ -6,7 +6,7 @@ well posed, and estimated where the sensor looks away between its updates.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from collector.correction.deconvolution import Deconvolved, deconvolve
 from collector.correction.response import PossibleResponses, SensorResponse, possible_responses
 from collector.correction.settled import NO_GAIN, Inversion, inversion
-from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load
+from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
 from collector.correction.updates import BoardUpdates, board_updates
 from collector.energy.practice import naive_energy
 from collector.energy.repeated_energy import RepeatedEnergy, alike, repeated_energy
@@ -280,12 +280,18 @@ def _folded(
     """The profile that was asked for."""
     if fold is None:
         return None
+    if load is None:
+        updates, rests = without_rests(updates)
+        begin, end = float(updates.time_s[0]), float(updates.time_s[-1])
     if isinstance(fold, str):
         stamps = load if load is not None else periodic_load(find_period(updates), begin, end)
     else:
         stamps = periodic_load(fold, *(_ends(load) if load is not None else (begin, end)))
         check_fold(updates, fold, load, calibration.reading_noise_w)
-    return fold_profile(updates, stamps, calibration)
+    profile = fold_profile(updates, stamps, calibration)
+    if load is None and rests:
+        profile = replace(profile, notes=FrozenMapping({**profile.notes, "fold": rests}))
+    return profile
 
 
 def _execution_document(found: RepeatedEnergy) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import Final
 import numpy as np
 
 from collector.correction.recording import CorrectedRecording
+from collector.correction.report_energies import energies_table, energy_errors_chart
 from collector.correction.superresolution import Profile
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.report import parts_of, period_chart
 from estimator.display.charts import Axis, Band, Series, axis_over, line_svg, scatter_svg
-from estimator.display.pages import figure_html, page_html, section_html, table_html, text_html
+from estimator.display.pages import figure_html, page_html, section_html, text_html
 from estimator.quantities import Array
 
 ZOOM_UPDATES: Final = 40
@@ -26,7 +27,9 @@ def correction_html(title: str, found: CorrectedRecording, calibration: SensorCa
         (
             section_html("Result", _result(found, calibration)),
             section_html("Power over time", _traces(found, time_s, power_w)),
-            section_html("Energy", _energies(found)),
+            section_html(
+                "Energy", energies_table(found) + parts_of([chart] if (chart := energy_errors_chart(found, time_s, power_w)) else [])
+            ),
             section_html("Within an execution", _profile(found.profile) if found.profile is not None else ""),
             section_html("How well the model fits", _residuals(found)),
             section_html("Update clock", period_chart(time_s, power_w, found.updates.period_s)),
@@ -75,29 +78,6 @@ def _traces(found: CorrectedRecording, time_s: Array, power_w: Array) -> str:
 def _clipped(band: Band, y: Axis) -> Band:
     """A band that stays within the chart."""
     return Band(x=band.x, low=np.clip(band.low, y.low, y.high), high=np.clip(band.high, y.low, y.high))
-
-
-def _energies(found: CorrectedRecording) -> str:
-    rows: list[tuple[object, ...]] = []
-    for name, span in (("load", found.span), ("recording", found.whole)):
-        if name == "load" and found.repeated is None:
-            continue
-        naive = 100.0 * (span.naive_energy_j / span.energy_j - 1.0) if span.energy_j else math.nan
-        rows.append((name, span.energy_j, span.energy_std_j, span.naive_energy_j, naive, ""))
-    if found.repeated is not None:
-        one = found.repeated
-        rows.append(
-            (
-                "execution",
-                one.energy_j,
-                one.energy_std_j,
-                one.naive_j,
-                100.0 * (one.naive_j / one.energy_j - 1.0) if one.energy_j else math.nan,
-                f"{one.published_j:.5g} ({100.0 * (one.published_j / one.energy_j - 1.0) if one.energy_j else math.nan:+.1f} %)",
-            )
-        )
-    head = ("of", "energy [J]", "std [J]", "naive [J]", "naive off by [%]", "published practice [J]")
-    return table_html("Energy with its standard error, and what others would say", head, rows)
 
 
 def _profile(profile: Profile) -> str:

@@ -7,7 +7,7 @@ attained place by place; places that no update saw are undetermined.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -38,6 +38,10 @@ MIN_EXECUTIONS: Final = 4
 LONGEST_FOLD_S: Final = 200.0
 """Executions of so long a span are folded, the first ones of a longer recording; bounds time and memory."""
 LEAST_MEMBERS: Final = 8
+
+REST_SHARE: Final = 0.25
+LEAST_REST_S: Final = 1.0
+"""Readings within this share of their span of the first one, or the last, are a rest before or after a load; shorter rests stay in."""
 
 HARMONICS: Final = 3
 GRID_PER_PEAK: Final = 6.0
@@ -140,6 +144,24 @@ def _shortened(load: LoadStamps) -> LoadStamps:
         level=None if load.level is None else load.level[:count],
         known_until_s=until,
     )
+
+
+def without_rests(updates: BoardUpdates) -> tuple[BoardUpdates, str]:
+    """The updates from the first to the last that moves, and what was left out in words; "" for nothing.
+
+    A load that was never stamped may begin and end within the recording: its rests would be folded in as executions.
+    """
+    value = updates.value
+    reach = REST_SHARE * float(np.ptp(value))
+    moved = (np.flatnonzero(np.abs(value - value[end]) > reach) for end in (0, -1))
+    first, last = ((int(places[end]) if len(places) else end) for places, end in zip(moved, (0, -1), strict=True))
+    kept = slice(first, last + 1 if last >= 0 else None)
+    part = replace(updates, time_s=updates.time_s[kept], value=value[kept])
+    left_s = float(np.ptp(updates.time_s) - np.ptp(part.time_s)) if len(part.time_s) > 1 else 0.0
+    if left_s < LEAST_REST_S:
+        return updates, ""
+    begin, end = float(part.time_s[0] - updates.time_s[0]), float(part.time_s[-1] - updates.time_s[0])
+    return part, f"folded from {begin:.3g} s to {end:.3g} s of the recording; the board rested for the other {left_s:.3g} s"
 
 
 def periodic_load(period_s: float, start_s: float, end_s: float) -> LoadStamps:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from collector.daemon.heartbeat import heartbeat_complaint, silent_s
 from collector.daemon.jobs import QUEUED, RUNNING, BoardState, Job, Overview, left_text
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
@@ -31,11 +32,13 @@ def overview_lines(overview: Overview) -> list[str]:
     return lines[1:] if lines[0] == "" else lines
 
 
-def overview_document(overview: Overview, folder: Path) -> dict[str, Any]:
-    """An overview as plain data; what is not known is null."""
+def overview_document(overview: Overview, folder: Path, now_unix_s: float) -> dict[str, Any]:
+    """An overview as plain data at a time of day [s since 1970]; what is not known is null."""
+    daemon = overview.daemon
+    trouble = {"silent_s": silent_s(daemon, now_unix_s), "complaint": heartbeat_complaint(daemon, now_unix_s)}
     return {
         "state_folder": str(folder),
-        "daemon": _known(asdict(overview.daemon)),
+        "daemon": _known({**asdict(daemon), **trouble}),
         "counts": overview.counts,
         "boards": [_known(asdict(board)) for board in overview.boards],
         "jobs": [job_document(job) for job in overview.jobs],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from collector.daemon.boards import BoardName
+from collector.boards import BoardName
 from collector.daemon.jobs import (
     AT_ONCE,
     CANCELLED,

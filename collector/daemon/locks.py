@@ -1,31 +1,26 @@
-"""Locks that a dying process cannot keep: one daemon a state folder, one worker a board, one campaign a real board.
+"""Locks that a dying process cannot keep: one daemon a state folder, one worker a board.
 
 Files are locked with flock, whose lock belongs to the open file: a worker that inherits it keeps it when the daemon
-dies.  The claim on a real board is an abstract Unix socket, since boards are shared by users who share no folder.
+dies.
 """
 
 import fcntl
 import os
 import re
-import socket
-import struct
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from collector.errors import BoardBusyError, DaemonError
+from collector.errors import DaemonError
 
 LOCK_NAME: Final = "daemon.lock"
 PATIENCE_S: Final = 1.0
 """How long a daemon tries to get its lock: a status command holds it for an instant [s]."""
 RETRY_S: Final = 0.02
-
-CLAIM_PREFIX: Final = "\0wattprint-campaign-"
-CREDENTIALS: Final = struct.Struct("3i")
-"""pid, uid and gid of the process at the other end (struct ucred)."""
 
 
 @contextmanager
@@ -52,6 +47,32 @@ def daemon_runs(folder: Path) -> bool:
         return True
     os.close(descriptor)
     return False
+
+
+def signal_daemon(folder: Path, pid: int) -> bool:
+    """Send SIGTERM to a daemon; False where the process of that number is not it: it must have the lock of its folder open."""
+    lock = (folder / LOCK_NAME).stat()
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not any((lock.st_dev, lock.st_ino) == found for found in _open_files(pid)):
+            return False
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+    except OSError:
+        return False
+    finally:
+        os.close(process)
+    return True
+
+
+def _open_files(pid: int) -> Iterator[tuple[int, int]]:
+    """Device and number of every file that a process has open; none where that is nobody's business of ours."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            status = link.stat()
+            yield status.st_dev, status.st_ino
 
 
 def locked(path: Path) -> int | None:
@@ -83,40 +104,3 @@ def lock_owner(path: Path) -> int:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return 0
-
-
-@contextmanager
-def claimed_board(gpu_uuid: str) -> Iterator[None]:
-    """The right to measure on a real board, on this machine and whoever asks.
-
-    Raises BoardBusyError where another process measures on it, and says which.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
-        try:
-            claim.bind(CLAIM_PREFIX + gpu_uuid)
-        except OSError as error:
-            raise BoardBusyError(
-                f"{_holder(gpu_uuid)} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`"
-            ) from error
-        claim.listen(1)
-        yield
-
-
-def board_is_claimed(gpu_uuid: str) -> bool:
-    """Whether a process measures on a real board now."""
-    try:
-        with claimed_board(gpu_uuid):
-            return False
-    except BoardBusyError:
-        return True
-
-
-def _holder(gpu_uuid: str) -> str:
-    """Who holds a claim, for people."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
-        try:
-            caller.connect(CLAIM_PREFIX + gpu_uuid)
-            credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        except OSError:
-            return "another process"
-    return f"process {CREDENTIALS.unpack(credentials)[0]}"

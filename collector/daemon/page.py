@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from collector.daemon.heartbeat import heartbeat_complaint
 from collector.daemon.jobs import BoardState, Job, Overview, left_text
 
 CONTENT_TYPE: Final = "text/html; charset=utf-8"
@@ -39,7 +40,8 @@ POLICY: Final = f"default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; base-ur
 def status_page(overview: Overview, now_unix_s: float) -> str:
     """The page.  `now_unix_s` is the time of day [s since 1970]."""
     daemon = overview.daemon
-    state = "draining" if daemon.draining else "running"
+    complaint = heartbeat_complaint(daemon, now_unix_s)
+    state = "draining" if daemon.draining else "silent" if complaint else "running"
     counts = ", ".join(f"{count} {name}" for name, count in overview.counts.items() if count) or "no jobs"
     return "\n".join(
         (
@@ -52,6 +54,7 @@ def status_page(overview: Overview, now_unix_s: float) -> str:
             f"<dt>Since</dt><dd>{_time(daemon.started_unix_s)}</dd><dt>Jobs</dt><dd>{escape(counts)}</dd>",
             f'<dt>As of</dt><dd>{_time(now_unix_s)} <a href="/">Load again</a></dd></dl></header>',
             "<main>",
+            *((f'<p role="alert"><strong>{escape(complaint)}</strong></p>',) if complaint else ()),
             '<section aria-labelledby="boards"><h2 id="boards">Boards</h2>',
             _table(
                 "Each board with its job and the figures of its last row.", BOARD_HEADS, [_board_cells(board) for board in overview.boards]

@@ -90,9 +90,19 @@ def prepare_folder(folder: Path, *, own: bool = False) -> None:
     """
     try:
         folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
-        status = folder.stat()
     except OSError as error:
         raise DaemonError(f"{folder}: no state folder can be made there ({error.strerror}); name another as state_folder") from error
+    check_own_folder(folder, own=own)
+
+
+def check_own_folder(folder: Path, *, own: bool = False) -> None:
+    """Raises DaemonError for what is no folder, one that others may write, or somebody else's, which root takes without `own`."""
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise DaemonError(f"{folder}: cannot be entered ({error.strerror}); name another as state_folder") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise DaemonError(f"{folder}: is no folder; name another as state_folder")
     if status.st_uid != os.geteuid() and (own or os.geteuid() != 0):
         raise DaemonError(f"{folder}: belongs to another user; run the command as that user, or name a state folder of your own")
     if status.st_mode & 0o022:

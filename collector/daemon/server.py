@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 from collector.daemon import metrics, page
+from collector.daemon.heartbeat import heartbeat_complaint
 from collector.daemon.jobs import Overview
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
@@ -23,8 +25,6 @@ REQUEST_S: Final = 5.0
 MOST_REQUESTS: Final = 16
 """Requests at a time; more are turned away."""
 SHOWN_JOBS: Final = 50
-STALE_S: Final = 60.0
-"""A daemon that has not written for so long is not healthy [s]."""
 HOST: Final = re.compile(r"(?:\[(?P<six>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::\d+)?")
 
 
@@ -107,9 +107,10 @@ class _Handler(BaseHTTPRequestHandler):
             return HTTPStatus.NOT_FOUND, plain, "there are /, /metrics and /health\n"
         try:
             with open_store(self.server.folder) as store:
-                overview = store.overview(SHOWN_JOBS)
+                found = store.overview(SHOWN_JOBS)
         except DaemonError as error:
             return HTTPStatus.SERVICE_UNAVAILABLE, plain, f"{error}\n"
+        overview = replace(found, daemon=replace(found.daemon, running=True))  # this is a thread of it
         if path == "/metrics":
             return HTTPStatus.OK, metrics.CONTENT_TYPE, metrics.exposition(overview)
         if path == "/health":
@@ -129,9 +130,9 @@ def _local(host: str) -> bool:
 
 
 def _health(overview: Overview) -> tuple[HTTPStatus, str, str]:
-    silent_s = time.time() - overview.daemon.beat_unix_s
-    if silent_s > STALE_S:
-        return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"the daemon has said nothing for {silent_s:.0f} s\n"
+    complaint = heartbeat_complaint(overview.daemon, time.time())
+    if complaint:
+        return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{complaint}\n"
     return HTTPStatus.OK, "text/plain; charset=utf-8", "ok\n"
 
 

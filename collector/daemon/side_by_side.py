@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from collector.daemon.boards import BoardName
+from collector.boards import BoardName
 from collector.daemon.worker import COMMAND, Worker, start_worker
 from collector.errors import CollectorError
 

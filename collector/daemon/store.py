@@ -163,10 +163,11 @@ class Store:
         with self._writing():
             self._connection.execute("UPDATE daemon SET beat_unix_s = ?, draining = ?", (time.time(), draining))
 
-    def ask_daemon_stop(self) -> None:
-        """Ask the daemon to drain and end; a second time: without waiting for kernels."""
+    def ask_daemon_stop(self) -> int:
+        """Ask the daemon to drain and end; a second time: without waiting for kernels.  AFTER_ROW or AT_ONCE, as it is asked now."""
         with self._writing():
             self._connection.execute("UPDATE daemon SET stop = min(2, stop + 1)")
+        return self.daemon_stop()
 
     def daemon_stop(self) -> int:
         """0, AFTER_ROW or AT_ONCE: how the daemon has been asked to end."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from collector.daemon.boards import named_boards
+from collector.boards import named_boards
 from collector.daemon.jobs import AT_ONCE, QUEUED, RUNNING
 from collector.daemon.lane import Lane
 from collector.daemon.locks import daemon_lock

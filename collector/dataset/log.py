@@ -129,9 +129,13 @@ def _header_metadata(header: Any, path: Path) -> dict[str, Any]:
     """The file metadata that the first line holds.  Raises DatasetError."""
     if header is None:
         raise DatasetError(f"{path}: its beginning is damaged and no row can be read; start again with --fresh")
-    if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not _this_version(header.get("version")):
         raise DatasetError(f"{path}: no log of kernel rows of this version; start again with --fresh")
     return decode_metadata(json.dumps(header.get("metadata")).encode(), str(path))
+
+
+def _this_version(version: Any) -> bool:
+    return type(version) is int and version == FORMAT_VERSION  # True is an int that equals 1
 
 
 def _batch(rows: list[Row], schema: pa.Schema, path: Path) -> pa.RecordBatch:

@@ -96,10 +96,10 @@ class ClockGuard:
 def reset_clock(gpu_uuid: str) -> None:
     """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError where it is refused."""
     with open_nvml() as library:
-        for handle in library.handles():
-            if library.uuid(handle) == gpu_uuid:
-                library.reset_sm_clock(handle)
-                return
+        handle = library.handle_of(gpu_uuid)
+        if handle is not None:
+            library.reset_sm_clock(handle)
+            return
     raise ClockError(f"{gpu_uuid} is not here any more; its clock comes back with the driver")
 
 

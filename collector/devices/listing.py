@@ -68,7 +68,7 @@ def _real_boards() -> list[dict[str, Any]]:
     documents = []
     for address in addresses:
         try:
-            with open_board(address.uuid) as board:
+            with open_board(address.uuid or str(address.index)) as board:
                 documents.append(_document(str(address.index), board.gpu, (board.sensor,)))
         except DeviceError as error:
             documents.append({**REFUSED, "gpu": str(address.index), "name": address.name, "uuid": address.uuid, "refused": str(error)})

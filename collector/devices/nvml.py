@@ -14,6 +14,7 @@ import numpy as np
 from collector.devices.clock_guard import ClockGuard
 from collector.devices.nvml_library import (
     BOARD_SCOPE,
+    LOST_CODES,
     MODULE_SCOPE,
     POWER_AVERAGE_FIELD,
     POWER_INSTANT_FIELD,
@@ -23,7 +24,7 @@ from collector.devices.nvml_library import (
 from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
-from collector.errors import ClockError, ClockRightError, DeviceError
+from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
 from collector.privileged.client import LeasedClock, allowed_clocks, leased_clock, may_lock_clocks
 from estimator.quantities import Array, IntArray
 from estimator.specifications import canonical_gpu_name
@@ -56,18 +57,24 @@ PROCESS_SPACE: Final = "/proc/self/ns/pid"
 FIRST_PROCESS_SPACE: Final = 0xEFFFFFFC
 """The host's own space of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
+LOST: Final = f"the board does not answer any more: {LOST_CODES[15]}"
+
 FEWEST_UUID_CHARACTERS: Final = 8
 """A shorter beginning of a UUID names a board by accident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardAddress:
-    """What a board can be named by: NVML index, UUID, PCI address; and its product name."""
+    """What a board can be named by: NVML index, UUID, PCI address; and its product name.
+
+    A board that does not answer any more has its index alone, and `trouble` says why.
+    """
 
     index: int
     uuid: str
     pci_address: str
     name: str
+    trouble: str = ""
 
 
 class NvmlGpu:
@@ -264,17 +271,27 @@ def open_board(word: str) -> Iterator[NvmlBoard]:
 
 
 def board_addresses(library: NvmlLibrary, handles: tuple[Any, ...]) -> tuple[BoardAddress, ...]:
-    """What every board can be named by."""
-    return tuple(
-        BoardAddress(index=index, uuid=library.uuid(handle), pci_address=library.pci_address(handle), name=library.name(handle))
-        for index, handle in enumerate(handles)
-    )
+    """What every board can be named by; one that is lost hides no other."""
+    return tuple(_address(library, handle, index) for index, handle in enumerate(handles))
+
+
+def _address(library: NvmlLibrary, handle: Any, index: int) -> BoardAddress:
+    trouble = LOST
+    if handle is not None:
+        try:
+            uuid, place = library.uuid(handle), library.pci_address(handle)
+            return BoardAddress(index=index, uuid=uuid, pci_address=place, name=library.name(handle))
+        except BoardLostError as error:
+            trouble = str(error)
+    return BoardAddress(index=index, uuid="", pci_address="", name="lost", trouble=trouble)
 
 
 def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
-    """NVML index of the board that a word names.  Raises DeviceError, listing the boards, where it names none or several."""
+    """NVML index of the board that a word names.  Raises DeviceError, listing the boards, where it names none or several,
+    BoardLostError for one that does not answer any more.
+    """
     text = word.strip()
-    known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}" for board in boards) or "none"
+    known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}".rstrip() for board in boards) or "none"
     if text.upper().startswith("MIG-"):
         raise DeviceError(f"{text}: power of a MIG instance cannot be measured, only that of a whole board; boards: {known}")
     if text.isdecimal():
@@ -285,6 +302,8 @@ def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
         found = [board for board in boards if _pci_key(text) is not None and _pci_key(text) == _pci_key(board.pci_address)]
     if len(found) != 1:
         raise DeviceError(f"--gpu {text!r} names {'several boards' if found else 'no board'} here; boards: {known}")
+    if found[0].trouble:
+        raise BoardLostError(f"GPU {found[0].index}: {found[0].trouble}")
     return found[0].index
 
 

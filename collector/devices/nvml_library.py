@@ -5,8 +5,9 @@ A call that a driver or a board lacks gives None; a board or a driver that fails
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final
 
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
@@ -22,8 +23,12 @@ VERSION_MISMATCH: Final = 18
 ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, NO_PERMISSION, 6, FUNCTION_NOT_FOUND, 21, 25})
 """Not supported, not permitted, not found, function missing, no data, argument version: the answer is not to be had."""
 
-LOST_CODES: Final = {1: "the driver was restarted", 15: "it has fallen off the bus", 16: "it must be reset"}
-"""Uninitialised, GPU lost, reset required."""
+LOST_CODES: Final = {
+    1: "the driver was restarted; run the command again, a campaign with --resume",
+    15: "it has fallen off the bus; look for Xid errors in the kernel's log (dmesg) and restart the machine",
+    16: "it must be reset; let root run `nvidia-smi --gpu-reset -i INDEX` when nobody uses it, or restart the machine",
+}
+"""Uninitialised, GPU lost, reset required: what happened, and what to do."""
 
 REFUSALS: Final = {
     DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or restart the machine",
@@ -46,6 +51,11 @@ MODULE_SCOPE: Final = 1
 VALUE_MEMBERS: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 """Member of a field's union by its value type (nvmlValueType_t); drivers differ in the type of the same field."""
 
+FIELD_LAYOUT: Final = "24xIIQ"
+"""nvmlFieldValue_t, 40 bytes: field, scope and times, the value's type, the answer's code, the value's union."""
+WHOLE_NUMBERS: Final = {1: 0xFFFF_FFFF, 2: 0xFFFF_FFFF_FFFF_FFFF, 3: 0xFFFF_FFFF_FFFF_FFFF}
+"""The bits of the union that a value of these types has: unsigned int, long, long long."""
+
 SM_CLOCK: Final = 1
 MEMORY_CLOCK: Final = 2
 CORE_TEMPERATURE: Final = 0
@@ -67,9 +77,22 @@ class NvmlLibrary:
         self._binding = binding
 
     def handles(self) -> tuple[Any, ...]:
-        """Every board, in NVML's order.  Raises DriverError where they cannot be counted."""
-        count = self._ask("nvmlDeviceGetCount") or 0
-        return tuple(self._need("nvmlDeviceGetHandleByIndex", index) for index in range(count))
+        """Every board, in NVML's order; None in the place of one that does not answer any more.  Raises DriverError, DeviceError."""
+        return tuple(self._handle(index) for index in range(self._ask("nvmlDeviceGetCount") or 0))
+
+    def handle_of(self, uuid: str) -> Any | None:
+        """The board of a UUID, whatever has become of the others; None where it is not there.  Raises DriverError, DeviceError."""
+        for handle in self.handles():
+            with suppress(BoardLostError):
+                if handle is not None and self.uuid(handle) == uuid:
+                    return handle
+        return None
+
+    def _handle(self, index: int) -> Any | None:
+        try:
+            return self._need("nvmlDeviceGetHandleByIndex", index)
+        except BoardLostError:
+            return None
 
     def driver(self) -> str:
         """The driver's version; "" where it does not say."""
@@ -178,12 +201,19 @@ class NvmlLibrary:
         for place, (field, scope) in zip(values, wanted, strict=True):
             place.fieldId, place.scopeId = field, scope
         places, count, pointer = list(values), ctypes.c_int32(len(wanted)), ctypes.byref(values)
+        unpack, content = Struct("=" + FIELD_LAYOUT * len(wanted)).unpack, memoryview(values).cast("B")
 
         def read() -> tuple[float | None, ...]:
             code = function(handle, count, pointer)
             if code:
                 return self._refused_fields(call, code, nothing)
-            return tuple([_field_value(place) for place in places])
+            found = iter(unpack(content))  # one call for all fields: each look into a ctypes structure costs as much
+            return tuple(
+                [
+                    _field_value(place) if answer or kind not in WHOLE_NUMBERS else _whole_number(raw & WHOLE_NUMBERS[kind])
+                    for place, kind, answer, raw in zip(places, found, found, found, strict=False)
+                ]
+            )
 
         return read
 
@@ -282,6 +312,10 @@ def _quietly(call: Callable[[], Any], error: type[Exception]) -> None:
         call()
     except error:
         return
+
+
+def _whole_number(number: int) -> float | None:
+    return None if number == VALUE_NOT_AVAILABLE else float(number)
 
 
 def _field_value(value: Any) -> float | None:

@@ -71,22 +71,23 @@ class Poller:
         return np.array(stamps, dtype=np.int64), np.array(rows, dtype=np.float64).reshape(len(rows), self._width)
 
     def _run(self) -> None:
-        due = time.monotonic_ns()
+        now_ns, read, period_ns = time.monotonic_ns, self._read, self._period_ns
+        due = now_ns()
         while not self._stop.is_set():
-            before = time.monotonic_ns()
+            before = now_ns()
             try:
-                row = self._read()
+                row = read()
             except DeviceError as error:
                 with self._lock:
                     self._failure = error
                 return
-            after = time.monotonic_ns()
+            after = now_ns()
             if after - before > LONGEST_BRACKET_NS:
                 self._slow += 1
             elif row is not None:
                 self._keep((before + after) // 2, row)
-            due = max(due + self._period_ns, after - self._period_ns)  # a delay is not made up for by a burst
-            remaining = due - time.monotonic_ns()
+            due = max(due + period_ns, after - period_ns)  # a delay is not made up for by a burst
+            remaining = due - now_ns()
             if remaining > 0:
                 time.sleep(remaining / NS_PER_S)
 

@@ -19,6 +19,9 @@ from collector.pmd.emulated_meter import EmulatedMeter
 TICK_S: Final = 0.002
 """Pause between two looks: about two USB frames."""
 READ_BYTES: Final = 4096
+KERNEL_BYTES: Final = 65_536
+"""What Linux keeps for a serial adapter whose reader is late (a terminal's flip buffers, drivers/tty/tty_buffer.c); for a pseudo-terminal
+it keeps an eighth, less than a machine with more programs than cores needs."""
 UNOPENED_SPEED: Final = termios.B38400
 """Speed that a new pseudo-terminal has; no meter of the family uses it."""
 SPEEDS: Final = {termios.B115200: 115200, termios.B460800: 460800, termios.B921600: 921600}
@@ -31,6 +34,7 @@ class PseudoTerminal:
         self._device_end, self._host_end = device_end, host_end
         self.path = os.ttyname(host_end)
         self.overrun_bytes = 0
+        self._waiting = bytearray()
 
     def host_speed(self) -> int:
         """The line rate that the host has set; 0 where it has set none or an unknown one."""
@@ -46,12 +50,16 @@ class PseudoTerminal:
         return os.read(self._device_end, READ_BYTES) if ready else b""
 
     def write(self, content: bytes) -> None:
-        """Send bytes to the host; what it has no room for is lost, as in an adapter."""
-        try:
-            written = os.write(self._device_end, content)
-        except BlockingIOError:
-            written = 0
-        self.overrun_bytes += len(content) - written
+        """Send bytes to the host; what it has no room for waits, or is lost beyond what the kernel keeps for a real adapter."""
+        room = KERNEL_BYTES - len(self._waiting)
+        self.overrun_bytes += max(len(content) - room, 0)
+        self._waiting += content[:room]
+        while self._waiting:
+            try:
+                written = os.write(self._device_end, self._waiting[:READ_BYTES])
+            except BlockingIOError:
+                return
+            del self._waiting[:written]
 
     def close(self) -> None:
         """Make the port vanish."""
@@ -87,6 +95,4 @@ def serve_meter(terminal: PseudoTerminal, meter: EmulatedMeter, stop: Event, *, 
             meter.opened(now)
         if data:
             meter.receive(data, speed, now)
-        content = meter.send(speed, now)
-        if content:
-            terminal.write(content)
+        terminal.write(meter.send(speed, now))

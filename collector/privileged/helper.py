@@ -228,7 +228,7 @@ class Helper:
             if held is None:
                 give_back(self._folder, uuid, reset_clock)
             with open_nvml() as library:
-                handle = next((each for each in library.handles() if library.uuid(each) == uuid), None)
+                handle = library.handle_of(uuid)
                 if handle is None:
                     raise RefusedError("board_not_here", f"the driver knows no board {uuid}")
                 self._refuse_others(client, library.compute_processes(handle))

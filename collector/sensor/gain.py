@@ -112,7 +112,8 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerSource) -> Gain:
         raise SensorError("readings do not rise with the meter's power; is it the same board's?")
     inverse = np.linalg.inv(normal)
     sums = np.array([part.sum(axis=0) for part in np.array_split(design * (weight * residual)[:, None], BLOCKS)])
-    covariance = inverse @ (sums.T @ sums) @ inverse
+    freedom = len(value) / (len(value) - design.shape[1]) * BLOCKS / (BLOCKS - 1.0)
+    covariance = freedom * inverse @ (sums.T @ sums) @ inverse
     std = np.sqrt(np.maximum(np.diag(covariance), np.diag(inverse) * scale**2))
     return Gain(
         gain=float(solution[0]),

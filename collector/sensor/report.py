@@ -9,6 +9,7 @@ import numpy as np
 
 from collector.correction.response import possible_responses
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.figures import figure
 from collector.sensor.identification import SensorRecord
 from collector.sensor.report_emulation import Emulated, Reference, emulated, load_reference, loss_over_window, meter_reference
 from collector.sensor.update_clock import Updates
@@ -95,7 +96,7 @@ def _figures(calibration: SensorCalibration) -> str:
         if value is None:
             facts[name] = f"unknown: {calibration.notes.get(key, 'not told by this record')}"
         else:
-            facts[name] = f"{value * scale:.5g}{'' if std is None else f' ± {std * scale:.2g}'} {unit}".rstrip()
+            facts[name] = figure(value * scale, None if std is None else std * scale, unit)
     return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items()) + "</dl>"
 
 

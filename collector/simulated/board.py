@@ -144,13 +144,14 @@ class SimulatedRunner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
+        self._plans: dict[Operator, KernelPlan] = {}
         self._complaints: dict[tuple[str, ...], str] = {}
         self._broken = False
 
     def supports(self, operator: Operator) -> bool:
         """Whether `prepare` would accept the operator."""
         try:
-            _buffer_sets(plan_kernel(operator, self._world.profile, self._world.gpu), self._world.gpu, "warm")
+            _buffer_sets(self._plan(operator), self._world.gpu, "warm")
         except RunnerError:
             return False
         return True
@@ -159,7 +160,7 @@ class SimulatedRunner:
         """Choose and set up the kernel for an operator.  Raises RunnerError where it cannot run here."""
         if l2_state not in L2_STATES:
             raise RunnerError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
-        plan = plan_kernel(operator, self._world.profile, self._world.gpu)
+        plan = self._plan(operator)
         prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
         if prepared not in self._loaded:
             self._keep(prepared, self._world.load(plan, l2_state))
@@ -174,6 +175,14 @@ class SimulatedRunner:
         self._keep(prepared, loaded)
         self._world.rest(SETUP_S)
         return prepared
+
+    def _plan(self, operator: Operator) -> KernelPlan:
+        """What the library makes of an operator, which runs at several clocks in turn.  Raises RunnerError where nothing runs it."""
+        plan = self._plans.pop(operator, None)
+        self._plans[operator] = plan = plan_kernel(operator, self._world.profile, self._world.gpu) if plan is None else plan
+        if len(self._plans) > MOST_LOADED:
+            del self._plans[next(iter(self._plans))]
+        return plan
 
     def _keep(self, prepared: PreparedKernel, loaded: LoadedKernel) -> None:
         """Remember what is behind a prepared kernel; the oldest ones are given up, so that a long campaign needs no more memory."""

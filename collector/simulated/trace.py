@@ -33,7 +33,8 @@ class PowerTrace:
         self._response = self._weights / (1.0 - filter_time_s / self._times)
         self._scalars = list(zip(self._weights.tolist(), self._times.tolist(), self._response.tolist(), strict=True))
         self._rows = np.zeros((FIRST_CAPACITY, _COLUMNS))
-        self._rows[0] = (start_s, power_w, 0.0, power_w, *([power_w] * LAGS))
+        self._last = [start_s, power_w, 0.0, power_w, *([power_w] * LAGS)]
+        self._rows[0] = self._last
         self._count = 1
         self._end_s = start_s
         self._known_from_s = -math.inf
@@ -45,13 +46,13 @@ class PowerTrace:
 
     def extend(self, until_s: float, power_w: float) -> None:
         """The silicon draws `power_w` from the present end of the trace until `until_s`."""
-        last = self._rows[self._count - 1].tolist()
+        last = self._last
         elapsed = self._end_s - last[_START]
         if elapsed > 0.0:
             if last[_POWER] != power_w:
                 self._begin(last, elapsed, power_w)
         else:
-            self._rows[self._count - 1, _POWER] = power_w
+            self._rows[self._count - 1, _POWER] = last[_POWER] = power_w
         self._end_s = until_s
 
     def _begin(self, last: list[float], elapsed: float, power_w: float) -> None:
@@ -68,7 +69,8 @@ class PowerTrace:
             filtered += response * away * (decay - slow_filter)
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._rows[self._count] = (self._end_s, power_w, energy, filtered, *lags)
+        self._last = [self._end_s, power_w, energy, filtered, *lags]
+        self._rows[self._count] = self._last
         self._count += 1
 
     def forget(self, before_s: float) -> None:

@@ -1,6 +1,7 @@
 """The simulated world: one board, its heat, its clock and its power over time."""
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +42,9 @@ MOST_SEGMENTS: Final = 50_000
 CURRENT_ITERATIONS: Final = 3
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """A clock within this of a supported one is that one: drivers report half steps rounded."""
+
+MOST_PARTS: Final = 64
+"""Parts of a run that can be timed separately."""
 
 LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "link", "hidden")
 """Where energy goes; the ledger's entries."""
@@ -94,6 +98,9 @@ class World:
         self.shared = False
         self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
         self._clocks = gpu.clocks_mhz()
+        self._clock_list: list[float] = self._clocks.tolist()
+        self._voltages: dict[float, float] = {}
+        self._steps = np.arange(MOST_PARTS + 1, dtype=np.float64)
         self.locked_mhz: float | None = None
         self.now_ns = int(PAST_S / NS)
         self.ledger_j = dict.fromkeys(LEDGER, 0.0)
@@ -117,7 +124,7 @@ class World:
 
     def supported_clocks_mhz(self) -> tuple[float, ...]:
         """SM clocks that can be locked, ascending [MHz]."""
-        return tuple(self._clocks.tolist())
+        return tuple(self._clock_list)
 
     def lock(self, sm_clock_mhz: float) -> None:
         """Hold the SM clock.  Raises ClockError for one that the board does not support."""
@@ -139,7 +146,7 @@ class World:
         """Let time pass with nothing running."""
         left_ns = round(seconds / NS)
         clock = self.rest_clock_mhz()
-        volt = voltage_v(self.profile, clock)
+        volt = self._voltage_v(clock)
         step_s = FIRST_STEP_S
         mask = THROTTLE_BITS["gpu_idle"]
         while left_ns > 0:
@@ -160,7 +167,7 @@ class World:
         return LoadedKernel(plan=plan, l2_state="warm", energy=nothing, generated=load)
 
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
-        """Launch a kernel back to back and let the time that it takes pass."""
+        """Launch a kernel back to back and let the time that it takes pass; `segments` are MOST_PARTS at most."""
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
         stale, throttle, slow_host = (self._noise.random(3) < (faults.stale_share, faults.throttle_share, faults.slow_host_share)).tolist()
@@ -192,7 +199,9 @@ class World:
             governed = True
         if stale:
             self.frozen_s.append((begin_s, self.now_s))
-        edges = np.interp(np.linspace(0.0, launches, segments + 1), counts, times)
+        ends = self._steps[: segments + 1] * (launches / segments)
+        ends[-1] = launches
+        edges = np.interp(ends, counts, times)
         return RunOutcome(start_ns=start_ns, end_ns=self.now_ns, segment_s=np.diff(edges) / (launches / segments) * reported)
 
     def operating_point(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
@@ -206,7 +215,7 @@ class World:
     def _work_out(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
         """Time and power of a launch, with the sag of voltage and clock that its own current causes."""
         profile = self.profile
-        at_rest = next_volt = voltage_v(profile, sm_clock_mhz)
+        at_rest = next_volt = self._voltage_v(sm_clock_mhz)
         next_clock = sm_clock_mhz
         for _ in range(CURRENT_ITERATIONS):
             volt, clock = next_volt, next_clock
@@ -245,8 +254,7 @@ class World:
         if hot > 0.0 or factor < 1.0:
             wanted -= max(hot, 0.0) * clock.slowdown_mhz_per_k
             mask |= THROTTLE_BITS["sw_thermal_slowdown"]
-        top = int(np.searchsorted(self._clocks, wanted + CLOCK_TOLERANCE_MHZ, side="right")) - 1
-        top = max(top, 0)
+        top = max(bisect_right(self._clock_list, wanted + CLOCK_TOLERANCE_MHZ) - 1, 0)
         if governed and self._power_at(kernel, top, speed) > self.gpu.power_limit_w:
             mask |= THROTTLE_BITS["sw_power_cap"]
             low = 0
@@ -257,12 +265,19 @@ class World:
                 else:
                     top = middle - 1
             top = low
-        return float(self._clocks[top]), mask
+        return self._clock_list[top], mask
 
     def _power_at(self, kernel: LoadedKernel, index: int, speed: float) -> float:
-        clock = float(self._clocks[index])
+        clock = self._clock_list[index]
         point = self.operating_point(kernel, clock)
         return point.added_w / speed + sum(self._rest_parts_w(clock, point.voltage_v).values())
+
+    def _voltage_v(self, clock: float) -> float:
+        """Supply at rest for a clock; worked out once [V]."""
+        volt = self._voltages.get(clock)
+        if volt is None:
+            volt = self._voltages[clock] = voltage_v(self.profile, clock)
+        return volt
 
     def _rest_parts_w(self, clock: float, volt: float) -> dict[str, float]:
         profile = self.profile
@@ -283,9 +298,9 @@ class World:
 
     def _pass(self, step_ns: int, clock: float, volt: float, mask: int, parts_w: dict[str, float]) -> None:
         """Time passes with the silicon at constant power."""
-        seconds = step_ns * NS
+        seconds, ledger_j = step_ns * NS, self.ledger_j
         for name, watt in parts_w.items():
-            self.ledger_j[name] += watt * seconds
+            ledger_j[name] += watt * seconds
         power = sum(parts_w.values())
         self._extend(self.now_ns + step_ns, power, clock, volt, mask)
         thermal = self.profile.thermal

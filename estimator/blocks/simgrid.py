@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
-from estimator.blocks.model import BlockModel
+from estimator.blocks.model import BlockModel, checked_blocks
 from estimator.errors import EstimatorError
 
 DIGITS: Final = 17
@@ -26,15 +26,24 @@ ZONE: Final = "gpus"
 class SimulatedRun:
     """What a kernel is in SimGrid: a host and the amounts of work to execute on it one after the other.
 
-    `amounts` are in the host's units, the launch first; the host's `speed` is units a second.
+    `launch`, `whole` and `rest` are amounts in the host's units, for the launch, each of `rounds` whole rounds, and what is left of one
+    (0: nothing); the host's `speed` is units a second.
     """
 
     host: str
     pstate: int
     speed: float
-    amounts: tuple[float, ...]
+    launch: float
+    whole: float
+    rounds: int
+    rest: float
     latency_s: float
     energy_j: float
+
+    @property
+    def amounts(self) -> tuple[float, ...]:
+        """The amounts in the order in which they are executed."""
+        return (self.launch, *(self.whole,) * self.rounds, *((self.rest,) if self.rest else ()))
 
 
 def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
@@ -61,19 +70,23 @@ def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
 def simulated_run(model: BlockModel, blocks: int, models: Sequence[BlockModel] = ()) -> SimulatedRun:
     """The work of a grid on the host of `platform_xml(models)`, and the time and energy that the plugin then finds: Σ P T.
 
-    models: those of the platform, where there are more than this one.
+    models: those of the platform, where there are more than this one.  Raises EstimatorError for a grid that cannot be launched and as
+    `platform_xml`.
     """
+    checked_blocks(blocks)
     states = _hosts(models or (model,))[host_name(model)]
-    speed, whole_s = _speed(model), model.round_s()
+    speed = _speed(model)
     rounds, rest = divmod(int(blocks), model.resident_blocks)
-    spans = [float(model.times_s[0]), *[whole_s] * rounds, *([model.rest_s(rest)] if rest else [])]
-    amounts = tuple(span * speed for span in spans)
-    latency_s = math.fsum(amounts) / speed
+    launch, whole, left = (span * speed for span in (float(model.times_s[0]), model.round_s(), model.rest_s(rest) if rest else 0.0))
+    latency_s = math.fsum((launch, rounds * whole, left)) / speed
     return SimulatedRun(
         host=host_name(model),
         pstate=states.index(model),
         speed=speed,
-        amounts=amounts,
+        launch=launch,
+        whole=whole,
+        rounds=rounds,
+        rest=left,
         latency_s=latency_s,
         energy_j=latency_s * model.round_power_w(),
     )

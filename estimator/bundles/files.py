@@ -25,6 +25,7 @@ from estimator.bundles.content import (
 )
 from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
 from estimator.bundles.migrations import migrate
+from estimator.bundles.store import stored_names, stored_path
 from estimator.errors import BundleError
 from estimator.resources import resource_folder, resource_names
 from estimator.specifications import near_match
@@ -54,8 +55,8 @@ MAX_FILE_BYTES: Final = 256 << 20
 
 
 def bundle_names() -> tuple[str, ...]:
-    """Names of the installed bundles, sorted."""
-    return resource_names("bundles", ".json")
+    """Names of the installed bundles, sorted: those that come with the package, and those in the local store."""
+    return tuple(sorted({*resource_names("bundles", ".json"), *stored_names()}))
 
 
 def bundle_path(name_or_path: str | Path) -> Path:
@@ -68,7 +69,8 @@ def bundle_path(name_or_path: str | Path) -> Path:
         return Path(name_or_path)
     names = bundle_names()
     if text in names:
-        return resource_folder("bundles") / f"{text}.json"
+        shipped = resource_folder("bundles") / f"{text}.json"
+        return shipped if shipped.is_file() else stored_path(text)
     if text and "\0" not in text and Path(text).is_file():
         return Path(text)
     installed = f"installed: {', '.join(names)}" if names else "none is installed"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.errors import EstimatorError, OperatingPointError
+from estimator.errors import EstimatorError, OperatingPointError, SpecificationError
 
 if TYPE_CHECKING:
     from estimator.bundles.files import Bundle
@@ -32,6 +32,7 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     """
     from estimator.bundles.files import load_bundle
     from estimator.questions.judging import Asked
+    from estimator.settings import settable_power_cap
 
     bundles = [load_bundle(name) for name in options["bundle_names"]]
     chosen = _variants(options)
@@ -46,9 +47,9 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
                         bundle=bundle,
                         gpu=gpu,
                         sm_clock_mhz=_clocks(gpu or bundle.gpu, options),
-                        power_cap_w=options["power_cap"],
+                        power_cap_w=settable_power_cap(options["power_cap"], gpu or bundle.gpu),
                         host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
-                        efficiency=_shares(options["efficiency"]),
+                        efficiency=shares(options["efficiency"]),
                     )
                 )
     return asked
@@ -131,6 +132,8 @@ def _sizes(text: str | None) -> "Sizes | None":
         if name not in ("batch", "sequence") or name in values or not (value.isascii() and value.isdecimal() and len(value) < MOST_DIGITS):
             raise click.UsageError(f"--at: {text!r} must read batch=8,sequence=512 or batch=8")
         values[name] = int(value)
+    if 0 in values.values():
+        raise click.UsageError(f"--at: {text!r}: sizes are whole numbers of at least 1")
     if "batch" not in values:
         raise click.UsageError(f"--at: {text!r} must state the batch")
     return Sizes(**values)
@@ -141,11 +144,21 @@ MOST_DIGITS: Final = 9
 
 def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]":
     """The GPUs to ask for; None for the bundle's own."""
-    from estimator.specifications import load_gpu, override_gpu
+    from estimator.specifications import load_gpu
 
     names = _words(options["gpu_spec"], "gpu-spec") or (OWN,)
     gpus = [None if name == OWN else load_gpu(name) for name in names]
-    return [override_gpu(gpu or bundle.gpu, options["figures"]) for gpu in gpus] if options["figures"] else list(gpus)
+    return [changed_gpu(gpu or bundle.gpu, options["figures"]) for gpu in gpus] if options["figures"] else list(gpus)
+
+
+def changed_gpu(gpu: "GpuSpec", figures: Mapping[str, str]) -> "GpuSpec":
+    """The GPU with figures of --set.  Raises UsageError for one that it does not have or that cannot be."""
+    from estimator.specifications import override_gpu
+
+    try:
+        return override_gpu(gpu, figures)
+    except SpecificationError as error:
+        raise click.UsageError(f"--set: {error}") from error
 
 
 def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -159,11 +172,21 @@ def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | N
         raise click.UsageError(f"--freqs: {error}") from error
 
 
-def _shares(settings: Mapping[str, str]) -> dict[str, float]:
-    try:
-        return {module: float(value) for module, value in settings.items()}
-    except ValueError as error:
-        raise click.UsageError(f"--efficiency: {error}") from error
+def shares(settings: Mapping[str, str]) -> dict[str, float]:
+    """Efficiencies by module.  Raises UsageError for a module that has none and for what can be no share."""
+    from estimator.settings import EFFICIENCY_COEFFICIENTS, MOST_EFFICIENCY
+
+    found = {}
+    for module, text in settings.items():
+        if module not in EFFICIENCY_COEFFICIENTS:
+            raise click.UsageError(f"--efficiency: no efficiency of {module!r} can be set; known: {', '.join(EFFICIENCY_COEFFICIENTS)}")
+        try:
+            found[module] = float(text)
+        except ValueError:
+            found[module] = math.nan
+        if not 0.0 < found[module] <= MOST_EFFICIENCY:
+            raise click.UsageError(f"--efficiency: {module}={text!r} must be a number above 0 and at most {MOST_EFFICIENCY}")
+    return found
 
 
 def check_finite(points: "Sweep") -> None:

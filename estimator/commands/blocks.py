@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
+from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE
 from estimator.errors import EstimatorError
 
 if TYPE_CHECKING:
     from estimator.blocks.model import BlockModel
 
 FORM_NAMES: Final = ("occupancy", "rounds", "linear")
+SIMGRID: Final = "simgrid"
+"""What SimGrid finds on the platform of the chosen models, and what is to be executed there."""
+
+RUN_COLUMNS: Final = ("host", "pstate", "speed", "launch", "whole", "rounds", "rest", "latency_s", "energy_j")
 LONGEST_LIST: Final = 100_000
 COLUMNS: Final = (
     "kernel", "block_threads", "sm_clock_mhz", "blocks", "latency_s", "latency_std_s", "power_w", "energy_j", "energy_std_j", "inside",
@@ -43,10 +48,18 @@ def block_list(context: click.Context, parameter: click.Parameter, text: str | N
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, callback=named_file, help="Calibration to use.")
 @click.option("--blocks", callback=block_list, metavar="N,N,…", help="Grids to estimate.")
 @click.option("--block-threads", type=click.IntRange(1, 1024), metavar="N", help="Where a kernel has models of several block sizes.")
-@click.option("--freq", "freq_mhz", type=float, metavar="MHZ", help="SM clock, where there are models of several.")
-@click.option("--form", type=click.Choice(FORM_NAMES), default="occupancy", show_default=True, help="rounds, linear: as published.")
+@click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock, where there are models of several.")
+@click.option(
+    "--form",
+    type=click.Choice((*FORM_NAMES, SIMGRID)),
+    default="occupancy",
+    show_default=True,
+    help="rounds, linear: as published; simgrid: as SimGrid finds it, with the work to execute.",
+)
 @click.option("--simgrid", type=OutputFile(), metavar="FILE", help="Write a SimGrid platform of the chosen models.")
-@click.option("--off-w", type=float, default=0.0, show_default=True, metavar="W", help="Power of a host that is off, in that platform.")
+@click.option(
+    "--off-w", type=NOT_NEGATIVE, default=0.0, show_default=True, metavar="W", help="Power of a host that is off, in that platform."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="A CSV line per grid, SI units.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr.")
@@ -66,7 +79,10 @@ def blocks_command(**options: Any) -> int:
     chosen = _chosen(list(models.values()), options)
     if options["simgrid"] is not None:
         _write_platform(chosen, options["simgrid"], options["off_w"], options["bundle_name"])
-    rows = _estimates(chosen, options) if options["blocks"] else _listing(chosen)
+    if options["blocks"]:
+        rows = _simulated(chosen, options["blocks"]) if options["form"] == SIMGRID else _estimates(chosen, options)
+    else:
+        rows = _listing(chosen)
     click.echo(_text(rows, options), nl=False)
     outside = sorted({row["blocks"] for row in rows if row.get("inside") is False})
     warnings = [f"{_few(outside)} blocks lie outside the measured grids"] if outside else []
@@ -91,7 +107,7 @@ def _chosen(models: "list[BlockModel]", options: Mapping[str, Any]) -> "list[Blo
             raise EstimatorError(f"no model with {threads} threads a block; there are {', '.join(map(str, sizes))}")
     if clock is not None:
         clocks = sorted({model.sm_clock_mhz for model in chosen})
-        chosen = [model for model in chosen if round(model.sm_clock_mhz) == round(clock)] if math.isfinite(clock) else []
+        chosen = [model for model in chosen if round(model.sm_clock_mhz) == round(clock)]
         if not chosen:
             raise EstimatorError(f"no model at {clock:g} MHz; there are {', '.join(f'{one:g}' for one in clocks)}")
     return chosen
@@ -130,6 +146,19 @@ def _estimates(models: "Sequence[BlockModel]", options: Mapping[str, Any]) -> li
             row |= {name: values[index].item() for name, values in columns.items()}
             row["power_w"] = row["energy_j"] / row["latency_s"]
             rows.append({name: row[name] for name in COLUMNS})
+    return rows
+
+
+def _simulated(models: "Sequence[BlockModel]", grids: Sequence[int]) -> list[dict[str, Any]]:
+    """For each grid the host, the amounts of work in its units, and the time and energy that the host-energy plugin finds."""
+    from estimator.blocks.simgrid import simulated_run
+
+    rows = []
+    for model in models:
+        for count in grids:
+            run = simulated_run(model, count, models)
+            row = {"kernel": model.kernel, "block_threads": model.block_threads, "sm_clock_mhz": model.sm_clock_mhz, "blocks": count}
+            rows.append(row | {name: getattr(run, name) for name in RUN_COLUMNS} | {"inside": bool(model.inside(count))})
     return rows
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
+from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE, Number
 from estimator.errors import CountsError
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ MOST_EXPONENT: Final = 10.0
 @click.option("--metrics", is_flag=True, help="The metrics to ask of ncu, for its --metrics.")
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", callback=named_file, help="Energies of a bundle.")
 @click.option("--energies", metavar="NAME|FILE", callback=named_file, help="Published energies: tesla-k40, or a TOML file.")
-@click.option("--freq", "freq_mhz", type=float, metavar="MHZ", help="SM clock of the run; without it that of the energies.")
-@click.option("--constant-w", type=float, metavar="W", help="Power of the board at rest instead of the bundle's.")
-@click.option("--dram-pj-per-bit", type=float, metavar="PJ", help="Another DRAM: 21.1 for HBM.")
+@click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock of the run; without it that of the energies.")
+@click.option("--constant-w", type=Number(0.0, MOST_CONSTANT_W), metavar="W", help="Power of the board at rest instead of the bundle's.")
+@click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM.")
 @click.option("--modules", type=click.IntRange(1, MOST_MODULES), default=1, show_default=True, metavar="N", help="Modules of the run.")
 @click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together.")
-@click.option("--link-pj-per-bit", type=float, metavar="PJ", help="Energy of a bit on a link instead of the domain's.")
-@click.option("--shared-constant", type=float, metavar="SHARE", help="Share of constant power that modules have in common.")
+@click.option("--link-pj-per-bit", type=NOT_NEGATIVE, metavar="PJ", help="Energy of a bit on a link instead of the domain's.")
+@click.option("--shared-constant", type=Number(0.0, 1.0), metavar="SHARE", help="Share of constant power that modules have in common.")
 @click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency.")
-@click.option("--delay-exponent", type=float, default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE.")
+@click.option("--delay-exponent", type=Number(0.0, MOST_EXPONENT), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE.")
 @click.option("--csv", "as_csv", is_flag=True, help="A CSV line per kernel, SI units.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr.")
@@ -87,14 +88,8 @@ def _check(options: Mapping[str, Any]) -> None:
     if options["as_csv"] and options["as_json"]:
         raise click.UsageError("--csv and --json exclude each other")
     clock = options["freq_mhz"]
-    if clock is not None and not 0 < clock < math.inf:
-        raise click.UsageError("--freq is a positive number of MHz")
     if clock is not None and options["bundle_name"] is None:
         raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
-    for name, most in (("constant_w", MOST_CONSTANT_W), ("delay_exponent", MOST_EXPONENT)):
-        value = options[name]
-        if value is not None and not 0 <= value <= most:
-            raise click.UsageError(f"--{name.replace('_', '-')} is a number from 0 to {most:g}, not {value:g}")
     if options["modules"] == 1 and (options["integration"] or options["against"] or options["link_pj_per_bit"] is not None):
         raise click.UsageError("--integration, --link-pj-per-bit and --against are for --modules of 2 and more")
 

@@ -12,6 +12,8 @@ import click
 
 from estimator import __version__
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
+from estimator.commands.asking import changed_gpu, shares
+from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE
 from estimator.errors import EstimatorError, OperatingPointError, WorkloadError
 
 if TYPE_CHECKING:
@@ -80,13 +82,13 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("workloads", metavar="WORKLOAD...", nargs=-1, required=True, callback=workload_files)
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, callback=named_file, help="Calibration to use.")
-@click.option("--freq", "freq_mhz", type=float, metavar="MHZ", help="SM clock; without it the clock of the published peak rates.")
+@click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock; without it the clock of the published peak rates.")
 @click.option("--freqs", metavar="LIST|LO:HI:STEP|all", help="Several SM clocks [MHz].")
 @click.option("--gpu-spec", metavar="NAME|FILE", callback=named_file, help="Forecast for another GPU.")
 @click.option("--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132.")
 @click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8.")
-@click.option("--power-cap", type=float, metavar="W", help="Power limit instead of the GPU's own.")
-@click.option("--host-launch-us", type=float, metavar="US", help="Host time to launch one operator instead of the bundle's.")
+@click.option("--power-cap", type=POSITIVE, metavar="W", help="Power limit instead of the GPU's own.")
+@click.option("--host-launch-us", type=NOT_NEGATIVE, metavar="US", help="Host time to launch one operator instead of the bundle's.")
 @click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default).")
 @click.option("--attention", type=click.Choice(["eager", "flash"]), help="Attention as separate kernels or fused.")
 @click.option("--precision", metavar="NAME", help="Compute in another precision: bf16, fp16, fp32, fp8, …")
@@ -115,26 +117,10 @@ def estimate_command(**options: Any) -> int:
     return _report(results, bundle, options)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundles", metavar="[BUNDLE]...", nargs=-1)
-@output_options
-def bundles_command(bundles: Sequence[str], as_json: bool, quiet: bool, verbose: bool) -> int:
-    """List the installed bundles, and those given by FILE."""
-    from estimator.display.bundles import bundle_rows, bundle_table, rows_json
-
-    rows = bundle_rows(bundles)
-    click.echo(rows_json(rows) if as_json else bundle_table(rows, verbose), nl=False)
-    broken = [row for row in rows if row["error"] is not None]
-    if not quiet:
-        for row in broken:
-            click.echo(f"warning: {row['error']}", err=True)
-    return DONE_WITH_WARNINGS if broken else DONE
-
-
 COMMANDS: Final = {
     "best": "estimator.commands.questions:best_command",
     "blocks": "estimator.commands.blocks:blocks_command",
-    "bundles": "estimator.commands.estimate:bundles_command",
+    "bundles": "estimator.commands.bundles:bundles_command",
     "compare": "estimator.commands.questions:compare_command",
     "counts": "estimator.commands.counts:counts_command",
     "explain": "estimator.commands.questions:explain_command",
@@ -162,8 +148,10 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     from estimator.formats import read_workload
     from estimator.forms.rewriting import with_precision
     from estimator.prediction import estimate
+    from estimator.settings import settable_power_cap
 
     gpu = _gpu(bundle, options)
+    power_cap_w = settable_power_cap(options["power_cap"], gpu or bundle.gpu)
     clocks = _clocks(gpu or bundle.gpu, options)
     launch_us = options["host_launch_us"]
     results: list[Estimate] = []
@@ -180,9 +168,9 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
                 bundle,
                 sm_clock_mhz=clocks,
                 gpu=gpu,
-                power_cap_w=options["power_cap"],
+                power_cap_w=power_cap_w,
                 host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
-                efficiency=_shares(options["efficiency"]),
+                efficiency=shares(options["efficiency"]),
             )
     return results
 
@@ -210,12 +198,10 @@ def _check_times(results: Sequence["Estimate"]) -> None:
 
 def _gpu(bundle: "Bundle", options: Mapping[str, Any]) -> "GpuSpec | None":
     """The GPU to estimate for; None for the bundle's own."""
-    from estimator.specifications import load_gpu, override_gpu
+    from estimator.specifications import load_gpu
 
     gpu = load_gpu(options["gpu_spec"]) if options["gpu_spec"] is not None else None
-    if options["figures"]:
-        gpu = override_gpu(gpu or bundle.gpu, options["figures"])
-    return gpu
+    return changed_gpu(gpu or bundle.gpu, options["figures"]) if options["figures"] else gpu
 
 
 def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | None:
@@ -227,13 +213,6 @@ def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | N
         except OperatingPointError as error:
             raise click.UsageError(f"--freqs: {error}") from error
     return None if options["freq_mhz"] is None else (options["freq_mhz"],)
-
-
-def _shares(settings: Mapping[str, str]) -> dict[str, float]:
-    try:
-        return {module: float(value) for module, value in settings.items()}
-    except ValueError as error:
-        raise click.UsageError(f"--efficiency: {error}") from error
 
 
 def _result_text(results: Sequence["Estimate"], bundle: "Bundle", options: Mapping[str, Any]) -> str:

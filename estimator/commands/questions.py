@@ -10,6 +10,7 @@ import click
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
 from estimator.commands.asking import check_finite, check_something_asked, questions
 from estimator.commands.estimate import check_out, deliver, kernel_count, output_options, settings_option, workload_files
+from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE, Number
 from estimator.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ def question_options(command: Decorator) -> Decorator:
                 "--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132."
             ),
             click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8."),
-            click.option("--power-cap", type=float, metavar="W", help="Power limit of the board instead of its own."),
-            click.option("--host-launch-us", type=float, metavar="US", help="Host time to launch one operator instead of the bundle's."),
+            click.option("--power-cap", type=POSITIVE, metavar="W", help="Power limit of the board instead of its own."),
+            click.option(
+                "--host-launch-us", type=NOT_NEGATIVE, metavar="US", help="Host time to launch one operator instead of the bundle's."
+            ),
             click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default)."),
         )
     ):
@@ -77,15 +80,13 @@ def cost_options(command: Decorator) -> Decorator:
     """What energy costs, and what an iteration serves."""
     for option in reversed(
         (
-            click.option("--price", type=float, metavar="PER_KWH", help="Price of a kilowatt-hour, in any currency."),
-            click.option("--carbon", type=float, metavar="G_PER_KWH", help="Emissions of the grid [g CO2e/kWh]."),
+            click.option("--price", type=NOT_NEGATIVE, metavar="PER_KWH", help="Price of a kilowatt-hour, in any currency."),
+            click.option("--carbon", type=NOT_NEGATIVE, metavar="G_PER_KWH", help="Emissions of the grid [g CO2e/kWh]."),
             click.option(
-                "--overhead", type=float, default=1.0, metavar="FACTOR", help="Energy of the site over that of the GPU (PUE): 1.2."
+                "--overhead", type=Number(1.0), default=1.0, metavar="FACTOR", help="Energy of the site over that of the GPU (PUE): 1.2."
             ),
-            click.option("--requests", type=float, default=0.0, metavar="N", help="Requests that an iteration serves; else its batch."),
-            click.option(
-                "--tokens", type=float, default=0.0, metavar="N", help="Tokens that an iteration computes; else batch · sequence."
-            ),
+            click.option("--requests", type=POSITIVE, metavar="N", help="Requests that an iteration serves; else its batch."),
+            click.option("--tokens", type=POSITIVE, metavar="N", help="Tokens that an iteration computes; else batch · sequence."),
         )
     ):
         command = option(command)
@@ -120,7 +121,7 @@ def sweep_command(**options: Any) -> int:
     check_something_asked(options)
     asked = _questions(options)
     tariff = _tariff(options)
-    counts = {name: options[name] for name in ("requests", "tokens")}
+    counts = _counts(options)
     seen = _Seen()
     pieces = seen.watch(_pieces(asked))
     if form in ("csv", "json", "parquet"):
@@ -142,9 +143,16 @@ def sweep_command(**options: Any) -> int:
 @question_options
 @cost_options
 @click.option("--goal", type=click.Choice(GOALS), default="energy", show_default=True, help="What is to be least; edp: energy · latency.")
-@click.option("--power-limit", type=float, metavar="W", help="Mean power that the workload may draw.")
-@click.option("--latency-limit", type=float, metavar="MS", help="Latency of an iteration that must be kept [ms].")
-@click.option("--confidence", type=float, default=0.5, show_default=True, metavar="P", help="Probability with which limits are kept.")
+@click.option("--power-limit", type=POSITIVE, metavar="W", help="Mean power that the workload may draw.")
+@click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms].")
+@click.option(
+    "--confidence",
+    type=Number(0.0, 1.0, above=True, below=True),
+    default=0.5,
+    show_default=True,
+    metavar="P",
+    help="Probability with which limits are kept.",
+)
 @click.option("--chart", type=click.Choice(SWEEP_CHART_NAMES), default="energy", help="What an .svg or .png shows.")
 @out_options
 def best_command(**options: Any) -> int:
@@ -160,7 +168,7 @@ def best_command(**options: Any) -> int:
         _questions(options), options["goal"], confidence=options["confidence"], **{k: v for k, v in limits.items() if v is not None}
     )
     check_finite(answer.points)
-    tariff, counts = _tariff(options), {name: options[name] for name in ("requests", "tokens")}
+    tariff, counts = _tariff(options), _counts(options)
     texts: dict[str, Callable[[], str]] = {
         "txt": lambda: best_text(answer, tariff, **counts),
         "json": lambda: _json(best_document(answer, tariff, **counts)),
@@ -178,28 +186,34 @@ def best_command(**options: Any) -> int:
     context_settings=SETTINGS, epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them."
 )
 @question_options
+@click.option("--baselines", is_flag=True, help="Beside each what a roofline and a model in AccelWattch's form say of it.")
 @out_options
 def compare_command(**options: Any) -> int:
     """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals."""
     form = _form(options, TEXT_FORMATS)
     check_something_asked(options)
-    from estimator.display.sweeps import comparison_document, comparison_text, csv_pieces, sweep_columns
+    from estimator.baselines.answers import baseline_estimates
+    from estimator.display.comparisons import comparison_columns, comparison_document, comparison_text
+    from estimator.display.sweeps import csv_pieces, sweep_columns
     from estimator.questions.comparison import compare
-    from estimator.questions.judging import at_clocks
+    from estimator.questions.judging import at_clocks, judged
 
     asked = [at_clocks(one, (clock,)) if clock else one for one in _questions(options) for clock in one.sm_clock_mhz or (0.0,)]
-    if not 2 <= len(asked) <= MOST_COMPARED:
+    least = 1 if options["baselines"] else 2
+    if not least <= len(asked) <= MOST_COMPARED:
         raise click.UsageError(
-            f"{len(asked)} things to compare; name 2 to {MOST_COMPARED}: workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …"
+            f"{len(asked)} things to compare; name {least} to {MOST_COMPARED}: workloads, --bundle, --gpu-spec own,NAME, "
+            "--precision fp32,bf16, …"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
-    sides = [comparisons[0].left, *(one.right for one in comparisons)]
+    sides = [comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)]
     for side in sides:
         check_finite(side)
+    baselines = [baseline_estimates(one) for one in asked] if options["baselines"] else []
     texts: dict[str, Callable[[], str]] = {
-        "txt": lambda: comparison_text(comparisons),
-        "json": lambda: _json(comparison_document(comparisons)),
-        "csv": lambda: "".join(csv_pieces([sweep_columns(side) for side in sides])),
+        "txt": lambda: comparison_text(sides, comparisons, baselines),
+        "json": lambda: _json(comparison_document(sides, comparisons, baselines)),
+        "csv": lambda: "".join(csv_pieces(comparison_columns(sides, baselines) if baselines else map(sweep_columns, sides))),
     }
     _put(form, texts[form], options)
     return _report([line for side in sides for line in side.warnings], [line for side in sides for line in side.notes], options)
@@ -276,6 +290,11 @@ def _tariff(options: Mapping[str, Any]) -> "Tariff":
 
     given = {"price_per_kwh": options["price"], "carbon_g_per_kwh": options["carbon"], "overhead": options["overhead"]}
     return Tariff(**{name: value for name, value in given.items() if value is not None})
+
+
+def _counts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What an iteration serves and computes; 0 where each case's own numbers are to be taken."""
+    return {name: options[name] or 0.0 for name in ("requests", "tokens")}
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

@@ -78,7 +78,7 @@ def complete(listing: Listing, rules: dict[str, Rule]) -> tuple[tuple[Operator, 
     Listed operators come first, in first-seen order, then what was added, rule by rule.
     """
     patterns = Patterns(listing)
-    counts = listing.counts()
+    counts = list(patterns.counts)
     additions: dict[Operator, float] = {}
     for rule in rules.values():
         for operator, times, replaced in rule(patterns):

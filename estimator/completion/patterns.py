@@ -83,9 +83,14 @@ class Patterns:
         self.order = listing.order
 
     @cached_property
+    def counts(self) -> tuple[float, ...]:
+        """How often each operator runs."""
+        return tuple(self.listing.counts())
+
+    @cached_property
     def precision(self) -> str:
         """Precision of most matrix products."""
-        return main_precision(self.listing)
+        return main_precision(self.operators, self.counts)
 
     @cached_property
     def attention(self) -> tuple[AttentionBlock, ...]:
@@ -134,7 +139,9 @@ def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
     families = [operator.family for operator in listing.operators]
     order = listing.order
     places: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]] = Counter()
-    for position, number in enumerate(order):
+    centres = {number for number, family in enumerate(families) if family in ("softmax", "attention")}
+    for position in [position for position, number in enumerate(order) if number in centres]:
+        number = order[position]
         if families[number] == "softmax":
             score = _step_over_elementwise(order, families, position, -1)
             product = _step_over_elementwise(order, families, position, 1)
@@ -142,7 +149,7 @@ def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
                 continue
             projections, before = _projections(listing, families, score)
             places[projections, before, order[score + 1 : position], order[score], number, order[product]] += 1
-        elif families[number] == "attention":
+        else:
             projections, before = _projections(listing, families, position)
             places[projections, before, (), NOTHING, number, NOTHING] += 1
     for (projections, before, between, score_number, centre, product_number), count in places.items():

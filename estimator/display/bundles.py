@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from estimator.bundles.files import bundle_names, bundle_path, load_bundle
+from estimator.bundles.store import store_folder
 from estimator.display.estimates import aligned
 from estimator.errors import BundleError
+from estimator.resources import resource_folder
 
 
 def bundle_rows(given: Sequence[str]) -> list[dict[str, Any]]:
@@ -16,10 +19,11 @@ def bundle_rows(given: Sequence[str]) -> list[dict[str, Any]]:
 
 def _row(name: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(
-        ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "path", "error")
+        ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "kept", "path", "error")
     )
     try:
-        row["path"] = str(bundle_path(name))
+        path = bundle_path(name)
+        row |= {"path": str(path), "kept": _kept(path)}
         bundle = load_bundle(name)
     except BundleError as error:
         return {**row, "name": name, "error": str(error)}
@@ -37,6 +41,12 @@ def _row(name: str) -> dict[str, Any]:
     }
 
 
+def _kept(path: Path) -> str:
+    """Where a bundle's file lies: in the package, in the local store, or elsewhere."""
+    places = {"shipped": resource_folder("bundles"), "store": store_folder()}
+    return next((place for place, folder in places.items() if path.parent == folder), "file")
+
+
 def rows_json(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as one JSON list."""
     return json.dumps(rows, indent=1) + "\n"
@@ -47,11 +57,12 @@ def bundle_table(rows: Sequence[dict[str, Any]], verbose: bool) -> str:
     sound = [row for row in rows if row["error"] is None]
     if not sound:
         return "no bundle is installed; `fit` makes one from a dataset\n" if not rows else ""
-    header = ["bundle", "version", "GPU", "fitted", "clocks MHz", "power", "families"]
+    header = ["bundle", "version", "kept", "GPU", "fitted", "clocks MHz", "power", "families"]
     lines = [
         [
             row["name"],
             row["version"],
+            row["kept"],
             row["gpu"] + (" (simulated)" if row["simulated"] else ""),
             row["created_utc"][:10],
             "{:g}-{:g}".format(*row["clocks_mhz"]),

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ SUMMARY_FIELDS: Final = (
 )  # fmt: skip
 """Fields of one result, besides kernels and warnings."""
 
+PREDICTED: Final = ("latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std")
+
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
 SIGNIFICANT_DIGITS: Final = 4
 LEAST_HUNDRED: Final = 99.5
@@ -28,13 +30,25 @@ UNKNOWN: Final = "–"
 NUMBER: Final = re.compile(r"\d[\d.,e+-]*")
 
 
+NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
+NO_POWER: Final = "the bundle has no power coefficients"
+
+
+def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
+    """Why numbers among latency_s, power_w, energy_j and their `…_std` are unknown: field → reason; empty where all are known."""
+    unknown = [name for name, value in values.items() if not math.isfinite(value)]
+    powerless = "power_w" in unknown
+    return {name: NO_POWER if powerless and not name.startswith("latency") else NO_ERRORS for name in unknown}
+
+
 def result_document(result: "Estimate") -> dict[str, Any]:
-    """One result as JSON data; a number that is unknown is null."""
+    """One result as JSON data; a number that is unknown is null, and `unknown` says why."""
     return {
         **{name: _known(getattr(result, name)) for name in SUMMARY_FIELDS},
         "kernels": [_kernel_document(kernel) for kernel in result.kernels],
         "warnings": list(result.warnings),
         "notes": list(result.notes),
+        "unknown": unknown_values({name: getattr(result, name) for name in PREDICTED}),
     }
 
 
@@ -92,7 +106,13 @@ def _summary(results: Sequence["Estimate"]) -> str:
         ]
         for result in results
     ]
-    return aligned([header, *rows])
+    return aligned([header, *rows]) + unknown_lines({name: getattr(result, name) for name in PREDICTED} for result in results)
+
+
+def unknown_lines(rows: Iterable[Mapping[str, float]]) -> str:
+    """Below a table of predictions, each reason for a missing number or ± once; nothing where all are known."""
+    reasons = {reason: None for row in rows for reason in unknown_values(row).values()}
+    return "".join(f"  {reason}\n" for reason in reasons)
 
 
 def _kernel_table(result: "Estimate", most: int | None) -> str:

@@ -5,7 +5,18 @@ import io
 import math
 from typing import Any, Final
 
-from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, UNKNOWN, aligned, printable, result_document, with_spread
+from estimator.display.estimates import (
+    ENERGY_UNITS,
+    POWER_UNITS,
+    PREDICTED,
+    TIME_UNITS,
+    UNKNOWN,
+    aligned,
+    printable,
+    result_document,
+    unknown_lines,
+    with_spread,
+)
 from estimator.display.pages import table_html
 from estimator.domain import TOLERATED_FACTOR
 from estimator.questions.explanation import Explanation, KernelExplanation, by_family
@@ -67,6 +78,7 @@ def explanation_text(answer: Explanation, most: int | None, simulated: bool) -> 
                 with_spread(result.energy_j, result.energy_j_std, ENERGY_UNITS),
             )
         ),
+        *unknown_lines([{name: getattr(result, name) for name in PREDICTED}]).splitlines(),
         "time: what limits\n" + _time_table(answer).rstrip("\n"),
     ]
     if answer.energy_parts_j:

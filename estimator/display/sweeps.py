@@ -1,4 +1,4 @@
-"""Sweeps, best points and comparisons as text: tables for people, CSV and JSON for programs, HTML for notebooks."""
+"""Sweeps and best points as text: tables for people, CSV and JSON for programs, HTML for notebooks."""
 
 import csv
 import io
@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, aligned, printable, with_spread
+import numpy as np
+
+from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, PREDICTED, TIME_UNITS, aligned, printable, unknown_values, with_spread
 from estimator.display.pages import table_html
 from estimator.questions.choosing import Best, Gain
-from estimator.questions.comparison import COMPARED, Comparison
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.points import LABELS, VALUES, Sweep
 
@@ -23,7 +24,9 @@ Columns = dict[str, list[Any]]
 
 
 def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> Columns:
-    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `warnings`; nan: unknown."""
+    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `warnings`; nan: unknown, and
+    `unknown` says why.
+    """
     costs = cost_columns(points, tariff, requests=requests, tokens=tokens)
     warnings = ["; ".join(case.warnings) for case in points.cases]
     return {
@@ -33,7 +36,17 @@ def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: floa
         "above_limit": points.above_limit.tolist(),
         "outside_fitted_clocks": points.outside_clock().tolist(),
         "warnings": [warnings[i] for i in points.case.tolist()],
+        "unknown": _unknown(points),
     }
+
+
+def _unknown(points: Sweep) -> list[str]:
+    """Why numbers of a point are unknown, "" for most."""
+    known_all = np.isfinite(np.stack([getattr(points, name) for name in PREDICTED])).all(axis=0)
+    texts = [""] * len(points)
+    for i in np.flatnonzero(~known_all).tolist():
+        texts[i] = "; ".join(dict.fromkeys(unknown_values({name: float(getattr(points, name)[i]) for name in PREDICTED}).values()))
+    return texts
 
 
 def csv_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
@@ -67,14 +80,15 @@ def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
     for columns in pieces:
         lines = []
         for values in zip(*columns.values(), strict=True):
-            lines.append(json.dumps({name: _known(value) for name, value in zip(columns, values, strict=True)}, allow_nan=False))
+            lines.append(json.dumps({name: known(value) for name, value in zip(columns, values, strict=True)}, allow_nan=False))
         if lines:
             yield start + ",\n ".join(lines)
             start = ",\n "
     yield "\n]\n"
 
 
-def _known(value: Any) -> Any:
+def known(value: Any) -> Any:
+    """A value for JSON: a number that is not finite is unknown, null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -93,7 +107,8 @@ def sweep_table(points: Sweep, tariff: Tariff | None = None, *, requests: float 
     table = [[*shown, *head]]
     table += [[printable(str(labels[name][i])) for name in shown] + [column[i] for column in cells] for i in range(min(len(points), most))]
     rest = f"  … {len(points) - most} more points (--csv or --json for all)\n" if len(points) > most else ""
-    return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest
+    reasons = "".join(f"  {text}\n" for text in dict.fromkeys(columns["unknown"]) if text)
+    return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest + reasons
 
 
 def _cells(points: Sweep, columns: Columns) -> tuple[list[str], list[list[str]]]:
@@ -132,7 +147,7 @@ def best_document(answer: Best, tariff: Tariff | None = None, *, requests: float
 
     def points(numbers: Any) -> list[dict[str, Any]]:
         columns = sweep_columns(answer.points.select(numbers), tariff, requests=requests, tokens=tokens)
-        return [{name: _known(value) for name, value in zip(columns, row, strict=True)} for row in zip(*columns.values(), strict=True)]
+        return [{name: known(value) for name, value in zip(columns, row, strict=True)} for row in zip(*columns.values(), strict=True)]
 
     return {
         "goal": answer.goal,
@@ -153,7 +168,14 @@ def best_document(answer: Best, tariff: Tariff | None = None, *, requests: float
 
 def gain_document(gain: Gain) -> dict[str, float | None]:
     """A ratio with the limits of its 90 % interval."""
-    return {"ratio": _known(gain.ratio), "low": _known(gain.low), "high": _known(gain.high)}
+    return {"ratio": known(gain.ratio), "low": known(gain.low), "high": known(gain.high)}
+
+
+def gain_text(gain: Gain) -> str:
+    """A ratio for people, with the limits of its 90 % interval where they are known."""
+    if not math.isfinite(gain.ratio):
+        return "–"
+    return f"{gain.ratio:.3g}" + (f" ({gain.low:.3g} to {gain.high:.3g})" if math.isfinite(gain.low) else "")
 
 
 def best_text(answer: Best, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> str:
@@ -183,8 +205,6 @@ FRONT_ROWS: Final = 12
 
 
 def _numbers(values: Sequence[int]) -> Any:
-    import numpy as np
-
     return np.array(values, dtype=np.int64)
 
 
@@ -197,59 +217,6 @@ def _percent(gain: Gain) -> str:
         return "unknown"
     text = f"{gain.ratio - 1.0:+.1%}"
     return text + (f" ({gain.low - 1.0:+.1%} to {gain.high - 1.0:+.1%})" if math.isfinite(gain.low) else "")
-
-
-# Comparison -----------------------------------------------------------------------------------------------------------
-
-
-def comparison_document(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Comparisons of several predictions with one, as JSON data."""
-    return {
-        "reference": _point(comparisons[0].left),
-        "others": [
-            {
-                **_point(one.right),
-                "ratios": {name: gain_document(gain) for name, gain in one.ratios.items()},
-                "differences": {
-                    f"{COMPARED[name]}": {"value": _known(value), "std": _known(std)} for name, (value, std) in one.differences.items()
-                },
-            }
-            for one in comparisons
-        ],
-    }
-
-
-def _point(points: Sweep) -> dict[str, Any]:
-    columns = sweep_columns(points)
-    return {name: _known(values[0]) for name, values in columns.items()}
-
-
-def comparison_text(comparisons: Sequence[Comparison]) -> str:
-    """A line for the reference and two for every other prediction: its numbers, and its ratios with 90 % intervals."""
-    sides = [comparisons[0].left, *(one.right for one in comparisons)]
-    labels = [{name: printable(str(side.label(name)[0])) for name in LABELS} for side in sides]
-    shown = [name for name in LABELS if len({label[name] for label in labels}) > 1]
-    rows = [[*shown, "SM clock", "latency", "power", "energy"]]
-    for label, side, one in zip(labels, sides, [None, *comparisons], strict=True):
-        columns = sweep_columns(side)
-        numbers = [
-            f"{columns['sm_clock_mhz'][0]:.0f} MHz",
-            *(
-                with_spread(columns[name][0], columns[f"{name}_std"][0], units)
-                for name, units in (("latency_s", TIME_UNITS), ("power_w", POWER_UNITS), ("energy_j", ENERGY_UNITS))
-            ),
-        ]
-        rows.append([*(label[name] for name in shown), *numbers])
-        if one is not None:
-            rows.append([*("" for _ in shown), "ratio", *(_ratio(one.ratios[name]) for name in COMPARED)])
-    fixed = ", ".join(f"{name} {labels[0][name]}" for name in LABELS if name not in shown and labels[0][name] not in ("", "0"))
-    return f"{fixed}\n" + aligned(rows, left_columns=range(len(shown)))
-
-
-def _ratio(gain: Gain) -> str:
-    if not math.isfinite(gain.ratio):
-        return "–"
-    return f"{gain.ratio:.3g}" + (f" ({gain.low:.3g} to {gain.high:.3g})" if math.isfinite(gain.low) else "")
 
 
 # Notebooks ------------------------------------------------------------------------------------------------------------
@@ -269,15 +236,6 @@ def best_html(answer: Best) -> str:
     return sweep_html(
         answer.points.select(_numbers([answer.index])), f"least {answer.goal}; {low:g} to {high:g} MHz cannot be told from it"
     )
-
-
-def comparison_html(one: Comparison) -> str:
-    """Both sides and their ratios, for a notebook."""
-    rows = [
-        [name, *(float(getattr(side, column)[0]) for side in (one.left, one.right)), _ratio(one.ratios[name])]
-        for name, column in COMPARED.items()
-    ]
-    return table_html("right over left with its 90 % interval", ["quantity [SI]", "left", "right", "ratio"], rows)
 
 
 def estimate_html(fields: Mapping[str, Any]) -> str:

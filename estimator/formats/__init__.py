@@ -10,7 +10,6 @@ from estimator.formats.document import distinct_items, parse_document, read_text
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.entries import distinct_values
 from estimator.formats.own import FORMAT, own_text, read_own
-from estimator.forms.rewriting import with_attention
 from estimator.workload import Workload, merge_counts
 
 __all__ = ["read_workload", "workload_from_text", "write_workload"]
@@ -40,13 +39,20 @@ def workload_from_text(text: str, path: Path, *, completion: bool | str = True, 
         document = parse_document(text, path)
         if isinstance(document, dict):
             _check_format(document, path)
-            workload = read_own(document, str(path), path.stem)
-            return with_attention(workload, attention) if attention else workload
+            return _in_form(read_own(document, str(path), path.stem), attention)
         if not isinstance(document, list):
             raise WorkloadError(f"{path}: a workload file holds an object or a list, not {type(document).__name__}")
         items = distinct_values(document)
-    workload = _from_list(*items, path, setting, rules)
-    return with_attention(workload, attention) if attention else workload
+    return _in_form(_from_list(*items, path, setting, rules), attention)
+
+
+def _in_form(workload: Workload, attention: str) -> Workload:
+    """The workload with its attention in a form; "": as it is."""
+    if not attention:
+        return workload
+    from estimator.forms.rewriting import with_attention  # most workloads are taken as they are
+
+    return with_attention(workload, attention)
 
 
 def _from_list(values: list[Any], order: list[int], path: Path, setting: str, rules: dict[str, Rule]) -> Workload:

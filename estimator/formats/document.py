@@ -80,10 +80,10 @@ def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
     """
     if not (text.startswith(LIST_START) and text.endswith(LIST_END)):
         return None
-    numbers: dict[str, int] = {}
-    order = [numbers.setdefault(piece, len(numbers)) for piece in text[len(LIST_START) : -len(LIST_END)].split(BETWEEN_PAIRS)]
+    pieces = text[len(LIST_START) : -len(LIST_END)].split(BETWEEN_PAIRS)
+    numbers = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     try:
-        return [_DECODER.decode(f"[{piece}]]") for piece in numbers], order
+        return [_DECODER.decode(f"[{piece}]]") for piece in numbers], list(map(numbers.__getitem__, pieces))
     except (ValueError, RecursionError):
         return None
 

@@ -59,7 +59,8 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str, seq
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
     entries = checked_entries(values, order, where)
     known = [entry.kind in READERS for entry in entries]
-    unknown = _unknown_operators(entries, order, known)
+    counts = Counter(order)
+    unknown = _unknown_operators(entries, counts, known)
     kept = tuple(i for i in order if known[i]) if unknown else tuple(order)
     if not kept:
         names = ", ".join(sorted({entry.kind for entry in entries}))
@@ -71,16 +72,15 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str, seq
         operators=tuple(operator for operator in operators if operator is not None),
         order=tuple(place[i] for i in kept) if unknown else kept,
         unknown=unknown,
-        warnings=_assumptions(entries, order, known),
+        warnings=_assumptions(entries, counts, known),
         notes=_notes(roles),
         sequences_hint=sequences_hint,
     )
 
 
-def _unknown_operators(entries: list[Entry], order: Sequence[int], known: list[bool]) -> tuple[UnknownOperator, ...]:
+def _unknown_operators(entries: list[Entry], counts: Counter[int], known: list[bool]) -> tuple[UnknownOperator, ...]:
     if all(known):
         return ()
-    counts = Counter(order)
     return tuple(
         UnknownOperator(name=entry.kind, count=counts[i], elements=_stated_elements(entry))
         for i, entry in enumerate(entries)
@@ -96,9 +96,8 @@ def _stated_elements(entry: Entry) -> float:
     return float(numbers[0]) * numbers[1] if len(numbers) == 2 else 0.0
 
 
-def _assumptions(entries: list[Entry], order: Sequence[int], known: list[bool]) -> tuple[str, ...]:
+def _assumptions(entries: list[Entry], counts: Counter[int], known: list[bool]) -> tuple[str, ...]:
     """What is modelled although the list leaves it open."""
-    counts = Counter(order)
     lines = []
     plain: Counter[str] = Counter()
     fused = 0

@@ -35,7 +35,7 @@ def distinct_values(document: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 def checked_entries(values: Sequence[Any], order: Sequence[int], where: str) -> list[Entry]:
     """Entries from distinct items; `where` names the file in messages."""
-    first = {number: place for place, number in reversed(list(enumerate(order)))}
+    first = dict(zip(reversed(order), range(len(order) - 1, -1, -1), strict=True))  # the last to be written is the first place
     return [_checked_entry(raw, f"{where}: entry {first[number]}") for number, raw in enumerate(values)]
 
 

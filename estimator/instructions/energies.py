@@ -246,7 +246,7 @@ SECTION_FIELDS: Final = (
 """Fields of a bundle's section `instruction_energies`."""
 
 LINKS: Final = "links"
-"""Its field that is there only where links were measured (`estimator.instructions.links`)."""
+"""Its field that is there only where links were measured (`estimator.instructions.links`), and the only one where nothing else was."""
 
 
 def section_of(energies: InstructionEnergies) -> dict[str, Any]:
@@ -297,11 +297,12 @@ def _expansion_document(one: Expansion) -> dict[str, Any]:
 
 
 def energies_from_section(section: Mapping[str, Any], at: str = "instruction_energies") -> InstructionEnergies | None:
-    """The energies in a bundle's section; None where it is empty.
+    """The energies in a bundle's section; None where it is empty or holds nothing but links.
 
     Raises BundleError, naming the keys, for a field that is missing, foreign or does not fit the others.
     """
-    if not section:
+    if set(section) <= {LINKS}:
+        links_from_document(section.get(LINKS, {}), f"{at}.{LINKS}")
         return None
     for name in SECTION_FIELDS:
         if name not in section:

@@ -84,7 +84,7 @@ CUDA_PER_EXPONENTIAL: Final = 6.0
 """Lane instructions for each score: scale, running maximum, subtraction, sum, rescaling, conversion (assumed)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionColumns:
     """Attention kernels as columns of shape (n,); bytes per element of operands and of cached keys and values."""
 

@@ -11,7 +11,8 @@ Phases of one candidate tile (units as in `estimator.phases`):
               or the latency of its loads
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as those of math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
-    epilogue  output / BW,  reduce, reduce_launch, reduce_start   output and split-K reduction
+    epilogue  output / BW, of persistent blocks in part among dram_activations,
+              reduce, reduce_launch, reduce_start   output and split-K reduction
     store     the output's way from an SM, as far as no other block on it hides that
     waves     rounds · ROUND_CLOCKS / resident blocks, and the last round's own
 
@@ -107,6 +108,11 @@ SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 """Here persistent blocks share out the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
 flash_fwd_launch_template.h (UsePersistentScheduler); for matrix products `wave_exponent` on H100 and H200 (docs/model.md)."""
 
+OUTPUT_IN_THE_OPEN: Final = -0.5
+"""Share of the output that no other block hides, as this power of the blocks of an SM: a persistent block's output is on its way while
+the next tile is multiplied.  −1 would leave the last block's alone, 0 all.  Chosen on published products of H100 and H200
+(docs/model.md)."""
+
 CUDA_REDUCTION_STEP: Final = 8.0
 """Reduction length to which kernels without tensor cores pad a block's share of K [element].  Source: CUTLASS,
 default_gemm_configuration.h (OpClassSimt, ThreadblockShape); cuBLAS assumed alike."""
@@ -118,7 +124,7 @@ IMPOSSIBLE_CLOCKS: Final = 1e15
 """Marks a candidate that a library would not offer [SM clock]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatrixColumns:
     """Matrix products as columns of shape (n,).
 
@@ -145,14 +151,14 @@ class MatrixColumns:
         return MatrixColumns(**{name: getattr(self, name)[:, None] for name in self.__slots__})
 
 
-def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
-    """Phases of every candidate tile of every product, shape (n, c, ·).
+def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, counted: bool = True) -> Phases:
+    """Phases of every candidate tile of every product, shape (n, c, ·); `counted` False leaves out their events.
 
     Candidates that a library would not offer (a split that leaves too short a reduction or too many blocks) get IMPOSSIBLE_CLOCKS.
     """
     row = Candidates(tile_m=tiles.tile_m[None, :], tile_n=tiles.tile_n[None, :], split=tiles.split[None, :])
     lifted = columns.lifted()
-    phases = matrix_phases(lifted, row, gpu)
+    phases = matrix_phases(lifted, row, gpu, counted=counted)
     too_many = matrix_blocks(lifted, row) > tiles.split_waves * gpu.num_sms
     impossible = (row.split > 1) & ((lifted.k / row.split < SHORTEST_SPLIT) | too_many)
     phases.overlapped[..., OVERLAPPED.index("math")][impossible] = IMPOSSIBLE_CLOCKS
@@ -166,8 +172,11 @@ def matrix_blocks(columns: MatrixColumns, tiles: Candidates) -> Array:
     return blocks
 
 
-def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
-    """Phases of products with given tiles; all columns broadcast against each other."""
+def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, counted: bool = True) -> Phases:
+    """Phases of products with given tiles; all columns broadcast against each other.
+
+    counted: whether events, which cost energy and no time, are wanted; where not, they are 0.
+    """
     dram = 1.0 / gpu.dram_bytes_per_s
     area = tiles.tile_m * tiles.tile_n
     blocks = matrix_blocks(columns, tiles)
@@ -190,7 +199,11 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     l2_clocks = np.maximum(blocks / gpu.l2_bytes_per_clock, busiest / SM_PORT_BYTES) * loaded_byte
     overlapped[..., OVERLAPPED.index("l2")] = l2_clocks
     overlapped[..., OVERLAPPED.index("dram")] = columns.weight_byte * dram
-    overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram
+    persistent = gpu.architecture in SHARING_ARCHITECTURES
+    even = np.maximum(blocks / gpu.num_sms, 1.0) if persistent else busiest
+    output_s = columns.output_byte * dram
+    hidden = np.where(on_tensor & (tiles.split == 1) & persistent, 1.0 - np.maximum(even, 1.0) ** OUTPUT_IN_THE_OPEN, 0.0)
+    overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram + hidden * output_s
     own_rounds = np.ceil(blocks / (gpu.num_sms * BLOCKS_FILLING_AN_SM))
     own_clocks = np.maximum(block_clocks / own_share, steps * CUDA_STEP_CLOCKS)
     loop = np.where(on_tensor, rounds * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS, own_rounds * own_clocks)
@@ -198,7 +211,7 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     serial = phases.serial
     fill = np.where(on_tensor, PIPELINE_FILL, CUDA_PIPELINE_FILL)
     serial[..., SERIAL.index("prologue")] = waves * fill * 2.0 * area / columns.flop_per_clock
-    serial[..., SERIAL.index("epilogue")] = columns.output_byte * dram
+    serial[..., SERIAL.index("epilogue")] = (1.0 - hidden) * output_s
     slots = gpu.num_sms * sharing
     serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0))
     outputs = columns.batch * columns.m * columns.n
@@ -211,13 +224,13 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
     serial[..., SERIAL.index("reduce_start")] = np.where(is_split, REDUCE_START_CLOCKS, 0.0)
     converted_s = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
     serial[..., SERIAL.index("quantise")] = np.hypot(converted_s, QUANTISE_LATENCY_S) - QUANTISE_LATENCY_S
-    even = np.maximum(blocks / gpu.num_sms, 1.0) if gpu.architecture in SHARING_ARCHITECTURES else busiest
     phases.even_math[...] = even * block_clocks
     phases.tile_area[...] = area
     phases.ideal_math[...] = useful_flop / (columns.flop_per_clock * gpu.num_sms)
     phases.ideal_math_s[...] = phases.ideal_math / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
     phases.occupied[...] = np.where(blocks <= slots, np.minimum(blocks / gpu.num_sms, 1.0), blocks / (slots * np.ceil(blocks / slots)))
-    _count_events(phases.events, columns, tiles, gpu, blocks=blocks)
+    if counted:
+        _count_events(phases.events, columns, tiles, gpu, blocks=blocks)
     return phases
 
 

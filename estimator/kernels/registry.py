@@ -74,7 +74,7 @@ EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Operand precisions into which linear layers first convert their activations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
     """Kernels on a GPU: phases of shape (n, ·), and tile_m, tile_n, split of shape (n,) (nan where there is no tile)."""
 
@@ -84,7 +84,7 @@ class Lowered:
     split: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownTiles:
     """Tiles known from kernel names or a predictor, shape (n,); nan where unknown (then the fastest candidate is taken)."""
 
@@ -169,12 +169,15 @@ def _matrix(
     columns = matrix_columns(operators, gpu)
     on_cuda = columns.tensor == 0.0
     widest_split = coefficients[index, COLUMN["widest_split"]]
-    for cuda_cores, widest in set(zip(on_cuda.tolist(), widest_split.tolist(), strict=True)):
-        rows = np.flatnonzero((on_cuda == cuda_cores) & (widest_split == widest))
+    unknown = np.ones(len(index), dtype=np.bool_)
+    if known is not None:
+        unknown = np.isnan(known.tile_m[index]) | np.isnan(known.tile_n[index]) | np.isnan(known.split[index])
+    for cuda_cores, widest in set(zip(on_cuda[unknown].tolist(), widest_split[unknown].tolist(), strict=True)):
+        rows = np.flatnonzero(unknown & (on_cuda == cuda_cores) & (widest_split == widest))
         chosen = fastest_tiles(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
         tiles.tile_m[index[rows]], tiles.tile_n[index[rows]], tiles.split[index[rows]] = chosen.tile_m, chosen.tile_n, chosen.split
     if known is not None:
-        for name in ("tile_m", "tile_n", "split"):
+        for name in KnownTiles.__slots__:
             given = getattr(known, name)[index]
             getattr(tiles, name)[index] = np.where(np.isnan(given), getattr(tiles, name)[index], given)
     final = Candidates(tile_m=tiles.tile_m[index], tile_n=tiles.tile_n[index], split=tiles.split[index])
@@ -212,7 +215,7 @@ def candidates_of(
 
 def fastest_tiles(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> Candidates:
     """The candidate of least predicted time for every product, shape (n,)."""
-    phases = candidate_phases(columns, tiles, gpu)
+    phases = candidate_phases(columns, tiles, gpu, counted=False)
     seconds = kernel_seconds(phases, coefficients[:, None, :], gpu.sm_clock_max_mhz * HZ_PER_MHZ)
     best = seconds.argmin(axis=1)
     return Candidates(tile_m=tiles.tile_m[best], tile_n=tiles.tile_n[best], split=tiles.split[best])

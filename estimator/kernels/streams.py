@@ -90,7 +90,7 @@ SPECIAL_PER_ELEMENT: Final[dict[str, float]] = {
 """Special functions (exponential, reciprocal, logarithm) per element."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamColumns:
     """Memory kernels as columns of shape (n,): bytes in all, elements computed, weights, rows (0: none) and their length.
 

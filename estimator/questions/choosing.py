@@ -204,12 +204,12 @@ def _chance(value: Array, std: Array, limit: float) -> Array:
 
 
 def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntArray:
-    """Points that keep the limits and whose ratio to the best one may be 1."""
+    """Points that keep the limits and whose ratio to the best one may be 1: all, where its uncertainty is unknown."""
     value = answer.value(goal)
     distance = np.log(value / value[best_point])
-    near = distance <= NORMAL_90 * log_ratio_stds(answer, best_point, goal)
-    near[best_point] = True
-    return np.flatnonzero(near & fits)
+    apart = distance > NORMAL_90 * log_ratio_stds(answer, best_point, goal)  # false where a bundle states no errors: nothing is told then
+    apart[best_point] = False
+    return np.flatnonzero(~apart & fits & np.isfinite(value))
 
 
 def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float, confidence: float) -> str:

@@ -33,7 +33,7 @@ class Comparison:
     differences: dict[str, tuple[float, float]]
 
     def _repr_html_(self) -> str:
-        from estimator.display.sweeps import comparison_html
+        from estimator.display.comparisons import comparison_html
 
         return comparison_html(self)
 

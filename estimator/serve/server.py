@@ -2,7 +2,8 @@
 
 It listens where it is told and nowhere else, and answers only to requests that name it by an address (or "localhost"), so that no
 foreign page can reach it under a name that it had pointed here.  A connection serves one request, must deliver it in time, and
-is one of a bounded number; at most two answers are computed at once.  Every refusal is one JSON line.
+is one of a bounded number, in which the longest silent one gives way to a new one; at most two answers are computed at once.  Every
+refusal is one JSON line.
 """
 
 import ipaddress
@@ -11,12 +12,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -39,6 +41,9 @@ WRITE_S: Final = 10.0
 
 COMPUTE_WAIT_S: Final = 20.0
 """Time for which a request waits for its turn to be computed [s]."""
+
+GIVE_WAY_S: Final = 1.0
+"""Time within which a connection that gives way has ended [s]."""
 
 MOST_CONNECTIONS: Final = 32
 MOST_COMPUTED: Final = 2
@@ -85,6 +90,8 @@ class PageServer(ThreadingMixIn, TCPServer):
         self.files = _static_files()
         self.turn = BoundedSemaphore(MOST_COMPUTED)
         self._room = BoundedSemaphore(MOST_CONNECTIONS)
+        self._silent: dict[int, socket.socket] = {}
+        self._silent_lock = Lock()
         super().__init__((host, port), _Handler)
 
     @property
@@ -106,22 +113,42 @@ class PageServer(ThreadingMixIn, TCPServer):
         return f"http://[{address}]:{self.port}/" if address.version == 6 else f"http://{address}:{self.port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread; one too many is closed."""
-        if not self._room.acquire(blocking=False):
+        """Hand a connection to a thread; one too many takes the place of the longest silent one, or is closed where none is silent."""
+        if not (self._room.acquire(blocking=False) or (self._end_longest_silent() and self._room.acquire(timeout=GIVE_WAY_S))):
             self.complain(f"more than {MOST_CONNECTIONS} connections at once: one is closed")
             self.shutdown_request(request)
             return
+        with self._silent_lock:
+            self._silent[id(request)] = request
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no further thread can be started
+            self.heard(request)
             self._room.release()
             raise
+
+    def heard(self, connection: socket.socket) -> None:
+        """Whose request has come in gives way to nobody."""
+        with self._silent_lock:
+            self._silent.pop(id(connection), None)
+
+    def _end_longest_silent(self) -> bool:
+        """Whether there was a connection that had not delivered its request; its thread finds it ended."""
+        with self._silent_lock:
+            if not self._silent:
+                return False
+            connection = self._silent.pop(next(iter(self._silent)))
+            with suppress(OSError):  # its other end may have gone
+                connection.shutdown(socket.SHUT_RDWR)
+        self.complain(f"more than {MOST_CONNECTIONS} connections at once: the longest silent one is closed")
+        return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection and make room for another."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.heard(request)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -241,6 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, document: Callable[[], Any]) -> None:
         """Compute, when it is this request's turn, and send."""
+        self.server.heard(self.connection)
         if not self.server.turn.acquire(timeout=COMPUTE_WAIT_S):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again")
             return
@@ -255,6 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, content_type: str, content: bytes, **headers: str) -> None:
         self.close_connection = True
+        self.server.heard(self.connection)
         self.connection.settimeout(WRITE_S)
         self.send_response(status)
         charset = "; charset=utf-8" if content_type.startswith("text/") else ""

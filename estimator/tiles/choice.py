@@ -30,7 +30,7 @@ KIND: Final = "choice"
 _MATH: Final = OVERLAPPED.index("math")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileChoice:
     """Candidates that the library was seen to take, how much it likes each, shape (c,), and how sharply it compares times."""
 
@@ -67,7 +67,7 @@ def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, c
     What every kernel takes alike is no part of them: a library compares kernels, not launches.  A product
     that no candidate suits is offered all.  coefficients: (n, ·) rows as from `coefficient_rows`, or one for all.
     """
-    phases = candidate_phases(columns, tiles, gpu)
+    phases = candidate_phases(columns, tiles, gpu, counted=False)
     rows = coefficients if coefficients.ndim == 1 else coefficients[:, None, :]
     possible = phases.overlapped[..., _MATH] < IMPOSSIBLE_CLOCKS
     possible |= ~possible.any(axis=1, keepdims=True)

@@ -25,7 +25,7 @@ FEATURES: Final = ("batch", "m", "n", "k", "outputs_per_sm", "aspect")
 LEAF: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TilePredictor:
     """A decision tree as columns of shape (nodes,); node 0 is the root."""
 

@@ -19,7 +19,7 @@ TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     ),
     "hopper": (
         (8, 64), (16, 64), (32, 64), (64, 64), (128, 64), (256, 64),
-        (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (128, 256),
+        (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (128, 256), (192, 128), (128, 192),
     ),
     "blackwell": (
         (8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (64, 256), (128, 256), (256, 256), (64, 64),
@@ -28,7 +28,7 @@ TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 """Tensor-core output tiles (tile_m, tile_n) by tile class; small tile_m is the swapped form used for decoding.
 
 Source of Ampere's tiles with both edges of 64 and more: CUTLASS, generator.py (GenerateSM80_TensorOp_16816).  The smaller ones and
-those of Hopper and Blackwell are assumed."""
+those of Hopper and Blackwell are assumed; an edge of 192 is in the names of cuBLAS kernels on Hopper (nvjet_…_128x192)."""
 
 CUDA_TILES: Final = ((32, 32), (32, 64), (64, 64), (128, 32), (32, 128), (64, 128), (128, 128))
 """CUDA-core (fp32) output tiles of cuBLAS.  Source: kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_m),
@@ -62,7 +62,7 @@ ARCHITECTURE_TILES: Final[dict[str, str]] = {"hopper": "hopper", "blackwell": "b
 """Tile class of an architecture; all others use the Ampere set."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:
     """Tile candidates as columns of shape (c,); split candidates may not make more than `split_waves` blocks per SM."""
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Final
 
 from estimator.forms.host_shares import INNER, LAYER, LIGHT
+from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.tracing.calls import Call, Tensor
-from estimator.tracing.making import TRACED, Part, moved, read_elements, rows_of
+from estimator.tracing.making import TRACED, Part, moved, read_elements, rows_of, stored_bytes
 
 BACKWARD: Final = f"{TRACED}:backward"
 
@@ -83,6 +84,23 @@ def _ranked(call: Call) -> list[Part]:
     return [rows_of("reduction", "max", tensor.precision, tensor.elements // dim, dim, share=LIGHT)]
 
 
+SHORT_SORT: Final = 4096
+"""Rows up to this length PyTorch sorts within one block of threads.  Source: ATen, native/cuda/Sort.cpp."""
+
+
+def _sorted(call: Call) -> list[Part]:
+    """Values are copied and their places numbered; then a short row is sorted at once, a longer one by a pass for each byte of a key."""
+    tensor = call.tensor("self")
+    dim = tensor.shape[int(call.number("dim", -1))] if tensor.shape else 1  # type: ignore[arg-type]
+    places, width = call.outputs[-1], BYTES_PER_ELEMENT[tensor.precision]
+    pairs = tensor.elements + stored_bytes((places,)) / width
+    return [
+        moved("copy", "contiguous", tensor.precision, tensor.elements, tensor.stored),
+        moved("elementwise", "other", places.precision, places.elements, 1.0, share=INNER),
+        moved("elementwise", "other", tensor.precision, pairs, pairs, share=INNER, times=1.0 if dim <= SHORT_SORT else width),
+    ]
+
+
 def _loss(call: Call) -> list[Part]:
     """One value picked from each row, and their mean."""
     tensor, target = call.tensor("self"), call.tensor("target")
@@ -128,6 +146,7 @@ ROW_RULES: Final[dict[str, Callable[[Call], list[Part]]]] = {
     "aten.native_layer_norm_backward": _norm_backward,
     "aten.native_batch_norm_backward": _norm_backward,
     "aten.topk": _ranked,
+    "aten.sort": _sorted,
     "aten.nll_loss_forward": _loss,
     "aten.nll_loss2d_forward": _loss,
     **{f"aten.{name}": _reduction("sum") for name in SUMS},

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from fitter.requirements import judge, missed_line, require_option
 if TYPE_CHECKING:
     from estimator.bundles.content import Bundle
     from fitter.calibration import Calibration
+    from fitter.report.left_out import LeftOut
     from fitter.requirements import Verdict
     from fitter.rows import Selection
     from fitter.validation import ErrorRow
@@ -98,6 +100,9 @@ def fit_command(**options: Any) -> int:
     from estimator.bundles.files import load_bundle, save_bundle
     from estimator.specifications import load_gpu
     from fitter.calibration import calibrate
+    from fitter.export import board_knowledge
+    from fitter.power.worth import power_notes
+    from fitter.report.left_out import leave_out
     from fitter.scale.streamed import is_design_data, is_streamed, read_streamed
     from fitter.selection import read_selection, require_one_gpu
     from fitter.transfer.probe_selection import calibrate_probes
@@ -121,12 +126,19 @@ def fit_command(**options: Any) -> int:
     calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
     progress("")
     selection = calibration.selection
-    bundle = save_bundle(calibration.bundle, options["out"])
+    notes = (*calibration.bundle.notes, *power_notes(calibration.bundle, selection.kernels))
+    bundle = save_bundle(replace(calibration.bundle, notes=notes), options["out"])
+    left_out: tuple[LeftOut, ...] = ()
     if options["report"] is not None:
-        _write_report(options["report"], bundle, selection, calibration)
+        left_out = leave_out(selection, gpu, board_knowledge(selection, gpu).tables, seed=options["seed"], prior=prior, progress=progress)
+        progress("")
+        _write_report(options["report"], bundle, selection, calibration, left_out)
     told = _fit_document if options["as_json"] else _fit_lines
     verdicts = judge(options["require"], calibration.summary())
-    say(told(bundle, selection, calibration, options, verdicts))
+    document = told(bundle, selection, calibration, options, verdicts)
+    if isinstance(document, dict) and left_out:
+        document["left_out"] = [one.document() for one in left_out]
+    say(document)
     return _finish(selection, calibration.warnings, options, verdicts)
 
 
@@ -217,11 +229,11 @@ def _fit_design(options: Mapping[str, Any], progress: Callable[[str], None]) -> 
     return DONE_WITH_WARNINGS if done.warnings else DONE
 
 
-def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration") -> None:
+def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration", left_out: "Sequence[LeftOut]") -> None:
     from estimator.whole_file import write_whole
     from fitter.report.page import report_html
 
-    page = report_html(bundle, selection, calibration.held_out)
+    page = report_html(bundle, selection, calibration.held_out, left_out)
     try:
         write_whole(path, page.encode("utf-8", errors="replace"))
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ from estimator.instructions.energies import (
     InstructionEnergies,
     energies_from_section,
 )
-from estimator.instructions.links import links_from_document
+from estimator.instructions.links import LinkEnergy, links_from_document
 from fitter.instructions.data import SAMPLING
 
 PICO: Final = 1e-12
@@ -28,7 +28,7 @@ NOT_DECIDED: Final = " *"
 
 
 def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:
-    """The instruction energies of a bundle, None where it has none.  Raises BundleError for a damaged section."""
+    """The instruction energies of a bundle, None where it has none (or only links).  Raises BundleError for a damaged section."""
     return energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
 
 
@@ -36,7 +36,7 @@ def instruction_lines(bundle: Bundle) -> list[str]:
     """What `fit show` says of instruction energies; nothing where a bundle has none."""
     energies = bundle_energies(bundle)
     if energies is None:
-        return []
+        return _link_lines(bundle)
     section = bundle.instruction_energies
     lines = [f"instruction energies at {_point(energies)} from {energies.rows} runs ({energies.assembler})"]
     lines += [f"    {name:28} {value:10.4g} ± {std:.2g} {unit}" for name, value, std, unit in _board_terms(energies)]
@@ -49,18 +49,25 @@ def instruction_lines(bundle: Bundle) -> list[str]:
     for level, entry in section["transactions"].items():
         bits = f"{entry['pj_per_bit']:.3g} pJ/bit"
         lines.append(f"    {level:28} {entry['ept_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ for {entry['bytes']} byte, {bits}")
-    links = links_from_document(section.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
-    if links:
-        lines.append("  data over a link, and copies: rate, and energy beyond rest")
-    for name, link in links.items():
-        energy = "energy not known" if math.isnan(link.j_per_byte) else f"{link.j_per_byte / PICO:.4g} ± {link.std_j / PICO:.2g} pJ/byte"
-        lines.append(f"    {name:28} {link.bytes_per_s / GIGA:10.4g} GB/s, {energy}")
+    lines += _link_lines(bundle)
     lines.append(f"  per PTX instruction and thread; beside it the published difference formula ({PUBLISHED_FLAG}), whole GPU / one thread")
     for name, one in energies.ptx.items():
         published = " / ".join(_published(one.published_j.get(f"{mode}.mtsm", math.nan)) for mode in ("full", "single"))
         mark = " with companions" if one.companions else ""
         lines.append(f"    {name:20} {one.instruction:28} {one.energy_j / PICO:9.4g} ± {one.std_j / PICO:.2g} pJ   {published}{mark}")
     return lines
+
+
+def _links(bundle: Bundle) -> dict[str, LinkEnergy]:
+    return links_from_document(bundle.instruction_energies.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
+
+
+def _link_lines(bundle: Bundle) -> list[str]:
+    lines = []
+    for name, link in _links(bundle).items():
+        energy = "energy not known" if math.isnan(link.j_per_byte) else f"{link.j_per_byte / PICO:.4g} ± {link.std_j / PICO:.2g} pJ/byte"
+        lines.append(f"    {name:28} {link.bytes_per_s / GIGA:10.4g} GB/s, {energy}")
+    return ["  data over a link, and copies: rate, and energy beyond rest", *lines] if lines else []
 
 
 def _published(joule: float) -> str:
@@ -126,7 +133,7 @@ def instruction_html(bundle: Bundle) -> str:
     """The report's section on instruction energies; "" where the bundle has none."""
     energies = bundle_energies(bundle)
     if energies is None:
-        return ""
+        return _link_table(bundle)
     rows = [[name, value, std, unit] for name, value, std, unit in _board_terms(energies)]
     rows += [
         [name, entry["epi_j"] / PICO, entry["std_j"] / PICO, "pJ"] for name, entry in bundle.instruction_energies["instructions"].items()
@@ -135,10 +142,22 @@ def instruction_html(bundle: Bundle) -> str:
         [f"{level}, {entry['bytes']} byte", entry["ept_j"] / PICO, entry["std_j"] / PICO, "pJ"]
         for level, entry in bundle.instruction_energies["transactions"].items()
     ]
-    table = table_html(f"Instruction energies at {_point(energies)}", ("what", "energy", "± std", "unit"), rows)
+    table = table_html(f"Instruction energies at {_point(energies)}", ("what", "energy", "± std", "unit"), rows) + _link_table(bundle)
     captions = (
         (bias_svg(energies), f"The published difference formula against the regression ({PUBLISHED_FLAG}); on the line both agree."),
         (sampling_svg(energies), "The same formula on the whole GPU, with the readings of three published ways of sampling."),
     )
     figures = "".join(figure_html(chart, caption) for chart, caption in captions if chart)
     return table + (f'<div class="charts">{figures}</div>' if figures else "")
+
+
+def _link_table(bundle: Bundle) -> str:
+    """Rates and energies of links and copies; "" without any."""
+    rows = [
+        [name, link.link, link.bytes_per_s / GIGA, "–" if math.isnan(link.j_per_byte) else link.j_per_byte / PICO,
+         "–" if math.isnan(link.std_j) else link.std_j / PICO, link.runs]
+        for name, link in _links(bundle).items()
+    ]  # fmt: skip
+    return (
+        table_html("Data over a link, and copies", ("what", "link", "GB/s", "pJ/byte beyond rest", "± std", "runs"), rows) if rows else ""
+    )

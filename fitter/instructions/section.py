@@ -19,22 +19,24 @@ from fitter.rows import Selection
 
 
 def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The section `instruction_energies` and a remark where rows are too few beside others; empty without rows of generated kernels.
+    """The section `instruction_energies` and a remark where rows are too few for a regression; empty without rows of generated kernels.
 
-    Raises CalibrationError where they are too few and nothing else was measured.
+    Links and copies need no regression: they are there however few the other rows are.  Raises CalibrationError where rows are too few
+    and nothing else was measured.
     """
     if selection.instructions is None:
         return {}, ()
     rows, gain = selection.instructions, gain_std(selection)
+    links = link_energies(rows, gain)
+    table = {LINKS: links_document(links)} if links else {}
+    if all(row.link for row in rows.rows):
+        return table, ()
     try:
-        section = section_of(fit_instructions(rows, gpu, gain))
+        return section_of(fit_instructions(rows, gpu, gain)) | table, ()
     except CalibrationError as error:
-        if selection.kernels is None and selection.workloads is None and selection.blocks is None:
+        if not links and selection.kernels is None and selection.workloads is None and selection.blocks is None:
             raise
-        return {}, (f"no instruction energies: {error}",)
-    if links := link_energies(rows, gain):
-        section[LINKS] = links_document(links)
-    return section, ()
+        return table, (f"no instruction energies: {error}",)
 
 
 def instruction_notes(selection: Selection, gpu: GpuSpec) -> tuple[str, ...]:

@@ -36,8 +36,9 @@ NEXT_GROWTH: Final = 1.43
 quantile gives way to that of Student's t with three degrees of freedom, 2.35 / 1.645 [1].  From the first share to the second the
 quantile grew by a factor of 1.2 (median over published tables of matrix, attention and vector kernels)."""
 
-TESTED_QUANTILE: Final = 0.9
-"""Quantile of the tested distances beyond the largest work up to which the interval holds unchanged."""
+FIRST_OCTAVES: Final = 0.5
+"""Forecasts of work hardly beyond the largest err alike; from here on errors grow as a random walk does, with the root of the distance
+[octave].  So they do in rehearsals, and an interval of one width would be too wide at the edge and too narrow far from it."""
 
 
 def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
@@ -72,9 +73,9 @@ def interval_quantiles(
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
         return near, max(far, near), few * NORMAL_90 * float(np.sqrt(np.mean(error**2))), UNTESTED_OCTAVES
-    beyond = NEXT_GROWTH * max(_quantile(np.abs(rows.errors(fading))) for rows in tested) + _drift([rows.errors(fading) for rows in tested])
-    octaves = max(float(np.quantile(rows.excess, TESTED_QUANTILE)) for rows in tested)
-    return near, max(far, near), beyond, max(octaves, LEAST_OCTAVES)
+    walked = [rows.errors(fading) / np.sqrt(np.maximum(rows.excess / FIRST_OCTAVES, 1.0)) for rows in tested]
+    beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
+    return near, max(far, near), beyond, FIRST_OCTAVES
 
 
 def _drift(errors: Sequence[Array]) -> float:
@@ -84,10 +85,7 @@ def _drift(errors: Sequence[Array]) -> float:
 
 
 UNTESTED_OCTAVES: Final = 1.0
-"""Where no forecast was tested the interval holds this far beyond the largest work [octave]."""
-
-LEAST_OCTAVES: Final = 0.5
-"""Forecasts of work hardly beyond the largest say this much [octave]."""
+"""Where no forecast was tested the interval holds this far beyond the largest work before it grows [octave]."""
 
 
 def _quantile(values: Array) -> float:

@@ -32,7 +32,12 @@ INFORMATIVE_ROWS: Final = 600.0
 """However many rows a table has, they count as fewer than this many: kernels of a kind err alike."""
 
 TILE_ROUNDS: Final = 5
-"""Alternations of tile choice and coefficients; the choice settles after about four."""
+"""Alternations of tile choice and coefficients; the choice usually settles after about four."""
+
+SETTLED: Final = 0.995
+MORE_ROUNDS: Final = 12
+"""Where the last round still lowered the objective to below this share, rounds go on, up to so many more: where starting coefficients
+choose other tiles than the library (fp32 batched products on A100 without their names), each round mends only some of them."""
 
 ROUND_EVALUATIONS: Final = 12
 LAST_EVALUATIONS: Final = 30
@@ -176,7 +181,7 @@ def fit_group(
     first = np.zeros(len(names))
     if start is not None:
         whole = dict(start) if "offset_s" in priors else {**start, "epsilon_s": start["epsilon_s"] + start.get("offset_s", 0.0)}
-        first = np.array([np.log(whole.get(name, priors[name].centre) / priors[name].centre) for name in names])
+        first = np.array([np.log(max(whole.get(name, priors[name].centre), 1e-300) / priors[name].centre) for name in names])
     solution = _Fit(problem, names, priors, centre).run(rounds, first)
     values = centre[column_index(priors)].copy()
     moved = dict(zip(names, np.exp(solution.log_shift), strict=True))
@@ -204,21 +209,34 @@ class _Fit:
         self.floor = centre[COLUMN["floor_s"]]
 
     def run(self, rounds: int, start: Array) -> Solution:
-        """Rounds on kernels well above the floor first, then on all."""
-        solution = None
+        """Rounds on kernels well above the floor first, then on all, where tiles are free until the choice of tiles has settled."""
         shift = np.clip(start, *self.limits)
         above = np.flatnonzero(self.problem.latency_s > ABOVE_FLOOR * self.floor)
         free = not (self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1)
         passes = rounds if free else 2
-        for number in range(passes):
-            last = number == passes - 1
-            rows = above if not last and len(above) >= len(self.columns) else np.arange(len(self.problem))
+        for _ in range(passes - 1):
+            rows = above if len(above) >= len(self.columns) else np.arange(len(self.problem))
             part = self.problem.select(rows) if len(rows) < len(self.problem) else self.problem
             phases = chosen_phases(part, self.vector(shift))
-            solution = self.solve(part, phases, shift, LAST_EVALUATIONS if last or not free else ROUND_EVALUATIONS)
-            shift = solution.log_shift
-        assert solution is not None
+            shift = self.solve(part, phases, shift, ROUND_EVALUATIONS if free else LAST_EVALUATIONS).log_shift
+        phases = chosen_phases(self.problem, self.vector(shift))
+        loss = self.loss(phases, shift)
+        solution = self.solve(self.problem, phases, shift, LAST_EVALUATIONS)
+        for _ in range(MORE_ROUNDS if free else 0):
+            before, shift = loss, solution.log_shift
+            phases = chosen_phases(self.problem, self.vector(shift))
+            loss = self.loss(phases, shift)
+            if loss > SETTLED * before:
+                break
+            solution = self.solve(self.problem, phases, shift, LAST_EVALUATIONS)
         return solution
+
+    def loss(self, phases: Phases, shift: Array) -> float:
+        """The objective at a shift, with the tiles that `phases` have."""
+        vector = self.vector(shift)
+        seconds = measured_seconds(kernel_seconds(phases, vector, self.problem.sm_clock_hz, self.problem.ratio), vector)
+        error = robust_residual(np.log(seconds / self.problem.latency_s), ERROR_SCALE)
+        return float(row_weights(self.problem.latency_s, self.problem.weight) @ error**2 + np.sum((shift / self.width) ** 2))
 
     def vector(self, shift: Array) -> Array:
         """All coefficients at a shift of the fitted ones."""

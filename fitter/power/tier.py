@@ -1,11 +1,11 @@
-"""Residual tiers of power: what the power equation leaves over at measured shapes, and how far it can be trusted.
+"""Residual tiers of power: what the power equation leaves over for kinds of kernels and at measured shapes, and how far to trust it.
 
 The equation has a handful of coefficients for all kernels together, so leaving a few kernels out hardly moves it: their errors are
 judged as those of the same equation, corrected by their neighbours without them.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +36,8 @@ COMMON_ROWS: Final = 5.0
 def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     """The bundle with a power tier in the residual tier of every group that has one.
 
-    It holds what the group's rows have in common and, of enough shapes, what neighbours tell, where that helps kernels left out.
+    It holds what the group's rows have in common, how that changes with their power and, of enough shapes, what neighbours tell, the
+    last two where they help kernels left out.
     """
     if bundle.power is None or not bundle.residuals:
         return bundle
@@ -51,11 +52,99 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
             members.setdefault(group, []).append(i)
     tiers = dict(bare.residuals)
     for group, index in members.items():
-        own = error[index]
-        common = float(np.clip(np.median(own), -LARGEST_COMMON, LARGEST_COMMON)) * len(own) / (len(own) + COMMON_ROWS)
-        document: Mapping[str, Any] = _tier([operators[i] for i in index], own - common, seed) or {}
-        tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping({**document, "common": round(common, ERROR_DIGITS)})})
+        chosen = [operators[i] for i in index]
+        trend = _trend(chosen, np.log(prediction.predicted_w[index]), error[index], seed)
+        document: Mapping[str, Any] = _tier(chosen, trend.left_over, seed) or {}
+        tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping({**document, **trend.document()})})
     return replace(bundle, residuals=FrozenMapping(tiers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trend:
+    """What the rows of a group have in common: ln(measured / equation) = common + slope · ln(equation / middle), within the span.
+
+    span: least and largest ln(equation) [ln W].  left_over (n,): errors without it.
+    """
+
+    common: float
+    slope: float
+    middle: float
+    span: tuple[float, float]
+    left_over: Array
+
+    def document(self) -> dict[str, float]:
+        """As a bundle holds it."""
+        common = {"common": round(self.common, ERROR_DIGITS)}
+        if self.slope == 0.0:
+            return common
+        low, high, middle = (float(f"{np.exp(value):.6g}") for value in (*self.span, self.middle))
+        return {
+            **common,
+            "slope": round(self.slope, ERROR_DIGITS),
+            "low_w": min(low, middle),
+            "high_w": max(high, middle),
+            "middle_w": middle,
+        }
+
+
+def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) -> _Trend:
+    """The trend of one group's ln(measured / equation), shape (n,), over ln(equation).
+
+    It has a slope where that forecasts kernels better that were left out.  A board whose clock runs free gives up clock and voltage
+    under load, and each kind of kernel meets that at another place: power then grows more slowly than activity.
+    """
+    middle = float(equation.mean())
+    place = equation - middle
+    shapes = shape_errors(operators)
+    slope = 0.0
+    if len(shapes.operators) >= FEWEST_POINTS:
+        fold = folds_of(shapes, seed)
+        losses = np.zeros(2)
+        for number in range(FOLDS):
+            test = fold == number
+            if test.any() and not test.all():
+                common, tried = _line(place[~test], error[~test])
+                flat = _common(error[~test])
+                losses += np.abs(error[test] - flat).sum(), np.abs(error[test] - common - tried * place[test]).sum()
+        if losses[1] < SLOPE_GAIN * losses[0]:
+            slope = round(_line(place, error)[1], ERROR_DIGITS)
+    common = round(_common(error - slope * place), ERROR_DIGITS)
+    span = (float(equation.min()), float(equation.max()))
+    return _Trend(common=common, slope=slope, middle=middle, span=span, left_over=error - common - slope * place)
+
+
+def _common(error: Array) -> float:
+    """What the rows of a group have in common [ln]."""
+    return float(np.clip(np.median(error), -LARGEST_COMMON, LARGEST_COMMON)) * len(error) / (len(error) + COMMON_ROWS)
+
+
+def _line(place: Array, error: Array) -> tuple[float, float]:
+    """Common part and slope of errors over their place, both pulled to 0 as if COMMON_ROWS rows of the usual place said so."""
+    scatter = max(float(np.median(np.abs(error - np.median(error)))), LEAST_SCATTER)
+    design = np.column_stack([np.ones(len(error)), place])
+    pull = np.diag([COMMON_ROWS, COMMON_ROWS * (scatter / SLOPE_WIDTH) ** 2])
+    weight = np.ones(len(error))
+    values: Array = np.zeros(2)
+    for _ in range(ROBUST_PASSES):
+        weighted = design * weight[:, None]
+        values = np.asarray(np.linalg.solve(weighted.T @ design + pull, weighted.T @ error), dtype=np.float64)
+        weight = 1.0 / np.sqrt(1.0 + ((error - design @ values) / scatter) ** 2)
+    return float(values[0]), float(np.clip(values[1], -STEEPEST, STEEPEST))
+
+
+SLOPE_WIDTH: Final = 0.3
+"""How far slopes usually differ from 0 (assumed) [1]."""
+
+STEEPEST: Final = 0.7
+"""No kind of kernel gains or loses more of its power's growth than this [1]."""
+
+SLOPE_GAIN: Final = 0.95
+"""A slope must lower the error of kernels left out to below this share [1]."""
+
+LEAST_SCATTER: Final = 0.01
+"""Power repeats no better [ln]."""
+
+ROBUST_PASSES: Final = 8
 
 
 def _without_power(tier: Mapping[str, Any]) -> FrozenMapping[Any]:

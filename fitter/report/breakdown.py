@@ -101,7 +101,7 @@ def _of_kernels(bundle: Bundle, rows: KernelRows, names: list[str]) -> list[Brea
         parts[_PART_OF_TERM[term]] = parts.get(_PART_OF_TERM[term], np.zeros(len(rows))) + own
     parts["leakage"] = leakage_power_w(model, point, sum(parts.values(), np.zeros(len(rows))), rows.temperature_c)
     total = np.minimum(sum(parts.values(), np.zeros(len(rows))), gpu.power_limit_w)
-    correction, _ = log_power_corrections(operators, times.groups, bundle.residuals)
+    correction, _ = log_power_corrections(operators, times.groups, bundle.residuals, total)
     parts[CORRECTION] = total * np.expm1(correction)
     return [
         Breakdown(name=names[i], parts_w={part: float(values[i]) for part, values in parts.items()}, measured_w=float(rows.power_w[i]))

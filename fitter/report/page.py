@@ -1,7 +1,7 @@
 """The report of a fit: one self-contained HTML page, no network, no script, the same bytes for the same fit."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from fitter.instructions.display import instruction_html
 from fitter.report.board import breakdown_html, coefficients_html, correlations_html, curves_html
 from fitter.report.charts import REPORT_STYLE
 from fitter.report.errors import dependences_html, errors_html, residuals_html, scatters_html, worst_html
+from fitter.report.left_out import LeftOut, left_out_html
 from fitter.report.rows import HeldRows, coverage_of, held_rows
 from fitter.rows import RejectedRow, Selection, count_reasons, reason_meaning
 from fitter.validation import Prediction, errors_of
@@ -28,12 +29,17 @@ NINETY: Final = 3
 """Place of 90 % among the nominal shares of `fitter.report.rows`."""
 
 
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
-    """The page.  `held_out`: predictions of rows left out of the fit, by what they are ("kernels", "workloads")."""
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction], left_out: Sequence[LeftOut] = ()) -> str:
+    """The page.
+
+    held_out: predictions of rows left out of the fit, by what they are ("kernels", "workloads").  left_out: errors where whole
+    families and clocks were left out.
+    """
     held = {kind: held_rows(kind, prediction, selection) for kind, prediction in held_out.items()}
     parts = (
         ("card", "Model card", _model_card(bundle, selection, held)),
         ("errors", "Errors on rows left out of the fit", errors_html(bundle, held)),
+        ("left-out", "Families and clocks left out whole", left_out_html(left_out)),
         ("predicted", "Predicted and measured", scatters_html(held)),
         ("dependence", "Error by size and clock", dependences_html(held)),
         ("residuals", "Residuals over time and temperature", residuals_html(held)),

@@ -146,7 +146,7 @@ def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: in
     if task.collected is not None:
         rows, rejected = collected_rows(conforming(table, dict(task.collected), shown(partition.uri)), name, first)
     else:
-        frame = table.to_pandas(ignore_metadata=True)
+        frame = table.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
         rows, rejected = read_kernel_table(Table(path=Path(shown(partition.uri)), sha256="", frame=frame), task.gpu)
         rejected = [replace(row, row=row.row + first) for row in rejected]
         rows = None if rows is None else replace(rows, row=rows.row + first)

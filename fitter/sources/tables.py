@@ -190,7 +190,7 @@ def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
             _check_unit(path, field)
         content = file.read(columns=wanted, use_threads=False)
         content.validate(full=True)  # text that is no UTF-8 fails here, not where it is first looked at
-        frame: pd.DataFrame = content.to_pandas(ignore_metadata=True)
+        frame: pd.DataFrame = content.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
     return frame

@@ -9,6 +9,7 @@ from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.quantities import BoolArray
 from fitter.calibration import Calibration
+from fitter.diagnostics import fit_warnings
 from fitter.errors import CalibrationError
 from fitter.rows import Dataset, KernelRows, Selection
 from fitter.transfer.prior_bundle import transfer_source
@@ -32,12 +33,15 @@ def calibrate_probes(
         return found
     held_out = {**found.held_out, "kernels": predict_kernel_rows(found.bundle, others)}
     errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
+    of_probes = fit_warnings(found.errors)
+    warnings = (*fit_warnings(errors), *(line for line in found.warnings if line not in of_probes))
+    kept = [note for note in found.bundle.notes if note not in of_probes]
     bundle = replace(
         found.bundle,
         errors=tuple(row.document() for row in errors),
-        notes=(f"fitted on {count} chosen kernels; errors are those of the other {len(others)} rows", *found.bundle.notes),
+        notes=(f"fitted on {count} chosen kernels; errors are those of the other {len(others)} rows", *kept, *fit_warnings(errors)),
     )
-    return replace(found, bundle=bundle, errors=errors, held_out=held_out)
+    return replace(found, bundle=bundle, errors=errors, held_out=held_out, warnings=warnings)
 
 
 def _with_used(selection: Selection, probes: BoolArray) -> tuple[Dataset, ...]:

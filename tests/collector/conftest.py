@@ -9,6 +9,8 @@ from collector.campaigns.files import CampaignSpec, load_campaign
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.characterisation import characterise_sensor
+from microbench.compile import Toolchain, find_toolchain
+from microbench.errors import CompileError
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -66,6 +68,15 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_file: Path) -> CampaignSpec:
     return load_campaign(str(tiny_file))
+
+
+@pytest.fixture(scope="session")
+def toolchain() -> Toolchain:
+    """The CUDA compiler that generated kernels need; without one they are not tested."""
+    try:
+        return find_toolchain()
+    except CompileError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

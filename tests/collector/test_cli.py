@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from collector.cli import main
+from collector.commands.stopping import stoppable
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.sensor.calibration import SensorCalibration
@@ -196,6 +197,20 @@ def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
     assert "Traceback" not in err
     assert read_kernel_dataset(log_path(tmp_path / "d.parquet")).table.num_rows >= 5
     assert not (tmp_path / "d.parquet").exists()
+
+
+def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "d.parquet"
+    for words in ("nothing is left behind", "is as it was"):
+        with pytest.raises(KeyboardInterrupt), stoppable(output):
+            os.kill(os.getpid(), signal.SIGTERM)
+        line = capsys.readouterr().err
+        assert words in line
+        assert line.count("\n") == 1
+        assert "--resume" not in line
+        output.touch()
 
 
 def test_help_and_version_need_no_extra(repository: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 
 from collector.commands.correct import correct_command
 from collector.correction.recording import correct_recording
+from collector.correction.report_energies import energy_errors_chart
+from collector.energy.practice import naive_energy
 from collector.errors import CollectorError
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.identification import SensorRecord
@@ -121,8 +124,23 @@ def test_the_table_holds_the_energy_and_the_page_is_self_contained(record: Made,
         for part in ET.fromstring(drawing).iter():
             places = np.array([float(word) for word in re.split(r"[ ,]", part.get("points", "")) if word]).reshape(-1, 2)
             assert np.all((places >= 0.0) & (places <= np.array([460.0, 340.0])))
-    for word in ("Emulated reading", "Residuals", "Update periods", "Profile", "naive"):
+    for word in ("Emulated reading", "Residuals", "Update periods", "Profile", "Energy errors", "naive"):
         assert word in text
+
+
+@pytest.mark.parametrize("executions", [0, 1, 16])
+def test_the_chart_of_energy_errors_shows_what_readings_taken_for_power_miss(record: Made, executions: int) -> None:
+    case = made("boxcar", 0.1, 0.09997, np.array([1.5]), 2.0, seed=2) if executions == 1 else record
+    found = correct_recording(case.time_s, case.power_w, case.calibration, case.load if executions else None)
+    chart = re.findall(r"<svg.*?</svg>", energy_errors_chart(found, case.time_s, case.power_w), re.DOTALL)[0]
+    lines = [part.get("points", "") for part in ET.fromstring(chart).iter() if part.tag.endswith("polyline")]
+    assert len(lines) == (3 if executions > 1 else 2)
+    ours, naive = (np.array([float(word) for word in re.split(r"[ ,]", line)])[1::2] for line in lines[:2])
+    assert np.ptp(ours) == 0.0, "ours is the line at zero"
+    below = np.array([found.whole.naive_energy_j < found.whole.energy_j])
+    if executions > 1 and found.repeated is not None:
+        below = naive_energy(case.time_s, case.power_w, case.load.start_s, case.load.end_s) < found.repeated.energy_j
+    assert np.array_equal(naive[-len(below) :] > ours[0], below), "an energy that is too small lies below the line"
 
 
 def test_a_single_execution_and_unequal_ones_are_corrected_too(record: Made) -> None:
@@ -176,6 +194,42 @@ def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], cha
     assert reason in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     assert sorted(files["sensor"].parent.iterdir()) == before
+
+
+def logged(record: Made, path: Path, column: str, board: str) -> Path:
+    """The readings as a log of nvidia-smi."""
+    stamps = [datetime.fromtimestamp(1.7e9 + at, UTC).strftime("%Y/%m/%d %H:%M:%S.%f") for at in record.time_s.tolist()]
+    rows = [f"{stamp}, {board}, {power:.2f} W" for stamp, power in zip(stamps, record.power_w.tolist(), strict=True)]
+    path.write_text("\n".join([f"timestamp, uuid, {column} [W]", *rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("field", "column", "status"),
+    [
+        ("instant", "power.draw.instant", 0),
+        ("power.draw.average", "power.draw.average", 0),
+        ("instant", "power.draw.average", 3),
+        ("power.draw.average", "power.draw", 3),
+        ("recorded", "power.draw", 0),
+    ],
+)
+def test_readings_of_another_field_than_the_sensors_are_a_warning(
+    record: Made, files: dict[str, Path], tmp_path: Path, field: str, column: str, status: int
+) -> None:
+    files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"field": field}))
+    log = logged(record, tmp_path / "log.csv", column, "GPU-0")
+    code, found = run("--readings", log, "--sensor", files["sensor"], "--json")
+    assert code == status, found.stderr
+    assert ("field" in json.loads(found.stdout)["notes"]) == (status == 3)
+
+
+def test_readings_of_another_board_than_the_sensors_are_refused(record: Made, files: dict[str, Path], tmp_path: Path) -> None:
+    files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"gpu_uuid": "GPU-abc"}))
+    for board, status in (("GPU-ABC", 0), ("GPU-def", 1)):
+        code, found = run("--readings", logged(record, tmp_path / "log.csv", "power.draw.instant", board), "--sensor", files["sensor"])
+        assert code == status, found.stderr
+        assert ("readings of board GPU-def, the sensor is that of board GPU-abc" in found.stderr) == bool(status)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,18 @@ def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) ->
     with pytest.raises(DatasetError, match="--fresh") as caught:
         read_log(log)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [True, 1.0, "1", 2, None])
+def test_a_log_of_another_version_is_refused_and_true_is_no_version(tmp_path: Path, version: object) -> None:
+    log = write_log(tmp_path, 1)
+    header, *rows = log.read_bytes().splitlines(keepends=True)
+    document = json.loads(header[9:])
+    assert type(document["version"]) is int
+    text = json.dumps({**document, "version": version}, separators=(",", ":")).encode()
+    log.write_bytes(b"%08x %s\n" % (zlib.crc32(text), text) + b"".join(rows))
+    with pytest.raises(DatasetError, match="no log of kernel rows of this version"):
+        read_log(log)
 
 
 @settings(max_examples=60)

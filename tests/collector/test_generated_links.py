@@ -16,10 +16,9 @@ from collector.simulated.profile import load_board
 from estimator.specifications import load_gpu
 from fitter.instructions.links import link_energies
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
-from microbench.compile import Toolchain, find_toolchain
-from microbench.copy_load import COPIES, CopyLoad, copy_loads
-from microbench.errors import CompileError
-from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
+from microbench.compile import Toolchain
+from microbench.copy_load import CopyLoad, copy_loads
+from microbench.generated_load import COPIES, GeneratedLoad, LoadGroup, generated_loads
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
@@ -40,14 +39,6 @@ idle_s = 1.0
 [[instructions]]
 kernels = ["host_*", "peer_read", "copy_*"]
 """
-
-
-@pytest.fixture(scope="module")
-def toolchain() -> Toolchain:
-    try:
-        return find_toolchain()
-    except CompileError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from collector.sensor.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 from estimator.specifications import load_gpu
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
-from microbench.compile import Toolchain, find_toolchain, user_cache
+from microbench.compile import Toolchain, user_cache
 from microbench.errors import CompileError
 from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
 from microbench.interpreter import execute
@@ -49,14 +49,6 @@ idle_s = 1.0
 kernels = ["ffma_k8_u64", "iadd3_k8_u64"]
 modes = ["full", "single"]
 """
-
-
-@pytest.fixture(scope="module")
-def toolchain() -> Toolchain:
-    try:
-        return find_toolchain()
-    except CompileError as error:
-        pytest.skip(str(error))
 
 
 def loads_of(toolchain: Toolchain, gpu: str, *names: str) -> dict[str, GeneratedLoad]:

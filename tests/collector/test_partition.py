@@ -1,7 +1,10 @@
 """A dataset of many hosts: parts with names of their own, whole, read as one."""
 
 import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -10,6 +13,7 @@ from collector.cli import main
 from collector.dataset import DatasetError, read_kernel_dataset
 from collector.dataset.partition import PartitionedPlace, partitioned_place
 from collector.dataset.traces import traces_path
+from tests.collector.object_store import ObjectStore, object_store
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -81,6 +85,106 @@ def test_a_part_that_could_not_be_published_is_published_by_the_next_run(argumen
     assert main([*arguments, "--out", str(root), "--resume"]) == 0
     assert len(parts(root)) == 1
     assert list(running.parent.iterdir()) == []
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectStore]:
+    """An object store that speaks S3, and the rights that its client wants to have."""
+    for name, value in {"ACCESS_KEY_ID": "lab", "SECRET_ACCESS_KEY": "lab", "EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("WATTPRINT_SPOOL", str(tmp_path / "spool"))
+    with object_store() as opened:
+        yield opened
+
+
+def fetched(store: ObjectStore, folder: Path) -> Path:
+    """The objects as files, as `aws s3 sync` leaves them."""
+    for key in store.names():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(store.objects[key])
+    return folder / "lab" / "fleet"
+
+
+def test_an_object_store_takes_whole_parts_that_resuming_does_not_measure_again(
+    arguments: list[str], store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*arguments, "--out", store.url("fleet")]
+    assert main([*words, "--budget", "12s"]) == 0
+    assert main([*words, "--resume", "--traces"]) == 0
+    assert main([*words, "--resume"]) == 0
+    assert "are there already" in capsys.readouterr().out
+    assert len(store.names(".parquet")) == 2
+    assert len(store.names(".traces.arrows")) == 1
+    assert store.uploads == {}
+    assert not [key for key in store.names() if not key.startswith("lab/fleet/board=a100-pcie-40gb/host=")]
+    ids = read_kernel_dataset(fetched(store, tmp_path / "copy")).table.column("row_id").to_pylist()
+    assert len(ids) == len(set(ids)) > 0
+
+
+def test_rows_that_an_object_store_refuses_are_kept_and_uploaded_by_the_next_run(
+    arguments: list[str], store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*arguments, "--out", store.url("fleet")]
+    assert main([*arguments, "--out", str(tmp_path / "d.parquet")]) == 0
+    dataset = read_kernel_dataset(tmp_path / "d.parquet")
+    place = partitioned_place(store.url("fleet"))
+    assert place is not None
+    running = place.running_output(dataset.metadata["key"])
+    running.parent.mkdir(parents=True)
+    (tmp_path / "d.parquet").rename(running)
+    store.fail_writes = True
+    with pytest.raises(DatasetError, match="safe in") as caught:
+        place.publish(running)
+    assert "\n" not in str(caught.value)
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (running.is_file(), store.names()) == (True, [])
+    store.fail_writes = False
+    assert main([*words, "--resume"]) == 0
+    assert len(store.names(".parquet")) == 1
+    assert not running.exists()
+
+
+def memory() -> pafs.FileSystem:
+    """fsspec's file system in memory, which all of a process shares."""
+    handler: Any = pafs.FSSpecHandler
+    return pafs.PyFileSystem(handler(pytest.importorskip("fsspec").filesystem("memory")))
+
+
+FILE_SYSTEMS: dict[str, Callable[[Path], tuple[pafs.FileSystem, str]]] = {
+    "local": lambda folder: (pafs.LocalFileSystem(), str(folder)),
+    "arrow's own stand-in": lambda _: pafs.FileSystem.from_uri("mock:///fleet"),
+    "fsspec, in memory": lambda folder: (
+        pafs.PyFileSystem(pafs.FSSpecHandler(pytest.importorskip("fsspec").filesystem("memory"))),
+        f"/{folder}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILE_SYSTEMS)
+def test_hosts_that_publish_at_once_into_any_file_system_lose_and_double_nothing(kind: str, arguments: list[str], tmp_path: Path) -> None:
+    """Six threads stand for hosts; each part must arrive whole and alone, and no half one may be left beside them."""
+    filesystem, root = FILE_SYSTEMS[kind](tmp_path / "fleet")
+    place = PartitionedPlace(name="fleet://", filesystem=filesystem, root=root, local=None)
+    assert main([*arguments, "--out", str(tmp_path / "d.parquet")]) == 0
+    content = (tmp_path / "d.parquet").read_bytes()
+    finished = [tmp_path / f"host{number}.parquet" for number in range(6)]
+    for path in finished:
+        path.write_bytes(content)
+    place.check(tmp_path / "spool" / "x.parquet")
+    with ThreadPoolExecutor(len(finished)) as hosts:
+        names = list(hosts.map(place.publish, finished))
+    found = [info for info in filesystem.get_file_info(pafs.FileSelector(root, recursive=True)) if info.is_file]
+    assert len(set(names)) == len(found) == len(finished)
+    for info in found:
+        with filesystem.open_input_stream(info.path) as stream:
+            assert stream.read() == content
+    dataset = read_kernel_dataset(tmp_path / "d.parquet")
+    measured = place.measured(dataset.metadata["key"])
+    assert measured is not None
+    assert measured.num_rows == len(finished) * dataset.table.num_rows
+    assert not any(path.exists() for path in finished)
 
 
 class Broken:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load
+from collector.correction.recording import correct_recording
+from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
 from collector.correction.updates import BoardUpdates, board_updates
 from collector.errors import SensorError
 from collector.sensor.load import LoadStamps
@@ -74,6 +75,28 @@ def test_no_period_is_found_where_there_is_none() -> None:
         find_period(noise)
     with pytest.raises(SensorError, match="too short or too even"):
         find_period(replace(noise, value=np.full(300, 100.0)))
+
+
+def test_rests_around_a_load_without_stamps_are_not_folded_in() -> None:
+    cycle_s, length_s = 0.263, 0.13
+    record = made("low-pass", 0.025, 0.1012, 3.0 + cycle_s * np.arange(60), length_s, after_s=5.0, seed=6)
+    found = correct_recording(record.time_s, record.power_w, record.calibration, None, cycle_s)
+    profile = found.profile
+    assert profile is not None
+    assert profile.executions == pytest.approx(60, abs=2)
+    assert "rested" in found.notes["fold"]
+    low, high = np.sort(profile.power_w)[[0, -1]]
+    assert low == pytest.approx(REST_W, abs=0.1 * LEVEL_W), "a rest that is folded in rings below the board's own"
+    assert high == pytest.approx(REST_W + LEVEL_W * shape_of(np.zeros(1))[0], rel=0.1)
+
+
+def test_a_recording_that_never_rests_is_folded_whole() -> None:
+    record = made("boxcar", 0.1, 0.1, 0.263 * np.arange(40), 0.13, after_s=0.0)
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    part, said = without_rests(updates)
+    assert (len(part.time_s), said) == (len(updates.time_s), "")
+    still = replace(updates, value=np.full(len(updates.time_s), 100.0))
+    assert without_rests(still) == (still, "")
 
 
 @pytest.mark.parametrize(("period_s", "reason"), [(5.0, "only 2 periods"), (1e-9, "is the period in seconds")])

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import estimator
-from estimator import Asked, Sizes, Variant, best, compare, estimate, explain, load_bundle, sweep, variants
+from estimator import Asked, Sizes, Variant, baseline_estimates, best, compare, estimate, explain, load_bundle, sweep, variants
 from examples.gpt2_prefill import gpt2_prefill
 
 SETTINGS = "sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency"
 
 SIGNATURES = {
     "Asked": f"variant, bundle, {SETTINGS}",
+    "BaselineEstimate": "method, basis, workload, bundle, gpu, sm_clock_mhz, latency_s, power_w, energy_j, ratios, missing",
     "Best": "points, fits, index, goal, alike, clocks_mhz, usual_clock_mhz, gains, within_limits, front",
     "Case": (
         "workload, model_family, bundle, gpu, simulated, batch, sequence, tokens, precision, attention, power_limit_w, "
@@ -41,6 +42,7 @@ SIGNATURES = {
     "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
     "Variant": "workload, batch, sequence, tokens, precision, attention",
     "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes",
+    "baseline_estimates": "asked",
     "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
     "bundle_names": "",
     "compare": "left, right",
@@ -105,6 +107,7 @@ ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8), bundle=BU
         best(ASKED),
         compare(ASKED, ASKED),
         explain(ASKED),
+        baseline_estimates(ASKED)[0],
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -121,6 +124,7 @@ def test_a_notebook_shows_tables() -> None:
         best(ASKED),
         compare(ASKED, ASKED),
         explain(ASKED),
+        baseline_estimates(ASKED)[0],
     ):
         html = value._repr_html_()
         assert html.startswith("<div")

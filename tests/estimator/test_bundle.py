@@ -1,6 +1,7 @@
 """Bundles: what is written comes back, and nothing damaged, edited or foreign gets in."""
 
 import copy
+import functools
 import json
 import math
 import os
@@ -284,6 +285,28 @@ def test_any_edit_by_hand_breaks_the_digest(tmp_path, keys):
     path = tmp_path / "b.json"
     path.write_text(json.dumps({**edited, "digest": document["digest"]}))
     refused(path, "does not match its digest .* edited or damaged; restore the file or fit again")
+
+
+def leaves(value, at: tuple = ()) -> list[tuple]:
+    """Keys of every number, text and null in plain data."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [keys for key, item in items for keys in leaves(item, (*at, key))]
+    return [at]
+
+
+def test_any_value_of_any_section_changed_by_hand_breaks_the_digest(tmp_path):
+    document = signed(example())
+    path = tmp_path / "b.json"
+    places = [keys for keys in leaves(example()) if keys not in (("digest",), ("format",))]
+    assert {keys[0] for keys in places} >= set(TOP_FIELDS) - {"digest", "format", "instruction_energies", "block_models"}
+    for keys in places:
+        old = functools.reduce(lambda part, key: part[key], keys, document)
+        new = (
+            old * 1.0625 + 1e-9 if isinstance(old, float) else old + 1 if type(old) is int else not old if type(old) is bool else f"{old}'"
+        )
+        path.write_text(json.dumps({**changed(keys, new), "digest": document["digest"]}))
+        refused(path, "does not match its digest")
 
 
 @pytest.mark.parametrize("digest", [..., None, 7, "", "sha256:0"])

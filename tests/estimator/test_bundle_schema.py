@@ -38,6 +38,7 @@ KRIGING = {
     "weight": [0.1, -0.1],
     "beyond_share": 0.5,
 }
+SLOPE = {"slope": -0.3, "low_w": 80.0, "high_w": 300.0, "middle_w": 150.0}
 CHOICE = {"kind": KIND, "tile_m": [64, 128], "tile_n": [64, 128], "split": [1, 1], "liking": [0.0, 0.5], "sharpness": 15.0}
 
 
@@ -48,8 +49,9 @@ def full() -> dict[str, Any]:
     errors = {name: tier[name] for name in ("ln_error", "left_out", "near", "far", "beyond")}
     rest = {"reach": 2.0, "beyond_share": 0.5, "beyond_octaves": 3.0}
     document["residuals"] = {
-        "gemm": {**tier, **rest, "kriging": KRIGING, "named": {**errors, **rest}, "power": {**tier, **rest, "common": -0.05}},
-        "softmax": {**tier, "power": {"common": 0.02}},
+        "gemm": {**tier, **rest, "kriging": KRIGING, "named": {**errors, **rest}, "power": {**tier, **rest, "common": -0.05, **SLOPE}},
+        "softmax": {**tier, "power": {"common": 0.02, **SLOPE}},
+        "elementwise": {**tier, "power": {"common": 0.02}},
     }
     document["tile_predictors"] = {**document["tile_predictors"], "gemm.bmm": CHOICE}
     document["uncertainty"] = {
@@ -71,6 +73,15 @@ def full() -> dict[str, Any]:
 
 def test_every_section_that_a_fit_writes_obeys_the_schema() -> None:
     VALIDATOR.validate(full())
+
+
+def test_links_may_stand_alone_in_a_section_and_nothing_else_may() -> None:
+    document = full()
+    section = document["instruction_energies"]
+    VALIDATOR.validate(signed({**document, "instruction_energies": {LINKS: section[LINKS]}}))
+    for name in set(section) - {LINKS}:
+        with pytest.raises(jsonschema.ValidationError):
+            VALIDATOR.validate(signed({**document, "instruction_energies": {name: section[name]}}))
 
 
 def objects(schema: Any, at: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,6 +144,15 @@ def golden() -> list[Path]:
 def test_every_format_version_that_was_ever_written_has_a_golden_bundle() -> None:
     written = {json.loads(path.read_text(encoding="utf-8"))["format_version"] for path in golden()}
     assert written == {FORMAT_VERSION, *MIGRATIONS}
+
+
+def test_golden_bundles_of_the_newest_format_hold_every_section_and_every_kind_of_tier() -> None:
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in golden()]
+    newest = [document for document in documents if document["format_version"] == FORMAT_VERSION]
+    assert {name for document in newest for name, part in document.items() if part not in ({}, [], None)} >= set(SCHEMA["properties"])
+    tiers = [tier for document in newest for tier in document["residuals"].values()]
+    assert {"kriging", "named", "power"} <= {name for tier in tiers for name in tier}
+    assert {"common", "slope"} <= {name for tier in tiers for name in tier.get("power", {})}
 
 
 @pytest.mark.parametrize("path", golden(), ids=lambda path: path.stem)

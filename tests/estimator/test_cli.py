@@ -90,7 +90,7 @@ def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, work
     status, out, err = run(capsys, workload, "--bundle", bundle, "--freq", 900, "--json")
     result = json.loads(out)
     assert (status, err) == (0, "")
-    assert list(result) == [*SUMMARY_FIELDS, "kernels", "warnings", "notes"]
+    assert list(result) == [*SUMMARY_FIELDS, "kernels", "warnings", "notes", "unknown"]
     assert (result["workload"], result["bundle"], result["sm_clock_mhz"]) == ("layers", "test 0.1.0", 900.0)
     assert result["energy_j"] == pytest.approx(result["power_w"] * result["latency_s"])
     assert result["latency_s_std"] == pytest.approx(0.05 * result["latency_s"], rel=0.1)
@@ -200,6 +200,8 @@ def test_settings_change_the_result_the_way_physics_says(capsys, bundle, workloa
     assert result_of(capsys, workload, "--bundle", bundle, "--freq", 900, "--precision", "fp32")["latency_s"] > 2 * base["latency_s"]
     slow_host = result_of(capsys, workload, "--bundle", bundle, "--freq", 900, "--host-launch-us", 1000)
     assert slow_host["latency_s"] == pytest.approx(72e-3, rel=0.05)
+    own_limit = result_of(capsys, workload, "--bundle", bundle, "--freq", 1410, "--power-cap", 250)
+    assert own_limit == result_of(capsys, workload, "--bundle", bundle, "--freq", 1410)
     capped = result_of(capsys, workload, "--bundle", bundle, "--freq", 1410, "--power-cap", 150)
     assert capped["sm_clock_mhz"] < 1410
     assert capped["power_w"] <= 150
@@ -298,25 +300,35 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, argument
     ("arguments", "message"),
     [
         (["--freq", "5000"], "5000 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz"),
-        (["--freq", "0"], "outside"),
-        (["--freq", "nan"], "outside"),
         (["--freqs", "900,1500"], "1500 MHz is outside"),
+        (["--power-cap", "251"], "power cap 251 W is above the limit of a100-pcie-40gb, 250 W"),
         (["--gpu-spec", "a1000"], "unknown GPU 'a1000', did you mean"),
         (["--gpu-spec", "none.toml"], "cannot be read"),
-        (["--set", "num_sm=132"], "did you mean 'num_sms'"),
-        (["--set", "num_sms=-1"], "lies outside"),
-        (["--efficiency", "disk=0.5"], "disk"),
-        (["--efficiency", "dram=0"], "dram"),
-        (["--efficiency", "dram=nan"], "dram"),
-        (["--power-cap", "-5"], "power cap"),
-        (["--power-cap", "nan"], "power cap"),
-        (["--host-launch-us", "-1"], "host launch time"),
         (["--precision", "fp17"], "unknown precision 'fp17'"),
         (["--attention", "flash"], "no attention to fuse"),
     ],
 )
 def test_impossible_request_is_one_line_and_status_1(capsys, bundle, workload, arguments, message):
     assert message in fails(capsys, workload, "--bundle", bundle, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--freq", "0"], "must be a number above 0"),
+        (["--freq", "nan"], "must be a number above 0"),
+        (["--set", "num_sm=132"], "did you mean 'num_sms'"),
+        (["--set", "num_sms=-1"], "lies outside"),
+        (["--efficiency", "disk=0.5"], "no efficiency of 'disk' can be set; known: dram"),
+        (["--efficiency", "dram=0"], "dram"),
+        (["--efficiency", "dram=nan"], "dram"),
+        (["--power-cap", "-5"], "--power-cap"),
+        (["--power-cap", "nan"], "--power-cap"),
+        (["--host-launch-us", "-1"], "--host-launch-us"),
+    ],
+)
+def test_numbers_that_cannot_be_are_wrong_usage(capsys, bundle, workload, arguments, message):
+    assert message in fails(capsys, workload, "--bundle", bundle, *arguments, status=2)
 
 
 WORKLOAD_FAULTS = {

@@ -285,7 +285,7 @@ def test_batch_and_heads_come_from_shapes_whatever_the_file_is_called(shared_dat
     listing = listing_of(artifact.qwen2(4, 128))
     (block,) = Patterns(listing).attention
     assert (block.sequences, block.heads, block.kv_heads, block.queries, block.head_dim, block.count) == (4, 12, 2, 128, 128, 28)
-    assert main_precision(listing) == "bf16"
+    assert main_precision(listing.operators, listing.counts()) == "bf16"
 
 
 def test_the_example_is_what_the_completed_list_of_the_same_model_holds(repository, shared_data):

@@ -48,7 +48,17 @@ def test_the_best_point_keeps_its_limits_with_the_asked_confidence(power_w: floa
     assert half.points.latency_s[half.index] <= latency_s
     assert sure.fits.sum() < half.fits.sum()
     assert sure.within_limits > 0.8
+    assert half.fits[half.alike].all()
+    assert sure.fits[sure.alike].all()
     assert sure.points.energy_j[sure.index] >= half.points.energy_j[half.index]
+
+
+def test_clocks_beyond_a_limit_are_none_of_the_alike() -> None:
+    free = best(ASKED)
+    power = free.points.power_w[free.alike]
+    held = best(ASKED, power_limit_w=float(np.sort(power)[-2:].mean()))
+    assert len(held.alike) < len(free.alike)
+    assert held.fits[held.alike].all()
 
 
 def test_limits_that_nothing_keeps_are_refused_with_what_is_possible() -> None:

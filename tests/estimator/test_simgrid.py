@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.blocks.model import BlockModel
+from estimator.blocks.model import BlockModel, section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
+from estimator.bundles.files import save_bundle
+from estimator.cli import main
 from estimator.errors import EstimatorError
+from tests.fitter.measured import planted_bundle
 
 PYTHON = "/usr/bin/python3"
 """The system's own, for which distributions package SimGrid."""
@@ -132,3 +135,26 @@ def test_simgrid_finds_the_sum_of_power_times_time(model: BlockModel, blocks: in
     found = json.loads(ran.stdout)
     assert found["latency_s"] == pytest.approx(run.latency_s, rel=1e-9)
     assert found["energy_j"] == pytest.approx(run.energy_j, rel=1e-9)
+
+
+def test_the_command_says_what_simgrid_is_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "blocks.json"
+    save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
+    words = ["blocks", FERMI.kernel, "--bundle", str(bundle), "--form", "simgrid", "--json", "--quiet", "--blocks"]
+    assert main([*words, "140,149,2000000000"]) == 3  # beyond the measured grids
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["pstate"] for row in rows] == [0, 0, 0, 1, 1, 1]
+    assert rows[0]["energy_j"] == pytest.approx(1536.5, rel=1e-12)
+    for row in rows:
+        units = row["launch"] + row["rounds"] * row["whole"] + row["rest"]
+        assert row["latency_s"] == pytest.approx(units / row["speed"], rel=1e-12)
+        model = FERMI if row["pstate"] == 0 else SLOWER
+        assert row["latency_s"] == pytest.approx(float(model.latency_s(row["blocks"])), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"), [(("--off-w", "nan"), "--off-w"), (("--freq", "-900"), "--freq"), (("--off-w", "-1"), "--off-w")]
+)
+def test_numbers_that_cannot_be_are_wrong_usage(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str) -> None:
+    assert main(["blocks", "--bundle", "a10-eager", *words]) == 2
+    assert reason in capsys.readouterr().err

@@ -79,9 +79,19 @@ def test_every_call_ends_as_operators_as_silent_or_as_unknown_by_name(golden, mo
     calls = recorded(golden, model)
     lowered = lower_calls(calls)
     unknown = {item.name for item in lowered.unknown}
-    assert unknown == ({"aten.sort"} if model == "mixtral" else set())
+    assert unknown == set()
     assert all(operator.origin.partition(":")[0] == "traced" for operator in lowered.operators)
     assert sum(item.count for item in lowered.unknown) == sum(item.name in unknown for item in calls)
+
+
+@pytest.mark.parametrize(("length", "passes"), [(7, 1.0), (4096, 1.0), (4097, 8.0)])
+def test_a_long_row_is_sorted_in_a_pass_for_each_byte_of_a_key(length, passes):
+    keys = tensor(3, length, dtype="int64")
+    lowered = lower_calls([call("aten.sort", {"self": keys}, keys, keys, dim=-1)])
+    names = [f"{operator.family}.{operator.operator}" for operator in lowered.operators]
+    assert names == ["copy.contiguous", "elementwise.other", "elementwise.other"]
+    assert lowered.counts == (1.0, 1.0, passes)
+    assert lowered.operators[2].shape == (6 * length, 6 * length), "values and places are read and written together"
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,13 +1,18 @@
 """Models of PyTorch and Transformers on the meta device: built, traced, compared with published lists and flop counts."""
 
+import csv
+import io
 import re
 import sys
 from collections import Counter
 
 import pytest
 
+from estimator.bundles.files import load_bundle
+from estimator.cli import main
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
+from estimator.prediction import estimate
 from estimator.reckoning import work_by_family
 from estimator.trace import trace_calls, trace_workload
 from estimator.tracing.comparison import compare_workloads
@@ -185,7 +190,7 @@ def test_every_shipped_model_is_built_and_traced(name):
     values = load_model_config(name).values
     short = {key: 1 for key in ("num_hidden_layers", "n_layer") if key in values}
     workload = trace_workload(TraceRequest(model=name, sequence=16, settings=short))
-    assert {item.name for item in workload.unknown} <= {"aten.sort"}
+    assert workload.unknown == ()
     assert flop(workload) > 0.0
 
 
@@ -307,3 +312,17 @@ def test_a_configuration_file_builds_what_the_shipped_name_builds(tmp_path):
     by_file = trace_workload(TraceRequest(model=str(tmp_path / "mine"), sequence=16))
     by_name = trace_workload(TraceRequest(model="gpt2", sequence=16, settings=TINY["gpt2"]))
     assert (by_file.operators, by_file.counts) == (by_name.operators, by_name.counts)
+
+
+def test_a_sweep_over_a_traced_model_holds_the_estimates_of_its_traces(capsys):
+    bundle = load_bundle("a100-pcie-40gb-eager")
+    words = ["--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--batch", "1,2", "--sequence", "16", "--csv", "--quiet"]
+    assert main(["sweep", "--model", "gpt2", *words]) in (0, 3)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["batch"], row["sequence"], row["tokens"]) for row in rows] == [
+        ("1", "16", "16.0"),
+        ("2", "16", "32.0"),
+    ]
+    for row in rows:
+        alone = trace_workload(TraceRequest(model="gpt2", batch=int(row["batch"]), sequence=int(row["sequence"])))
+        assert float(row["latency_s"]) == pytest.approx(estimate(alone, bundle, sm_clock_mhz=900.0)[0].latency_s, rel=1e-9)

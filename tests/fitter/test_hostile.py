@@ -24,6 +24,8 @@ from fitter.display import diff_lines, show_document, show_lines
 from fitter.errors import FitterError
 from fitter.releases.release import differences_document
 from fitter.releases.workload_changes import workload_changes
+from fitter.scale.kernel_sample import SampleTask, sample_partition
+from fitter.scale.partitions import open_partitioned
 from fitter.selection import read_selection
 from tests.estimator.synthetic import transformer
 from tests.estimator.test_bundle_schema import full
@@ -84,6 +86,18 @@ def test_pickles_in_metadata_are_never_opened(tmp_path: Path) -> None:
     assert not sprung.exists()
     pickle.loads(trap)
     assert sprung.exists()  # the trap works
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+@pytest.mark.parametrize("garbage", [b"{", b"[" * 5000, b"\x80\x04\x95", b"null", b'{"columns": 7, "index_columns": [9]}'])
+def test_what_another_program_noted_in_a_file_does_not_matter(pieces: bool, garbage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    path.write_bytes(parquet(table().replace_schema_metadata({b"pandas": garbage, b"note": garbage})))
+    partitions = open_partitioned(path).partitions()
+    task = SampleTask(source="d.parquet", collected=None, gpu=None, seed=0)
+    rows = sample_partition(partitions[0], task).rows if pieces else read_selection([str(path)], None).kernels
+    assert rows is not None
+    assert len(rows) == ROWS
 
 
 def test_a_pickle_in_the_place_of_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

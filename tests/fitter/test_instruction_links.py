@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from collector.dataset.schema import rows_to_table
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
+from estimator.instructions.energies import energies_from_section
 from estimator.instructions.links import LINK_FIELDS, LinkEnergy, links_document, links_from_document
 from estimator.specifications import load_gpu
+from fitter.errors import CalibrationError
 from fitter.instructions.data import InstructionRow, InstructionRows
-from fitter.instructions.display import instruction_lines
+from fitter.instructions.display import bundle_energies, instruction_html, instruction_lines
 from fitter.instructions.energies import fitted_rows
 from fitter.instructions.links import link_energies
 from fitter.instructions.section import instruction_notes, instruction_section, prior_bundle
@@ -94,6 +96,31 @@ def test_the_section_has_the_links_and_the_regression_has_not() -> None:
     assert without["values"] == section["values"]
     lines = instruction_lines(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))
     assert any("copy_host_to_device" in line and "25 GB/s" in line and "1000 ± 51 pJ/byte" in line for line in lines)
+
+
+def selected(*rows: InstructionRow) -> Selection:
+    instructions = InstructionRows(rows=rows)
+    return Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=instructions)
+
+
+@pytest.mark.parametrize("beside", [0, 1, 11])
+def test_links_need_no_regression(beside: int) -> None:
+    copies = rows_of(COPY, {**COPY, "operator": "copy_device_to_host"})
+    section, remarks = instruction_section(selected(*fit_rows()[:beside], *copies), GPU)
+    whole, _ = instruction_section(selected(*fit_rows(), *copies), GPU)
+    assert section == {"links": whole["links"]}
+    assert [remark.partition(" runs")[0] for remark in remarks] == [f"no instruction energies: {beside}"] * bool(beside)
+    bundle = replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
+    assert bundle_energies(bundle) is None
+    assert len([line for line in instruction_lines(bundle) if "GB/s" in line]) == 2
+    assert "copy_device_to_host" in instruction_html(bundle)
+    with pytest.raises(CalibrationError, match="instruction energies need 12"):
+        instruction_section(selected(*fit_rows()[:11]), GPU)
+
+
+def test_a_damaged_table_that_stands_alone_is_refused_too() -> None:
+    with pytest.raises(BundleError, match=r"instruction_energies\.links\.x is damaged"):
+        energies_from_section({"links": {"x": 1}})
 
 
 @pytest.mark.parametrize(

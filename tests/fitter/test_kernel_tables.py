@@ -96,3 +96,11 @@ def test_a_hundred_rows_suffice_and_twenty_beside_a_sibling(shared_data: Path) -
     known = fit_kernel_groups(cell_rows(donor, shared_data), load_gpu(donor.gpu), seed=0, refine=False).groups
     sibling = {key: group.coefficients for key, group in known.items()}
     assert evaluate(heir, "few", rows.select(order[:20]), test, refine=False, sibling=sibling).equations[0] <= 7.5
+
+
+def test_tiles_settle_where_the_first_guess_of_the_library_was_wrong(shared_data: Path) -> None:
+    cell = CELLS["bmm a100-pcie-40gb no names"]
+    rows = cell_rows(cell, shared_data)
+    train = SPLITS["random"](rows)
+    few = rows.select(np.random.default_rng(0).permutation(np.flatnonzero(train))[:400])
+    assert evaluate(cell, "few", few, rows.select(~train), refine=False).equations[0] <= 6.0

@@ -71,6 +71,33 @@ def test_a_tier_made_twice_is_the_same(rows: KernelRows, bundle: Bundle) -> None
     assert with_power_tiers(once, rows, seed=0).residuals == once.residuals
 
 
+def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_within_what_was_measured(
+    rows: KernelRows, bundle: Bundle
+) -> None:
+    bare = powers(bundle, rows)[0]
+    milder = replace(rows, power_w=bare.mean() * (bare / bare.mean()) ** 0.6)
+    half = np.arange(len(rows)) % 2 == 0
+    tiered = with_power_tiers(bundle, milder.select(half), seed=0)
+    group = next(key for key, tier in tiered.residuals.items() if "slope" in tier.get(POWER_TIER, {}))
+    tier = tiered.residuals[group][POWER_TIER]
+    assert tier["slope"] == pytest.approx(-0.4, abs=0.08)
+    trend = {group: {POWER_TIER: {name: tier[name] for name in ("common", "slope", "low_w", "high_w", "middle_w")}}}
+    asked = np.array([tier["low_w"] / 9.0, tier["low_w"], tier["high_w"], tier["high_w"] * 9.0])
+    correction, _ = log_power_corrections(STREAMS[:4], [group] * 4, trend, asked)
+    assert correction[0] == correction[1] > correction[2] == correction[3]
+    others = rows.select(~half)
+    error = np.abs(np.log(powers(tiered, others)[0] / milder.power_w[~half]))
+    assert error.mean() < 0.02
+
+
+def test_kinds_whose_power_follows_the_equation_have_no_slope(rows: KernelRows, bundle: Bundle) -> None:
+    scatter = 1.0 + 0.03 * np.random.default_rng(1).standard_normal(len(rows))
+    tiered = with_power_tiers(bundle, replace(rows, power_w=powers(bundle, rows)[0] * scatter), seed=0)
+    tiers = [tier[POWER_TIER] for tier in tiered.residuals.values() if POWER_TIER in tier]
+    assert tiers
+    assert all("slope" not in tier for tier in tiers)
+
+
 def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common(rows: KernelRows, bundle: Bundle) -> None:
     tiered = with_power_tiers(bundle, rows, seed=0)
     times = [predict_kernels(STREAMS, b, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm).latency_s for b in (bundle, tiered)]
@@ -82,12 +109,19 @@ def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common
     assert np.abs(np.log(watt / rows.power_w)).mean() < np.abs(np.log(powers(bundle, rows)[0] / rows.power_w)).mean()
 
 
-@pytest.mark.parametrize("common", ["much", None, [1.0], float("nan")])
-def test_a_damaged_tier_is_refused_or_harmless(rows: KernelRows, bundle: Bundle, common: object) -> None:
+DAMAGES: list[dict[str, object]] = [
+    {"common": "much"}, {"common": None}, {"common": [1.0]}, {"common": float("nan")},
+    {"common": 0.1, "slope": float("inf"), "low_w": 1.0, "high_w": 2.0, "middle_w": 1.5}, {"slope": 0.1},
+    {"common": 0.1, "slope": 0.1, "low_w": -1.0, "high_w": 2.0, "middle_w": 1.5},
+    {"common": 0.1, "slope": 0.1, "low_w": 3.0, "high_w": 2.0, "middle_w": 2.5},
+    {"common": 0.1, "slope": 0.1, "low_w": 1.0, "high_w": 10**400, "middle_w": 1.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_tier_is_refused(rows: KernelRows, bundle: Bundle, damage: dict[str, object]) -> None:
     tiered = with_power_tiers(bundle, rows, seed=0)
     group = next(key for key, tier in tiered.residuals.items() if POWER_TIER in tier)
-    damaged = FrozenMapping(
-        {**tiered.residuals[group], POWER_TIER: FrozenMapping({**tiered.residuals[group][POWER_TIER], "common": common})}
-    )
+    damaged = FrozenMapping({**tiered.residuals[group], POWER_TIER: FrozenMapping({**tiered.residuals[group][POWER_TIER], **damage})})
     with pytest.raises(BundleError, match="fit again"):
         log_power_corrections(STREAMS[:2], [group, group], {group: damaged})

@@ -12,14 +12,15 @@ from collector.errors import RunnerError
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ
 from microbench.check import verify
-from microbench.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
+from microbench.compile import CompiledModule, compile_kernels, find_toolchain, user_cache
 from microbench.copy_load import CopyLoad, copy_loads
 from microbench.errors import CompileError, UnsupportedError
-from microbench.families.catalogue import KERNELS
-from microbench.generated_load import LoadGroup
-from microbench.kernel import ARCHITECTURES, Kernel, Launch
+from microbench.families.catalogue import KERNELS, kernels_for
+from microbench.generated_load import LoadGroup, architecture_of
+from microbench.kernel import Kernel, Launch
 from microbench.occupancy import resident_blocks
 from tests.hardware.board import BOARD, open_real_runner, real_specification
+from tests.hardware.rates import SATURATING, reachable_share
 
 pytestmark = pytest.mark.gpu
 
@@ -46,32 +47,22 @@ def runner() -> Iterator[BoardRunner]:
 
 
 @pytest.fixture(scope="module")
-def toolchain() -> Toolchain:
+def module(spec: GpuSpec) -> CompiledModule:
+    """All that this board runs, its own instructions included, assembled at once: the disassembler's start takes longer than its work."""
     try:
-        return find_toolchain()
-    except CompileError as error:
+        architecture = architecture_of(spec)
+        return compile_kernels(kernels_for(architecture)[0], architecture, "O3", find_toolchain(), user_cache())
+    except (CompileError, UnsupportedError) as error:
         pytest.skip(str(error))
 
 
-def compiled(kernel: Kernel, spec: GpuSpec, toolchain: Toolchain) -> CompiledModule:
-    """The kernel for this board's architecture, its own instructions included; skips what the board lacks."""
-    plain = f"sm_{spec.compute_capability.replace('.', '')}"
-    last = UnsupportedError(f"{plain} is no architecture of the catalogue")
-    for architecture in (f"{plain}a", plain):
-        if architecture in ARCHITECTURES:
-            try:
-                return compile_kernels((kernel,), architecture, "O3", toolchain)
-            except UnsupportedError as error:
-                last = error
-    pytest.skip(str(last))
-
-
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, spec: GpuSpec, toolchain: Toolchain) -> None:
+def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, module: CompiledModule) -> None:
+    if refusal := kernel.refusal(module.architecture):
+        pytest.skip(refusal)
     launch = kernel.check_launch()
-    cubin = compiled(kernel, spec, toolchain).cubin
     try:
-        loaded = runner.load_generated(kernel, launch, cubin)
+        loaded = runner.load_generated(kernel, launch, module.cubin)
     except RunnerError as error:
         if any(buffer.location == "peer" for buffer in kernel.buffers):
             pytest.skip(str(error))
@@ -92,18 +83,19 @@ def test_what_is_copied_arrives_as_it_was_sent(load: CopyLoad, runner: BoardRunn
     assert load.host.bytes_moved / float(record.segment_s.mean()) > LEAST_COPY_BYTES_PER_S
 
 
-def saturating(kernel: Kernel) -> bool:
-    """Whether a kernel is there to keep its unit busy: arithmetic in registers, in several chains."""
-    return bool(kernel.work.flop) and kernel.level in ("register", "shared") and kernel.module in ("cuda", "tensor") and kernel.chains > 1
-
-
-@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if saturating(kernel)], ids=lambda kernel: kernel.name)
-def test_saturating_arithmetic_reaches_the_published_rate(kernel: Kernel, runner: BoardRunner, spec: GpuSpec, toolchain: Toolchain) -> None:
+@pytest.mark.parametrize("kernel", SATURATING, ids=lambda kernel: kernel.name)
+def test_saturating_arithmetic_reaches_the_published_rate(
+    kernel: Kernel, runner: BoardRunner, spec: GpuSpec, module: CompiledModule
+) -> None:
+    if refusal := kernel.refusal(module.architecture):
+        pytest.skip(refusal)
+    expected = reachable_share(kernel, spec)
+    if not expected:
+        pytest.skip(f"{kernel.name} does not fill the matrix units of compute capability {spec.compute_capability}")
     precision, flop = next(iter(kernel.work.flop.items()))
     per_clock = spec.matrix_flop_per_clock(precision, kernel.module == "cuda")
     if not math.isfinite(per_clock):
         pytest.skip(f"no published rate for {precision} on {kernel.module} units")
-    module = compiled(kernel, spec, toolchain)
     block = kernel.fixed_block or (kernel.block_threads, 1, 1)
     probe = Launch(
         mode="full", grid=(1, 1, 1), block=block, iterations=PROBE_ITERATIONS, region_bytes=kernel.min_region_bytes, pattern="zero"
@@ -126,5 +118,5 @@ def test_saturating_arithmetic_reaches_the_published_rate(kernel: Kernel, runner
         clocks = board.gpu.read_states().sm_clock_mhz
     clock_hz = float(np.median(clocks)) * HZ_PER_MHZ
     rate = flop * launch.active_threads * launch.iterations / float(record.segment_s[1:].mean())
-    share = rate / (per_clock * spec.num_sms * clock_hz)
+    share = rate / (expected * per_clock * spec.num_sms * clock_hz)
     assert NEAR_PEAK <= share <= MOST, f"{kernel.name}: {share:.3f} of the published rate at {clock_hz / HZ_PER_MHZ:.0f} MHz"

@@ -22,9 +22,10 @@ MEASURED_S = 0.3
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 6e-2, "fp8": 1e-1}
 """Error of a result relative to the largest one."""
 
-RANDOM_DATA_SHARE = 0.70
-"""Share of the published matrix rate that random operands leave within the power limit, at least; 0.80 was seen on an H200
-(788 TFLOP/s of 989 in bf16)."""
+RANDOM_DATA_SHARE = {"fp8": 0.50}
+OTHER_SHARE = 0.65
+"""Share of the published matrix rate that random operands leave within the power limit, at least, the less the faster the units are; 0.80
+was seen on an H200 (788 TFLOP/s of 989 in bf16)."""
 
 COPY_SHARE = 0.80
 """Share of the published DRAM rate that a copy reaches, at least; 0.90 was seen on an H200 (4.3 TB/s of 4.8)."""
@@ -128,7 +129,7 @@ def test_large_products_reach_a_rate_that_the_board_can_have(runner: BoardRunner
     if not runner.supports(operator):
         pytest.skip(f"no {precision} products on this board")
     share = operator_flop(operator) / seconds(runner, operator) / spec.peak_flop_per_s(precision, cuda_cores=precision == "fp32")
-    assert RANDOM_DATA_SHARE <= share <= MOST
+    assert RANDOM_DATA_SHARE.get(precision, OTHER_SHARE) <= share <= MOST
 
 
 def test_a_large_copy_reaches_the_published_memory_rate(runner: BoardRunner, spec: GpuSpec) -> None:

@@ -1,6 +1,8 @@
 """Launches fill the GPU, stay in the cache that they are for, and say what does not fit."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from microbench.families import KERNELS, kernel_named
 from microbench.inspect import InspectedEntry
 from microbench.kernel import Kernel
 from microbench.launch import plan_launches, shares_region, swept_sms
+from microbench.occupancy import resident_blocks
 from microbench.operands import buffer_bytes
 from microbench.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
 
@@ -73,13 +76,26 @@ def test_the_sweep_over_sms_goes_from_one_to_all(gpu: GpuSpec) -> None:
         ("mma_f16", "lane_sweep", "random", 1, "cannot run as lane_sweep; it has full, sm_sweep"),
         ("fdiv_rn_k8_u16", "full", "zero", 1, "cannot take zero data; it has constant, random"),
         ("ffma_k8_u64", "full", "random", 0, "do not fit its 32-bit counter"),
-        ("ffma_k8_u64", "full", "random", 2**32, "do not fit its 32-bit counter"),
+        ("ffma_k8_u64", "full", "random", 2**32, "4294967296 iterations of ffma_k8_u64 do not fit its 32-bit counter; give 1 to"),
+        *(("ffma_k8_u64", "full", "random", odd, "not fit its 32-bit counter") for odd in (1.5, 7.0, math.nan, math.inf, True, "3", None)),
     ],
 )
-def test_launches_that_cannot_be_are_refused(name: str, mode: str, pattern: str, iterations: int, complaint: str) -> None:
+def test_launches_that_cannot_be_are_refused(name: str, mode: str, pattern: str, iterations: Any, complaint: str) -> None:
     kernel = kernel_named(name)
-    with pytest.raises(LaunchError, match=complaint):
+    with pytest.raises(LaunchError, match=complaint) as refused:
         plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel), mode, iterations=iterations, pattern=pattern)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("threads", [0, 1025, 4096])
+def test_a_block_that_no_gpu_has_is_refused_with_the_limit(threads: int) -> None:
+    for kernel in (
+        replace(kernel_named("ffma_k8_u64"), block_threads=threads),
+        replace(kernel_named("ffma_k8_u64"), fixed_block=(threads, 1, 1)),
+    ):
+        with pytest.raises(LaunchError, match=f"a block of {threads} threads cannot be; give 1 to 1024"):
+            plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel), "full", iterations=1)
+    assert resident_blocks(load_gpu(GPUS[0]), threads, 0, 0) == 0
 
 
 def test_a_block_that_does_not_fit_is_refused_with_what_it_needs() -> None:
@@ -129,6 +145,12 @@ def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
 def test_shares_outside_the_gpu_are_refused(share: float) -> None:
     with pytest.raises(LaunchError, match="give more than 0 and at most 1"):
         wave_launch(load_gpu(GPUS[0]), 10, share)
+
+
+@pytest.mark.parametrize("iterations", [0, -1, 2**32, 2.5, math.nan, True])
+def test_a_wave_of_turns_that_cannot_be_is_refused(iterations: Any) -> None:
+    with pytest.raises(LaunchError, match=r"iterations of ffma_k8_u64 do not fit its 32-bit counter; give 1 to 4294967295"):
+        wave_launch(load_gpu(GPUS[0]), iterations)
 
 
 def test_a_period_is_divided_by_its_duty() -> None:

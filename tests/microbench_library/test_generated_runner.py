@@ -92,8 +92,11 @@ def test_an_illegal_address_loses_the_device(loaded: GeneratedRun, world: World)
 def test_what_cannot_be_launched_is_refused(loaded: GeneratedRun, device: CupyDevice, world: World) -> None:
     with pytest.raises(LaunchError, match="0 launches"):
         loaded.run(0)
-    with pytest.raises(LaunchError, match="iterations = 4294967296"):
-        loaded.run(1, iterations=2**32)
+    world.launched.clear()
+    for turns in (2**32, 0, -1):  # a loop that is told to turn 0 times turns 2**32 times
+        with pytest.raises(LaunchError, match=f"^{turns} iterations of add_turns do not fit"):
+            loaded.run(1, iterations=turns)
+    assert world.launched == []
     world.total_bytes = 100
     with pytest.raises(DeviceMemoryError, match="smaller footprint"):
         load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)

@@ -1,5 +1,6 @@
 """What kernel names say: public names one by one, published tables whole."""
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.names import parse_kernel_name, tile_from_name
+from estimator.kernel_names import LONGEST_NAME, NO_TILE, tile_from_name
+from microbench.names import parse_kernel_name
 from tests.microbench_library.public_names import PUBLIC_NAMES
 
 LEAST_SHARE = 0.999
@@ -107,9 +109,40 @@ def test_a_persistent_kernels_tile_is_read_though_its_grid_is_the_machine(name: 
     assert (found.split_k == 1.0) == split_is_known
 
 
-@given(st.text(max_size=400))
+WORDS = (
+    "cutlass_", "cutlass3x_sm90_", "FlashAttn", "flash_fwd", "_sdpa_", "sdpa_sm90_", "fmha_cutlassF_a_", "fmha_cutlassF_a_1x1_", "_1x1_",
+    "copy_kernel<", "128x64", "1x", "nvjet_", "sgemm_", "xmma_", "cute::tuple<cute::C<64>, cute::C<1>, cute::C<9>>",
+    "fwd_kernel_traits<64, 1,", "::", "<", "void ", "_stages_64x3_", "tilesize", "sliced1x4",
+    "9" * 5000, "\u0663x\u0663", " ", "sm90", "at::native::", "elementwise_kernel<4,",
+)  # fmt: skip
+
+
+@given(st.text(max_size=400) | st.lists(st.sampled_from(WORDS), max_size=40).map("".join))
 def test_no_text_upsets_the_reader(name: str) -> None:
     parse_kernel_name(name)
+    tile_from_name(name, 1, 128, 128, (1, 1, 1))
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_name_without_end_is_read_as_its_beginning(word: str) -> None:
+    """A million letters, most of them the beginning of some form."""
+    name = "gemm_" + word * (1_000_000 // len(word))
+    assert parse_kernel_name(name) == parse_kernel_name(name[:LONGEST_NAME])
+
+
+@pytest.mark.parametrize("name", ["nvjet_sm{}_tst_128x64_64x6_2x1_v_bz_TNT", "sgemm_128x64_sliced{}x4_tn", "f<4, {}>elementwise"])
+def test_a_number_that_is_no_size_is_passed_over(name: str) -> None:
+    found = parse_kernel_name(name.format("7" * 5000))
+    assert found is not None
+    assert max((*found.tile, *found.warps, found.vector, 0)) < 1000
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_product_that_cannot_be_has_no_tile(size: float, place: int) -> None:
+    sizes = [1.0, 128.0, 128.0]
+    sizes[place] = size
+    assert tile_from_name("ampere_sgemm_128x64_tn", *sizes, grid=(1, 2, 1)) is NO_TILE
 
 
 @given(

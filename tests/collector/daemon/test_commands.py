@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collector.cli import main
-from collector.daemon.locks import claimed_board
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
+from collector.devices.board_claim import claimed_board
 from tests.collector.daemon.conftest import BOARD, OTHER_BOARD, Place, row_ids, until, workers
 from tests.collector.nvml.stub import Boards, built
 
@@ -117,7 +117,7 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsy
         (["stop", "1", "--all"], 2, "name a job"),
         (["stop", "0"], 2, "0"),
         (["stop", "7"], 1, "no job 7"),
-        (["stop", "--daemon"], 1, "no daemon runs"),
+        (["stop", "--daemon"], 1, "no daemon has run there"),
         (["logs", "7"], 1, "no job 7"),
         (["daemon"], 2, "--config"),
     ],

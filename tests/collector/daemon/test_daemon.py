@@ -99,7 +99,7 @@ def test_a_second_sigterm_ends_at_once_and_loses_no_finished_row(place: Place) -
 def test_boards_work_side_by_side_and_stop_ends_one_job_alone(place: Place, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twin = place.twin(repository)
     place.configure(BOARD, twin)
-    campaign = place.campaign(MANY)
+    campaign = place.campaign(20 * MANY)  # neither ends by itself, however slow this machine is
     first = place.queue(campaign, "a.parquet")
     second = place.queue(campaign, "b.parquet", board=twin)
     process = place.start()

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from collector.daemon.boards import board_words, named_boards, several
-from collector.daemon.locks import board_is_claimed, claimed_board, daemon_lock, daemon_runs, locked, worker_lock_path
+from collector.boards import board_words, named_boards, several
+from collector.daemon.locks import daemon_lock, daemon_runs, locked, worker_lock_path
 from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader
 from collector.daemon.notify import Notifier
 from collector.daemon.reporting import StopRequest, cause_of
+from collector.devices.board_claim import board_is_claimed, claimed_board
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 
 
@@ -109,7 +110,7 @@ def test_one_campaign_a_real_board_on_this_machine_and_the_holder_is_named() -> 
     uuid = f"GPU-test-{os.getpid()}"
     script = "\n".join(
         (
-            "from collector.daemon.locks import claimed_board",
+            "from collector.devices.board_claim import claimed_board",
             "import sys",
             f"with claimed_board({uuid!r}):",
             "    print('mine', flush=True)",

@@ -1,6 +1,7 @@
 """A campaign in a process of its own, to be interrupted: a simulated board whose clock is that of the stand-in for NVML."""
 
 import json
+import math
 import resource
 import signal
 import sys
@@ -72,6 +73,7 @@ class Order:
     traces: bool = False
     meter_port: str = ""
     file_limit_bytes: int | None = None
+    budget_s: float = math.inf
     fail: str = ""
 
 
@@ -119,6 +121,7 @@ def run_process(told: Connection, order: Order) -> None:
     """The whole life of the process: resume or begin, measure, tell of every row that is on disk, end like the command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would keep it ignored
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
     def tell(*message: Any) -> None:
         told.send_bytes(json.dumps(message).encode())
@@ -169,6 +172,7 @@ def _measure(order: Order, report: Any) -> None:
             order.output,
             kept=kept_rows(order.output, key),
             calibration=load_calibration(order.sensor) if order.sensor else None,
+            budget_s=order.budget_s,
             traces=order.traces,
             report=report,
         )

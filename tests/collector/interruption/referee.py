@@ -37,12 +37,16 @@ PRELOADED = ["tests.collector.interruption.campaign_process"]
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was seen over all blows: times until clocks were back [s], rows told of, campaigns brought to their end."""
+    """What was seen over all blows: times until clocks were back [s], rows told of, of them lost and doubled, campaigns brought to
+    their end.
+    """
 
     blows: int = 0
     clocks_back_s: list[float] = field(default_factory=list)
     locked_when_hit: int = 0
     rows: int = 0
+    lost: int = 0
+    doubled: int = 0
     finished: int = 0
     at: dict[str, int] = field(default_factory=dict)
 
@@ -156,17 +160,21 @@ def clock_back_s(arena: Arena, since_s: float) -> float:
     return time.monotonic() - since_s
 
 
-def check_left(output: Path, told: set[str], *, traces: bool) -> None:
+def check_left(arena: Arena, output: Path, told: set[str], *, traces: bool) -> None:
     """What lies on disk after a blow: every row that was told of, once, with its trace; at most one more, the one in hand."""
+    tally = arena.tally
     log = log_path(output)
     if log.is_file():
         table = read_log(log).table
     elif output.is_file():
         table = read_kernel_dataset(output).table
     else:
+        tally.lost += len(told)
         assert not told, f"{len(told)} rows were told of, and nothing is there"
         return
     ids = table.column("row_id").to_pylist()
+    tally.lost += len(told - set(ids))
+    tally.doubled += len(ids) - len(set(ids))
     assert len(ids) == len(set(ids)), "a row is there twice"
     assert told <= set(ids), f"rows are lost: {told - set(ids)}"
     assert len(set(ids) - told) <= 1, "more rows than were measured"
@@ -200,6 +208,7 @@ def bring_to_end(arena: Arena, output: Path, told: set[str], *, traces: bool = F
     contestant = Contestant(arena, arena.order(output, traces=traces))
     status = contestant.end()
     assert status == 0, contestant.message
+    arena.tally.doubled += len(told & set(contestant.rows))
     assert not told & set(contestant.rows), "a finished row was measured again"
     check_finished(arena, output, traces=traces)
 
@@ -225,10 +234,11 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
         status = contestant.end()
         fallen += 1
         arena.tally.clocks_back_s.append(clock_back_s(arena, struck[0] if status else time.monotonic()))
+        arena.tally.doubled += len(told & set(contestant.rows))
         assert not told & set(contestant.rows), "a finished row was measured again"
         told |= set(contestant.rows)
         arena.tally.rows += len(contestant.rows)
-        check_left(output, told, traces=traces)
+        check_left(arena, output, told, traces=traces)
         told = told_rows(output)
         if status == 0:
             check_finished(arena, output, traces=traces)
@@ -255,7 +265,7 @@ def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
     assert status == 1, f"exit status {status}"
     assert "\n" not in contestant.message
     told = set(contestant.rows)
-    check_left(output, told, traces=False)
+    check_left(arena, output, told, traces=False)
     arena.boards.set(fail_all=0)
     arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
     arena.tally.rows += len(told)
@@ -283,12 +293,13 @@ def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | N
     filler.unlink(missing_ok=True)
     if status == 0:
         check_finished(arena, output)
-        return
-    assert status == 1, f"exit status {status}"
-    assert "cannot be written" in contestant.message, contestant.message
-    assert "\n" not in contestant.message
-    check_left(output, told, traces=False)
-    bring_to_end(arena, output, told_rows(output))
+    else:
+        assert status == 1, f"exit status {status}"
+        assert "cannot be written" in contestant.message, contestant.message
+        assert "\n" not in contestant.message
+        check_left(arena, output, told, traces=False)
+        bring_to_end(arena, output, told_rows(output))
+    output.unlink()  # a small disk is for the next one
 
 
 def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
@@ -309,5 +320,5 @@ def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
     assert status == 1, f"exit status {status}"
     assert "\n" not in contestant.message
     assert port.path in contestant.message, contestant.message
-    check_left(output, told, traces=False)
+    check_left(arena, output, told, traces=False)
     bring_to_end(arena, output, told_rows(output))

@@ -3,16 +3,22 @@
 A quick part of `benchmarks/kill_campaign.py`, which does it three hundred times.
 """
 
+import json
 import os
 import random
+import re
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from collector.devices.clock_record import left_records
+from collector.devices.clock_record import left_records, write_record
 from tests.collector.interruption.campaign_process import INTERRUPTED
 from tests.collector.interruption.referee import (
     WITHIN_S,
@@ -72,46 +78,133 @@ def test_a_meter_that_is_pulled_out_loses_no_row(arena: Arena) -> None:
     unplug_meter(arena, 0, random.Random(2))
 
 
-EXITS = (
-    "normal",
-    "error",
-    "SIGINT",
-    "SIGTERM",
-    "SIGHUP",
-    "SIGKILL",
-    "lost board",
-    "disk full",
-    *(f"exception: {phase}" for phase in PHASES),
-)
+def began(arena: Arena, output: Path, **changes: object) -> Contestant:
+    """A campaign that has its clock locked and rows on disk."""
+    contestant = Contestant(arena, arena.order(output, **changes))
+    contestant.listen(4)
+    return contestant
+
+
+def by_error(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    """A sensor's file that cannot be used."""
+    broken = output.with_name("broken.json")
+    broken.write_text("{}")
+    return Contestant(arena, arena.order(output, sensor=broken)), 1
+
+
+def by_signal(ending: int) -> Callable[[Arena, Path], tuple[Contestant, int]]:
+    """A signal while kernels run; those that the command takes end it with 130, the others at once."""
+
+    def way_out(arena: Arena, output: Path) -> tuple[Contestant, int]:
+        contestant = began(arena, output)
+        os.kill(contestant.process.pid or 0, ending)
+        return contestant, -ending if ending in (signal.SIGKILL, signal.SIGQUIT) else INTERRUPTED
+
+    return way_out
+
+
+def by_lost_board(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    """The board falls off the bus; it is there again when the campaign has ended."""
+    contestant = began(arena, output)
+    arena.boards.set(fail_all=GPU_LOST)
+    return contestant, 1
+
+
+def by_exception(phase: str) -> Callable[[Arena, Path], tuple[Contestant, int]]:
+    """A defect of ours in a phase."""
+
+    def way_out(arena: Arena, output: Path) -> tuple[Contestant, int]:
+        return Contestant(arena, arena.order(output, fail=phase, sensor=None if phase == PHASES[0] else arena.sensor)), 1
+
+    return way_out
+
+
+def guard_killed_too(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    """Neither the campaign nor its guard lives on: the clock comes back with the next command that looks for it."""
+    contestant = began(arena, output)
+    for guard in guards(arena):
+        os.kill(guard, signal.SIGKILL)
+    contestant.process.kill()
+    contestant.end()
+    assert arena.boards.get("lock_high") > 0, "the clock was not held when both were killed"
+    restored = restore(arena)
+    assert len(restored) == 1
+    return contestant, -signal.SIGKILL
+
+
+def by_power_off(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    """The machine goes off: nobody gives anything back; after its start the driver has its clocks, and the record is forgotten."""
+    contestant = began(arena, output)
+    for guard in guards(arena):
+        os.kill(guard, signal.SIGKILL)
+    contestant.process.kill()
+    contestant.end()
+    (record,) = left_records(arena.state)
+    write_record(arena.state, replace(record, boot_id="the start before"))
+    arena.boards.set(lock_low=0, lock_high=0)
+    calls = arena.boards.get("reset_calls")
+    restore(arena)
+    assert arena.boards.get("reset_calls") == calls, "a clock that somebody has set since is not ours to give back"
+    return contestant, -signal.SIGKILL
+
+
+def by_next_campaign(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    """Campaign and guard are killed, and nobody restores: the next campaign on the board does, before it locks a clock of its own."""
+    first = began(arena, output)
+    for guard in guards(arena):
+        os.kill(guard, signal.SIGKILL)
+    first.process.kill()
+    first.end()
+    return Contestant(arena, arena.order(output)), 0
+
+
+def guards(arena: Arena) -> list[int]:
+    """Processes that guard a clock of the arena's."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with suppress(OSError):
+            if place.name.isdecimal() and {b"collector.devices.clock_guard", bytes(arena.state)} <= set(
+                (place / "cmdline").read_bytes().split(b"\0")
+            ):
+                found.append(int(place.name))
+    assert found, "no guard lives"
+    return found
+
+
+def restore(arena: Arena) -> list[str]:
+    """Boards whose clock `collect clocks restore` gives back."""
+    command = [sys.executable, "-m", "collector.cli", "clocks", "restore", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    restored: list[str] = json.loads(ended.stdout)["restored"]
+    return restored
+
+
+EXITS: dict[str, Callable[[Arena, Path], tuple[Contestant, int]]] = {
+    "normal end": lambda arena, output: (Contestant(arena, arena.order(output)), 0),
+    "end of the budget": lambda arena, output: (Contestant(arena, arena.order(output, budget_s=25.0)), 0),
+    "error": by_error,
+    "Ctrl-C": by_signal(signal.SIGINT),
+    "SIGTERM": by_signal(signal.SIGTERM),
+    "SIGHUP": by_signal(signal.SIGHUP),
+    "SIGQUIT": by_signal(signal.SIGQUIT),
+    "SIGKILL": by_signal(signal.SIGKILL),
+    "SIGKILL, the guard's too": guard_killed_too,
+    "SIGKILL, the guard's too, then another campaign": by_next_campaign,
+    "power-off": by_power_off,
+    "disk full": lambda arena, output: (Contestant(arena, arena.order(output, file_limit_bytes=5_000)), 1),
+    "lost board": by_lost_board,
+    **{f"exception: {phase}": by_exception(phase) for phase in PHASES},
+}
+"""Every way out of a measurement; a meter that is pulled out, and a full disk at any byte, have tests of their own above."""
 
 
 @pytest.mark.parametrize("way_out", EXITS)
 def test_no_exit_leaves_the_board_in_another_state(arena: Arena, way_out: str) -> None:
-    """Every exit path there is: in order, by an error of ours, by each signal, by the device, by the disk, from every phase."""
     before = found(arena)
     assert before["lock_high"] == 0
-    folder = arena.folder / way_out.replace(" ", "-").replace(":", "")
+    folder = arena.folder / re.sub(r"\W+", "-", way_out)
     folder.mkdir()
-    output, changes, expected = folder / "d.parquet", dict[str, object](), 0
-    if way_out == "error":
-        (folder / "broken.json").write_text("{}")
-        changes, expected = {"sensor": folder / "broken.json"}, 1
-    elif way_out == "disk full":
-        changes, expected = {"file_limit_bytes": 5_000}, 1
-    elif way_out.startswith("exception: "):
-        phase = way_out.removeprefix("exception: ")
-        changes, expected = {"fail": phase, "sensor": None if phase == PHASES[0] else arena.sensor}, 1
-    contestant = Contestant(arena, arena.order(output, **changes))
-    if way_out.startswith("SIG"):
-        contestant.listen(4)
-        number = signal.Signals[way_out]
-        assert contestant.process.pid is not None
-        os.kill(contestant.process.pid, number)
-        expected = -number if number == signal.SIGKILL else INTERRUPTED
-    elif way_out == "lost board":
-        contestant.listen(4)
-        arena.boards.set(fail_all=GPU_LOST)
-        expected = 1
+    contestant, expected = EXITS[way_out](arena, folder / "d.parquet")
     status = contestant.end()
     since = time.monotonic()
     arena.boards.set(fail_all=0)
@@ -119,6 +212,8 @@ def test_no_exit_leaves_the_board_in_another_state(arena: Arena, way_out: str) -
     assert clock_back_s(arena, since) < WITHIN_S
     assert found(arena) == before
     assert left_records(arena.state) == []
+    if way_out == "end of the budget":
+        assert 0 < len(contestant.rows) < len(arena.planned)
 
 
 def test_a_process_that_is_killed_while_resuming_loses_nothing(arena: Arena, tmp_path: Path) -> None:
@@ -130,6 +225,6 @@ def test_a_process_that_is_killed_while_resuming_loses_nothing(arena: Arena, tmp
         contestant.process.kill()
         contestant.end()
         told |= set(contestant.rows)
-        check_left(output, told, traces=False)
+        check_left(arena, output, told, traces=False)
         told = told_rows(output)
     bring_to_end(arena, output, told)

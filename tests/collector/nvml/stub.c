@@ -25,6 +25,7 @@ enum slot {
 };
 
 static volatile int64_t *block;
+static int users; /* as in the real library, the last of several shutdowns counts */
 static const char *products[] = {"NVIDIA H200", "NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-32GB", "NVIDIA GH200 480GB", "NVIDIA Unheard Of"};
 
 static int index_of(void *handle) { return (int)((intptr_t)handle - 1); }
@@ -36,18 +37,29 @@ static int refusal(void *handle) {
 }
 #define ENTER(handle) do { int code = refusal(handle); if (code) return code; } while (0)
 
+API int nvmlShutdown(void) {
+  if (users > 0) users--;
+  if (users > 0 || !block) return SUCCESS;
+  munmap((void *)block, SLOTS * 8 * MOST_BOARDS);
+  block = NULL;
+  return SUCCESS;
+}
 API int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   const char *path = getenv("WATTPRINT_NVML_STUB");
   if (!path || !*path) return DRIVER_NOT_LOADED;
-  int file = open(path, O_RDWR);
-  if (file < 0) return DRIVER_NOT_LOADED;
-  block = mmap(NULL, SLOTS * 8 * MOST_BOARDS, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  close(file);
-  return (int)block[FAIL_INIT];
+  if (!block) {
+    int file = open(path, O_RDWR);
+    if (file < 0) return DRIVER_NOT_LOADED;
+    block = mmap(NULL, SLOTS * 8 * MOST_BOARDS, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+  }
+  int code = (int)block[FAIL_INIT];
+  users++;
+  if (code) nvmlShutdown();
+  return code;
 }
 API int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-API int nvmlShutdown(void) { if (block) munmap((void *)block, SLOTS * 8 * MOST_BOARDS); block = NULL; return SUCCESS; }
 API const char *nvmlErrorString(int code) { return code == GPU_LOST ? "GPU is lost" : code == NO_PERMISSION ? "Insufficient Permissions" : "stub error"; }
 
 API int nvmlSystemGetDriverVersion(char *text, unsigned length) { snprintf(text, length, "570.86.15"); return SUCCESS; }
@@ -56,6 +68,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
   if (!block) return UNINITIALIZED;
   if ((int64_t)index >= block[BOARDS]) return INVALID_ARGUMENT;
   *handle = (void *)(intptr_t)(index + 1);
+  if (board(*handle)[FAIL_ALL] == GPU_LOST) return GPU_LOST;
   return SUCCESS;
 }
 API int nvmlDeviceGetName(void *handle, char *text, unsigned length) { ENTER(handle); snprintf(text, length, "%s", products[board(handle)[PRODUCT]]); return SUCCESS; }

@@ -14,7 +14,7 @@ import pytest
 
 from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
-from tests.collector.nvml.stub import Boards, built
+from tests.collector.nvml.stub import GPU_LOST, Boards, built
 
 UUID = "GPU-abc00000-1111-2222-3333-444444444444"
 WITHIN_S = 2.0
@@ -130,6 +130,23 @@ def test_restore_gives_back_what_a_dead_process_left(environment: dict[str, str]
     assert boards.get("lock_high") == 0
     assert left_records(folder) == []
     assert json.loads(restore(environment, "--json").stdout) == {"restored": [], "failed": {}}
+
+
+def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: dict[str, str], tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards", count=2)
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    second = UUID.replace("abc00000", "abc00001")
+    for uuid in (UUID, second):
+        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id(), token="x"))
+    boards.set(0, fail_all=GPU_LOST, lock_high=900)
+    boards.set(1, lock_high=900)
+    ended = restore(environment, "--json")
+    assert ended.returncode == 1
+    document = json.loads(ended.stdout)
+    assert (document["restored"], list(document["failed"])) == ([second], [UUID])
+    assert boards.get("lock_high", 1) == 0
+    assert [record.gpu_uuid for record in left_records(folder)] == [UUID]
 
 
 def test_a_restore_that_is_refused_keeps_the_record_and_says_so(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.collector.nvml.stub import NOT_SUPPORTED, Boards, built
+from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards, built
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +68,16 @@ def test_a_shared_board_is_a_fault_of_its_own(library_folder: Path, tmp_path: Pa
     _, findings = examined(library_folder, boards, tmp_path, "--gpu", "0")
     assert findings["board 0"]["state"] == "fault"
     assert "MIG" in findings["board 0"]["seen"]
+
+
+def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(library_folder: Path, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards", count=2)
+    boards.set(0, fail_all=GPU_LOST)
+    status, findings = examined(library_folder, boards, tmp_path)
+    assert status == 3
+    assert (findings["board 0"]["state"], findings["GPU 1"]["state"]) == ("fault", "ok")
+    assert "fallen off the bus" in findings["board 0"]["seen"]
+    assert "restart the machine" in findings["board 0"]["remedy"]
 
 
 def test_without_a_driver_that_is_what_is_said(tmp_path: Path) -> None:

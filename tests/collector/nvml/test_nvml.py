@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.devices.nvml import NvmlBoard, choose_board, open_board
+from collector.boards import named_boards
+from collector.devices.listing import device_documents
+from collector.devices.nvml import NvmlBoard, board_addresses, choose_board, open_board
 from collector.devices.nvml_library import open_nvml
 from collector.devices.voltage import voltage_in
 from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
+from collector.sampling import Sampler
 from tests.collector.nvml.stub import (
     GPU_LOST,
     NO_PERMISSION,
@@ -128,6 +131,44 @@ def test_without_power_fields_the_old_call_is_used(boards: Boards) -> None:
     with open_board("0") as opened:
         assert opened.sensor.fields() == ("usage",)
         until(lambda: opened.sensor.read()[0].power_w.size > 0)
+
+
+def test_what_an_old_driver_reads_is_what_is_measured(boards: Boards) -> None:
+    boards.set(fail_fields=NOT_SUPPORTED, average_mw=99_000)
+    with open_board("0") as opened:
+        sampler = Sampler(opened.gpu, (opened.sensor,))
+        assert sampler.field == "usage"
+        power_w: list[float] = []
+
+        def heard() -> bool:
+            power_w.extend(sampler.drain().board.power_w.tolist())
+            return len(power_w) > 3
+
+        until(heard)
+    assert set(power_w) == {99.0}
+
+
+@pytest.mark.parametrize("code", [GPU_LOST, RESET_REQUIRED])
+def test_a_lost_board_hides_no_other_and_says_what_to_do(
+    code: int, library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
+    made = Boards(tmp_path / "boards", count=3)
+    monkeypatch.setenv("WATTPRINT_NVML_STUB", str(made.path))
+    made.set(1, fail_all=code)
+    with open_nvml() as library:
+        lost = board_addresses(library, library.handles())[1]
+    assert (lost.index, lost.uuid) == (1, "")
+    for word in ("0", "2", "GPU-abc00002", "3d:00.0"):
+        with open_board(word) as opened:
+            assert opened.gpu.identity().name == "NVIDIA H200"
+    with pytest.raises(BoardLostError, match="GPU 1.*restart the machine"), open_board("1"):
+        pass
+    with pytest.raises(BoardLostError, match="GPU 1.*name the other boards"):
+        named_boards(("all",))
+    assert len(named_boards(("0", "2"))) == 2
+    refused = [document["refused"] for document in device_documents() if not document["simulated"]]
+    assert [bool(reason) for reason in refused] == [False, True, False]
 
 
 def test_a_board_without_any_power_has_no_fields_and_no_counter(boards: Boards) -> None:

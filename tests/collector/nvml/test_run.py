@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from collector.devices.board_claim import claimed_board
 from tests.collector.nvml.stub import SLOTS, Boards, built
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
@@ -136,6 +137,37 @@ def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment:
     assert boards.get("lock_high") == 0
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
+
+
+def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environment: dict[str, str], tmp_path: Path) -> None:
+    marker, out = tmp_path / "once", tmp_path / "run.json"
+    script = f"[ -e {marker}1 ] && {{ touch {marker}2; exec sleep 60; }}; touch {marker}1"
+    command = [sys.executable, "-m", "collector.cli", "run", "--repeats", "3", "--out", str(out), "--json", "--", "sh", "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 30.0
+    while not Path(f"{marker}2").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    lost = "stopped in run 2 of 3: its energy is lost, the 1 before is reported"
+    assert errors.split("\n") == [lost, "", "collect: interrupted", ""]
+    document = json.loads(output)
+    assert len(document["runs"]) == 1
+    assert lost in document["notes"]
+    assert json.loads(out.read_text()) == document
+
+
+@pytest.mark.parametrize("command", [["run", "--", "true"], ["sensor"]])
+def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(command: list[str], environment: dict[str, str]) -> None:
+    with claimed_board(UUID):
+        ended = subprocess.run(
+            [sys.executable, "-m", "collector.cli", *command], capture_output=True, text=True, env=environment, check=False, timeout=90
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert f"process {os.getpid()} measures on {UUID} now" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -203,13 +203,27 @@ def test_a_request_that_drips_is_ended_at_its_deadline() -> None:
 def test_connections_are_bounded_and_free_again_after_the_deadline() -> None:
     with running(read_s=1.0) as served:
         silent = [socket.create_connection(("127.0.0.1", served.server.port), timeout=30.0) for _ in range(MOST_CONNECTIONS)]
-        with socket.create_connection(("127.0.0.1", served.server.port), timeout=30.0) as one_more:
-            assert one_more.recv(1) == b""
-        assert any("connections at once" in line for line in served.complaints)
         for connection in silent:
             assert connection.recv(1) == b""
             connection.close()
         assert served.request("GET", "/")[0] == 200
+
+
+def test_silent_connections_give_way_to_one_that_asks() -> None:
+    with running(read_s=60.0) as served:
+        address = ("127.0.0.1", served.server.port)
+        silent = [socket.create_connection(address, timeout=30.0) for _ in range(MOST_CONNECTIONS + 20)]
+        for connection in silent[:20]:
+            assert connection.recv(1) == b""  # those that were silent for longest
+        assert sum("connections at once" in line for line in served.complaints) == 20
+        for number, connection in enumerate(silent[-MOST_CONNECTIONS:]):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"[: number + 1])  # half a request each
+        start = time.monotonic()
+        assert served.request("GET", "/api/choices")[0] == 200
+        assert served.request("POST", "/api/answer", json.dumps(ASKED).encode())[0] == 200
+        assert time.monotonic() - start < 10.0  # far less than the minute that a silent one may take
+        for connection in silent:
+            connection.close()
 
 
 @given(st.text(alphabet="abc.:[]0127localhost", max_size=24))

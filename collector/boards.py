@@ -1,4 +1,4 @@
-"""Which boards several words name, and what a board is called in the queue."""
+"""Which boards several words name, what a board is called in the queue, and the right to measure on one."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from collector.daemon.locks import claimed_board
+from collector.devices.board_claim import claimed_board
 from collector.devices.nvml import board_addresses, choose_board
 from collector.devices.nvml_library import open_nvml
-from collector.errors import DeviceError, DriverError
+from collector.errors import BoardLostError, DeviceError, DriverError
 from collector.simulated.profile import board_names, load_board
 
 ALL: Final = "all"
@@ -66,9 +66,11 @@ def board_words(text: str) -> tuple[str, ...]:
 
 @contextmanager
 def sole_use(word: str) -> Iterator[None]:
-    """The right to measure on the board that a word names, taken before anything is run on it; simulated ones are free for all.
+    """The right to measure on the board that a word names (as `--gpu` takes it), held within the block.
 
-    Raises BoardBusyError where another process measures on it, and what `named_boards` raises.
+    Everything that runs on a board, or reads its power for a result, takes it before it opens the board, once a process: it is not
+    re-entrant.  Simulated boards and recordings are free for all.  Nothing is left behind, however the process ends.  Raises
+    BoardBusyError, naming the process, where another one has it, and what `named_boards` raises.
     """
     if word.strip().startswith((SIMULATED, REPLAYED)):
         yield
@@ -100,4 +102,7 @@ def _real_boards() -> list[BoardName]:
         addresses = board_addresses(library, library.handles())
     if not addresses:
         raise DeviceError("the driver knows no board; name a simulated one with sim:PROFILE")
+    for address in addresses:
+        if address.trouble:
+            raise BoardLostError(f"GPU {address.index}: {address.trouble}; or name the other boards one by one")
     return [BoardName(word=address.uuid, key=address.uuid, name=address.name) for address in addresses]

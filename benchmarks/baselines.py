@@ -1,0 +1,185 @@
+"""Errors of other models beside ours on published runs: a roofline, a power model in AccelWattch's form, and EnergAIzer's own figures.
+
+    python benchmarks/baselines.py [--data ../shared/data] [--splits 5] [--json]
+
+All are judged on the same rows, which none has seen: ours and AccelWattch's form are fitted on the other half of the workloads (on the
+other model families, on 900 MHz alone); the roofline on nothing.  AccelWattch has no time of its own.  Refitted, it is given the measured
+one, as it would have from counters of a run, so that its error is of power alone; the row with our time and our component energies is what
+`estimate compare --baselines` shows.  All figures are mean absolute percentage errors; a bias is the mean of predicted over measured,
+less one.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+import numpy as np
+from scipy.optimize import nnls
+from whole_models import REFERENCE_CLOCK_MHZ, Case, read_case
+
+from estimator import Asked, Variant, baseline_estimates, estimate
+from estimator.baselines.components import component_rates, rest_curve_w
+from estimator.bundles.content import Bundle
+from estimator.prediction import prepare
+from estimator.quantities import Array, BoolArray
+from fitter.rows import WorkloadRows
+from fitter.runs import fit_runs
+
+PUBLISHED = (
+    "EnergAIzer, A100 at 900 MHz, 31 workloads: latency 11.6, power 7.8 (paper: 11.0 / 8.0); latency of Li et al. 13.7, NeuSight 15.9",
+    "EnergAIzer, A10 at 900 MHz: latency 9.0, power 8.2 (paper: 8.8 / 8.2); latency of Li et al. 31.6, NeuSight 9.6",
+    "EnergAIzer, A100 over 11 clocks, 65 points: latency 17.2, power 7.7, energy 14.2",
+)
+"""What the artifact's notebooks and its dvfs_report.csv print for its own predictions, whose kernels were measured one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Errors of one model in one test [%]; nan where it says nothing of a quantity."""
+
+    test: str
+    model: str
+    rows: int
+    latency: float
+    latency_bias: float
+    power: float
+    power_bias: float
+    energy: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """Latency [s] and power [W] of test rows, shape (n,)."""
+
+    latency_s: Array
+    power_w: Array
+
+
+def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[Array, Array]:
+    """What power in AccelWattch's form is linear in, at the measured times and clocks, shape (n, 9), and its power at rest (n,)."""
+    columns, rest = [], []
+    for workload, seconds, clock in zip(rows.row_workloads(), rows.latency_s, rows.clock_mhz(case.gpu), strict=True):
+        prepared = prepare(workload, bundle, case.gpu, {})
+        at = np.array([clock])
+        point = case.tables.at(at)
+        rates = component_rates(prepared.phases, prepared.counts, case.gpu, np.array([seconds]), point)[0]
+        clocked = float(point.voltage_ratio[0] ** 2 * clock / REFERENCE_CLOCK_MHZ)
+        columns.append([*rates, clocked, 1.0])
+        rest.append(float((point.idle_w if case.tables.idle_w is None else rest_curve_w(case.tables.idle_w, at))[0]))
+    return np.array(columns), np.array(rest)
+
+
+def fitted_components(train: WorkloadRows, test: WorkloadRows, bundle: Bundle, case: Case) -> Predicted:
+    """AccelWattch's way: energies of components that are not negative, by least squares of relative errors of power."""
+    columns, rest = component_columns(train, bundle, case)
+    size = np.maximum(columns.max(axis=0), 1e-300)
+    energies, _ = nnls(columns / size / train.power_w[:, None], (train.power_w - rest) / train.power_w)
+    columns, rest = component_columns(test, bundle, case)
+    return Predicted(latency_s=np.full(len(test), np.nan), power_w=rest + columns / size @ energies)
+
+
+def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Predicted]:
+    """Ours and its baselines."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for workload, clock in zip(test.row_workloads(), test.asked_clock_mhz(case.gpu), strict=True):
+        own = estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=case.gpu)[0]
+        found.setdefault("wattprint", []).append((own.latency_s, own.power_w))
+        asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(float(clock),), gpu=case.gpu)
+        for other in baseline_estimates(asked):
+            found.setdefault(other.method, []).append((other.latency_s, other.power_w))
+    return {name: Predicted(latency_s=np.array(values)[:, 0], power_w=np.array(values)[:, 1]) for name, values in found.items()}
+
+
+def errors(test: str, model: str, measured: WorkloadRows, predicted: Predicted) -> Row:
+    """One model's errors in percent."""
+    ratios = {
+        "latency": predicted.latency_s / measured.latency_s,
+        "power": predicted.power_w / measured.power_w,
+        "energy": predicted.latency_s * predicted.power_w / measured.energy_j,
+    }
+    mape = {name: float(100.0 * np.mean(np.abs(ratio - 1.0))) for name, ratio in ratios.items()}
+    bias = {f"{name}_bias": float(100.0 * (np.mean(ratios[name]) - 1.0)) for name in ("latency", "power")}
+    return Row(test=test, model=model, rows=len(measured), **mape, **bias)
+
+
+def judged(test: str, train: WorkloadRows, held: WorkloadRows, case: Case, target: Case | None = None) -> list[Row]:
+    """Every model's errors on rows that it has not seen."""
+    other = target or case
+    bundle = fit_runs(train, case.gpu, case.tables).bundle
+    found = by_bundle(held, bundle, other) | {
+        "accelwattch-style, refitted": fitted_components(train, held, bundle, replace(other, rows=held))
+    }
+    return [errors(test, model, held, predicted) for model, predicted in found.items()]
+
+
+def mean_rows(rows: Iterable[Row]) -> list[Row]:
+    """Rows of several splits of one test, averaged by model."""
+    models: dict[str, list[Row]] = {}
+    for row in rows:
+        models.setdefault(row.model, []).append(row)
+    numbers = ("latency", "latency_bias", "power", "power_bias", "energy")
+    return [
+        replace(
+            own[0], rows=sum(row.rows for row in own), **{name: float(np.mean([getattr(row, name) for row in own])) for name in numbers}
+        )
+        for own in models.values()
+    ]
+
+
+def halves(name: str, case: Case, splits: int) -> list[Row]:
+    """Random half of the workloads → the other half, mean over splits."""
+    unique, found = np.unique(case.rows.workload_index), []
+    for seed in range(splits):
+        chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
+        train: BoolArray = np.isin(case.rows.workload_index, chosen)
+        found += judged(name, case.rows.select(train), case.rows.select(~train), case)
+    return mean_rows(found)
+
+
+def families(name: str, case: Case) -> list[Row]:
+    """Each model family left out of the fit in turn; every row weighs the same."""
+    names, found = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index]), []
+    for family in np.unique(names):
+        held = names == family
+        rows = judged(name, case.rows.select(~held), case.rows.select(held), case)
+        found += [row for row in rows for _ in range(row.rows)]
+    return [replace(row, rows=len(case.rows)) for row in mean_rows(found)]
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data", show_default=True)
+@click.option("--splits", default=5, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(data: Path, splits: int, as_json: bool) -> None:
+    """Print every model's errors in every test."""
+    if not (data / "energaizer").is_dir():
+        click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
+        return
+    a100, clocks, a10 = (read_case(data / "energaizer" / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz"))
+    others = clocks.rows.select(np.abs(clocks.rows.asked_clock_mhz(clocks.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
+    tests = (
+        lambda: halves("A100, half of the workloads", a100, splits),
+        lambda: families("A100, each family left out", a100),
+        lambda: judged("A100, 900 MHz -> other clocks", a100.rows, others, a100, clocks),
+        lambda: halves("A10, half of the workloads", a10, splits),
+    )
+    rows: list[Row] = []
+    for test in tests:
+        found = test()
+        rows += found
+        if not as_json:
+            click.echo(found[0].test)
+            for row in found:
+                cells = (row.latency, row.latency_bias, row.power, row.power_bias, row.energy)
+                texts = ["    –" if np.isnan(value) else f"{value:{'+5.1f' if i in (1, 3) else '5.1f'}}" for i, value in enumerate(cells)]
+                click.echo(f"  {row.model:29s} latency {texts[0]} (bias {texts[1]})  power {texts[2]} (bias {texts[3]})  energy {texts[4]}")
+    if as_json:
+        click.echo(json.dumps([{k: None if v != v else v for k, v in asdict(row).items()} for row in rows], indent=1))
+    else:
+        click.echo("published:\n  " + "\n  ".join(PUBLISHED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""`collect kernels`."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from collector.commands.options import CONTEXT, output_options
+from collector.commands.output import note, say
+from estimator.command_line import DONE
+
+if TYPE_CHECKING:
+    from microbench.listing import ListedKernel
+
+
+@click.command("kernels", context_settings=CONTEXT)
+@click.option("--families", default="", metavar="LIST", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
+@click.option("--arch", default="", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
+@output_options
+def kernels_command(families: str, arch: str, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """What `kernels = […]` of a campaign's [[instructions]] can name: generated microbenchmarks and copies.
+
+    One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
+    that it prices.
+    """
+    from microbench.errors import UnsupportedError
+    from microbench.kernel import ARCHITECTURES
+    from microbench.listing import listed_kernels
+
+    if arch and arch not in ARCHITECTURES:
+        raise click.UsageError(f"--arch {arch}: kernels are there for {', '.join(ARCHITECTURES)}")
+    try:
+        kernels, refusals = listed_kernels([name.strip() for name in families.split(",") if name.strip()], arch)
+    except UnsupportedError as error:
+        raise click.UsageError(f"--families: {error}") from error
+    if as_json:
+        say([asdict(kernel) for kernel in kernels])
+    elif kernels:
+        say(_lines(kernels))
+    if refusals and not quiet:
+        for refusal in refusals if verbose else ():
+            note(refusal)
+        note(f"{len(refusals)} more do not run on {arch}{'' if verbose else '; -v says why'}")
+    return DONE
+
+
+def _lines(kernels: "list[ListedKernel]") -> list[str]:
+    """The kernels as a table; its first line names the columns."""
+    rows = [("name", "family", "level", "modes", "patterns", "runs on", "instruction")]
+    rows += [
+        (one.name, one.family, one.level, ",".join(one.modes), ",".join(one.patterns), one.runs_on, one.instruction) for one in kernels
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return ["  ".join((*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1])) for row in rows]

@@ -1,0 +1,106 @@
+"""The baselines' answers to a question, at the operating points of the bundle's own."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.baselines.components import component_power_w
+from estimator.baselines.roofline import roofline_power_w, roofline_seconds
+from estimator.prediction import Estimate, board_tables, estimate, power_model, prepare
+from estimator.quantities import Array
+from estimator.questions.judging import Asked
+from estimator.settings import power_limit
+
+METHODS: Final[dict[str, str]] = {
+    "roofline": "time: longer of flop/peak and bytes/bandwidth, no launches; power: energy roofline from the specification",
+    "accelwattch-style": "time: the bundle's; power: constant + static + V²-scaled component energies, the bundle's",
+}
+"""The baselines, and where their figures come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineEstimate:
+    """One iteration of a workload by another model, at the clock at which the bundle's own estimate runs.
+
+    method                        a key of METHODS; `basis` says where its figures come from
+    latency_s, power_w, energy_j  of one iteration; nan where the model cannot say, with the reason in `missing`
+    ratios                        latency, power and energy over those of the bundle's estimate
+    """
+
+    method: str
+    basis: str
+    workload: str
+    bundle: str
+    gpu: str
+    sm_clock_mhz: float
+    latency_s: float
+    power_w: float
+    energy_j: float
+    ratios: Mapping[str, float]
+    missing: str
+
+    def _repr_html_(self) -> str:
+        from estimator.display.comparisons import baseline_html
+
+        return baseline_html({name: getattr(self, name) for name in self.__slots__})
+
+
+def baseline_estimates(asked: Asked) -> tuple[BaselineEstimate, ...]:
+    """Every baseline at every clock asked, clocks outermost.  Errors as those of `estimate`."""
+    own = estimate(
+        asked.variant.workload,
+        asked.bundle,
+        sm_clock_mhz=asked.sm_clock_mhz,
+        gpu=asked.gpu,
+        power_cap_w=asked.power_cap_w,
+        host_launch_s=asked.host_launch_s,
+        efficiency=asked.efficiency,
+    )
+    clock = np.array([one.sm_clock_mhz for one in own])
+    with np.errstate(all="ignore"):  # a GPU without a rate for a precision gives nan, which is said
+        columns = {"roofline": _roofline(asked, clock), "accelwattch-style": _components(asked, clock, own)}
+    return tuple(
+        _answer(method, own[i], float(latency[i]), float(power[i]), missing)
+        for i in range(len(own))
+        for method, (latency, power, missing) in columns.items()
+    )
+
+
+def _roofline(asked: Asked, clock: Array) -> tuple[Array, Array, str]:
+    workload, gpu = asked.variant.workload, asked.gpu or asked.bundle.gpu
+    latency = np.array(workload.counts) @ roofline_seconds(workload, gpu, clock)
+    power = roofline_power_w(workload, gpu, board_tables(asked.bundle, gpu), power_limit(asked.power_cap_w, gpu), clock)
+    return latency, power, "" if np.isfinite(latency).all() else f"{gpu.name} has no published rate for a precision of this workload"
+
+
+def _components(asked: Asked, clock: Array, own: list[Estimate]) -> tuple[Array, Array, str]:
+    latency, gpu_s = (np.array([getattr(one, name) for one in own]) for name in ("latency_s", "gpu_s"))
+    model = power_model(asked.bundle)
+    if model is None or model.concavity != 1.0:
+        reason = "the bundle has no power coefficients" if model is None else "the bundle's energies hold for a free-running clock alone"
+        return latency, np.full_like(latency, np.nan), reason
+    gpu = asked.gpu or asked.bundle.gpu
+    prepared = prepare(asked.variant.workload, asked.bundle, gpu, asked.efficiency or {})
+    board = board_tables(asked.bundle, gpu)
+    power = component_power_w(prepared.phases, prepared.counts, gpu, board, model, sm_clock_mhz=clock, gpu_s=gpu_s, latency_s=latency)
+    return latency, power, ""
+
+
+def _answer(method: str, own: Estimate, latency_s: float, power_w: float, missing: str) -> BaselineEstimate:
+    values = {"latency": (latency_s, own.latency_s), "power": (power_w, own.power_w), "energy": (latency_s * power_w, own.energy_j)}
+    return BaselineEstimate(
+        method=method,
+        basis=METHODS[method],
+        workload=own.workload,
+        bundle=own.bundle,
+        gpu=own.gpu,
+        sm_clock_mhz=own.sm_clock_mhz,
+        latency_s=latency_s,
+        power_w=power_w,
+        energy_j=latency_s * power_w,
+        ratios={name: one / other if other else math.nan for name, (one, other) in values.items()},
+        missing=missing,
+    )

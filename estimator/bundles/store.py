@@ -1,0 +1,38 @@
+"""The local store: a folder of the user's whose bundles are known by name, beside those that come with the package.
+
+It is the folder that WATTPRINT_BUNDLES names, else `wattprint/bundles` in the user's data folder (XDG Base Directory Specification).
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "WATTPRINT_BUNDLES"
+SUFFIX: Final = ".json"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names that are a file's on every system."""
+
+
+def store_folder() -> Path:
+    """The folder; it need not exist."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    data = os.environ.get("XDG_DATA_HOME", "")
+    home = Path(data) if os.path.isabs(data) else Path(os.path.expanduser("~")) / ".local" / "share"
+    return home / "wattprint" / "bundles"
+
+
+def stored_names() -> tuple[str, ...]:
+    """Names of the bundles in the store, sorted; empty where it cannot be read."""
+    try:
+        found = [path.name.removesuffix(SUFFIX) for path in store_folder().glob(f"*{SUFFIX}") if path.is_file()]
+    except OSError:
+        return ()
+    return tuple(sorted(name for name in found if NAME.fullmatch(name)))
+
+
+def stored_path(name: str) -> Path:
+    """Where a bundle of this name lies, or would."""
+    return store_folder() / f"{name}{SUFFIX}"

@@ -1,0 +1,163 @@
+"""A daemon that died or hangs is named in one line; telling it to end twice, or too late, does no harm."""
+
+import json
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.cli import main
+from collector.daemon.heartbeat import STALE_S, heartbeat_complaint
+from collector.daemon.jobs import DaemonState
+from collector.daemon.locks import LOCK_NAME, daemon_lock, signal_daemon
+from collector.daemon.schema import FILE_NAME
+from collector.daemon.store import open_store
+from tests.collector.daemon.conftest import BOARD, Place
+
+PID = 4321
+NOW_S = 1_800_000_000.0
+
+HOLDER = """
+import sys
+from pathlib import Path
+from collector.daemon.locks import daemon_lock
+with daemon_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def state(*, running: bool, silent_s: float, draining: bool = False, pid: int = PID) -> DaemonState:
+    beat_s = NOW_S - silent_s
+    return DaemonState(running=running, pid=pid, version="1", started_unix_s=beat_s, beat_unix_s=beat_s, listen="", draining=draining)
+
+
+def daemon_was_there(place: Place, *, silent_s: float, draining: bool, pid: int = PID) -> None:
+    """What a daemon writes of itself, so long ago."""
+    with open_store(place.state) as store:
+        store.daemon_started(pid, "1", "")
+        store.daemon_beats(draining=draining)
+    with sqlite3.connect(place.state / FILE_NAME) as connection:
+        connection.execute("UPDATE daemon SET beat_unix_s = ?", (time.time() - silent_s,))
+    connection.close()
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has the daemon's lock and does nothing else."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@given(silent_s=st.floats(-1e6, 1e9), running=st.booleans(), draining=st.booleans())
+def test_a_complaint_is_one_line_and_only_of_a_daemon_that_hangs_or_died(silent_s: float, running: bool, draining: bool) -> None:
+    line = heartbeat_complaint(state(running=running, silent_s=silent_s, draining=draining), NOW_S)
+    wrong = NOW_S - (NOW_S - silent_s) > STALE_S if running else not draining
+    assert bool(line) == wrong
+    assert "\n" not in line
+    assert not line or str(PID) in line
+
+
+def test_nothing_is_wrong_where_no_daemon_ever_ran() -> None:
+    assert heartbeat_complaint(state(running=False, silent_s=math.nan, pid=0), NOW_S) == ""
+
+
+@pytest.mark.parametrize(
+    ("runs", "silent_s", "draining", "words"),
+    [
+        (True, 3 * STALE_S, False, "has said nothing for 180 s"),
+        (True, 86_400.0, True, "has said nothing for 24 h"),
+        (False, 12.0, False, "died without a word"),
+        (True, 0.0, False, ""),
+    ],
+)
+def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(
+    runs: bool, silent_s: float, draining: bool, words: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon_was_there(place, silent_s=silent_s, draining=draining)
+    config = ["--config", str(place.config)]
+    with daemon_lock(place.state) if runs else open_store(place.state):
+        assert main(["status", *config]) == 0
+        shown = capsys.readouterr()
+        assert main(["status", "--json", "--quiet", *config]) == 0
+        document = json.loads(capsys.readouterr().out)
+    assert shown.err.count("\n") == (1 if words else 0)
+    assert words in shown.err
+    assert words in document["daemon"]["complaint"]
+    assert document["daemon"]["silent_s"] == pytest.approx(silent_s, abs=30.0)
+
+
+def test_a_daemon_that_has_ended_is_stopped_again_without_a_failure(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon_was_there(place, silent_s=5.0, draining=True)
+    for _ in range(2):
+        assert main(["stop", "--daemon", "--wait", "--config", str(place.config)]) == 0
+        assert capsys.readouterr() == ("the daemon has ended before\n", "")
+
+
+def test_the_second_stop_sends_the_signal_and_the_third_finds_it_done(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["stop", "--daemon", "--config", str(place.config)]
+    place.overview()
+    with holder(place.state) as process:
+        daemon_was_there(place, silent_s=0.0, draining=False, pid=process.pid)
+        assert main(words) == 0
+        assert capsys.readouterr().out == "the daemon is draining\n"
+        assert process.poll() is None
+        assert main(words) == 0
+        assert capsys.readouterr().out == "the daemon ends at once\n"
+        assert process.wait(30) == -signal.SIGTERM
+    assert main(words) == 0
+    assert capsys.readouterr().out == "the daemon has ended before\n"
+
+
+def test_a_process_that_only_has_the_daemons_number_is_not_signalled(place: Place) -> None:
+    place.overview()
+    (place.state / LOCK_NAME).touch()
+    assert not signal_daemon(place.state, os.getpid())
+    assert not signal_daemon(place.state, 2**22 + 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "board", "words"),
+    [
+        ({}, "sim:nope", "unknown simulated board"),
+        ({}, "replay:run.recording", "a recording answers only"),
+        ({}, f"{BOARD}", "named twice"),
+        ({"state_folder": "file"}, "", "is no folder"),
+        ({"state_folder": "file/state"}, "", "no state folder can be made there"),
+        ({"state_folder": "open"}, "", "others may write there"),
+        ({"log_file": "open"}, "", "is a folder"),
+        ({"log_file": "none/daemon.log"}, "", "cannot be written"),
+        ({"defaults": {"sensor": "none.json"}}, "", "cannot be read"),
+    ],
+)
+def test_a_check_refuses_in_one_line_what_a_daemon_would_and_makes_nothing(
+    settings: dict[str, object], board: str, words: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place.folder / "file").touch()
+    (place.folder / "open").mkdir()
+    (place.folder / "open").chmod(0o777)
+    defaults = settings.pop("defaults", {})
+    place.configure(BOARD, *([board] if board else []), **settings)
+    assert isinstance(defaults, dict)
+    place.config.write_text(place.config.read_text() + "[defaults]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in defaults.items()))
+    before = sorted(place.folder.rglob("*"))
+    assert main(["daemon", "--check", "--config", str(place.config)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert words in shown.err
+    assert sorted(place.folder.rglob("*")) == before

@@ -1,0 +1,164 @@
+"""Groups of generated kernels and copies: what they name, what of them cannot be, and what a board without an assembler still runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.campaigns.files import campaign_from_document
+from collector.cli import main
+from collector.errors import CampaignError
+from estimator.specifications import load_gpu
+from microbench.compile import Toolchain
+from microbench.copy_load import copy_loads
+from microbench.generated_load import COPIES, COPY_WAYS, LoadGroup, generated_loads
+from microbench.listing import listed_kernels
+
+BOARD = "a100-pcie-40gb"
+WGMMA_F16 = ("wgmma_f16_n64", "wgmma_f16_n128", "wgmma_f16_n256")
+HEAD = """
+description = "some"
+warmup_s = 1.0
+idle_settle_s = 1.0
+idle_window_s = 1.0
+kernels_per_block = 8
+anchor_every = 0
+[measurement]
+updates = 6
+window_s = 0.6
+settle_s = 0.3
+idle_s = 1.0
+"""
+SOFTMAX = """
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+count = 1
+[kernels.shape]
+rows = 4096
+dim = 1024
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "complaint"),
+    [
+        ({"kernels": ["ffma"]}, r"\.kernels: no generated kernel is named 'ffma', did you mean 'ffma\*'\?; `collect kernels` lists them"),
+        ({"kernels": ["idle"]}, r"\.kernels: 'idle' is no kernel; every campaign measures power at rest"),
+        ({"kernels": ["ffma*"], "without": ["fmaa*"]}, r"\.without: no generated kernel is named 'fmaa\*'"),
+        ({"kernels": ["ffma*"], "without": ["*"]}, r"\.without = \['\*'\] leaves none of the kernels that"),
+        ({"kernels": ["copy_*"], "without": ["c*"]}, r"\.without = \['c\*'\] leaves none"),
+        ({"kernels": ["copy_*"], "modes": ["sm_sweep"]}, r"\.modes = 'sm_sweep' is nothing that copies \(copy_host_to_device\) have"),
+        ({"kernels": ["copy_*"], "modes": ["full", "single"]}, r"\.modes = 'single' is nothing that copies"),
+        ({"kernels": ["copy_peer"], "pattern": "zero"}, r"\.pattern = 'zero' is nothing that copies \(copy_peer\) have; leave the key out"),
+        ({"kernels": ["copy_peer"], "level": "O0"}, r"\.level = 'O0' is nothing that copies"),
+    ],
+)
+def test_a_group_that_names_nothing_that_can_be_is_refused_with_its_path(group: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(CampaignError, match=r"^test: instructions\[1\]" + complaint) as refused:
+        campaign_from_document({"name": "x", "instructions": [{"kernels": ["empty_loop"]}, group]}, "test")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("way", [{"modes": ("sm_sweep",)}, {"pattern": "zero"}, {"level": "O0"}], ids=lambda way: next(iter(way)))
+def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_asked(way: dict[str, Any], toolchain: Toolchain) -> None:
+    asked = LoadGroup(kernels=("ffma_k8_u64", "copy_*"), **way)
+    loads, skipped = generated_loads([asked], load_gpu(BOARD), toolchain)
+    assert {load.kernel.name for load in loads} == {"ffma_k8_u64"}
+    assert copy_loads([asked]) == ()
+    assert [reason.partition(" ")[0] for reason in skipped] == [copy.name for copy in COPIES]
+    assert len(copy_loads([asked, LoadGroup(kernels=("copy_*",))])) == len(COPIES)
+
+
+def test_copies_need_no_assembler() -> None:
+    nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="", nvdisasm_version="")
+    assert generated_loads([LoadGroup(kernels=("copy_*",))], load_gpu(BOARD), nowhere) == ((), {})
+
+
+def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """sm_70, which the assembler of CUDA 13 does not know: copies and library kernels are measured, the others named."""
+    campaign = tmp_path / "mixed.toml"
+    names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
+    campaign.write_text(f"{HEAD}\n[[instructions]]\nkernels = {list(names)}\n{SOFTMAX}", encoding="utf-8")
+    words = ["--campaign", str(campaign), "--gpu", "sim:v100-pcie-32gb", "--freqs", "current", "--dry-run", "--json"]
+    assert main(words) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["kernels"] == {"instruction": len(COPIES), "softmax": 1}
+    ((reason, count),) = plan["skipped"].items()
+    assert reason.startswith("ffma_k8_u64, ")
+    assert f" and {count - 3} more: v100-pcie-32gb is sm_70; generated kernels are there for sm_75" in reason
+    campaign.write_text(f'{HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n', encoding="utf-8")
+    assert main(words) == 1
+    assert "has no kernel that this board runs (ffma_k8_u64: v100-pcie-32gb is sm_70" in capsys.readouterr().err
+
+
+def test_a_cache_in_disorder_costs_one_warning_and_no_campaign(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    campaign = tmp_path / "two.toml"
+    groups = "".join(f'[[instructions]]\nkernels = ["ffma_k8_u64"]\nlevel = "{level}"\n' for level in ("O3", "O0"))
+    campaign.write_text(HEAD + groups, encoding="utf-8")
+    words = ["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--dry-run"]
+    assert main(words) == 0
+    assert "machine code" not in capsys.readouterr().err
+    for file in (tmp_path / "cache" / "wattprint" / "cubins").iterdir():
+        file.unlink()
+        file.mkdir()
+    assert main(words) == 0
+    seen = capsys.readouterr()
+    assert seen.err.count("warning: machine code is not kept for the next time") == 1
+    assert "instruction 2" in seen.out
+
+
+def test_the_list_names_what_a_campaign_takes_and_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert len({one["name"] for one in listed}) == len(listed)
+    assert {one["name"]: (one["modes"], one["patterns"]) for one in listed if one["family"] == "copy"} == {
+        copy.name: ([COPY_WAYS["modes"]], [COPY_WAYS["pattern"]]) for copy in COPIES
+    }
+    for one in listed:  # each name by itself, in each of its ways, is a group that is not refused
+        group = {"kernels": [one["name"]], "modes": one["modes"], "pattern": one["patterns"][0], "level": one["levels"][-1]}
+        campaign_from_document({"name": "x", "instructions": [group]}, "test")
+
+
+def test_the_list_goes_by_family_and_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "--families", "wgmma_f16,copy", "--arch", "sm_90a"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "name",
+        "wgmma_f16_n64",
+        "wgmma_f16_n128",
+        "wgmma_f16_n256",
+        *(copy.name for copy in COPIES),
+    ]
+    assert main(["kernels", "--families", "wgmma_*", "--arch", "sm_80", "-v"]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert "wgmma_f16_n64 cannot run on sm_80: wgmma is there on sm_90a alone" in seen.err
+    some, refusals = listed_kernels(architecture="sm_75")
+    assert len(some) + len(refusals) == len(listed_kernels()[0])
+    assert {one.runs_on for one in some} == {"all", "all but sm_120"}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--families", "ffam"], "no family is named 'ffam', did you mean 'ffma'?"),
+        (["--arch", "sm_70"], "--arch sm_70: kernels are there for sm_75, sm_80"),
+    ],
+)
+def test_what_the_list_cannot_show_is_wrong_usage(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["xformers", 7, ["flash"]])
+def test_a_backend_of_attention_that_is_none_is_refused(backend: Any) -> None:
+    kernel = {"name": "x", "instructions": [{"kernels": ["empty_loop"]}]}
+    assert campaign_from_document({**kernel, "attention": "cudnn"}, "test").attention == "cudnn"
+    with pytest.raises(CampaignError, match="^test: attention"):
+        campaign_from_document({**kernel, "attention": backend}, "test")

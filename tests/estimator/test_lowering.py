@@ -1,0 +1,42 @@
+"""From operators to phases: each kernel as if it were alone, whichever tiles are known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.coefficients import coefficient_vector
+from estimator.kernels.registry import KnownTiles, lower
+from estimator.phases import Phases
+from estimator.specifications import load_gpu
+from estimator.workload import make_operator
+
+COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
+PRECISIONS = ("bf16", "fp32")
+TILES = (np.nan, 32.0, 64.0, 128.0)
+SPLITS = (np.nan, 1.0, 4.0)
+
+products = st.tuples(st.sampled_from(PRECISIONS), *[st.integers(1, 5000) for _ in range(3)])
+known_tiles = st.tuples(st.sampled_from(TILES), st.sampled_from(TILES), st.sampled_from(SPLITS))
+
+
+@pytest.mark.parametrize("name", ["a100-pcie-40gb", "h100-sxm"])
+@given(st.lists(st.tuples(products, known_tiles), min_size=1, max_size=5))
+def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(
+    name: str, drawn: list[tuple[tuple[str, int, int, int], tuple[float, float, float]]]
+) -> None:
+    gpu = load_gpu(name)
+    operators = [make_operator("gemm", "linear", precision, batch=1, m=m, n=n, k=k) for (precision, m, n, k), _ in drawn]
+    columns = np.array([tile for _, tile in drawn])
+    known = KnownTiles(tile_m=columns[:, 0], tile_n=columns[:, 1], split=columns[:, 2])
+    together = lower(operators, gpu, np.tile(COEFFICIENTS, (len(drawn), 1)), known)
+    free = lower(operators, gpu, np.tile(COEFFICIENTS, (len(drawn), 1)))
+    for i, operator in enumerate(operators):
+        own = KnownTiles(**{field: getattr(known, field)[i : i + 1] for field in KnownTiles.__slots__})
+        alone = lower([operator], gpu, COEFFICIENTS[None, :], own)
+        for field in KnownTiles.__slots__:
+            given_value = getattr(own, field)[0]
+            expected = getattr(free, field)[i] if np.isnan(given_value) else given_value
+            assert getattr(alone, field)[0] == getattr(together, field)[i] == expected
+        for field in Phases.__slots__:
+            np.testing.assert_array_equal(getattr(together.phases, field)[i], getattr(alone.phases, field)[0], err_msg=field)

@@ -1,0 +1,96 @@
+"""Power of a board with a free clock, on published measurements: rows below the limit that the fit has not seen, and rows not to trust."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from estimator.bundles.content import Bundle
+from estimator.frozen import FrozenMapping
+from estimator.residuals import POWER_TIER
+from estimator.specifications import load_gpu
+from fitter.drafts import draft_from_rows
+from fitter.export import board_knowledge
+from fitter.rows import KernelRows
+from fitter.selection import read_selection
+from fitter.validation import predict_kernel_rows
+from tests.fitter.measured import selection_of
+
+GB200 = load_gpu("gb200")
+BELOW_LIMIT = 0.96
+
+
+@pytest.fixture(scope="module")
+def table(shared_data: Path) -> Path:
+    return shared_data / "aiconfigurator" / "power.csv"
+
+
+@pytest.fixture(scope="module")
+def gb200(table: Path) -> KernelRows:
+    rows = read_selection([str(table)], "gb200").kernels
+    assert rows is not None
+    return rows
+
+
+@pytest.fixture(scope="module")
+def trusted(gb200: KernelRows) -> KernelRows:
+    return gb200.select(np.isfinite(gb200.power_w) & ~gb200.at_limit)
+
+
+@pytest.fixture(scope="module")
+def kept(trusted: KernelRows) -> np.ndarray:
+    """Four fifths of the rows."""
+    return np.random.default_rng(0).random(len(trusted)) < 0.8
+
+
+@pytest.fixture(scope="module")
+def bundle(trusted: KernelRows, kept: np.ndarray) -> Bundle:
+    part = trusted.select(kept)
+    return draft_from_rows(part, None, GB200, board_knowledge(selection_of(part), GB200).tables, 0).bundle
+
+
+def error(bundle: Bundle, rows: KernelRows) -> float:
+    """Mean error of power at predicted latency [%]."""
+    found = predict_kernel_rows(bundle, rows)
+    known = np.isfinite(found.predicted_w) & np.isfinite(found.measured_w)
+    return float(np.abs(found.predicted_w[known] / found.measured_w[known] - 1.0).mean() * 100.0)
+
+
+def without_neighbours(bundle: Bundle) -> Bundle:
+    """The bundle with what kinds of kernels have in common, and nothing of shapes near by."""
+    tiers = {}
+    for group, tier in bundle.residuals.items():
+        own = {
+            name: value for name, value in tier.get(POWER_TIER, {}).items() if name in ("common", "slope", "low_w", "high_w", "middle_w")
+        }
+        tiers[group] = FrozenMapping({**tier, POWER_TIER: FrozenMapping(own)})
+    return replace(bundle, residuals=FrozenMapping(tiers))
+
+
+def test_kinds_of_kernels_have_in_common_what_the_equation_lacks(bundle: Bundle, trusted: KernelRows, kept: np.ndarray) -> None:
+    others = trusted.select(~kept)
+    assert error(without_neighbours(bundle), others) < 7.0
+    assert error(bundle, others) < 4.0
+
+
+def test_rows_that_the_screening_rejects_are_four_times_worse(
+    bundle: Bundle, trusted: KernelRows, gb200: KernelRows, kept: np.ndarray, table: Path
+) -> None:
+    with table.open(newline="") as file:
+        marked = {
+            number: float(row["power_w"])
+            for number, row in enumerate(csv.DictReader(file), start=1)
+            if row["gpu"] == "gb200" and row["reason"] != "OK" and float(row["power_w"]) < BELOW_LIMIT * float(row["power_limit_w"])
+        }
+    watt = np.array([marked.get(row, np.nan) for row in gb200.row.tolist()])
+    rejected = replace(gb200, power_w=watt, at_limit=np.zeros(len(gb200), dtype=bool)).select(np.isfinite(watt))
+    assert len(rejected) > 500
+    assert error(bundle, rejected) > 4.0 * error(bundle, trusted.select(~kept))
+
+
+def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted: KernelRows, bundle: Bundle) -> None:
+    assert bundle.idle is not None
+    assert bundle.idle.source.startswith("assumed")
+    assert max(bundle.idle.power_w) < trusted.power_w.min()
