@@ -145,9 +145,9 @@ def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str 
 def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
     """What may spoil a measurement on a board."""
     if not board.compute_processes:
-        return ()
+        return board.sensor.notes
     others = ", ".join(map(str, board.compute_processes))
-    return (f"other processes compute on this board ({others}); their power is measured too",)
+    return (f"other processes compute on this board ({others}); their power is measured too", *board.sensor.notes)
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import Any, Final
 
+from collector.boards import SIMULATED, named_boards
 from collector.devices.clock_record import board_lock, left_records, state_folder
 from collector.devices.nvml import POWER_POLL_S, NvmlBoard, board_addresses, open_board
 from collector.devices.nvml_library import NvmlLibrary, open_nvml
-from collector.errors import ClockError, ClockHelperError, DeviceError, DriverError
+from collector.errors import ClockError, ClockHelperError, CollectorError, DeviceError, DriverError
 from collector.privileged.client import HeldBoard, helper_boards, helper_there, may_lock_clocks
 
 OK: Final = "ok"
@@ -58,6 +59,9 @@ def examine(word: str | None = None) -> Iterator[Finding]:
     yield from _state()
     yield from _helper()
     yield from _serial_ports()
+    if word is not None and word.strip().startswith(SIMULATED):
+        yield _simulated(word.strip())
+        return
     try:
         with open_nvml() as library:
             yield Finding(check="driver", state=OK, seen=f"NVIDIA driver {library.driver()}")
@@ -69,6 +73,15 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         yield Finding(check="boards", state=FAULT, seen="the driver knows no board", remedy="see `lspci` and the kernel's log")
     for name in [word] if word is not None else [address.uuid or str(address.index) for address in addresses]:
         yield from _board(name)
+
+
+def _simulated(word: str) -> Finding:
+    """A simulated board, which needs neither a driver nor rights."""
+    try:
+        (board,) = named_boards((word,))
+    except CollectorError as error:
+        return Finding(check=f"board {word}", state=FAULT, seen=str(error), remedy="`collect devices` lists them")
+    return Finding(check=f"board {word}", state=OK, seen=f"simulated {board.name}: needs no driver, says nothing of a real board")
 
 
 def _packages() -> Iterator[Finding]:
@@ -210,6 +223,10 @@ def _readings(library: NvmlLibrary, board: NvmlBoard) -> Iterator[Finding]:
     if not fields:
         yield Finding(check=check, state=FAULT, seen="no power is reported", remedy="only another board helps")
         return
+    for line in board.sensor.notes:
+        yield Finding(
+            check=f"{check} fields", state=WARNING, seen=line, remedy="update the driver; what is measured says which field it read"
+        )
     cost_s = _poll_cost_s(board)
     dear = cost_s > DEAREST_POLL_SHARE * POWER_POLL_S
     seen = f"{', '.join(fields)}; a poll takes {1e6 * cost_s:.0f} µs"

@@ -42,7 +42,8 @@ class KernelTable:
     """Predictions for kernels, columns of shape (n,).
 
     One launch's latency with the standard deviation of its logarithm (nan: unknown), power while it runs (nan: none) with that
-    of its own, group (None: none).
+    of its own, group (None: none).  limited: power would be more than the board's limit, and is stated as the limit; such a board
+    lowers its clock, which the latency here leaves out.
     """
 
     latency_s: Array
@@ -50,6 +51,7 @@ class KernelTable:
     power_w: Array
     power_ln_std: Array
     groups: tuple[str | None, ...]
+    limited: BoolArray
 
 
 def predict_kernels(
@@ -85,12 +87,14 @@ def predict_kernels(
     load = kernel_load(phases, gpu, coefficients, sm_clock_mhz, warm, times.latency_s)
     power_w, paced_share = _power_w(bundle, gpu, load, temperature_c)
     correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals, power_w)
+    wanted_w = power_w * np.exp(correction)
     return KernelTable(
         latency_s=times.latency_s,
         latency_ln_std=times.log_std,
-        power_w=np.minimum(power_w * np.exp(correction), gpu.power_limit_w),
+        power_w=np.minimum(wanted_w, gpu.power_limit_w),
         power_ln_std=np.hypot(tier_ln_std, paced_share * np.nan_to_num(times.log_std)),
         groups=times.groups,
+        limited=wanted_w >= gpu.power_limit_w,
     )
 
 

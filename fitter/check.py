@@ -11,9 +11,18 @@ from fitter.blocks.section import block_errors
 from fitter.display import selection_document
 from fitter.drift import Drift, drift_warnings, drifts
 from fitter.instructions.check import instruction_errors
-from fitter.rows import Selection
+from fitter.rows import KernelRows, Selection
 from fitter.tiers import TierCount, TierErrors, kernel_tiers, tier_counts, tier_errors
-from fitter.validation import ErrorRow, Prediction, by_model_family, error_rows, predict_kernel_rows, predict_workload_rows, summary_row
+from fitter.validation import (
+    ErrorRow,
+    Prediction,
+    by_model_family,
+    error_rows,
+    gpu_of,
+    predict_kernel_rows,
+    predict_workload_rows,
+    summary_row,
+)
 
 LEAST_COVERAGE: Final = 0.7
 """Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data."""
@@ -76,6 +85,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         unserved = int(np.isnan(kernels.predicted_s).sum())
         if unserved:
             warnings.append(f"no coefficients for {unserved} of {len(kernels)} kernel rows; they are not compared")
+        warnings += limit_warnings(bundle, selection.kernels, kernels)
     if selection.workloads is not None:
         runs = predictions["workloads"] = predict_workload_rows(bundle, selection.workloads)
         rows += error_rows(runs)
@@ -108,3 +118,17 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         drift=moved,
         warnings=tuple(warnings),
     )
+
+
+def limit_warnings(bundle: Bundle, rows: KernelRows, found: Prediction) -> list[str]:
+    """A line for each GPU whose limit bounds the predicted power of kernels that did not hold it when they were measured."""
+    lines = []
+    for number, name in enumerate(rows.gpus):
+        limit_w = gpu_of(bundle, name).power_limit_w
+        own = (rows.gpu_index == number) & (found.predicted_w >= limit_w) & ~rows.at_limit
+        if own.any():
+            lines.append(
+                f"{name}: the predicted power of {int(own.sum())} kernel rows is bounded by the limit of {limit_w:g} W, which they did not "
+                "hold when measured; a board at its limit lowers its clock, which their predicted latency leaves out"
+            )
+    return lines

@@ -39,18 +39,17 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     """Voltage and idle power over the clock: as measured beside the kernels, else as the GPU's specification knows them."""
     voltage, idle = gpu.voltage_v, gpu.idle_w
     idle_std = temperature = voltage_std = None
-    for dataset in selection.datasets:
-        rows = _table(dataset.metadata.get("idle"), "power_w")
-        if rows:
-            idle = _shaped(_clock_table(rows, "power_w", f"measured, {dataset.name}"), gpu.idle_w)
-            idle_std, temperature = _mean(rows, "std_w"), _mean(rows, "temperature_c")
-        rows = _table(dataset.metadata.get("voltage"), "voltage_v")
-        if rows:
-            measured = _clock_table(rows, "voltage_v", f"measured, {dataset.name}")
-            voltage = _shaped(measured, gpu.voltage_v)
-            std_v = np.array([row.get("std_v", np.nan) for row in rows])
-            clocks = (np.array(measured.sm_clock_mhz), np.array(voltage.sm_clock_mhz))
-            voltage_std = tuple(np.interp(clocks[1], clocks[0], std_v).tolist()) if np.isfinite(std_v).all() else None
+    rows, source = _merged(selection.datasets, "idle", "power_w")
+    if rows:
+        idle = _shaped(_clock_table(rows, "power_w", source), gpu.idle_w)
+        idle_std, temperature = _mean(rows, "std_w"), _mean(rows, "temperature_c")
+    rows, source = _merged(selection.datasets, "voltage", "voltage_v")
+    if rows:
+        measured = _clock_table(rows, "voltage_v", source)
+        voltage = _shaped(measured, gpu.voltage_v)
+        std_v = np.array([row.get("std_v", np.nan) for row in rows])
+        clocks = (np.array(measured.sm_clock_mhz), np.array(voltage.sm_clock_mhz))
+        voltage_std = tuple(np.interp(clocks[1], clocks[0], std_v).tolist()) if np.isfinite(std_v).all() else None
     if idle is None:
         idle = _idle_below(selection, gpu)
     tables = BoardTables(
@@ -257,6 +256,28 @@ def _table(value: Any, column: str) -> list[Mapping[str, float]]:
         if np.isfinite(clock) and clock > 0 and np.isfinite(numbers.get(column, np.nan)) and numbers[column] > 0:
             rows[clock] = numbers
     return [rows[clock] for clock in sorted(rows)]
+
+
+def _merged(datasets: Sequence[Dataset], table: str, column: str) -> tuple[list[Mapping[str, float]], str]:
+    """One table of what all data sets measured of the board, whatever their order, and where it comes from.
+
+    At a clock that several measured each counts the same: boards differ more from day to day than within a measurement.
+    """
+    clocks: dict[float, list[Mapping[str, float]]] = {}
+    names = set()
+    for dataset in datasets:
+        for row in _table(dataset.metadata.get(table), column):
+            clocks.setdefault(row["sm_clock_mhz"], []).append(row)
+            names.add(dataset.name)
+    merged = [_averaged(clocks[clock]) for clock in sorted(clocks)]
+    return merged, f"measured, {', '.join(sorted(names))}"
+
+
+def _averaged(rows: list[Mapping[str, float]]) -> Mapping[str, float]:
+    """The mean of every number over rows of one clock, whatever their order; numbers that are not finite do not count."""
+    names = sorted({name for row in rows for name in row})
+    values = {name: sorted(row[name] for row in rows if np.isfinite(row.get(name, np.nan))) for name in names}
+    return {name: float(np.mean(own)) for name, own in values.items() if own}
 
 
 def _clock_table(rows: list[Mapping[str, float]], column: str, source: str) -> ClockTable:

@@ -12,11 +12,12 @@ import numpy as np
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.generated_plan import campaign_loads, load_points
 from collector.campaigns.measurement import Point
-from collector.campaigns.selection import Choice, PointCosts, Way, choose_points, least_time_s
+from collector.campaigns.selection import Choice, PointCosts, Way, choose_points, least_time_s, no_time_text
 from collector.campaigns.timed_point import TIMED_GAP_S, TIMED_RUN_S
 from collector.correction.settled import DEFAULT_PERIOD_S
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
+from collector.sensor.calibration import SensorCalibration
 from estimator.errors import WorkloadError
 from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
@@ -266,6 +267,34 @@ def point_costs(spec: CampaignSpec) -> PointCosts:
     )
 
 
+def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """The clocks at which power at rest is read again at the end."""
+    if len(clocks_mhz) <= CLOSING_CLOCKS:
+        return clocks_mhz
+    return clocks_mhz[0], middle_clock(clocks_mhz), clocks_mhz[-1]
+
+
+def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
+    """The clock at which sensor and warm-up run: in the middle, clear of the power limit."""
+    return clocks_mhz[(len(clocks_mhz) - 1) // 2]
+
+
+def closing_s(spec: CampaignSpec, clocks_mhz: tuple[float | None, ...]) -> float:
+    """The board's time for power at rest at the end [s]."""
+    return len(closing_clocks(clocks_mhz)) * (spec.idle_settle_s + spec.idle_window_s)
+
+
+def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, calibration: SensorCalibration | None = None) -> None:
+    """Raises CampaignError where a campaign that begins anew could not measure a single kernel within a budget [s].
+
+    A `calibration` saves characterising the sensor, which is known only about; a budget just large enough by that may still not be.
+    """
+    before_s = _fixed_s(spec, len(plan.clocks_mhz)) + closing_s(spec, plan.clocks_mhz) - (CHARACTERISATION_S if calibration else 0.0)
+    point_s = spec.measurement.planned_total_s(calibration) if calibration else point_costs(spec).full_s
+    if budget_s < before_s + point_s:
+        raise CampaignError(no_time_text(budget_s, before_s, point_s))
+
+
 def _fixed_s(spec: CampaignSpec, clocks: int) -> float:
     """The board's time for what is no point [s]."""
     return CHARACTERISATION_S + spec.warmup_s + clocks * (spec.idle_settle_s + spec.idle_window_s)
@@ -275,8 +304,7 @@ def _reserved_s(spec: CampaignSpec, plan: CampaignPlan) -> float:
     """The board's time for what is no point, changes of the clock and power at rest at the end included [s]."""
     clocks = len(plan.clocks_mhz)
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(plan.points))
-    closing_s = min(clocks, CLOSING_CLOCKS) * (spec.idle_settle_s + spec.idle_window_s)
-    return _fixed_s(spec, clocks) + changes * CLOCK_SETTLE_S + closing_s
+    return _fixed_s(spec, clocks) + changes * CLOCK_SETTLE_S + closing_s(spec, plan.clocks_mhz)
 
 
 def _estimate_s(spec: CampaignSpec, points: Sequence[Point], clocks: int) -> float:

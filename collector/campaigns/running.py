@@ -10,10 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from collector.bench import Bench
+from collector.campaigns.continued_clock import continued_bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point, measure_traced
 from collector.campaigns.outcome import idle_entry
-from collector.campaigns.plan import CLOCK_SETTLE_S, CLOSING_CLOCKS, CampaignPlan
+from collector.campaigns.plan import CLOCK_SETTLE_S, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
 from collector.campaigns.repetition import Trials
 from collector.campaigns.summary import anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.campaigns.thermal import keep_in_band, warm_up
@@ -131,25 +132,33 @@ def run_campaign(
     budget_s: float = math.inf,
     traces: bool = False,
     report: Callable[[Progress], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> CampaignOutcome:
     """Measure a plan into a dataset.
 
     Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
     all of them there nothing is written.  A `calibration` of this board's sensor saves
     characterising it.  After `budget_s` of the board's time no further point
-    is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset.  Raises
-    DeviceError and DatasetError; finished rows are then on disk, in the log beside the output, as they are after an interruption.
+    is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset; what is lost of
+    those that were there is told to `warn`.  Raises CampaignError for a budget that leaves no time for a kernel, before anything is
+    begun, DeviceError and DatasetError; finished rows are then on disk, in the log beside the output, as they are after an interruption.
     """
     start_ns = bench.clock.now_ns()
     total = len(plan.points)
     known = _trials(elsewhere)
     if kept is None and known and all(point.row_id in known for point in plan.points):
         return _nothing_left(plan, output)
+    trials = _trials(elsewhere, kept.table if kept else None)
+    if kept is None:
+        check_budget(spec, plan, budget_s, calibration)
+    elif kept.metadata.get("complete") is True and not log_path(output).is_file() and not _pending(trials, spec, plan):
+        return _unchanged(kept, plan, output)
+    bench = continued_bench(bench, elsewhere, kept.table if kept else None)
     with held_clock(bench.gpu) as hold:
         sampler = Sampler(bench.gpu, bench.sensors)
         idle: list[TraceRecord] = []
         if kept is None:
-            hold.set(_middle(plan.clocks_mhz))
+            hold.set(middle_clock(plan.clocks_mhz))
             if calibration is None:
                 report(Progress(phase="characterising the power sensor", done=0, total=total))
                 calibration = characterise_sensor(bench, sampler).calibration
@@ -161,22 +170,23 @@ def run_campaign(
         else:
             metadata = kept.metadata
             calibration = calibration_from_document(metadata.get("sensor") or {}, f"{output}: sensor")
-        with open_kernel_writer(output, metadata, kept.table if kept else None, traces=traces) as writer:
+        with open_kernel_writer(output, metadata, kept.table if kept else None, traces=traces, warn=warn) as writer:
             writer.append_traces(tuple(idle))
             session = _Session(
                 bench=bench,
                 sampler=sampler,
                 hold=hold,
                 spec=spec,
+                clocks_mhz=plan.clocks_mhz,
                 calibration=calibration,
                 writer=writer,
-                trials=_trials(elsewhere, kept.table if kept else None),
+                trials=trials,
                 rejected=dict(plan.skipped),
                 end_ns=start_ns + budget_s * NS_PER_S,
             )
-            if kept is not None and session.pending(plan):
+            if kept is not None and session.time_left(spec.warmup_s) and _pending(trials, spec, plan):
                 report(Progress(phase="warming up", done=len(session.trials), total=total))
-                hold.set(_middle(plan.clocks_mhz))
+                hold.set(middle_clock(plan.clocks_mhz))
                 warm_up(bench, spec)
             report(Progress(phase="measuring", done=len(session.trials), total=total))
             for row in session.measured(plan):
@@ -198,12 +208,57 @@ def _trials(*tables: pa.Table | None) -> Trials:
     return trials
 
 
+def _pending(trials: Trials, spec: CampaignSpec, plan: CampaignPlan) -> bool:
+    """Whether anything is left to measure: points without a row, or with rows that are not sure enough or spoilt."""
+    return any(
+        point.row_id not in trials or trials.next_for_precision(point, spec) is not None or trials.next_for_doubts(point, spec) is not None
+        for point in plan.points
+    )
+
+
 def _nothing_left(plan: CampaignPlan, output: Path) -> CampaignOutcome:
     """The outcome of a campaign whose rows all lie in other parts."""
     return CampaignOutcome(
         output=output, rows=0, kept=0, repeated=0, planned=len(plan.points), missing=0, flags={}, rejected={}, unusable=0, drift={},
         elapsed_s=0.0,
     )  # fmt: skip
+
+
+def _unchanged(kept: KeptRows, plan: CampaignPlan, output: Path) -> CampaignOutcome:
+    """The outcome of a campaign that had come to its end: its dataset and its traces stay as they are."""
+    metadata = kept.metadata
+    return _outcome(
+        kept.table, plan, output, kept=kept, rejected=metadata.get("rejected") or {}, drift=metadata.get("drift") or {}, elapsed_s=0.0
+    )
+
+
+def _outcome(
+    table: pa.Table,
+    plan: CampaignPlan,
+    output: Path,
+    *,
+    kept: KeptRows | None,
+    rejected: dict[str, int],
+    drift: dict[str, float],
+    elapsed_s: float,
+    missing: int = 0,
+) -> CampaignOutcome:
+    """What came of a campaign, from its rows."""
+    own = set(table.column("row_id").to_pylist())
+    flags = table.column("flags").to_pylist()
+    return CampaignOutcome(
+        output=output,
+        rows=table.num_rows,
+        kept=kept.table.num_rows if kept else 0,
+        repeated=len(own) - sum(1 for point in plan.points if point.row_id in own),
+        planned=len(plan.points),
+        missing=missing,
+        flags=flag_counts(flags),
+        rejected=rejected,
+        unusable=sum(1 for row in flags if UNUSABLE_FLAGS.intersection(row)),
+        drift=drift,
+        elapsed_s=elapsed_s,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,6 +269,7 @@ class _Session:
     sampler: Sampler
     hold: ClockHold
     spec: CampaignSpec
+    clocks_mhz: tuple[float | None, ...]
     calibration: SensorCalibration
     writer: KernelWriter
     trials: Trials
@@ -223,19 +279,18 @@ class _Session:
     refused: int = 0
     out_of_time: bool = False
 
-    def pending(self, plan: CampaignPlan) -> bool:
-        """Whether anything is left to measure."""
-        return any(point.row_id not in self.trials or self._again(point) for point in plan.points)
+    def time_left(self, before_s: float = 0.0) -> bool:
+        """Whether the budget has time for a point after so long, and for power at rest at the end."""
+        needed_s = before_s + closing_s(self.spec, self.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
+        return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
 
     def measured(self, plan: CampaignPlan) -> Iterator[dict[str, Any]]:
         """Measure what is left, row by row: the plan with repeats of what is not sure enough, then again what something passing spoilt.
 
         Ends early where the budget does; `out_of_time` then says so.
         """
-        closing_s = len(closing_clocks(plan.clocks_mhz)) * (self.spec.idle_settle_s + self.spec.idle_window_s)
-        last_ns = self.end_ns - (closing_s + self.spec.measurement.planned_total_s(self.calibration)) * NS_PER_S
         for point in self._wanted(plan):
-            if self.bench.clock.now_ns() > last_ns:
+            if not self.time_left():
                 self.out_of_time = True
                 return
             row = self._measure(point)
@@ -255,11 +310,6 @@ class _Session:
             for point in plan.points:
                 if (again := self.trials.next_for_doubts(point, self.spec)) is not None:
                     yield again
-
-    def _again(self, point: Point) -> bool:
-        """Whether a point that was measured shall be measured again."""
-        trials, spec = self.trials, self.spec
-        return trials.next_for_precision(point, spec) is not None or trials.next_for_doubts(point, spec) is not None
 
     def _measure(self, point: Point) -> dict[str, Any] | None:
         """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
@@ -284,18 +334,6 @@ class _Session:
         records = [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks]
         self.writer.append_traces(tuple(records))
         return [idle_entry(record, self.calibration) for record in records]
-
-
-def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """The clocks at which power at rest is read again at the end."""
-    if len(clocks_mhz) <= CLOSING_CLOCKS:
-        return clocks_mhz
-    return clocks_mhz[0], _middle(clocks_mhz), clocks_mhz[-1]
-
-
-def _middle(clocks_mhz: tuple[float | None, ...]) -> float | None:
-    """The clock at which sensor and warm-up run: in the middle, clear of the power limit."""
-    return clocks_mhz[(len(clocks_mhz) - 1) // 2]
 
 
 def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:
@@ -330,8 +368,6 @@ def _finish(
         raise CampaignError(f"nothing was measured: {reasons}")
     table = writer.table()
     drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
-    there = sum(1 for point in plan.points if point.row_id in session.trials)
-    own = set(table.column("row_id").to_pylist())
     closing = {
         **metadata,
         "voltage": voltage_by_clock(table),
@@ -340,17 +376,6 @@ def _finish(
         "complete": not session.out_of_time,
     }
     writer.finish(closing, order=[point.row_id for point in plan.points])
-    flags = table.column("flags").to_pylist()
-    return CampaignOutcome(
-        output=output,
-        rows=writer.rows,
-        kept=kept.table.num_rows if kept else 0,
-        repeated=len(own) - sum(1 for point in plan.points if point.row_id in own),
-        planned=len(plan.points),
-        missing=max(0, len(plan.points) - there - session.refused) if session.out_of_time else 0,
-        flags=flag_counts(flags),
-        rejected=rejected,
-        unusable=sum(1 for row in flags if UNUSABLE_FLAGS.intersection(row)),
-        drift=drift,
-        elapsed_s=elapsed_s,
-    )
+    there = sum(1 for point in plan.points if point.row_id in session.trials)
+    missing = max(0, len(plan.points) - there - session.refused) if session.out_of_time else 0
+    return _outcome(table, plan, output, kept=kept, rejected=rejected, drift=drift, elapsed_s=elapsed_s, missing=missing)

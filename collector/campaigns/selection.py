@@ -7,6 +7,7 @@ first; the rest times many more kernels without it, as ten to thirty of them tak
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import ceil
 from typing import Final, Literal
 
 import numpy as np
@@ -90,10 +91,7 @@ def choose_points(
     left_s -= sum(costs.of(points[i]) for i in anchors)
     candidates = np.array([i for i, point in enumerate(points) if not point.anchor], dtype=np.int64)
     if left_s < costs.full_s:
-        raise CampaignError(
-            f"a budget of {budget_s:.0f} s leaves no time for a kernel: {fixed_s:.0f} s go to the sensor, warming up and idle power; "
-            f"give at least {fixed_s + costs.full_s:.0f} s"
-        )
+        raise CampaignError(no_time_text(budget_s, fixed_s, costs.full_s))
     random = np.random.default_rng(np.random.SeedSequence([seed, len(points), 2]))
     if way == "active":
         if gpu is None:
@@ -117,6 +115,14 @@ def choose_points(
         left_out=tuple(kind for kind in kinds if kind not in there),
     )
     return chosen, choice
+
+
+def no_time_text(budget_s: float, fixed_s: float, kernel_s: float) -> str:
+    """Why a budget is too small for any kernel, and what is enough."""
+    return (
+        f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
+        f"give at least {ceil(fixed_s + kernel_s)} s"
+    )
 
 
 def kind_of(point: Point) -> str:

@@ -11,7 +11,7 @@ from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
-from collector.dataset.schema import SHAPE_COLUMNS
+from collector.dataset.schema import IDENTITY_COLUMNS
 from collector.sensor.calibration import SensorCalibration
 from estimator import __version__
 
@@ -84,8 +84,7 @@ def anchor_drift(table: pa.Table) -> dict[str, float]:
 
     What their scatter is beyond the rows' own standard errors is scatter between runs, and temperature.
     """
-    names = ("family", "operator", "precision", "l2_state", "sm_clock_mhz", "kernel_name", "launch_mode", "grid_x", *SHAPE_COLUMNS)
-    columns = [table.column(name).to_pylist() for name in (*names, "trial", "latency_s", "power_w", "flags")]
+    columns = [table.column(name).to_pylist() for name in (*IDENTITY_COLUMNS, "trial", "latency_s", "power_w", "flags")]
     groups: dict[tuple[Any, ...], list[tuple[float | None, float | None]]] = {}
     repeated = set()
     for *identity, trial, latency, power, flags in zip(*columns, strict=True):

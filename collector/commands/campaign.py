@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collector.commands.options import asked_clocks, duration_s, meter_arguments, one_board, perhaps_recorded, require_dataset_packages
-from collector.commands.output import check_outputs, note, say
+from collector.commands.output import check_no_input, check_outputs, note, read_files, say
 from collector.commands.stopping import stoppable
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
 
@@ -57,12 +57,13 @@ def measure_campaign(
     from collector.bench import open_bench
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.files import load_campaign
-    from collector.campaigns.plan import plan_campaign
+    from collector.campaigns.plan import check_budget, plan_campaign
     from collector.campaigns.running import campaign_key, run_campaign
     from collector.daemon.reporting import reporting, told_errors
     from collector.dataset import check_writable
+    from collector.dataset.log import log_path
     from collector.dataset.partition import partitioned_place
-    from collector.dataset.traces import has_traces
+    from collector.dataset.traces import has_traces, traces_path
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
     from collector.sensor.calibration import read_calibration
 
@@ -73,7 +74,10 @@ def measure_campaign(
     spec = load_campaign(campaign)
     chosen = _families(families)
     place = partitioned_place(out)
-    check_outputs((record,) if place is not None or (record is None and sensor is None) else (record, Path(out)), (sensor,))
+    read = (sensor, *read_files(gpu, campaign))
+    if place is None:
+        check_no_input((Path(out), log_path(Path(out)), traces_path(Path(out))), read)
+    check_outputs((record,) if place is not None or (record is None and sensor is None) else (record, Path(out)), read)
     with (
         told_errors() if worker else nullcontext(),
         nullcontext() if dry_run else sole_use(gpu),
@@ -88,6 +92,10 @@ def measure_campaign(
         if not quiet:
             for line in plan.remarks:
                 note(f"warning: {line}")
+        identity = bench.gpu.identity()
+        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
+        if not resume:
+            check_budget(spec, plan, budget_s, calibration)
         spec, plan = _chosen(spec, plan, select, planned_s, seed, bench.gpu_spec, quiet=quiet, dry_run=dry_run)
         if dry_run:
             say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
@@ -96,8 +104,6 @@ def measure_campaign(
         output = Path(out) if place is None else place.running_output(key)
         elsewhere = None if place is None else _published(place, output, key, resume, quiet)
         check_writable(output)
-        identity = bench.gpu.identity()
-        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
         kept = _kept(output, key, resume)
         watched = reporting(bench, spec, plan) if worker else _watched(output, len(plan.points), quiet, verbose)
         with guarded_bench(bench, output) as guarded, watched as report:
@@ -113,6 +119,7 @@ def measure_campaign(
                 budget_s=budget_s,
                 traces=traces or (kept is not None and has_traces(output)),
                 report=report,
+                warn=lambda text: None if quiet else note(f"warning: {text}"),
             )
         simulated = bench.simulated
     part, root = ("", "") if place is None else (place.publish(output) if outcome.rows else "", out)

@@ -8,7 +8,7 @@ from estimator.command_line import DONE, DONE_WITH_WARNINGS
 
 
 @click.command("doctor", context_settings=CONTEXT)
-@click.option("--gpu", default=None, metavar="WORD", help="Look at this board alone: NVML index, UUID or PCI address.")
+@click.option("--gpu", default=None, metavar="WORD", help="Look at this board alone: NVML index, UUID, PCI address or sim:PROFILE.")
 @output_options
 def doctor_command(gpu: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
     """Look for what stands in the way of measuring here, and say what to do about it.

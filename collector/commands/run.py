@@ -21,10 +21,10 @@ from collector.commands.options import (
     output_options,
     seed_option,
 )
-from collector.commands.output import check_outputs, note, say, write_document
+from collector.commands.output import check_outputs, note, read_files, say, write_document
 from collector.commands.stopping import stoppable
-from collector.errors import ProgramError
-from estimator.command_line import OutputFile
+from collector.errors import ClockError, ProgramError
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
 
 if TYPE_CHECKING:
     from collector.bench import Instruments
@@ -77,7 +77,7 @@ def run_command(
 
     Exit status: the command's own, by shells' rule 128 + signal where one ended it; 127 for a command that is not found, 126 for
     one that cannot be run; 1 where nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the
-    run that was going on: those before are reported.
+    run that was going on: those before are reported; 3 where all went well but the SM clock was not the one asked for.
     """
     from collector.bench import open_instruments
     from collector.boards import sole_use
@@ -91,7 +91,7 @@ def run_command(
     if asked_std is None and given("longest") is not ParameterSource.DEFAULT:
         raise click.UsageError("--longest bounds --std; give both", context)
     longest_s = duration_s(longest, "--longest")
-    check_outputs((out,), (sensor,))
+    check_outputs((out,), (sensor, *read_files(gpu)))
     board = one_board(gpu)
     with (
         stoppable(),
@@ -114,15 +114,19 @@ def run_command(
             said=verbose and not quiet,
         )
         runs: list[tuple[float | None, ProgramRun]] = []
-        interrupted = False
+        interrupted, clock_lost = False, None
         try:
             for clock in clocks:
                 hold.set(clock)
-                for found in _runs(plan, instruments, sampler, calibration):
+                for found in _runs(plan, instruments, sampler, calibration, clock):
                     runs.append((clock, found))
         except ProgramError as error:
             note(f"collect: {error}")
             return error.exit_status
+        except ClockError as error:
+            if not runs:
+                raise
+            clock_lost = error
         except KeyboardInterrupt:
             interrupted = True
             note(_lost(plan, len(runs), len(clocks)))
@@ -136,7 +140,10 @@ def run_command(
     say(document if as_json else run_lines(document))
     if interrupted:
         raise KeyboardInterrupt
-    return next((run.exit_status for _, run in runs if run.exit_status), 0)
+    if clock_lost is not None:
+        raise clock_lost
+    failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
+    return failed or (DONE if all(run.clock_held for _, run in runs) else DONE_WITH_WARNINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +158,9 @@ class _Plan:
     said: bool
 
 
-def _runs(plan: _Plan, instruments: "Instruments", sampler: "Sampler", calibration: "SensorCalibration") -> "Iterator[ProgramRun]":
+def _runs(
+    plan: _Plan, instruments: "Instruments", sampler: "Sampler", calibration: "SensorCalibration", asked_mhz: float | None
+) -> "Iterator[ProgramRun]":
     """The runs at one clock, each when it has ended.  Raises what `measure_program` and `measure_program_repeats` raise."""
     from collector.programs.program import measure_program
     from collector.programs.repeats import measure_program_repeats
@@ -164,13 +173,14 @@ def _runs(plan: _Plan, instruments: "Instruments", sampler: "Sampler", calibrati
             calibration,
             asked_std=plan.asked_std,
             longest_s=plan.longest_s,
+            asked_mhz=asked_mhz,
             stdout=plan.stdout,
         )
         return
     for index in range(plan.repeats):
         if plan.said:
             note(f"run {index + 1} of {plan.repeats}")
-        yield measure_program(instruments, sampler, plan.command, calibration, index=index, stdout=plan.stdout)
+        yield measure_program(instruments, sampler, plan.command, calibration, index=index, asked_mhz=asked_mhz, stdout=plan.stdout)
 
 
 def _lost(plan: _Plan, finished: int, clocks: int) -> str:

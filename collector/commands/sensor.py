@@ -22,7 +22,7 @@ from collector.commands.options import (
     require_dataset_packages,
     seed_option,
 )
-from collector.commands.output import check_outputs, note, say, write_document
+from collector.commands.output import check_outputs, note, read_files, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
@@ -82,7 +82,7 @@ def sensor_command(
     several.  What cannot be told is null, with the reason and the run that would tell under notes.
     """
     _check_options(context, recorded=readings is not None)
-    check_outputs((out, report, record), (readings, load, reference))
+    check_outputs((out, report, record), (readings, load, reference, *read_files(gpu)))
     if readings is not None:
         board = gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
         calibration, left_out, page = _recorded(readings, load, reference, column, board)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from collector.commands.options import CONTEXT, SIMULATED_METER, duration_s, output_options, require_dataset_packages
-from collector.commands.output import note, say
+from collector.commands.output import check_no_input, note, read_files, say
 from collector.errors import CollectorError
 from estimator.command_line import DONE, named_file
 
@@ -44,7 +44,7 @@ config_option = click.option(
 
 @click.command("submit", context_settings=CONTEXT)
 @click.argument("campaign", metavar="CAMPAIGN")
-@click.option("--gpu", default="0", show_default=True, metavar="WORD", help="Board, or several: 0,1 or all.")
+@click.option("--gpu", default="0", show_default=True, metavar="WORD", help="Board, or several: 0,1; all: every board of the daemon.")
 @click.option("--freqs", metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current; else the config's.")
 @click.option(
     "--out",
@@ -90,7 +90,7 @@ def submit_command(
     Without a daemon the job waits until one runs.
     """
     require_dataset_packages()
-    from collector.boards import board_words, named_boards
+    from collector.boards import named_boards
     from collector.campaigns.files import load_campaign
     from collector.commands.several import checked_plans, show_plans
     from collector.daemon.settings import client_state_folder
@@ -101,7 +101,7 @@ def submit_command(
     folder, defaults = client_state_folder(config, os.environ)
     budget_text = budget if budget is not None else defaults.budget
     budget_s = duration_s(budget_text, "--budget") if budget_text else math.inf
-    boards = named_boards(board_words(gpu))
+    boards = named_boards(_board_words(gpu, folder, config))
     _check_board_options(boards, pmd, sensor)
     options = {
         "--freqs": freqs if freqs is not None else defaults.freqs,
@@ -113,6 +113,7 @@ def submit_command(
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
     arguments = checked_arguments([*_checked_more(more), *given])
     load_campaign(campaign)  # a file that cannot be used is known before anything else is done
+    check_no_input((Path(out),), (config, sensor, *map(Path, filter(None, [defaults.sensor])), *read_files(gpu, campaign)))
     place = _place(out, boards, resume)
     spent = ["--budget", budget_text] if budget_text else []
     words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
@@ -135,6 +136,26 @@ def submit_command(
     if not quiet:
         _notice(overview, boards, [board for board in boards if board not in free])
     return DONE
+
+
+def _board_words(gpu: str, folder: Path, config: Path | None) -> tuple[str, ...]:
+    """The words for boards, `all` as the boards that the daemon serves: by its config, else by what the last one wrote down.
+
+    Where neither is there it stays the word for every real board.
+    """
+    from collector.boards import ALL, board_words
+    from collector.daemon.schema import FILE_NAME
+    from collector.daemon.settings import client_boards
+    from collector.daemon.store import open_store
+
+    words = board_words(gpu)
+    if all(word.lower() != ALL for word in words):
+        return words
+    served = client_boards(config, os.environ)
+    if not served and (folder / FILE_NAME).is_file():
+        with open_store(folder) as store:
+            served = tuple(board.gpu_word for board in store.overview(limit=0).boards)
+    return tuple(item for word in words for item in (served or (word,) if word.lower() == ALL else (word,)))
 
 
 def _document(plan: str | None) -> Any:

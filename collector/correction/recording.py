@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from collector.correction.contradiction import contradictions
 from collector.correction.deconvolution import Deconvolved, deconvolve
 from collector.correction.response import PossibleResponses, SensorResponse, possible_responses
 from collector.correction.settled import NO_GAIN, Inversion, inversion
@@ -146,6 +147,8 @@ def correct_recording(
             repeated = repeated_energy(time_s, power_w, updates, load, calibration, trace_edge_s=_near(part.edge_s, load))
         except SensorError as error:
             load_note = f"the load's stamps could not be used: {error}"
+        else:
+            notes |= contradictions(updates, load, calibration, repeated)
     if repeated is not None and load is not None and part.well_posed and not alike(load):
         inner = [
             deconvolve(updates.time_s, updates.value, item, updates.period_s, calibration.reading_noise_w, *_ends(load))

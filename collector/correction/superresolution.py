@@ -161,7 +161,7 @@ def without_rests(updates: BoardUpdates) -> tuple[BoardUpdates, str]:
     if left_s < LEAST_REST_S:
         return updates, ""
     begin, end = float(part.time_s[0] - updates.time_s[0]), float(part.time_s[-1] - updates.time_s[0])
-    return part, f"folded from {begin:.3g} s to {end:.3g} s of the recording; the board rested for the other {left_s:.3g} s"
+    return part, f"folded from {begin:.5g} s to {end:.5g} s of the recording; the board rested for the other {left_s:.4g} s"
 
 
 def periodic_load(period_s: float, start_s: float, end_s: float) -> LoadStamps:

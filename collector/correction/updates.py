@@ -13,8 +13,11 @@ from collector.sensor.update_clock import Updates, fit_update_clock, held_update
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
 
-PERIOD_TOLERANCE: Final = 0.02
-"""Share by which a recording's update period may differ from the calibration's before it is said."""
+PERIOD_TOLERANCE: Final = 0.005
+"""Share by which a recording's update period may differ from the calibration's before it is said: boards of 101.2 ms and of
+100.0 ms are different sensors, the clocks of hosts differ by 1e-4 at most."""
+PERIOD_Z: Final = 5.0
+"""And standard errors of both."""
 UNKNOWN_TIME_SHARE: Final = 0.29
 """Standard deviation of a uniform distribution over a period: the error of an update time that only the polls tell."""
 
@@ -57,9 +60,10 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         held = held_updates(time_s, power_w, period)
         std = min(UNKNOWN_TIME_SHARE * period, float(np.median(np.diff(time_s))))
         return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
-    if known is not None and abs(clock.period_s - known) > PERIOD_TOLERANCE * known:
+    period_std = float(np.hypot(clock.period_std_s, calibration.update_period_std_s or 0.0))
+    if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, PERIOD_Z * period_std):
         notes["update_period_s"] = (
-            f"the recording's updates come every {clock.period_s * 1e3:.4g} ms, the sensor's every {known * 1e3:.4g} ms: "
+            f"the recording's updates come every {clock.period_s * 1e3:.5g} ms, the sensor's every {known * 1e3:.5g} ms: "
             "another board, driver or field? the recording's period is used"
         )
     filled = _with_ends(_with_repeats(changes, clock.period_s, time_s), clock.period_s, time_s, float(power_w[0]))

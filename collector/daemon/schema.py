@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
 """Patience for another writer [s]; writes take milliseconds."""
 OWNER_ONLY: Final = 0o700
+MAKING_S: Final = 0.5
+"""A database that is being made has its first page after some milliseconds; so long is waited for it [s]."""
+SHOWN_NAMES: Final = 4
 
 TABLES: Final = """
 CREATE TABLE job (
@@ -119,6 +123,7 @@ def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connectio
     prepare_folder(folder)
     path = folder / FILE_NAME
     with named_failures(path):
+        _check_not_emptied(path)
         _create(path)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
@@ -127,6 +132,24 @@ def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connectio
         yield connection
     finally:
         connection.close()
+
+
+def _check_not_emptied(path: Path) -> None:
+    """Raises DaemonError for a file without a byte beside what an earlier queue left: SQLite would take it for a new database.
+
+    One that another process is making now is empty too, but not for long.
+    """
+    deadline = time.monotonic() + MAKING_S
+    while path.is_file() and path.lstat().st_size == 0:
+        beside = sorted(other.name for other in path.parent.iterdir() if not other.name.startswith(path.name))
+        if not beside:
+            return
+        if time.monotonic() > deadline:
+            raise DaemonError(
+                f"{path}: is empty, its jobs are lost, though {', '.join(beside[:SHOWN_NAMES])} of an earlier queue lie beside it; "
+                "put a copy of it back, or remove it to begin without jobs"
+            )
+        time.sleep(MAKING_S / 20)
 
 
 def _create(path: Path) -> None:

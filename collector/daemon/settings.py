@@ -125,6 +125,12 @@ def client_state_folder(config: Path | None, environment: Mapping[str, str]) -> 
     return (default_state_folder(), JobDefaults()) if settings is None else (settings.state_folder, settings.defaults)
 
 
+def client_boards(config: Path | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The boards that the daemon is to serve, as its config words them; none without a config.  Raises DaemonError."""
+    settings = _client_settings(config, environment)
+    return () if settings is None else settings.gpus
+
+
 def client_log(config: Path | None, environment: Mapping[str, str]) -> Path:
     """Where the daemon's own log lies, for such a command.  Raises DaemonError."""
     settings = _client_settings(config, environment)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from collector.dataset.physics import least_seconds
 from collector.dataset.reader import DatasetFile, measured_twice
-from collector.dataset.schema import FLAGS
+from collector.dataset.schema import FLAGS, IDENTITY_COLUMNS, KERNEL_COLUMNS
 from collector.devices.protocols import LIMITING_REASONS, THROTTLE_BITS
 from estimator.quantities import Array, BoolArray
 from estimator.specifications import gpu_names, load_gpu
@@ -63,20 +64,6 @@ IDLE_DRIFT_SHARE: Final = 0.1
 UNUSABLE_SHARE: Final = 0.05
 UNUSABLE: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
 CLOCK_FLAGS: Final = frozenset({"clock_off_target", "throttled", "clock_varied"})
-KERNEL_IDENTITY: Final = (
-    "family",
-    "operator",
-    "precision",
-    "sm_clock_mhz",
-    "kernel_name",
-    "m",
-    "n",
-    "k",
-    "rows",
-    "dim",
-    "elements",
-    "gpu_uuid",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +121,9 @@ def _ranges(data: Checked) -> list[Breach]:
         with np.errstate(invalid="ignore"):
             outside = np.isfinite(value) & ~((value >= low) & (value <= high)) | np.isinf(value)
         breaches += _rows(outside, lambda row, name=name, value=value: f"{name} = {value[row]:g}")  # type: ignore[misc]
+    for name in (name for name, column in KERNEL_COLUMNS.items() if column.type == pa.float64()):
+        no_number = pc.fill_null(pc.is_nan(data.table.column(name)), fill_value=False).to_numpy()
+        breaches += _rows(no_number, lambda _, name=name: f"{name} is no number (NaN); what is not known is null")  # type: ignore[misc]
     return breaches
 
 
@@ -144,12 +134,16 @@ def _duplicates(data: Checked) -> list[Breach]:
 
 
 def _time(data: Checked) -> list[Breach]:
-    """Runs of one board one after the other."""
+    """Runs of one board one after the other; files of a simulated board each begin at the same hour and are looked at one by one."""
     start, breaches = data.numbers["started_unix_s"], []
     length = data.numbers["launches"] * data.numbers["latency_s"]
-    uuids = np.array(data.text("gpu_uuid"), dtype=object)
-    for uuid in dict.fromkeys(uuids.tolist()):
-        mine = np.flatnonzero((uuids == uuid) & np.isfinite(start))
+    simulated = [file.metadata.get("simulated") is True for file in data.files]
+    lanes: dict[tuple[str | None, int], list[int]] = {}
+    for row, (uuid, file) in enumerate(zip(data.text("gpu_uuid"), data.file_of_row.tolist(), strict=True)):
+        if np.isfinite(start[row]):
+            lanes.setdefault((uuid, int(file) if simulated[int(file)] else -1), []).append(row)
+    for rows in lanes.values():
+        mine = np.array(rows, dtype=np.int64)
         order = mine[np.argsort(start[mine], kind="stable")]
         early = start[order[1:]] < (start + np.nan_to_num(length))[order[:-1]] - OVERLAP_S
         broken = np.zeros(len(start), dtype=np.bool_)
@@ -260,14 +254,17 @@ def _traced(data: Checked) -> list[Breach]:
 
 
 def _unusable(data: Checked) -> list[Breach]:
+    if not data.flags:
+        return [Breach(rows=(), what="it has no rows")]
     broken = data.flagged(UNUSABLE)
-    share = float(broken.mean()) if len(broken) else 0.0
+    share = float(broken.mean())
     return _rows(broken, lambda _: f"{share:.1%} of the rows say nothing about time or power") if share > UNUSABLE_SHARE else []
 
 
 def _anchors(data: Checked) -> list[Breach]:
     """Kernels that were measured again and again must not move with the hour."""
-    columns = [data.table.column(name).to_pylist() for name in KERNEL_IDENTITY]
+    columns = [data.table.column(name).to_pylist() for name in IDENTITY_COLUMNS]
+    operators = data.text("operator")
     groups: dict[tuple[Any, ...], list[int]] = {}
     for row, identity in enumerate(zip(*columns, strict=True)):
         if not data.flags[row] & (UNUSABLE | {"throttled", "shared_board"}):
@@ -278,7 +275,7 @@ def _anchors(data: Checked) -> list[Breach]:
             change, std = _trend(data.numbers["started_unix_s"][rows], data.numbers[name][rows])
             if abs(change) > max(DRIFT_SHARE, DRIFT_SIGNIFICANCE * std):
                 breaches.append(
-                    Breach(rows=tuple(rows), what=f"{name} of {columns[1][rows[0]]} moved by {change:+.1%} over {len(rows)} repetitions")
+                    Breach(rows=tuple(rows), what=f"{name} of {operators[rows[0]]} moved by {change:+.1%} over {len(rows)} repetitions")
                 )
     return breaches
 

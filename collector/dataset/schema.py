@@ -174,6 +174,19 @@ LATER_COLUMNS: Final = frozenset(
 )  # fmt: skip
 """Columns that files of version 1.0 do not have; they are read as null."""
 
+OUTCOME_COLUMNS: Final = frozenset(
+    {
+        "row_id", "sm_clock_measured_mhz", "memory_clock_mhz", "voltage_v", "temperature_c", "throttle_reasons", "launches", "latency_s",
+        "latency_std_s", "power_raw_w", "power_w", "power_std_w", "energy_j", "energy_std_j", "energy_counter_j", "idle_before_w",
+        "temperature_before_c", "samples", "window_s", "flags", "started_unix_s", "trial", "seed", "energy_mtsm_j", "energy_sma_j",
+        "energy_papi_j",
+    }
+)  # fmt: skip
+"""Columns in which two measurements of one kernel may differ: what came out, when, and how the rows are counted."""
+
+IDENTITY_COLUMNS: Final = tuple(name for name in KERNEL_COLUMNS if name not in OUTCOME_COLUMNS)
+"""All other columns: rows that are equal in them measured the same kernel on the same board with the same settings."""
+
 FLAGS: Final[dict[str, str]] = {
     "throttled": "the board ran below the clock asked for, because of a limit",
     "clock_off_target": "the measured clock is not the clock asked for",

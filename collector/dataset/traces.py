@@ -131,6 +131,12 @@ def read_traces(path: Path) -> Iterator[TraceRecord]:
         raise DatasetError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
+def check_beginning(path: Path) -> None:
+    """Raises DatasetError for a file that is empty, damaged at its beginning or no trace file; OSError where it cannot be read."""
+    with path.open("rb") as stream:
+        _opened(stream, path)
+
+
 def scan_traces(path: Path) -> TraceFile:
     """How much of a trace file is whole.  Raises DatasetError."""
     try:
@@ -180,7 +186,10 @@ def _checksum(batch: pa.RecordBatch) -> bytes:
 
 
 class TraceStream:
-    """A trace file open for writing; `append` returns when its records are on disk.  Used by `open_kernel_writer` alone."""
+    """A trace file open for writing; `append` returns when its records are on disk.  Used by `open_kernel_writer` alone.
+
+    The whole batches of `kept` are its beginning; `traced` are the rows whose runs are among them.
+    """
 
     def __init__(self, path: Path, metadata: Mapping[str, Any], kept: Path | None) -> None:
         self._schema = trace_schema(metadata)
@@ -188,10 +197,15 @@ class TraceStream:
         self._file = beside.open("wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression=COMPRESSION))
         self._write(pa.RecordBatch.from_pylist([], schema=self._schema))  # the schema goes out with the first batch
+        traced: set[str] = set()
         if kept is not None:
             with kept.open("rb") as stream:
                 for batch in _whole_batches(_opened(stream, kept)[0]):
-                    self._write(batch)
+                    if batch.num_rows:  # the empty one that carried the schema is there already
+                        self._write(batch)
+                        ids, kinds = (batch.column(name).to_pylist() for name in ("row_id", "kind"))
+                        traced.update(row_id for row_id, kind in zip(ids, kinds, strict=True) if kind == RUN)
+        self.traced = frozenset(traced)
         self._sync()
         os.replace(beside, path)
 

@@ -6,9 +6,10 @@ written beside its place, synced and renamed; only then is the log removed.  One
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,11 @@ import pyarrow.parquet as pq
 from collector.dataset.claim import Claim, claimed
 from collector.dataset.log import LogFile, continued_log, log_path, new_log, read_log
 from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
-from collector.dataset.traces import TraceRecord, TraceStream, running_traces_path, traces_path
+from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_path
 from collector.errors import DatasetError
 
+DAMAGED_SUFFIX: Final = ".damaged"
+"""Added to the name of a trace file that cannot be gone on with."""
 RANDOM_CHARACTERS: Final = 8
 """What `tempfile.mkstemp` puts into a name."""
 
@@ -111,10 +114,16 @@ class KernelWriter:
 
 @contextmanager
 def open_kernel_writer(
-    output: Path, metadata: Mapping[str, Any], kept: pa.Table | None = None, *, traces: bool = False
+    output: Path,
+    metadata: Mapping[str, Any],
+    kept: pa.Table | None = None,
+    *,
+    traces: bool = False,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[KernelWriter]:
     """A dataset open for writing.  `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.
 
+    A trace file of theirs that is damaged at its beginning is set aside; that, and how many of them have no traces, is told to `warn`.
     Whatever ends the block, the rows appended so far are on disk.  Raises DatasetError where the place of
     `output` cannot be written, or another process writes there.
     """
@@ -122,7 +131,7 @@ def open_kernel_writer(
         try:
             _remove_leftovers(output)
             log, rows = _opened_log(output, dict(metadata), kept)
-            stream = _opened_traces(output, metadata, continued=kept is not None) if traces else None
+            stream = _opened_traces(output, metadata, kept, warn) if traces else None
             if stream is None:
                 running_traces_path(output).unlink(missing_ok=True)
         except (OSError, pa.ArrowException) as error:
@@ -158,11 +167,31 @@ def _opened_log(output: Path, metadata: dict[str, Any], kept: pa.Table | None) -
     return log, kept.num_rows if kept is not None else 0
 
 
-def _opened_traces(output: Path, metadata: Mapping[str, Any], *, continued: bool) -> TraceStream:
+def _opened_traces(output: Path, metadata: Mapping[str, Any], kept: pa.Table | None, warn: Callable[[str], None]) -> TraceStream:
     """Traces to append to, those of the kept rows before them."""
     running, finished = running_traces_path(output), traces_path(output)
-    before = next((path for path in (running, finished) if path.is_file()), None) if continued else None
-    return TraceStream(running, metadata, before)
+    if kept is None:
+        return TraceStream(running, metadata, None)
+    before, lost = next((path for path in (running, finished) if path.is_file()), None), ""
+    if before is not None:
+        try:
+            check_beginning(before)
+        except DatasetError as error:
+            aside = _set_aside(before)
+            before, lost = None, f"{error}, and is set aside as {aside.name}; "
+    stream = TraceStream(running, metadata, before)
+    untraced = sum(row_id not in stream.traced for row_id in kept.column("row_id").to_pylist())
+    if lost or untraced:
+        warn(f"{lost}{untraced} of {kept.num_rows} rows that are there have no traces, and `collect reprocess` will leave them out")
+    return stream
+
+
+def _set_aside(path: Path) -> Path:
+    """Give a damaged file another name, one that no file has; returns it."""
+    names = (path.with_name(f"{path.name}{DAMAGED_SUFFIX}{number or ''}") for number in count())
+    aside = next(name for name in names if not name.exists())
+    os.replace(path, aside)
+    return aside
 
 
 def _part(path: Path) -> Path:

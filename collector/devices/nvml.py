@@ -38,7 +38,10 @@ STATE_POLL_S: Final = 0.02
 MOST_POWER_W: Final = 20_000.0
 """No board draws more; a driver that says so has read nothing."""
 
-MOST_POWER_MW: Final = 1e3 * MOST_POWER_W
+LEAST_POWER_W: Final = 1.0
+"""No board that answers draws less, its memory and regulators alone draw several times that: a driver that says so has read nothing."""
+
+LEAST_POWER_MW, MOST_POWER_MW = 1e3 * LEAST_POWER_W, 1e3 * MOST_POWER_W
 
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
@@ -49,6 +52,11 @@ POWER_FIELDS: Final = {
     "module_instant": (POWER_INSTANT_FIELD, MODULE_SCOPE),
 }
 """Our names of the power fields: number and scope.  The module is a GPU with the CPU beside it."""
+
+MODULE: Final = "module"
+BEST_FIELD: Final = "instant"
+LOOKS: Final = 3
+"""How often a field that reads no possible power is read before it is given up."""
 
 VIRTUAL: Final = 2
 """From this mode on a board is shared: its power is everybody's."""
@@ -201,7 +209,7 @@ class NvmlPowerSensor:
     def __init__(self, library: NvmlLibrary, handle: Any, poll_s: float = POWER_POLL_S) -> None:
         self._library = library
         self._handle = handle
-        self._fields = _power_fields(library, handle)
+        self._fields, self.notes = _power_fields(library, handle)
         wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
         self._read_fields = library.field_reader(handle, wanted) if wanted else None
         self.readings = Poller("power", self._read_power, len(self._fields), poll_s)
@@ -234,8 +242,10 @@ class NvmlPowerSensor:
             return None
         if self._read_fields is None:
             usage = self._library.power_usage_w(self._handle)
-            return (math.nan if usage is None or not 0.0 <= usage <= MOST_POWER_W else usage,)
-        return tuple([math.nan if value is None or not 0.0 <= value <= MOST_POWER_MW else value * 1e-3 for value in self._read_fields()])
+            return (math.nan if usage is None or not _possible(usage) else usage,)
+        return tuple(
+            [math.nan if value is None or not LEAST_POWER_MW <= value <= MOST_POWER_MW else value * 1e-3 for value in self._read_fields()]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +309,7 @@ def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
     elif text.upper().startswith("GPU-"):
         found = [board for board in boards if len(text) >= FEWEST_UUID_CHARACTERS and board.uuid.lower().startswith(text.lower())]
     else:
-        found = [board for board in boards if _pci_key(text) is not None and _pci_key(text) == _pci_key(board.pci_address)]
+        found = [board for board in boards if pci_key(text) is not None and pci_key(text) == pci_key(board.pci_address)]
     if len(found) != 1:
         raise DeviceError(f"--gpu {text!r} names {'several boards' if found else 'no board'} here; boards: {known}")
     if found[0].trouble:
@@ -307,7 +317,7 @@ def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
     return found[0].index
 
 
-def _pci_key(text: str) -> tuple[int, int, int] | None:
+def pci_key(text: str) -> tuple[int, int, int] | None:
     """Domain, bus and device of a PCI address; None for a text that is none."""
     parts = re.fullmatch(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", text.strip().lower())
     return None if parts is None else (int(parts[1] or "0", 16), int(parts[2], 16), int(parts[3], 16))
@@ -335,13 +345,40 @@ def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
     )
 
 
-def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[str, ...]:
-    """Power fields that give a number now."""
-    readings = library.fields(handle, list(POWER_FIELDS.values()))
-    found = tuple(name for name, reading in zip(POWER_FIELDS, readings, strict=True) if reading.value is not None)
-    if any(not name.startswith("module") for name in found):
-        return found
-    return (USAGE,) if library.power_usage_w(handle) is not None else ()
+def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Power fields that give a possible power now, and what is to be said of those that do not.
+
+    Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError where every field is like that.
+    """
+    answers: dict[str, list[float]] = {name: [] for name in POWER_FIELDS}
+    for _ in range(LOOKS):
+        for name, reading in zip(POWER_FIELDS, library.fields(handle, list(POWER_FIELDS.values())), strict=True):
+            if reading.value is not None:
+                answers[name].append(reading.value * 1e-3)
+        if all(not seen or _possible(seen[-1]) for seen in answers.values()):
+            break
+        time.sleep(STATE_POLL_S)
+    found = tuple(name for name, seen in answers.items() if any(map(_possible, seen)))
+    absurd = [f"{name} reads {seen[-1]:g} W" for name, seen in answers.items() if seen and name not in found]
+    if not any(not name.startswith(MODULE) for name in found):
+        usage = library.power_usage_w(handle)
+        found = (USAGE,) if usage is not None and _possible(usage) else ()
+        if usage is not None and not found:
+            absurd.append(f"{USAGE} reads {usage:g} W")
+        if absurd and not found:
+            raise DeviceError(
+                f"this board's power is not known to its driver: {', '.join(absurd)}, which no board draws; see `collect doctor`, "
+                "or take an external meter's readings"
+            )
+    notes = [f"power field {text}, which no board draws: it is left out" for text in absurd]
+    if found and found[0] != BEST_FIELD and (absurd or "average" in found):
+        notes.append(f"the power field in use is {found[0]}; {BEST_FIELD}, which averages less, gives no power")
+    return found, tuple(notes)
+
+
+def _possible(power_w: float) -> bool:
+    """Whether a board can draw that."""
+    return LEAST_POWER_W <= power_w <= MOST_POWER_W
 
 
 def _sees_all_processes() -> bool:

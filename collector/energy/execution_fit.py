@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from collector.correction.response import SensorResponse
-from collector.energy.execution_model import ENERGIES, model_columns, paused_share, profile_modes, question_rows, running, trace_rows
+from collector.energy.execution_model import EDGE_S, EDGES, ENERGIES, model_columns, profile_modes, question_rows, running, trace_rows
 from collector.errors import SensorError
 from collector.sensor.load import LoadShapes, LoadStamps, load_shapes
 from estimator.quantities import Array, BoolArray
@@ -51,8 +51,9 @@ BEFORE_S: Final = 1.0
 SHAPE_STD_SHARE: Final = 5e-4
 """What the columns leave out (executions that differ, the form of the rise), as a share of the energy; the scatter of
 simulated runs whose own errors are far smaller."""
-EDGE_STD_S: Final = 2e-4
-"""How well stamps tell when the power of an execution begins after a pause (`sensor.md` 6: launch lag 0.2 to 0.45 ms)."""
+EDGE_STD_S: Final = 5e-4
+"""How well stamps tell when the power of an execution begins after a pause, and ends before one: launch lag 0.2 to 0.45 ms
+(`sensor.md` 6) and blocks that fill up within a millisecond or at once.  Readings that see edges tell it better."""
 PAUSE_STD_SHARE: Final = 0.01
 """How well the columns describe the power in pauses, as a share of the load's power: 5 to 20 % of a step lingers, in a form
 of its own (`sensor.md` 3.2)."""
@@ -157,7 +158,6 @@ def fit_executions(
     best = solutions[int(np.argmax(probability))]
     moved = _moved_answers(problem, [_design(time_s[used], other, basis) for other in _moved(response)], best)
     std = np.sqrt(variance * _student_factor(problem) + moved**2 + (SHAPE_STD_SHARE * mean) ** 2)
-    std[0] = np.hypot(std[0], EDGE_STD_S * problem.amplitude_w * paused_share(load))
     std[1] = np.hypot(std[1], PAUSE_STD_SHARE * problem.amplitude_w * _paused_s(load, kept))
     places = slice(ENERGIES, ENERGIES + settings.bins)
     sizes = np.array([solution.size for solution in solutions]) * problem.amplitude_w
@@ -226,7 +226,7 @@ def _basis(load: LoadStamps, settings: FitSettings, until_s: float) -> _Basis:
 
 
 def _design(time_s: Array, response: SensorResponse, basis: _Basis) -> Array:
-    """Columns of readings through a response, shape (n, 5 + modes)."""
+    """Columns of readings through a response, shape (n, 7 + modes)."""
     return model_columns(time_s, response, basis.active, basis.shapes, basis.modes)
 
 
@@ -242,7 +242,9 @@ def _problem(
     """The linear problem: columns, priors and questions; without `amplitude_w` the readings tell the load's power."""
     amplitude = amplitude_w or max(float(np.ptp(value)), LEAST_STEP_SHARE * float(np.abs(value).max()), 1.0)
     flat = FLAT_STD_FACTOR * amplitude
-    levels = np.array([flat, flat, SLOW_STD_SHARE * amplitude, CREEP_STD_SHARE * amplitude, DRIFT_STD_SHARE * amplitude])
+    edge = EDGE_STD_S / EDGE_S * amplitude
+    shares = amplitude * np.array([SLOW_STD_SHARE, CREEP_STD_SHARE, DRIFT_STD_SHARE])
+    levels = np.concatenate([[flat, flat], shares, np.full(EDGES, edge)])
     return _Problem(
         design=_design(time_s, response, basis),
         ahead=_design(time_s + SLOPE_STEP_S, response, basis),

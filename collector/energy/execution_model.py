@@ -1,7 +1,8 @@
 """The linear model of a load that repeats: what each part of its power makes of a reading, and of an energy.
 
-Parts: rest, the load at once, its slow rise, its creep, a drift through the run, and a profile within an execution
-that adds up to nothing.  Columns are what the sensor shows of each, rows of questions what an answer takes of each.
+Parts: rest, the load at once, its slow rise, its creep, a drift through the run, what starts after and ends before a pause
+depart from that by, and a profile within an execution that adds up to nothing.
+Columns are what the sensor shows of each, rows of questions what an answer takes of each.
 """
 
 from dataclasses import replace
@@ -14,7 +15,10 @@ from collector.sensor.load import BIN_S, LAUNCH_RISE_S, LoadShapes, LoadStamps, 
 from estimator.quantities import Array, BoolArray
 
 LEVELS: Final = 5
-"""Parts before the profile."""
+EDGES: Final = 2
+"""Parts before the profile: levels, then what the power at starts after a pause and at ends before one departs from the rise."""
+EDGE_S: Final = 1e-3
+"""Length of what departs at an edge: far below any averaging window, so that only its energy counts."""
 ENERGIES: Final = 2
 """The first questions are the energies: of an execution, and in total."""
 LAUNCH_LAG_S: Final = 3e-4
@@ -29,11 +33,6 @@ def running(load: LoadStamps) -> LoadStamps:
     """Executions as the board runs them: after a pause a launch takes its time, while its end is seen at once."""
     lag = np.where(_after_pause(load), np.minimum(LAUNCH_LAG_S, 0.5 * (load.end_s - load.start_s)), 0.0)
     return replace(load, start_s=load.start_s + lag)
-
-
-def paused_share(load: LoadStamps) -> float:
-    """Share of the executions that follow a pause."""
-    return float(np.mean(_after_pause(load)))
 
 
 def _after_pause(load: LoadStamps) -> BoolArray:
@@ -57,11 +56,26 @@ def profile_modes(bins: int) -> Array:
 
 
 def model_columns(time_s: Array, response: SensorResponse, load: LoadStamps, shapes: LoadShapes, modes: Array) -> Array:
-    """Columns of the readings: ones, load at once, slow rise, creep, drift, profile; shape (n, 5 + modes)."""
+    """Columns of the readings: ones, load at once, slow rise, creep, drift, both edges, profile; shape (n, 7 + modes)."""
     level = shape_columns(response, shapes, time_s)
     drift = level[:, 0] * _drift(time_s - response.lag_s, load)
     parts = interval_shares(response, load.start_s + LAUNCH_RISE_S, load.end_s + LAUNCH_RISE_S, len(modes), time_s) @ modes
-    return np.column_stack([np.ones(len(time_s)), level, drift, parts])
+    edges = [interval_shares(response, start, end, 1, time_s) for start, end in _edges(load)]
+    return np.column_stack([np.ones(len(time_s)), level, drift, *edges, parts])
+
+
+def _edges(load: LoadStamps) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Stretches from starts after a pause, and from ends before one: their own starts and ends (k,)."""
+    after = _after_pause(load)
+    before = np.append(after[1:], True)
+    start, end = load.start_s[after], load.end_s[before]
+    return (start, np.minimum(start + EDGE_S, load.end_s[after])), (end, np.minimum(end + EDGE_S, np.append(start[1:], np.inf)))
+
+
+def _in_edges(load: LoadStamps, from_s: Array, to_s: Array) -> Array:
+    """Time spent in the stretches at edges between two times [s], shape (2, n)."""
+    spent = [time_in_bins(start, end, 1, to_s) - time_in_bins(start, end, 1, from_s) for start, end in _edges(load)]
+    return np.array(spent)[:, :, 0]
 
 
 def _drift(time_s: Array, load: LoadStamps) -> Array:
@@ -72,7 +86,7 @@ def _drift(time_s: Array, load: LoadStamps) -> Array:
 
 
 def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes: LoadShapes, modes: Array) -> Array:
-    """Coefficients of energy per execution, total energy and power by place, shape (2 + bins, 5 + modes).
+    """Coefficients of energy per execution, total energy and power by place, shape (2 + bins, 7 + modes).
 
     `load` are the stamps between which energy is asked for, `active` the executions as the board runs them.
     """
@@ -84,7 +98,7 @@ def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes:
     def integral(from_s: Array, to_s: Array) -> Array:
         level = np.array([np.interp(to_s, edge, row) - np.interp(from_s, edge, row) for row in sums])
         drift = level[0] * _drift(0.5 * (from_s + to_s), load)
-        return np.concatenate([[to_s - from_s], level, [drift]])
+        return np.concatenate([[to_s - from_s], level, [drift], _in_edges(active, from_s, to_s)])
 
     spent = time_in_bins(active.start_s + LAUNCH_RISE_S, active.end_s + LAUNCH_RISE_S, bins, np.concatenate([start, end]))
     by_bin = (spent[len(start) :] - spent[: len(start)]).mean(axis=0)
@@ -102,7 +116,7 @@ def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes:
 
 
 def trace_rows(edge_s: Array, load: LoadStamps, modes: Array) -> Array:
-    """Coefficients of the mean power between edges (t + 1,), shape (t, 5 + modes)."""
+    """Coefficients of the mean power between edges (t + 1,), shape (t, 7 + modes)."""
     shapes = load_shapes(load, float(edge_s[-1]))
     grid = shapes.origin_s + BIN_S * np.arange(shapes.shapes.shape[1] + 1)
     length = np.diff(edge_s)
@@ -111,4 +125,5 @@ def trace_rows(edge_s: Array, load: LoadStamps, modes: Array) -> Array:
     level = np.array([np.diff(np.interp(edge_s, grid, row)) / length for row in sums])
     spent = time_in_bins(load.start_s + LAUNCH_RISE_S, load.end_s + LAUNCH_RISE_S, len(modes), edge_s)
     profile = np.diff(spent, axis=0) / length[:, None] @ modes
-    return np.column_stack([np.ones(len(length)), level.T, level[0] * _drift(middle, load), profile])
+    at_edges = _in_edges(load, edge_s[:-1], edge_s[1:]) / length
+    return np.column_stack([np.ones(len(length)), level.T, level[0] * _drift(middle, load), at_edges.T, profile])

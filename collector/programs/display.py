@@ -20,7 +20,7 @@ def run_document(
     """All runs and, for each clock asked for, their means, as plain data; what is not known is null."""
     identity = instruments.gpu.identity()
     asked = list(dict.fromkeys(clock for clock, _ in runs))
-    notes = dict.fromkeys(line for _, run in runs for line in run.notes)
+    notes = dict.fromkeys([*instruments.notes, *(line for _, run in runs for line in run.notes)])
     if calibration.averaging == "undetermined":
         notes["the sensor is not known: errors hold what sensors do; `collect sensor --out S.json` and --sensor S.json tell more"] = None
     return {

@@ -11,18 +11,20 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from collector.bench import Instruments
+from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION
 from collector.correction.recording import correct_recording
-from collector.correction.settled import Inversion, SteadyPower, inversion, settle_time_s, steady_power
+from collector.correction.settled import Inversion, SteadyPower, inversion, settle_time_s, steady_power, update_period_s
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
-from collector.errors import ProgramError, SensorError
+from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensor.calibration import SensorCalibration
+from estimator.quantities import Array
 
 LEAST_REST_S: Final = 1.0
 """Rest before and after a program at the least: power at rest is read from it."""
@@ -41,6 +43,8 @@ DRIFT_SHARE: Final = 0.05
 """Power at rest before and after may differ by this share before it is said: the board was not at rest, or has warmed up."""
 
 COUNTER_Z: Final = 3.0
+UNIFORM_VARIANCE: Final = 12.0
+"""A time that lies anywhere within an update has the update's square over this as variance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,8 @@ class ProgramRun:
     `energy_std_j` is the standard error, `scatter_std_j` what is left of it when gain and offset are taken for exact.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
     taken for power, `counter_energy_j` that of the board's counter (nan without one).  `throttled` names what slowed the
-    board down meanwhile.  Where the run stands for the mean of several, `executions` is their number.
+    board down meanwhile, `clock_held` is false where the SM
+    clock was not the one asked for.  Where the run stands for the mean of several, `executions` is their number.
     """
 
     exit_status: int
@@ -66,6 +71,7 @@ class ProgramRun:
     throttled: tuple[str, ...]
     notes: tuple[str, ...]
     executions: int = 1
+    clock_held: bool = True
 
     @property
     def power_w(self) -> float:
@@ -97,9 +103,12 @@ def measure_program(
     calibration: SensorCalibration,
     *,
     index: int = 0,
+    asked_mhz: float | None = None,
     stdout: Any = None,
 ) -> ProgramRun:
-    """Run a command once and say what the board drew.  `index` counts the runs, `stdout` is where the command's output goes.
+    """Run a command once and say what the board drew.
+
+    `index` counts the runs, `asked_mhz` is the SM clock that is held (None: none is), `stdout` is where the command's output goes.
 
     Raises ProgramError for a command that cannot be started, SensorError where too few readings came, DeviceError where
     the board fails.  An interruption stops the command too.
@@ -117,10 +126,13 @@ def measure_program(
     instruments.clock.wait(rest_s)
     ended_ns, last = instruments.clock.now_ns(), sampler.energy()
     span = _Span(begun_ns=begun_ns, start_ns=start_ns, end_ns=end_ns, ended_ns=ended_ns, trace=sampler.drain(), counter=(first, last))
-    return _evaluated(span, rest_s, exit_status, calibration, instruments.gpu.power_limit_w())
+    found = _evaluated(span, exit_status, calibration, instruments.gpu.power_limit_w())
+    states = _while_running(span.trace.states, start_ns * SECONDS_PER_NS, end_ns * SECONDS_PER_NS)
+    doubts = clock_doubts(instruments, states.sm_clock_mhz, asked_mhz)
+    return replace(found, clock_held=not doubts, notes=(*found.notes, *doubts))
 
 
-def _evaluated(span: _Span, rest_s: float, exit_status: int, calibration: SensorCalibration, limit_w: float) -> ProgramRun:
+def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, limit_w: float) -> ProgramRun:
     """Energy of the program's own time, from that of the whole span."""
     readings = span.trace.board
     begun, start, end = (stamp * SECONDS_PER_NS for stamp in (span.begun_ns, span.start_ns, span.end_ns))
@@ -135,7 +147,7 @@ def _evaluated(span: _Span, rest_s: float, exit_status: int, calibration: Sensor
     rest_scatter_j = rest.raw_std_w / back.gain * padding_s
     common = back.energy(energy_j * back.gain + back.offset_w * (end - start), 0.0, end - start)[1]
     scatter = math.hypot(_scatter(whole.energy_std_j, whole.energy_j, back, whole.end_s - whole.start_s), rest_scatter_j)
-    counter_j, counter_note = _counter(span, rest, back.gain, back.offset_w, energy_j, math.hypot(common, scatter))
+    counter_j, counter_note = _counter(span, rest, calibration, energy_j, math.hypot(common, scatter))
     states = _while_running(span.trace.states, start, end)
     return ProgramRun(
         exit_status=exit_status,
@@ -170,17 +182,51 @@ def _rest(before: SteadyPower, after: SteadyPower) -> tuple[SteadyPower, tuple[s
     return best, ()
 
 
-def _counter(span: _Span, rest: SteadyPower, gain: float, offset_w: float, energy_j: float, std_j: float) -> tuple[float, str]:
-    """Energy by the board's counter [J], offset and gain taken out, and a note where it disagrees."""
+def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, energy_j: float, std_j: float) -> tuple[float, str]:
+    """Energy by the board's counter [J], offset and gain taken out, and a note where it disagrees.
+
+    nan, and the reason, for a counter that did not move or went backwards, and for a program too short for it: a counter is renewed
+    with the readings, so that the rests around the program are known to within an update at either end.
+    """
     first, last = span.counter
-    if first is None or last is None or last.energy_j < first.energy_j:
-        return math.nan, "" if first is None or last is None else "the energy counter went backwards; it is left out"
+    if first is None or last is None:
+        return math.nan, ""
+    back = inversion(calibration)
+    gain, offset_w = back.gain, back.offset_w
+    if last.energy_j < first.energy_j:
+        return math.nan, "the energy counter went backwards; it is left out"
     counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
     padding_s = counted_s - (span.end_ns - span.start_ns) * SECONDS_PER_NS
     counted = (last.energy_j - first.energy_j - offset_w * counted_s) / gain - rest.power_w * padding_s
+    if last.energy_j == first.energy_j:
+        return math.nan, f"the energy counter did not move in {counted_s:.3g} s, it is frozen; it is left out"
+    ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / UNIFORM_VARIANCE)
+    if not counted > COUNTER_Z * ends_j:
+        least = f"tells no less than {COUNTER_Z * ends_j:.2g} J"
+        return math.nan, f"the program is too short for the energy counter, which {least}; it is left out"
     if abs(counted - energy_j) > COUNTER_Z * std_j:
         return counted, f"the energy counter says {counted:.4g} J, the readings {energy_j:.4g} J"
     return counted, ""
+
+
+def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float | None) -> tuple[str, ...]:
+    """Why the SM clock was not the one asked for while a program ran, from what was polled meanwhile [MHz]; nothing where it was.
+
+    The tolerances are those of campaigns.
+    """
+    if asked_mhz is None:
+        return ()
+    doubts = []
+    known = sm_clock_mhz[np.isfinite(sm_clock_mhz)]
+    mean = _mean(known)
+    if known.size and (abs(mean - asked_mhz) > CLOCK_TOLERANCE * asked_mhz or float(known.std()) > CLOCK_VARIATION * asked_mhz):
+        spread = f"{known.min():.0f} to {known.max():.0f} MHz, {mean:.0f} MHz on average"
+        doubts.append(f"the SM clock was not the {asked_mhz:g} MHz asked for: {spread}, while the program ran")
+    try:
+        instruments.gpu.state()
+    except ClockError as error:  # the clock helper ended the lease
+        doubts.append(f"the SM clock is not held any more: {error}")
+    return tuple(doubts)
 
 
 def _naive_j(readings: PowerReadings, start_s: float, end_s: float) -> float:

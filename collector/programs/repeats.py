@@ -15,7 +15,7 @@ from collector.correction.settled import inversion
 from collector.devices.protocols import limiting_reasons
 from collector.energy.repeated_measurement import measure_repeated
 from collector.errors import ProgramError
-from collector.programs.program import ProgramRun, program_environment, run_command
+from collector.programs.program import ProgramRun, clock_doubts, program_environment, run_command
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 
@@ -28,9 +28,12 @@ def measure_program_repeats(
     *,
     asked_std: float,
     longest_s: float,
+    asked_mhz: float | None = None,
     stdout: Any = None,
 ) -> ProgramRun:
     """The mean run of a command, its energy known to within `asked_std` (a share of it) but for gain and offset.
+
+    `asked_mhz` is the SM clock that is held; None where none is.
 
     Raises ProgramError for a command that cannot be started or that fails, SensorError where runs are too short or too long for
     `longest_s`, or too few readings came, DeviceError where the board fails.
@@ -51,6 +54,11 @@ def measure_program_repeats(
     clock, temperature = (np.concatenate([getattr(run.states, name) for run in found.runs]) for name in ("sm_clock_mhz", "temperature_c"))
     masks = np.concatenate([run.states.throttle_mask for run in found.runs])
     notes = dict.fromkeys(text for run in found.runs for text in run.energy.notes.values())
+    counter = found.runs[-1].counter
+    if counter.doubt and sampler.energy() is not None:
+        notes[f"energy counter: {counter.doubt}"] = None
+    doubts = clock_doubts(instruments, clock, asked_mhz)
+    notes.update(dict.fromkeys(doubts))
     if not found.reached:
         share = found.timing_std_j / found.energy_j
         notes[f"the asked error of {asked_std:.2%} was not reached in {found.elapsed_s:.0f} s: it is {share:.2%}"] = None
@@ -63,11 +71,12 @@ def measure_program_repeats(
         scatter_std_j=found.timing_std_j,
         rest_w=found.rest_w,
         naive_energy_j=found.runs[-1].energy.naive_j,
-        counter_energy_j=inversion(calibration).energy(found.runs[-1].counter.energy_j, 0.0, float(durations.mean()))[0],
+        counter_energy_j=inversion(calibration).energy(counter.energy_j, 0.0, float(durations.mean()))[0],
         temperature_c=_mean(temperature),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(masks)) if masks.size else 0),
         notes=tuple(notes),
         executions=found.executions,
+        clock_held=not doubts,
     )
 
 

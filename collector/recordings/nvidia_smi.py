@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.devices.nvml import FEWEST_UUID_CHARACTERS, pci_key
 from collector.errors import SensorError
 from estimator.quantities import Array
 from estimator.specifications import near_match
@@ -18,6 +19,7 @@ BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id",
 """Columns that name a board, best first."""
 TIME_COLUMN: Final = "timestamp"
 STAMP: Final = r"^\s*\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z?\s*$"
+UUID_MARK: Final = "GPU-"
 US_PER_S: Final = 1e6
 WHOLE, FRACTION = 19, 7
 """Characters of a stamp to its seconds, and of what follows them that counts: a point and microseconds."""
@@ -58,10 +60,26 @@ def power_columns(names: Sequence[str], wanted: str | None, where: str) -> tuple
     return found
 
 
-def board_column(names: Sequence[str]) -> int | None:
-    """Position of the column that names the board; None where there is none."""
+def board_columns(names: Sequence[str]) -> tuple[int, ...]:
+    """Positions of the columns that name the board, best first."""
     bare = [bare_name(name) for name in names]
-    return next((bare.index(name) for name in BOARD_COLUMNS if name in bare), None)
+    return tuple(bare.index(name) for name in BOARD_COLUMNS if name in bare)
+
+
+def is_uuid(name: str) -> bool:
+    """Whether a board's name is a UUID."""
+    return name.upper().startswith(UUID_MARK)
+
+
+def named_so(name: str, asked: str) -> bool:
+    """Whether a log's name of a board is what is asked for: the same text, the beginning of a UUID, the same PCI address."""
+    name, asked = name.strip().lower(), asked.strip().lower()
+    if name == asked:
+        return True
+    if is_uuid(name):
+        return is_uuid(asked) and len(asked) >= FEWEST_UUID_CHARACTERS and name.startswith(asked)
+    place = pci_key(name)
+    return place is not None and place == pci_key(asked)
 
 
 def stamps_s(column: Any) -> Array:

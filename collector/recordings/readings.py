@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.errors import SensorError
-from collector.recordings.nvidia_smi import bare_name, board_column, is_nvidia_smi, power_columns, stamps_s, unit_factor
+from collector.recordings.nvidia_smi import bare_name, board_columns, is_nvidia_smi, is_uuid, named_so, power_columns, stamps_s, unit_factor
 from collector.recordings.ordering import ordered
-from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns
+from collector.recordings.text_columns import LogFile, StrayLines, numbers, open_log, read_columns
 from estimator.quantities import Array
 from estimator.specifications import near_match
 
@@ -62,7 +62,8 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
     wanted = bare_name(column) if column is not None else POWER
     if wanted not in bare:
         raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {', '.join(bare[:12])}")
-    time, power = gathered(log, [bare.index(TIME), only_place(wanted, bare, log)])
+    stray = StrayLines()
+    time, power = gathered(log, [bare.index(TIME), only_place(wanted, bare, log)], stray)
     rows = ordered(time, power, str(log.path), local_time=False)
     return RecordedReadings(
         time_s=rows.time_s,
@@ -70,8 +71,8 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         column=wanted,
         board="",
         local_time=False,
-        left_out=rows.left_out,
-        remarks=rows.remarks,
+        left_out=rows.left_out + stray.count,
+        remarks=(*rows.remarks, *stray.remark()),
     )
 
 
@@ -82,9 +83,9 @@ def only_place(name: str, names: Sequence[str], log: LogFile) -> int:
     return names.index(name)
 
 
-def gathered(log: LogFile, wanted: Sequence[int]) -> list[Array]:
-    """Columns of numbers as arrays; the last row of a text that was cut is left out."""
-    parts = [[numbers(column) for column in columns] for columns in read_columns(log, wanted)]
+def gathered(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None) -> list[Array]:
+    """Columns of numbers as arrays; the last row of a text that was cut is left out, lines that are no row are counted in `stray`."""
+    parts = [[numbers(column) for column in columns] for columns in read_columns(log, wanted, stray)]
     joined = [np.concatenate([part[place] for part in parts]) if parts else np.empty(0) for place in range(len(wanted))]
     return joined if log.complete else [column[:-1] for column in joined]
 
@@ -93,23 +94,25 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     """Readings from nvidia-smi's log; where no column is named the first that holds figures."""
     bare = [bare_name(name) for name in log.names]
     powers = power_columns(log.names, column, str(log.path))
-    boards = board_column(log.names)
-    if board is not None and boards is None:
+    boards = board_columns(log.names)
+    if board is not None and not boards:
         raise SensorError(
             f"{log.path}: names no boards, so that --gpu {board} cannot be chosen; log with --query-gpu=index,… or leave it out"
         )
-    wanted = [bare.index("timestamp"), *powers] + ([boards] if boards is not None else [])
-    times, figures, names = [], [], []
-    for columns in read_columns(log, wanted):
+    wanted = [bare.index("timestamp"), *powers, *boards]
+    times, figures = [], []
+    names: list[list[Any]] = [[] for _ in boards]
+    stray = StrayLines()
+    for columns in read_columns(log, wanted, stray):
         times.append(stamps_s(columns[0]))
         figures.append(np.stack([numbers(item) for item in columns[1 : 1 + len(powers)]]))
-        if boards is not None:
-            names.append(_texts(columns[-1]))
+        for place, column_names in enumerate(names):
+            column_names.append(_texts(columns[1 + len(powers) + place]))
     if not times:
         raise SensorError(f"{log.path}: has a header and no rows")
     time, power = np.concatenate(times), np.concatenate(figures, axis=1)
-    if boards is not None:
-        chosen, kept = _one_board(pa.concat_arrays(names), board, log)
+    if boards:
+        chosen, kept = _one_board([pa.concat_arrays(parts) for parts in names], board, log)
         time, power = time[kept], power[:, kept]
     else:
         chosen = ""
@@ -119,9 +122,9 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     if not len(filled):
         raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure ([N/A] throughout)")
     place = int(filled[0])
-    _check_single(time, log, boards is not None)
+    _check_single(time, log, bool(boards))
     rows = ordered(time, power[place] * unit_factor(log.names[powers[place]]), str(log.path), local_time=True)
-    remarks = rows.remarks
+    remarks = (*rows.remarks, *stray.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     return RecordedReadings(
@@ -130,7 +133,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         column=bare[powers[place]],
         board=chosen,
         local_time=True,
-        left_out=rows.left_out,
+        left_out=rows.left_out + stray.count,
         remarks=remarks,
     )
 
@@ -140,8 +143,12 @@ def _texts(column: Any) -> Any:
     return pc.utf8_trim_whitespace(column.cast(pa.string(), safe=False))
 
 
-def _one_board(names: Any, board: str | None, log: LogFile) -> tuple[str, Any]:
-    """The board's name and which rows are its.  Raises SensorError where it is open which."""
+def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple[str, Any]:
+    """The board's name and which rows are its, from the columns that name boards, best first.
+
+    The name is the UUID where the log has it.  Raises SensorError where it is open which board is meant.
+    """
+    names = columns[0]
     present = sorted(name for name in pc.unique(names).to_pylist() if name)
     where = f"{log.path}: holds {len(present)} boards ({', '.join(present[:8])})"
     if board is None:
@@ -149,12 +156,15 @@ def _one_board(names: Any, board: str | None, log: LogFile) -> tuple[str, Any]:
             raise SensorError(f"{where}; choose one with --gpu" if present else f"{log.path}: names no board in any row")
         wanted = present[0]
     else:
-        matching = [name for name in present if name.lower() == board.strip().lower()]
-        if not matching:
+        found = [(column, name) for column in columns for name in pc.unique(column).to_pylist() if name and named_so(name, board)]
+        if not found:
             raise SensorError(f"{where}, none of them {board!r}; choose one with --gpu")
-        wanted = matching[0]
+        if len({name for column, name in found if column is found[0][0]}) > 1:
+            raise SensorError(f"{where}, several of them {board!r}; give the whole UUID, or choose another name with --gpu")
+        names, wanted = found[0]
     kept = pc.fill_null(pc.equal(names, wanted), False).to_numpy(zero_copy_only=False)
-    return wanted, kept
+    uuids = {name for column in columns for name in pc.unique(column.filter(pa.array(kept))).to_pylist() if name and is_uuid(name)}
+    return uuids.pop() if len(uuids) == 1 else wanted, kept
 
 
 def _check_single(time_s: Array, log: LogFile, chosen: bool) -> None:

@@ -2,7 +2,8 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +13,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from collector.errors import SensorError
+from collector.recordings.pipes import is_pipe, pipe_content
 
 HEADER_BYTES: Final = 1 << 16
 """A header longer than this is none."""
 BLOCK_BYTES: Final = 1 << 20
 """Bytes of text that are parsed at once."""
+LONGEST_SHOWN: Final = 80
+"""Characters of a line that are quoted."""
 BATCH_ROWS: Final = 1 << 16
 MAX_ROWS: Final = 20_000_000
 """Rows that are kept of one file: 55 hours of polls 10 ms apart."""
@@ -34,23 +38,43 @@ UNIT: Final = r"\s*[A-Za-z%]{1,3}$"
 class LogFile:
     """A file with columns: `names` as its header has them, stripped; `encoding` None for Parquet.
 
-    `complete` is false where a text does not end with its last line's end: that line may be cut.
+    `complete` is false where a text does not end with its last line's end: that line may be cut, `last` is what there is of it.
+    `content` is what came through a pipe; None for a file, which is read from its path.
     """
 
     path: Path
     names: tuple[str, ...]
     encoding: str | None
     complete: bool
+    last: bytes = b""
+    content: bytes | None = field(default=None, repr=False)
+
+    def source(self) -> Any:
+        """What Arrow reads from."""
+        return self.path if self.content is None else pa.BufferReader(self.content)
+
+
+@dataclass(slots=True, kw_only=True)
+class StrayLines:
+    """Lines of a text that are no row, counted while it is read: how many, and the first of them."""
+
+    count: int = 0
+    first: str = ""
+
+    def remark(self) -> tuple[str, ...]:
+        """What is to be said of them: nothing where there are none."""
+        return (f"{self.count} line(s) are no row of the table and were left out, the first: {self.first!r}",) if self.count else ()
 
 
 def open_log(path: Path) -> LogFile:
     """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
     try:
-        with path.open("rb") as stream:
+        content = pipe_content(path) if is_pipe(path) else None
+        with path.open("rb") if content is None else BytesIO(content) as stream:
             head = stream.read(HEADER_BYTES)
             stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - 2))
-            tail = stream.read(2)
+            stream.seek(max(0, stream.tell() - HEADER_BYTES))
+            tail = stream.read(HEADER_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SensorError(f"{path}: cannot be read ({reason})") from error
@@ -58,7 +82,8 @@ def open_log(path: Path) -> LogFile:
         raise SensorError(f"{path}: is empty")
     if head.startswith(b"PAR1"):
         try:
-            return LogFile(path=path, names=tuple(pa_parquet.read_schema(path).names), encoding=None, complete=True)
+            names = tuple(pa_parquet.read_schema(path if content is None else pa.BufferReader(content)).names)
+            return LogFile(path=path, names=names, encoding=None, complete=True, content=content)
         except (pa.ArrowException, OSError) as error:
             raise SensorError(f"{path}: not a readable Parquet file ({_line(error)})") from error
     encoding = next((name for mark, name in ENCODINGS if head.startswith(mark)), "utf-8")
@@ -72,17 +97,19 @@ def open_log(path: Path) -> LogFile:
         names = tuple(name.strip() for name in next(csv.reader([first], skipinitialspace=True), []))
     except csv.Error as error:
         raise SensorError(f"{path}: its first line is no header ({error})") from error
-    return LogFile(path=path, names=names, encoding=encoding, complete=tail.rstrip(b"\x00")[-1:] in (b"\n", b"\r"))
+    complete = tail.rstrip(b"\x00")[-1:] in (b"\n", b"\r")
+    last = b"" if complete else tail.splitlines()[-1].strip()
+    return LogFile(path=path, names=names, encoding=encoding, complete=complete, last=last, content=content)
 
 
-def read_columns(log: LogFile, wanted: Sequence[int]) -> Iterator[list[Any]]:
+def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None) -> Iterator[list[Any]]:
     """The wanted columns (by position), piece by piece: a list of Arrow arrays each, text for CSV.
 
-    Lines with another number of cells are left out.  Raises SensorError.
+    Lines with another number of cells are left out, and counted in `stray`, but for a last one that is cut.  Raises SensorError.
     """
     rows = 0
     try:
-        for batch in _batches(log, wanted):
+        for batch in _batches(log, wanted, stray if stray is not None else StrayLines()):
             rows += batch.num_rows
             if rows > MAX_ROWS:
                 raise SensorError(f"{log.path}: has more than {MAX_ROWS} rows; cut out the part that holds the run")
@@ -91,20 +118,28 @@ def read_columns(log: LogFile, wanted: Sequence[int]) -> Iterator[list[Any]]:
         raise SensorError(f"{log.path}: cannot be read ({_line(error)})") from error
 
 
-def _batches(log: LogFile, wanted: Sequence[int]) -> Iterator[Any]:
+def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator[Any]:
     if log.encoding is None:
-        with pa_parquet.ParquetFile(log.path) as parquet:
+        with pa_parquet.ParquetFile(log.source()) as parquet:
             for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=[log.names[index] for index in wanted]):
                 yield batch.select([log.names[index] for index in wanted])
         return
     names = [str(index) for index in range(len(log.names))]
     chosen = [names[index] for index in wanted]
+
+    def skipped(row: Any) -> str:
+        text = row.text.strip()
+        if text.encode(errors="replace") != log.last:
+            stray.first = stray.first or text[:LONGEST_SHOWN]
+            stray.count += 1
+        return "skip"
+
     encoding = ANY_BYTE if log.encoding == "utf-8" else log.encoding
     read = pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows=1, encoding=encoding)
-    parse = pa_csv.ParseOptions(invalid_row_handler=lambda _row: "skip")
+    parse = pa_csv.ParseOptions(invalid_row_handler=skipped)
     convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
     try:
-        reader = pa_csv.open_csv(log.path, read_options=read, parse_options=parse, convert_options=convert)
+        reader = pa_csv.open_csv(log.source(), read_options=read, parse_options=parse, convert_options=convert)
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import bundle_path, load_bundle
-from estimator.bundles.store import NAME, store_folder, stored_names, stored_path
+from estimator.bundles.store import NAME, SUFFIX, store_folder, stored_names, stored_path
 from estimator.errors import BundleError
 from estimator.resources import resource_names
 from estimator.whole_file import write_whole
@@ -18,7 +18,7 @@ def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
     """
     bundle = load_bundle(path)
     name = bundle.name
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name.endswith(SUFFIX):  # what ends so is a path to all commands
         raise BundleError(f"bundle {path}: its name {name[:40]!r} cannot be that of a file; fit or release it under another --name")
     if name in resource_names("bundles", ".json"):
         raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")

@@ -29,7 +29,7 @@ def _row(name: str) -> dict[str, Any]:
         return {**row, "name": name, "error": str(error)}
     return {
         **row,
-        "name": bundle.name,
+        "name": name if row["kept"] == "store" else bundle.name,  # as commands take it, should somebody have named the file otherwise
         "version": bundle.version,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,

@@ -41,7 +41,7 @@ def card_document(bundle: Bundle) -> dict[str, Any]:
             name: {
                 "rows": group.rows,
                 "from": "prior" if name in priors else "data",
-                "seen": {field: list(ends) for field, ends in bundle.domain.get(name, {}).items()},
+                "seen": _seen(bundle, name),
             }
             for name, group in bundle.groups.items()
         },
@@ -60,6 +60,17 @@ def card_document(bundle: Bundle) -> dict[str, Any]:
         "block_models": sorted(bundle.block_models),
         "notes": list(bundle.notes),
     }
+
+
+def _seen(bundle: Bundle, group: str) -> dict[str, list[float]]:
+    """Ranges of the shapes that served a group or a narrower group of it."""
+    found: dict[str, list[float]] = {}
+    for name, ranges in bundle.domain.items():
+        if name == group or name.startswith(f"{group}."):
+            for field, (low, high) in ranges.items():
+                ends = found.setdefault(field, [low, high])
+                ends[:] = min(low, ends[0]), max(high, ends[1])
+    return found
 
 
 def card_text(bundle: Bundle) -> str:

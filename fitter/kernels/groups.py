@@ -10,12 +10,13 @@ from estimator.coefficients import Prior, group_key, longest_prefix
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix
-from estimator.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator
 from fitter.kernels.latency import GroupFit
 from fitter.kernels.refinement import refine_section
 from fitter.kernels.residual_tier import FEWEST_POINTS
 from fitter.kernels.section import KernelSection, SectionFit, SectionRows, class_priors, with_widest_split
+from fitter.kernels.section_choice import best_section
 from fitter.power.voltage import distinct_clocks
 from fitter.priors import FLOOR_WIDTH, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
 from fitter.rows import KernelRows, RejectedRow
@@ -86,7 +87,7 @@ def fit_kernel_groups(
         known = dict.fromkeys(LED_SECTIONS, known[POOL_LEADER]) | known
     common = _host_prior(floor_s) | _knee_priors(pooled)
     siblings = replace(siblings, values=known)
-    results = [_fit_part(part, gpu, seed, tiles, siblings, refine, common) for part in parts]
+    results = _fit_parts(parts, gpu, seed, tiles, siblings, refine, common)
     equations, left_out = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     rejected: list[RejectedRow] = []
     for part, result in zip(parts, results, strict=True):
@@ -134,6 +135,16 @@ class _Part:
             weight=own.weight,
             known=KnownTiles(tile_m=own.tile_m, tile_n=own.tile_n, split=own.split_k),
         )
+
+    def shapes(self) -> int:
+        """How many different kernels were measured, at whatever clocks and however often."""
+        return len(set(self.rows.operators))
+
+    def cuda_cores(self) -> bool:
+        return self.rows.operators[0].cuda_cores
+
+    def element_bytes(self) -> float:
+        return BYTES_PER_ELEMENT[self.rows.operators[0].precision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +239,43 @@ def _pooled(
     return found
 
 
+def _fit_parts(
+    parts: list[_Part], gpu: GpuSpec, seed: int, tiles: TileSource, siblings: Siblings, refine: bool, common: Mapping[str, Prior]
+) -> list[_Result]:
+    """Every section's fit, those with few shapes around the section that is most like them and has more.
+
+    However often one shape was measured, it cannot tell what grows with size from what does not.
+    """
+    many = {part.key: _fit_part(part, gpu, seed, tiles, siblings, refine, common) for part in parts if part.shapes() >= FEWEST_OWN_SHAPES}
+    results = dict(many)
+    for part in parts:
+        if part.key in many:
+            continue
+        own = siblings
+        leader = None if longest_prefix(part.key, siblings.values) else _leader(part, [other for other in parts if other.key in many])
+        if leader is not None:
+            values = many[leader].fit.groups[leader].coefficients
+            own = Siblings(values={**siblings.values, part.key: values}, narrowing={**siblings.narrowing, part.key: FEW_SHAPES_NARROWING})
+        results[part.key] = _fit_part(part, gpu, seed, tiles, own, refine, common)
+    return [results[part.key] for part in parts]
+
+
+def _leader(part: _Part, others: list[_Part]) -> str | None:
+    """The section of the same kind of kernel that is most like another: of elements as wide if there is one, with the most shapes."""
+    root = longest_prefix(part.key, GROUP_PRIORS)
+    like = [other for other in others if longest_prefix(other.key, GROUP_PRIORS) == root and other.cuda_cores() == part.cuda_cores()]
+    if root is None or not like:
+        return None
+    return max(like, key=lambda other: (other.element_bytes() == part.element_bytes(), other.shapes())).key
+
+
+FEWEST_OWN_SHAPES: Final = 6
+"""A section with fewer shapes starts from a section like it."""
+
+FEW_SHAPES_NARROWING: Final = 0.1
+"""Widths of its priors around that section's coefficients, in widths of the general priors."""
+
+
 def _fit_part(
     part: _Part,
     gpu: GpuSpec,
@@ -290,37 +338,10 @@ def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: 
         if not on_cuda and gpu.architecture not in PERSISTENT_ARCHITECTURES:
             wide = {**priors, "widest_split": Prior(centre=MATCHED_SPLIT, width=0.0)}
             others.append(KernelSection(part.key, part.rows, gpu, wide, "matched", seed=seed))
-        return _best([section, *others], seed)
+        return best_section([section, *others], seed)
     if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
         priors = with_widest_split(part.key, part.rows, gpu, priors, seed=seed)
     return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
-
-
-def _best(sections: list[KernelSection], seed: int) -> KernelSection:
-    """The section that predicts kernels best that it has not seen: a random part of the shapes, at all their clocks.
-
-    Predictions with kernel names and without count alike; a section that ignores names errs alike in both.  Of few shapes every part
-    is left out in turn: a handful would decide by luck.
-    """
-    rows = sections[0].rows
-    numbers: dict[Operator, int] = {}
-    shape = np.array([numbers.setdefault(operator, len(numbers)) for operator in rows.operators])
-    place = np.random.default_rng(seed).random(len(numbers))[shape]
-    parts = round(1.0 / TEST_SHARE) if len(numbers) < FEW_SHAPES else 1
-    errors = np.zeros(len(sections))
-    for number in range(parts):
-        aside = (place >= number * TEST_SHARE) & (place < (number + 1) * TEST_SHARE)
-        train, test = np.flatnonzero(~aside), np.flatnonzero(aside)
-        if len(train) and len(test):
-            errors += [_error_both_ways(section, train, test) for section in sections]
-    return sections[int(np.argmin(errors))]
-
-
-def _error_both_ways(section: KernelSection, train: IntArray, test: IntArray) -> float:
-    """Sum of absolute errors of the rows `test`, forecast from the rows `train`, over predictions without kernel names and with them."""
-    fit = section.fit(train)
-    ways = (False, section.knows_names())
-    return sum(float(np.abs(np.log(section.predict(fit, test, named=way) / section.rows.latency_s[test])).sum()) for way in ways)
 
 
 UNNAMED_WAYS: Final[tuple[Literal["chosen", "free", "matched"], ...]] = ("chosen", "free", "matched")
@@ -328,12 +349,6 @@ UNNAMED_WAYS: Final[tuple[Literal["chosen", "free", "matched"], ...]] = ("chosen
 
 MATCHED_SPLIT: Final = 16.0
 """Split-K limit to try where coefficients come from named tiles and predictions take the fastest."""
-
-TEST_SHARE: Final = 0.25
-"""Share of rows on which the ways to tell a tile are compared."""
-
-FEW_SHAPES: Final = 100
-"""Of fewer shapes all are compared, part after part."""
 
 
 def _roots(results: list[_Result]) -> dict[str, str]:

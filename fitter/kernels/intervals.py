@@ -25,6 +25,10 @@ FEWEST_FAR: Final = 30
 FAR_WIDENING: Final = 1.3
 """With fewer far kernels than that their quantile is the near one times this."""
 
+FEWEST_NEAR: Final = 9
+"""Fewer errors have no 90 % quantile: the largest of n lies above the next one with n / (n + 1).  Probes that were chosen to differ have
+hardly a neighbour: all their errors count then, near and far."""
+
 ALIKE_SHAPES: Final = 5.0
 """So many shapes err alike (assumed): n of them show as much as n / 5 independent ones, which widens intervals of few by Student's t."""
 
@@ -68,8 +72,11 @@ def interval_quantiles(
     ratio = error / sigma[shapes.index]
     near_rows = left_out.distance <= FAR
     few = float(student_t.ppf(0.5 + LEVEL / 2.0, max(len(shapes.operators) / ALIKE_SHAPES, 1.0))) / NORMAL_90
-    near = few * (_quantile(ratio[near_rows]) if near_rows.any() else _quantile(ratio))
-    far = few * _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
+    if near_rows.sum() >= FEWEST_NEAR:
+        near = few * _quantile(ratio[near_rows])
+        far = few * _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
+    else:
+        near = far = few * _quantile(ratio)
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
         return near, max(far, near), few * NORMAL_90 * float(np.sqrt(np.mean(error**2))), UNTESTED_OCTAVES

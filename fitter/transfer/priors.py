@@ -13,13 +13,17 @@ from estimator.coefficients import Prior, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.phases import START_CLOCKS
 from estimator.quantities import HZ_PER_MHZ
-from fitter.priors import PERSISTENT, PERSISTENT_ARCHITECTURES
+from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES
 
 HOST_NAMES: Final = ("floor_s", "offset_s")
 """What a measurement of single launches contains of its host."""
 
 HOST_WIDTH: Final = 0.3
 """How far the launch costs of two hosts lie apart [ln]: 54 and 65 µs, 31 and 40 µs on two machines of one table."""
+
+SCHEDULED: Final = ("wave_exponent", "waves", "store")
+"""How blocks follow one another and give up their output: where they persist, one's output leaves while the next tile is multiplied, and
+what is left under these names says nothing about blocks that come and go."""
 
 LEAST_EPSILON: Final = 0.3
 """A kernel's fixed cost keeps this share where a part of it is told apart by the clock [1]."""
@@ -28,19 +32,24 @@ Values = Mapping[str, Mapping[str, float]]
 
 
 def moved_values(groups: Values, source: GpuSpec, target: GpuSpec) -> dict[str, dict[str, float]]:
-    """Coefficients by group as the target's architecture has them: persistent blocks differ from others by known factors."""
+    """Coefficients by group as the target's architecture has them: persistent blocks differ from others by known factors, and what
+    tells how blocks follow one another is not the same thing on both sides.
+    """
     if _persistent(source) == _persistent(target):
         return {group: dict(values) for group, values in groups.items()}
-    from fitter.priors import LISTED_ALONE, MATRIX
-
-    usual = {**MATRIX, **LISTED_ALONE}
+    usual = {**MATRIX, **LISTED_ALONE, **BLOCK_ENDS}
     factor = {name: prior.centre / usual[name].centre for name, prior in PERSISTENT.items()}
     if _persistent(source):
         factor = {name: 1.0 / value for name, value in factor.items()}
+    there = {**usual, **(PERSISTENT if _persistent(target) else {})}
     moved = {}
     for group, values in groups.items():
         matrix = group.startswith(("gemm", "conv")) and not group.startswith("conv.depthwise") and not group.endswith((".fp32", ".cuda"))
-        moved[group] = {name: value * factor.get(name, 1.0) if matrix else value for name, value in values.items()}
+        moved[group] = (
+            {name: there[name].centre if name in SCHEDULED else value * factor.get(name, 1.0) for name, value in values.items()}
+            if matrix
+            else dict(values)
+        )
     return moved
 
 

@@ -142,10 +142,33 @@ def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny: CampaignSpec, calibr
     assert read_kernel_dataset(output).metadata["complete"]
 
 
-def test_a_budget_too_small_for_any_row_leaves_no_file(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    with pytest.raises(CampaignError, match="nothing was measured"):
+@pytest.mark.parametrize("known", [True, False])
+def test_with_a_budget_too_small_for_any_row_nothing_is_begun(
+    known: bool, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    with planned(tiny) as (bench, plan, key):
+        before_ns = bench.clock.now_ns()
+        with pytest.raises(CampaignError, match=r"a budget of 8 s leaves no time for a kernel: .* give at least \d+ s"):
+            run_campaign(bench, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration if known else None, budget_s=8.0)
+        assert bench.clock.now_ns() == before_ns
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_budget_that_is_named_as_enough_measures_a_kernel(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    with pytest.raises(CampaignError) as refused:
         collected(tiny, tmp_path / "d.parquet", calibration, budget_s=1.0)
-    assert not (tmp_path / "d.parquet").exists()
+    enough_s = float(str(refused.value).rsplit("at least ", 1)[1].removesuffix(" s"))
+    assert collected(tiny, tmp_path / "d.parquet", calibration, budget_s=enough_s).rows > 0
+
+
+def test_going_on_with_a_budget_too_small_for_a_row_leaves_the_board_at_rest(
+    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    output = tmp_path / "d.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        collected(tiny, output, calibration, report=stop_after(5))
+    outcome = collected(tiny, output, calibration, resume=True, budget_s=1.0)
+    assert (outcome.rows, outcome.missing, outcome.elapsed_s) == (5, outcome.planned - 5, 0.0)
 
 
 def test_resuming_something_else_is_refused_with_the_difference(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from collector.cli import main
 from collector.sensor.calibration import SensorCalibration, load_calibration
+from estimator.resources import resource_folder
 
 A100 = "sim:a100-pcie-40gb"
 
@@ -64,6 +65,16 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
     refused(capsys, 1, reads, "pmd", "decode", meter, "--out", meter)
     refused(capsys, 1, reads, "run", "--gpu", A100, "--sensor", known, "--out", known, "--", "true")
     refused(capsys, 1, reads, "--gpu", A100, "--sensor", known, "--record", known, "--dry-run")
+    own, board = tmp_path / "my.toml", tmp_path / "board.toml"
+    own.write_bytes((resource_folder("campaigns") / "quick.toml").read_bytes())
+    board.write_bytes((resource_folder("boards") / "a100-pcie-40gb.toml").read_bytes())
+    before |= {path: path.read_bytes() for path in (own, board)}
+    refused(capsys, 1, reads, "--gpu", A100, "--freqs", "510", "--campaign", own, "--out", own, "--fresh")
+    refused(capsys, 1, reads, "--gpu", f"sim:{board}", "--out", board, "--fresh")
+    refused(capsys, 1, reads, "--gpu", A100, "--sensor", known, "--out", known, "--fresh")
+    refused(capsys, 1, reads, "submit", own, "--gpu", A100, "--out", own, "--fresh")
+    refused(capsys, 1, reads, "submit", "quick", "--gpu", A100, "--sensor", known, "--out", known, "--fresh")
+    refused(capsys, 1, reads, "run", "--gpu", f"sim:{board}", "--out", board, "--", "true")
     refused(capsys, 1, "two outputs", "sensor", "--readings", readings, "--out", tmp_path / "x", "--report", tmp_path / "x")
     assert before == {path: path.read_bytes() for path in before}
 
@@ -175,6 +186,12 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
+    assert main(["correct", "--readings", str(readings), "--sensor", str(known), "--fold", "auto", "--json"]) in (0, 3)
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["profile"]["duration_s"] == pytest.approx(0.6, abs=2e-3)
+    assert "rested" in alone["notes"]["fold"]
+    power[[0, 2, -2, -1]] += 50.0  # now it seems to work all the time
+    readings = table(tmp_path / "r.csv", "t_s,power_w", [f"{value:.2f}" for value in time_s], power)
     refused(capsys, 1, "too long to search a period", "correct", "--readings", readings, "--sensor", known, "--fold", "auto")
 
 

@@ -79,10 +79,10 @@ def test_stated_errors_are_those_of_repeated_experiments(kernel: str) -> None:
     assert 0.65 < np.std(moved) / np.mean(stated) < 1.35
 
 
-def stated_offset_w(noise_w: Array, count: int) -> float:
-    """The stated error of an offset, with this noise in readings of a boxcar."""
-    source = source_of(square(16_384))
-    grid = 0.6 + 0.0517 * np.arange(count)
+def stated_offset_w(noise_w: Array) -> float:
+    """The stated error of an offset, with this noise in a boxcar's readings of one step."""
+    source, count = source_of(np.where(np.arange(16_384) < 8192, 0.0, LEVEL_W)), len(noise_w)
+    grid = 4.096 + 0.0517 * (np.arange(count) - 0.5 * count)
     value = averaged_by("boxcar", source)(8e-3, grid)[:, 0] + noise_w
     problem = KernelProblem("boxcar", source, grid, value, JITTER_S)
     point = np.array([np.log(8e-3), 0.0, np.log(0.8 * 0.5), np.log(JITTER_S), 0.0])
@@ -95,12 +95,12 @@ def test_residuals_that_belong_together_widen_the_error() -> None:
     random = np.random.default_rng(3)
     white = random.normal(0.0, 0.5, 130)
     slow = np.sin(2.0 * np.pi * np.arange(130) / 65.0) * 0.5 * np.sqrt(2.0)
-    assert stated_offset_w(slow, 130) > 1.2 * stated_offset_w(white, 130)
+    assert stated_offset_w(slow) > 2.0 * stated_offset_w(white)
 
 
 def test_few_readings_are_surer_of_nothing_than_many() -> None:
     random = np.random.default_rng(4)
-    few, many = (np.mean([stated_offset_w(random.normal(0.0, 0.5, count), count) for _ in range(6)]) for count in (20, 120))
+    few, many = (np.mean([stated_offset_w(random.normal(0.0, 0.5, count)) for _ in range(6)]) for count in (20, 120))
     assert few / many > np.sqrt(6.0), "what was fitted to 20 readings makes their residuals small"
 
 

@@ -1,5 +1,7 @@
 """Recorded logs: whatever their form, the same readings; what cannot be used is refused in one line."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -117,6 +119,42 @@ def test_of_several_boards_the_named_one_is_read(tmp_path: Path) -> None:
         read_readings(path, board="7")
     with pytest.raises(SensorError, match="rows come 2 at a time"):
         read_readings(written(tmp_path, boards_text(False), "unnamed.csv"))
+
+
+def test_a_board_is_named_by_whatever_the_log_has_of_it(tmp_path: Path) -> None:
+    uuids, places = ("GPU-0a1f2222-3333", "GPU-1b0f2222-3333"), ("00000000:41:00.0", "00000000:C1:00.0")
+    rows = ["timestamp, index, uuid, pci.bus_id, power.draw [W]"]
+    for i in range(COUNT):
+        rows += [f"{stamp(i * POLL_S)}, {board}, {uuids[board]}, {places[board]}, {POWER[i] + 100 * board:.2f} W" for board in (0, 1)]
+    path = written(tmp_path, "\n".join(rows) + "\n")
+    for name in ("1", uuids[1], "gpu-1b0f", places[1], "c1:00.0", "0000:C1:00.0"):
+        found = read_readings(path, board=name)
+        assert found.power_w == pytest.approx(POWER + 100.0)
+        assert found.board == uuids[1]
+    for name in ("GPU-", "GPU-1b0f2222-3334", "41", "2"):
+        with pytest.raises(SensorError, match="none of them"):
+            read_readings(path, board=name)
+
+
+def test_lines_that_are_no_row_are_counted(tmp_path: Path) -> None:
+    lines = smi_text().splitlines()
+    lines.insert(len(lines) // 2, "Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.")
+    found = read_readings(written(tmp_path, "\n".join(lines) + "\n"))
+    assert found.power_w == pytest.approx(POWER)
+    assert found.left_out == 1
+    assert any("1 line(s) are no row" in remark and "Unable to determine" in remark for remark in found.remarks)
+    assert read_readings(written(tmp_path, smi_text() + stamp(9.0), "cut.csv")).left_out == 0, "a last line that is cut is none of them"
+
+
+def test_a_pipe_reads_as_its_file_does(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with subprocess.Popen(["cat", str(written(tmp_path, smi_text()))], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        found = read_readings(Path(f"/dev/fd/{process.stdout.fileno()}"))
+    assert found.power_w == pytest.approx(POWER)
+    with subprocess.Popen(["sh", "-c", f"cat {tmp_path}/*.csv > {path}"]):
+        assert read_readings(path).power_w == pytest.approx(POWER)
 
 
 def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
-from collector.campaigns.plan import plan_campaign
+from collector.campaigns.plan import closing_clocks, plan_campaign
 from collector.campaigns.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
-from collector.campaigns.running import CampaignOutcome, campaign_key, closing_clocks, run_campaign
+from collector.campaigns.running import CampaignOutcome, campaign_key, run_campaign
 from collector.campaigns.thermal import keep_in_band, warm_up
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path

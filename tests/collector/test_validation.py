@@ -5,15 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from collector.campaigns.files import CampaignSpec
 from collector.cli import main
 from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.dataset.rules import RANGES, RULES
+from collector.dataset.schema import IDENTITY_COLUMNS, KERNEL_COLUMNS, OUTCOME_COLUMNS, SHAPE_COLUMNS
 from collector.dataset.validation import validate_dataset
 from collector.sensor.calibration import SensorCalibration
-from tests.collector.test_campaign import collected
+from tests.collector.test_campaign import collected, stop_after
 
 Change = Callable[[list[dict[str, Any]], dict[str, Any]], None]
 
@@ -127,6 +129,74 @@ def test_a_doubt_that_a_row_states_breaks_no_rule(rule: str, flag: str, sound: P
         next(row for row in rows if row["operator"] == "linear")["flags"] = [flag]
 
     assert rule not in validate_dataset(spoilt(sound, tmp_path, change)).broken
+
+
+def distinct(name: str, index: int) -> Any:
+    """A value of a column that the rows with other numbers do not have."""
+    column = KERNEL_COLUMNS[name]
+    if column.type == pa.bool_():
+        return index % 2 == 0  # of six rows three each: too few for a trend
+    return {pa.string(): f"other{index}", pa.int64(): 7 + index, pa.float64(): 7.5 + index}[column.type]
+
+
+@pytest.mark.parametrize("name", IDENTITY_COLUMNS)
+def test_only_rows_that_are_equal_in_all_that_ran_are_compared(name: str, sound: Path, tmp_path: Path) -> None:
+    def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
+        drifted(rows, metadata)
+        for index, row in enumerate([row for row in rows if row["operator"] == "add"]):
+            row[name] = distinct(name, index)
+
+    assert "T02" not in validate_dataset(spoilt(sound, tmp_path, change)).broken
+
+
+def test_nothing_that_came_out_hides_a_drift(sound: Path, tmp_path: Path) -> None:
+    assert set(IDENTITY_COLUMNS) | OUTCOME_COLUMNS == set(KERNEL_COLUMNS)
+    assert {*SHAPE_COLUMNS, "precision", "grid_x", "tile_m", "l2_state", "sm_clock_mhz"} <= set(IDENTITY_COLUMNS)
+
+    def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
+        drifted(rows, metadata)
+        for index, row in enumerate([row for row in rows if row["operator"] == "add"]):
+            row.update({name: distinct(name, index) for name in OUTCOME_COLUMNS - {"flags", "power_w", "latency_s", "started_unix_s"}})
+
+    assert "T02" in validate_dataset(spoilt(sound, tmp_path, change)).broken
+
+
+def test_a_campaign_that_was_interrupted_twice_breaks_no_rule(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    for rows in (8, 12):
+        with pytest.raises(KeyboardInterrupt):
+            collected(tiny, output, calibration, resume=True, report=stop_after(rows))
+    collected(tiny, output, calibration, resume=True)
+    assert validate_dataset(output).broken == {}
+
+
+def test_files_of_a_simulated_board_may_begin_at_one_hour_and_those_of_a_real_board_may_not(sound: Path, tmp_path: Path) -> None:
+    def another(simulated: bool) -> Change:
+        def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
+            metadata["simulated"] = simulated
+            for row in rows:
+                row["row_id"] = f"other{row['row_id']}"
+
+        return change
+
+    for simulated in (True, False):
+        folder = tmp_path / str(simulated)
+        folder.mkdir()
+        spoilt(sound, folder, told(simulated=simulated)).rename(folder / "first.parquet")
+        spoilt(sound, folder, another(simulated))
+        assert ("T01" in validate_dataset(folder).broken) is not simulated
+
+
+def test_a_dataset_without_rows_is_not_valid(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = spoilt(sound, tmp_path, lambda rows, _metadata: rows.clear())
+    assert main(["validate", str(empty)]) == 3
+    assert "it has no rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [name for name, column in KERNEL_COLUMNS.items() if column.type == pa.float64()])
+def test_nan_stands_for_nothing(name: str, sound: Path, tmp_path: Path) -> None:
+    broken = validate_dataset(spoilt(sound, tmp_path, one(**{name: float("nan")}))).broken
+    assert any(name in breach.what and "NaN" in breach.what for breach in broken["R01"])
 
 
 def test_unknown_numbers_break_no_rule(sound: Path, tmp_path: Path) -> None:

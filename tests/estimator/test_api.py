@@ -32,7 +32,7 @@ SIGNATURES = {
     "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
     "Gain": "ratio, low, high",
     "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin",
-    "KernelTable": "latency_s, latency_ln_std, power_w, power_ln_std, groups",
+    "KernelTable": "latency_s, latency_ln_std, power_w, power_ln_std, groups, limited",
     "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin",
     "Sizes": "batch, sequence",
     "Sweep": (

@@ -87,6 +87,17 @@ def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear
     assert reverses.beyond_share == 0.0
 
 
+def test_what_the_largest_kernels_err_in_common_is_no_reason_to_trust_neighbours_beyond() -> None:
+    rng = np.random.default_rng(0)
+    error = rng.normal(0.0, 0.03, 400)
+    inside = forecast_of(error, error, 0.3, -3.0)
+    drifting = forecast_of(0.06 + rng.normal(0.0, 0.01, 400), 0.06 + rng.normal(0.0, 0.03, 400), 0.8, 1.0)
+    chosen = best_fading([inside, drifting])
+    assert chosen is not None
+    assert np.abs(drifting.errors(Fading(beyond_share=1.0))).mean() < np.abs(drifting.bare).mean()  # neighbours seem to help
+    assert chosen.beyond_share <= 0.25
+
+
 def test_neighbours_that_know_nothing_are_not_asked() -> None:
     rng = np.random.default_rng(0)
     assert best_fading([forecast_of(rng.normal(0, 0.02, 500), rng.normal(0, 0.2, 500), 0.3, -1.0)]) is None

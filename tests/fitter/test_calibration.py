@@ -143,6 +143,25 @@ def test_measured_tables_of_the_board_come_before_its_specification() -> None:
     assert default_name(selection, spec()) == "a100-pcie-40gb"
 
 
+def test_what_several_data_sets_measured_of_the_board_is_merged_whatever_their_order() -> None:
+    selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
+    wide = [
+        {"sm_clock_mhz": clock, "power_w": watt, "std_w": 0.2, "temperature_c": 40.0}
+        for clock, watt in ((510.0, 45.0), (900.0, 50.0), (1410.0, 60.0))
+    ]
+    narrow = [{"sm_clock_mhz": 1410.0, "power_w": 66.0, "std_w": 0.4, "temperature_c": 44.0}]
+    volts = [{"sm_clock_mhz": 900.0, "voltage_v": 0.7, "std_v": 0.001}]
+    first, second = (
+        replace(selection.datasets[0], name="dataset.parquet", metadata=metadata)
+        for metadata in ({"idle": wide, "voltage": volts}, {"idle": narrow, "voltage": None})
+    )
+    board = board_knowledge(replace(selection, datasets=(first, second)), spec())
+    assert board == board_knowledge(replace(selection, datasets=(second, first)), spec())
+    assert board.tables.idle_w is not None
+    assert board.tables.idle_w.at(np.array([510.0, 900.0, 1410.0])).tolist() == [45.0, 50.0, 63.0]
+    assert board.idle_temperature_c == pytest.approx((40.0 + 40.0 + 42.0) / 3)
+
+
 def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_between_them() -> None:
     selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
     voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]

@@ -76,3 +76,17 @@ def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter: float) -> 
     assert far >= near
     sigma = 0.01 + np.abs(error).mean()  # the scale of neighbours that all err alike
     assert 0.8 <= np.mean(np.abs(scatter * rng.standard_normal(10_000)) <= near * sigma) <= 0.97
+
+
+def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None:
+    rng = np.random.default_rng(2)
+    shapes = shape_errors(list(SHAPES.operators[:20]))
+    error = 0.1 * rng.standard_normal(20)
+    distance = np.full(20, 2.0)
+    error[0], distance[0] = 0.001, 0.5  # the only one with a neighbour happened to be forecast well
+    nothing = np.zeros(20)
+    near, far, _, _ = interval_quantiles(shapes, Forecast(bare=error, neighbours=nothing, distance=distance, excess=nothing), [], Fading())
+    sigma = 0.01 + np.abs(error).mean()
+    held = np.mean(np.abs(0.1 * rng.standard_normal(10_000)) <= near * sigma)
+    assert far == near
+    assert held >= 0.85

@@ -105,8 +105,8 @@ def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
     near, far, beyond, octaves = interval_quantiles(shapes, rows, [largest], None)
     assert 1.5 < near < 3.0
     assert far >= near
-    assert beyond == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
-    assert octaves == pytest.approx(1.5)
+    there = beyond * np.sqrt(1.5 / octaves)  # half width where the largest kernels were forecast
+    assert there == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
 
 
 def test_forecasts_that_go_farther_set_the_width_beyond_the_largest_work() -> None:
@@ -139,3 +139,14 @@ def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:
     assert np.abs(np.log(told.latency_s / seconds)).mean() < 0.5 * np.abs(np.log(told.equations_s / seconds)).mean()
     assert np.abs(np.log(told.latency_s / seconds)).mean() < np.abs(np.log(guessed.latency_s / seconds)).mean()
     assert np.nanmedian(told.log_std) < np.nanmedian(guessed.log_std)
+
+
+def test_one_shape_measured_many_times_is_no_law_of_its_own() -> None:
+    varied = [operator for operator in various_operators(120) if operator.family == "gemm" and operator.precision == "bf16"]
+    other = [replace(operator, precision="fp16") for operator in varied]
+    rows = kernel_rows(BUNDLE, [*varied, *other[:1] * 20], noise=0.02)
+    found = fit_kernel_groups(rows, BUNDLE.gpu, seed=0, tiles="free", refine=False)
+    coefficients = {key: group.coefficients for key, group in found.groups.items()}
+    unseen = kernel_rows(BUNDLE, other[1:])
+    times = kernel_times(other[1:], BUNDLE.gpu, coefficients, sm_clock_mhz=unseen.sm_clock_mhz, warm=unseen.l2_warm)
+    assert np.abs(np.log(times.equations_s / unseen.latency_s)).mean() < 0.12

@@ -11,10 +11,11 @@ from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import predict_kernels
 from estimator.residuals import POWER_TIER, log_power_corrections
 from estimator.specifications import load_gpu
+from fitter.check import check_bundle
 from fitter.kernels.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
 from fitter.rows import KernelRows
-from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100 = load_gpu("a100-pcie-40gb")
 STREAMS = [o for o in various_operators(240, seed=3) if o.family == "softmax"]
@@ -64,6 +65,22 @@ def test_stated_deviations_hold_kernels_that_were_left_out(rows: KernelRows, bun
 def test_a_correction_never_lifts_power_over_the_limit(rows: KernelRows, bundle: Bundle) -> None:
     lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 3.0), seed=0)
     assert powers(lifted, rows)[0].max() <= A100.power_limit_w
+
+
+def test_power_that_the_limit_bounds_is_told_and_a_check_warns_of_it(rows: KernelRows, bundle: Bundle) -> None:
+    lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 3.0), seed=0)
+    table = predict_kernels(rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
+    assert 0 < table.limited.sum() < len(rows)
+    assert np.all(table.power_w[table.limited] == A100.power_limit_w)
+    assert np.all(table.power_w[~table.limited] < A100.power_limit_w)
+
+    def lines(chosen: Bundle, measured: KernelRows) -> list[str]:
+        return [line for line in check_bundle(chosen, selection_of(measured)).warnings if "bounded by the limit" in line]
+
+    (line,) = lines(lifted, rows)
+    assert f" {table.limited.sum()} kernel rows" in line
+    assert lines(bundle, rows) == []
+    assert lines(lifted, replace(rows, at_limit=table.limited)) == []  # boards that held their limit are where the bundle says
 
 
 def test_a_tier_made_twice_is_the_same(rows: KernelRows, bundle: Bundle) -> None:

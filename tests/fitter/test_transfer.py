@@ -15,6 +15,7 @@ from estimator.specifications import load_gpu
 from estimator.workload import Operator
 from fitter.cli import main
 from fitter.kernels.groups import fit_kernel_groups
+from fitter.priors import kernel_priors
 from fitter.rows import KernelRows
 from fitter.selection import read_selection
 from fitter.tiers import kernel_tiers, tier_counts, tier_errors
@@ -110,6 +111,18 @@ def test_architectures_differ_by_known_factors_both_ways() -> None:
     assert there["gemm.linear.fp32"] == groups["gemm.linear.fp32"]
     back = moved_values(there, H100, A100)
     assert back["gemm.linear.bf16"] == pytest.approx(groups["gemm.linear.bf16"])
+    assert moved_values(groups, A100, V100) == groups
+
+
+def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_one_side_only() -> None:
+    names = ("wave_exponent", "waves", "store")
+    groups = {"gemm.linear.bf16": {"math": 1.1, **dict.fromkeys(names, 3.0)}, "gemm.linear.fp32": dict.fromkeys(names, 3.0)}
+    for target, source in ((A100, H100), (H100, A100)):
+        moved = moved_values(groups, source, target)
+        general = kernel_priors("gemm.linear.bf16", target, cuda_cores=False, warm=False, free_clock=False, one_clock=False)
+        assert {name: moved["gemm.linear.bf16"][name] for name in names} == {name: general[name].centre for name in names}
+        assert moved["gemm.linear.bf16"]["math"] == 1.1
+        assert moved["gemm.linear.fp32"] == groups["gemm.linear.fp32"]
     assert moved_values(groups, A100, V100) == groups
 
 

@@ -191,3 +191,17 @@ def test_an_overview_has_every_open_job_and_the_newest_others(tmp_path: Path) ->
         assert [job.id for job in overview.jobs] == [numbers[5], numbers[4], numbers[0]]
         assert overview.counts == {"queued": 1, "running": 0, "done": 5, "failed": 0, "cancelled": 0}
         assert len(store.overview(limit=-1).jobs) == 6
+
+
+def test_an_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    with open_store(folder) as store:
+        queued(store, "/x/a")
+    (folder / "campaigns").mkdir()
+    (folder / FILE_NAME).write_bytes(b"")
+    with pytest.raises(DaemonError, match="is empty, its jobs are lost, though campaigns"), open_store(folder):
+        pass
+    assert (folder / FILE_NAME).stat().st_size == 0
+    (folder / FILE_NAME).unlink()
+    with open_store(folder) as store:
+        assert store.open_jobs() == []

@@ -86,3 +86,19 @@ def test_without_a_driver_that_is_what_is_said(tmp_path: Path) -> None:
         pytest.skip("this machine has an NVIDIA driver")
     assert status == 3
     assert "NVIDIA driver" in findings["driver"]["seen"]
+
+
+def test_a_simulated_board_needs_no_driver_and_is_looked_at(tmp_path: Path) -> None:
+    _, findings = examined(None, None, tmp_path, "--gpu", "sim:h200-sxm")
+    assert findings["board sim:h200-sxm"]["state"] == "ok"
+    assert "driver" not in findings
+    status, findings = examined(None, None, tmp_path, "--gpu", "sim:h2000")
+    assert (status, findings["board sim:h2000"]["state"]) == (3, "fault")
+
+
+def test_a_power_field_without_a_possible_power_is_named(library_folder: Path, tmp_path: Path) -> None:
+    boards = Boards(tmp_path / "boards")
+    boards.set(power_mw=0)
+    status, findings = examined(library_folder, boards, tmp_path)
+    assert status == 3
+    assert "instant" in findings["GPU 0 power fields"]["seen"]

@@ -113,6 +113,55 @@ def test_clocks_are_held_for_the_program_and_given_back(environment: dict[str, s
     assert (boards.get("lock_calls"), boards.get("lock_high"), boards.get("reset_calls")) == (2, 0, 1)
 
 
+def put(**slots: int) -> str:
+    """A program that changes the stand-in's board, half a second after its start, and goes on as long."""
+    changes = "; ".join(f"block[{SLOTS.index(name)}] = {value}" for name, value in slots.items())
+    opened = "file = open(os.environ['WATTPRINT_NVML_STUB'], 'r+b'); block = memoryview(mmap.mmap(file.fileno(), 0)).cast('q')"
+    return f"import mmap, os, time; {opened}; time.sleep(0.5); {changes}; time.sleep(0.5)"
+
+
+def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment: dict[str, str]) -> None:
+    ended = collected(environment, "--freqs", "900", "--json", "--", sys.executable, "-c", put(sm_mhz=1830))
+    assert ended.returncode == 3, ended.stderr
+    document = json.loads(ended.stdout)
+    assert [line for line in document["notes"] if "was not the 900 MHz asked for: 900 to 1830 MHz" in line]
+    assert collected(environment, "--freqs", "900", "--", sys.executable, "-c", put(sm_mhz=905)).returncode == 0, "within tolerance"
+
+
+def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environment: dict[str, str], boards: Boards) -> None:
+    boards.set(power_mw=0, average_mw=119_000)
+    ended = collected(environment, "--json", "--", "sleep", "0.3")
+    document = json.loads(ended.stdout)
+    assert document["clocks"][0]["power_w"] == pytest.approx(119.0, abs=0.5)
+    assert [line for line in document["notes"] if "instant reads 0 W, which no board draws" in line]
+    assert "warning: power field instant reads 0 W" in ended.stderr
+    boards.set(power_mw=-5000)
+    ended = collected(environment, "--", "true")
+    assert "warning: the power field in use is average" in ended.stderr
+    boards.set(power_mw=0, average_mw=0)
+    ended = collected(environment, "--", "true")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.count("\n") == 1
+    assert "power is not known to its driver" in ended.stderr
+
+
+def test_a_frozen_counter_gives_no_energy(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
+    boards.set(fail_energy=0)
+    ended = collected(environment, "--sensor", str(known_sensor), "--json", "--", "sleep", "0.3")
+    (run,) = json.loads(ended.stdout)["runs"]
+    assert run["counter_energy_j"] is None
+    assert [line for line in run["notes"] if "counter did not move" in line and "frozen" in line]
+
+
+def test_a_program_too_short_for_the_counter_has_no_energy_by_it(environment: dict[str, str]) -> None:
+    short, longer = (collected(environment, "--gpu", "sim:h200-sxm", "--json", "--", "sleep", time_s) for time_s in ("0.01", "1"))
+    (run,) = json.loads(short.stdout)["runs"]
+    assert run["counter_energy_j"] is None
+    assert [line for line in run["notes"] if "too short for the energy counter" in line]
+    (run,) = json.loads(longer.stdout)["runs"]
+    assert run["counter_energy_j"] == pytest.approx(run["energy_j"], rel=0.05)
+
+
 @pytest.mark.parametrize(("command", "status"), [(["no-such-command"], 127), (["."], 126), (["sh", "-c", "kill -9 $$"], 137)])
 def test_a_command_that_fails_gives_a_shells_status(command: list[str], status: int, environment: dict[str, str]) -> None:
     ended = collected(environment, "--", *command)

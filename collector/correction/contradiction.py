@@ -1,0 +1,166 @@
+"""Whether readings contradict the sensor that they are corrected by: what the fit leaves, and energies that cannot be.
+
+A wrong averaging or delay gives wrong energies with small errors.  Where executions repeat, the readings themselves tell: with
+the right sensor the fit leaves 0.3 to 2 % of their swing (recorded boards), with another's 10 to 40 %.  One long execution does
+not tell, and there the averaging matters little.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.correction.response import LEAST_WIDTH_S, SensorResponse
+from collector.correction.updates import BoardUpdates
+from collector.energy.execution_fit import ExecutionFit, fit_executions
+from collector.energy.repeated_energy import RepeatedEnergy, alike, fit_settings
+from collector.errors import SensorError
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.load import LoadStamps
+from estimator.quantities import Array
+
+MISFIT_SHARE: Final = 0.05
+MISFIT_NOISES: Final = 4.0
+"""Root mean square that a fit may leave, as a share of the readings' swing, and in multiples of what the calibration states, its
+noise or the residual of its own fit."""
+DOUBTED_SHARE: Final = 0.01
+DOUBTED_NOISES: Final = 2.0
+"""The same for a fit that is held against those of other responses; one of them may be another load's, not another sensor's."""
+MOST_Z: Final = 3.0
+"""Standard errors by which the executions' energy may exceed that of the load that holds them."""
+EXPLAINS_SHARE: Final = 0.5
+"""Another response explains the readings where it leaves less than this share of the misfit."""
+OTHER_KERNELS: Final = (
+    ("boxcar", 0.1), ("boxcar", 0.25), ("boxcar", 0.5), ("boxcar", 1.0), ("boxcar", 10.0), ("low-pass", 0.25), ("low-pass", 1.0),
+)  # fmt: skip
+"""Averagings that are tried in place of the stated one, widths in update periods: the spread of the catalogue's boards."""
+OTHER_DELAYS: Final = (-0.1, 0.0, 0.25, 0.5)
+"""Delays that are tried, in update periods; under a load that repeats with the updates a whole period more looks the same."""
+NEAR_WIDTHS: Final = (0.6, 0.8, 1.25, 1.6)
+NEAR_DELAYS_S: Final = (-8e-3, -4e-3, -2e-3, 2e-3, 4e-3, 8e-3)
+"""Around the stated response: widths as shares of its own, delays off by so much."""
+STATED_Z: Final = 3.0
+"""Standard errors within which another width or delay is the stated one: the energies' errors hold it."""
+PROBE_UPDATES: Final = 300
+"""Updates that other responses are tried on; enough to tell them apart, and soon done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probe:
+    """The part of a recording on which responses are compared."""
+
+    time_s: Array
+    value: Array
+    load: LoadStamps
+
+
+def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, found: RepeatedEnergy) -> dict[str, str]:
+    """What speaks against the sensor, by key: `sensor` for the misfit, `execution_energy` for energies that cannot be; {} where nothing."""
+    notes = {}
+    if text := _misfit(updates, load, calibration, found):
+        notes["sensor"] = text
+    if text := _excess(found):
+        notes["execution_energy"] = text
+    return notes
+
+
+def _excess(found: RepeatedEnergy) -> str:
+    """A remark where the executions take more than the load that holds them, pauses included."""
+    sum_j, sum_std_j = found.executions * found.energy_j, found.executions * found.energy_std_j
+    if sum_j - found.total_j <= MOST_Z * math.hypot(sum_std_j, found.total_std_j):
+        return ""
+    return (
+        f"{found.executions} executions of {found.energy_j:.4g} J make {sum_j:.4g} J, more than the {found.total_j:.4g} J of the load "
+        "that holds them: neither energy holds; characterise this board's sensor, check the load's stamps"
+    )
+
+
+def _misfit(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, found: RepeatedEnergy) -> str:
+    """A remark where the fit leaves far more than noise; it names what would explain the readings, if anything tried does."""
+    left_w, swing_w = _left_w(updates.value, found.fit), float(np.ptp(updates.value[found.fit.used]))
+    stated_w = max(calibration.reading_noise_w or 0.0, calibration.residual_w or 0.0)
+    if left_w <= max(DOUBTED_SHARE * swing_w, DOUBTED_NOISES * stated_w):
+        return ""
+    other = _explanation(updates, load, calibration, found.response)
+    unexplained = left_w > max(MISFIT_SHARE * swing_w, MISFIT_NOISES * stated_w) and alike(load)
+    if other is None and not unexplained:
+        return ""
+    says = "errors do not hold that; is it this board's, driver's and field's sensor, and are the load's stamps on the readings' clock?"
+    if other is not None:
+        says = f"the readings look like {_name(other)}; energies are wrong beyond their errors: characterise this board's sensor"
+    return (
+        f"the readings contradict the sensor ({_name(found.response)}): the fit leaves {left_w:.3g} W of a swing of {swing_w:.3g} W, "
+        f"the sensor's own scatter is {stated_w:.2g} W; {says}"
+    )
+
+
+def _explanation(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, stated: SensorResponse) -> SensorResponse | None:
+    """The likeliest of the other responses, where it explains what the stated one leaves."""
+    probe = _probe(updates, load, stated)
+    base = _fitted(probe, updates, calibration, stated)
+    if base is None:
+        return None
+    best: tuple[float, float, SensorResponse] | None = None
+    for other in _others(stated, updates.period_s):
+        fit = _fitted(probe, updates, calibration, other)
+        if fit is not None and (best is None or fit.evidence > best[0]):
+            best = (fit.evidence, _left_w(probe.value, fit), other)
+    if best is None or best[0] <= base.evidence or best[1] > EXPLAINS_SHARE * _left_w(probe.value, base):
+        return None
+    return best[2]
+
+
+def _others(stated: SensorResponse, period_s: float) -> list[SensorResponse]:
+    """Responses that a sensor may have in place of the stated one: near it, and those of the catalogue's boards."""
+    near = [stated.moved(width_s=(share - 1.0) * stated.width_s) for share in NEAR_WIDTHS]
+    near += [stated.moved(delay_s=delay_s) for delay_s in NEAR_DELAYS_S]
+    averagings = [
+        (stated.kernel, stated.width_s),
+        ("boxcar", LEAST_WIDTH_S),
+        *((kernel, share * period_s) for kernel, share in OTHER_KERNELS),
+    ]
+    far = [
+        SensorResponse(kernel=kernel, width_s=width_s, delay_s=delay * period_s) for kernel, width_s in averagings for delay in OTHER_DELAYS
+    ]
+    return [other for other in (*near, *far) if not _within(other, stated)]
+
+
+def _within(other: SensorResponse, stated: SensorResponse) -> bool:
+    """Whether a response is the stated one within its errors."""
+    width, delay = abs(other.width_s - stated.width_s), abs(other.delay_s - stated.delay_s)
+    return other.kernel == stated.kernel and width <= STATED_Z * stated.width_std_s and delay <= STATED_Z * stated.delay_std_s
+
+
+def _probe(updates: BoardUpdates, load: LoadStamps, stated: SensorResponse) -> _Probe:
+    """The load's first updates, and the executions among them."""
+    first = int(np.searchsorted(updates.time_s, load.start_s[0] - stated.reach_s))
+    part = slice(max(first - 1, 0), first + PROBE_UPDATES)
+    time_s = updates.time_s[part]
+    count = max(int(np.count_nonzero(load.end_s <= time_s[-1])), 1)
+    known = LoadStamps(
+        start_s=load.start_s[:count],
+        end_s=load.end_s[:count],
+        level=None if load.level is None else load.level[:count],
+        known_until_s=load.known_until_s if count == len(load.start_s) else float(load.start_s[count]),
+    )
+    return _Probe(time_s=time_s, value=updates.value[part], load=known)
+
+
+def _fitted(probe: _Probe, updates: BoardUpdates, calibration: SensorCalibration, response: SensorResponse) -> ExecutionFit | None:
+    """The fit of the probe by a response; None where too few readings are left to it."""
+    try:
+        settings = fit_settings(calibration, response, probe.load, updates, 0.0)
+        return fit_executions(probe.time_s, probe.value, response, probe.load, settings)
+    except SensorError:
+        return None
+
+
+def _left_w(value: Array, fit: ExecutionFit) -> float:
+    """Root mean square of what a fit leaves of the readings that it used."""
+    return float(np.sqrt(np.mean((value - fit.predicted_w)[fit.used] ** 2)))
+
+
+def _name(response: SensorResponse) -> str:
+    """A response in words."""
+    return f"{response.kernel} of {response.width_s * 1e3:.3g} ms, delay {response.delay_s * 1e3:.3g} ms"

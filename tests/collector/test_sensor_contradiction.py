@@ -1,0 +1,113 @@
+"""A sensor that the readings contradict is said; the right one never is; real recordings beside simulated ones."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.correction.contradiction import contradictions
+from collector.correction.recording import correct_recording
+from collector.recordings.run import read_run
+from collector.sensor.calibration import SensorCalibration
+from tests.collector.made_readings import Made, made
+from tests.collector.test_correct_command import run, written
+
+AGAINST = ("sensor", "execution_energy", "update_period_s")
+A100 = SensorCalibration(
+    gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="low-pass", n_updates=124, update_period_s=0.101217,
+    update_period_std_s=8e-6, update_jitter_s=6e-4, window_s=0.0249, window_std_s=2e-4, tau_s=0.01246, delay_s=-5.88e-3, delay_std_s=1.4e-4,
+    gain=0.9596, gain_std=1e-3, offset_w=-2.3, offset_std_w=0.1, residual_w=1.48, reading_noise_w=0.16,
+)  # fmt: skip
+RTX3090 = SensorCalibration(
+    gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="boxcar", n_updates=161, update_period_s=0.09997,
+    update_period_std_s=5e-6, update_jitter_s=2.3e-4, window_s=0.1026, window_std_s=5e-4, delay_s=-3.96e-3, delay_std_s=3e-4,
+    gain=0.9501, gain_std=1e-3, offset_w=0.0, offset_std_w=0.3, residual_w=0.69, reading_noise_w=0.13,
+)  # fmt: skip
+"""What `collect sensor` finds in the two recordings."""
+
+
+def jittered(averaging: str, width_s: float, seed: int) -> Made:
+    """Executions of 58 ms that do not lock to the updates."""
+    starts = 1.5 + np.cumsum(0.127 + np.random.default_rng(seed).uniform(-3e-3, 3e-3, 60))
+    return made(averaging, width_s, 0.1, starts, 0.058, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def record() -> Made:
+    return jittered("boxcar", 0.025, 3)
+
+
+def against(case: Made, calibration: SensorCalibration) -> set[str]:
+    """Keys of the notes that speak against a sensor."""
+    return set(correct_recording(case.time_s, case.power_w, calibration, case.load).notes) & set(AGAINST)
+
+
+@pytest.mark.parametrize(("averaging", "width_s"), [("boxcar", 0.025), ("boxcar", 0.1), ("low-pass", 0.025), ("low-pass", 0.2)])
+def test_the_right_sensor_is_not_contradicted(averaging: str, width_s: float) -> None:
+    case = jittered(averaging, width_s, 5)
+    assert not against(case, case.calibration)
+    assert not against(case, replace(case.calibration, delay_s=3e-3, delay_std_s=5e-4)), "within its stated error"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window_s": 0.1},
+        {"window_s": 1.0},
+        {"averaging": "low-pass", "window_s": 0.2, "tau_s": 0.1},
+        {"delay_s": 0.2},
+        {"delay_s": 0.012},
+        {"averaging": "none", "window_s": None},
+        {"window_s": 0.0},
+    ],
+)
+def test_a_wrong_averaging_or_delay_is_contradicted(record: Made, wrong: dict[str, Any]) -> None:
+    assert "sensor" in against(record, replace(record.calibration, **wrong))
+
+
+def test_what_the_readings_look_like_is_named(record: Made) -> None:
+    found = correct_recording(record.time_s, record.power_w, replace(record.calibration, window_s=0.1), record.load)
+    assert "look like boxcar of 25 ms" in found.notes["sensor"]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9, False), (1.001, False), (1.5, True)])
+def test_executions_that_take_more_than_the_load_beyond_errors_are_said(record: Made, share: float, said: bool) -> None:
+    found = correct_recording(record.time_s, record.power_w, record.calibration, record.load)
+    assert found.repeated is not None
+    energy = replace(found.repeated, energy_j=share * found.repeated.total_j / found.repeated.executions)
+    assert ("execution_energy" in contradictions(found.updates, record.load, record.calibration, energy)) is said
+
+
+@pytest.mark.parametrize(("period_s", "said"), [(0.1, False), (0.1002, False), (0.10125, True)])
+def test_an_update_period_of_another_sensor_is_said(record: Made, period_s: float, said: bool) -> None:
+    calibration = replace(record.calibration, update_period_s=period_s, update_period_std_s=1e-5)
+    assert ("update_period_s" in against(record, calibration)) is said
+
+
+def test_a_contradicted_sensor_warns_and_gives_status_3(record: Made, tmp_path: Path) -> None:
+    paths = written(replace(record, calibration=replace(record.calibration, delay_s=0.05)), tmp_path)
+    status, printed = run("--readings", paths["readings"], "--sensor", paths["sensor"], "--load", paths["load"], "--json")
+    assert status == 3
+    assert "warning: the readings contradict the sensor" in printed.stderr
+    assert "sensor" in json.loads(printed.stdout)["notes"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "calibration", "expected"),
+    [
+        ("a100_square_wave", A100, set()),
+        ("rtx3090_step", RTX3090, set()),
+        ("a100_square_wave", RTX3090, {"sensor", "update_period_s"}),
+        ("rtx3090_step", A100, {"update_period_s"}),
+    ],
+)
+def test_recorded_boards_have_their_own_sensor_and_not_the_other(
+    shared_data: Path, folder: str, calibration: SensorCalibration, expected: set[str]
+) -> None:
+    place = shared_data / "sensors" / folder
+    run_read = read_run(place / "gpudata.csv", place / "timestamps.csv", column="power.draw.instant", board=None)
+    found = correct_recording(run_read.time_s, run_read.power_w, calibration, run_read.load)
+    assert set(found.notes) & set(AGAINST) == expected
