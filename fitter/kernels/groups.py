@@ -270,10 +270,10 @@ def _leader(part: _Part, others: list[_Part]) -> str | None:
 
 
 FEWEST_OWN_SHAPES: Final = 6
-"""A section with fewer shapes starts from a section like it."""
+"""A section with fewer shapes starts from a section like it (assumed)."""
 
 FEW_SHAPES_NARROWING: Final = 0.1
-"""Widths of its priors around that section's coefficients, in widths of the general priors."""
+"""Widths of its priors around that section's coefficients, in widths of the general priors (assumed)."""
 
 
 def _fit_part(
