@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from collector.devices.clock_guard import ClockGuard
+from collector.devices.field_values import field_numbers
 from collector.devices.nvml_library import (
     BOARD_SCOPE,
     LOST_CODES,
@@ -35,13 +36,14 @@ POWER_POLL_S: Final = 0.002
 STATE_POLL_S: Final = 0.02
 """Between two reads of clock, temperature and throttle reasons."""
 
+STATE_NUMBERS: Final = 4
+"""Clock, temperature, voltage, throttle bits."""
+
 MOST_POWER_W: Final = 20_000.0
 """No board draws more; a driver that says so has read nothing."""
 
 LEAST_POWER_W: Final = 1.0
 """No board that answers draws less, its memory and regulators alone draw several times that: a driver that says so has read nothing."""
-
-LEAST_POWER_MW, MOST_POWER_MW = 1e3 * LEAST_POWER_W, 1e3 * MOST_POWER_W
 
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
@@ -97,7 +99,7 @@ class NvmlGpu:
         self._identity = _identity(library, handle)
         self._before_us = frozenset(library.compute_processes(handle) or ())
         self._ours: int | None = None
-        self.states = Poller("state", self._read_state, 4, STATE_POLL_S)
+        self.states = Poller("state", self._read_state, _rows_of_states, STATE_POLL_S)
 
     def identity(self) -> GpuIdentity:
         """Which board it is."""
@@ -212,7 +214,7 @@ class NvmlPowerSensor:
         self._fields, self.notes = _power_fields(library, handle)
         wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
         self._read_fields = library.field_reader(handle, wanted) if wanted else None
-        self.readings = Poller("power", self._read_power, len(self._fields), poll_s)
+        self.readings = Poller("power", self._read_power, self._watts, poll_s)
 
     def name(self) -> str:
         """What the source is."""
@@ -237,15 +239,16 @@ class NvmlPowerSensor:
         """One poll whose values are thrown away: what polling costs."""
         self._read_power()
 
-    def _read_power(self) -> tuple[float, ...] | None:
+    def _read_power(self) -> bytes | float | None:
         if not self._fields:
             return None
-        if self._read_fields is None:
-            usage = self._library.power_usage_w(self._handle)
-            return (math.nan if usage is None or not _possible(usage) else usage,)
-        return tuple(
-            [math.nan if value is None or not LEAST_POWER_MW <= value <= MOST_POWER_MW else value * 1e-3 for value in self._read_fields()]
-        )
+        return self._library.power_usage_w(self._handle) if self._read_fields is None else self._read_fields()
+
+    def _watts(self, polls: list[Any]) -> Array:
+        """Polls as power [W], shape (polls, fields); NaN for what no board draws."""
+        columns = len(self._fields)
+        watts = np.reshape(polls, (len(polls), columns)) if self._read_fields is None else field_numbers(polls, columns) * 1e-3
+        return np.where((watts >= LEAST_POWER_W) & (watts <= MOST_POWER_W), watts, np.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +377,10 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
     if found and found[0] != BEST_FIELD and (absurd or "average" in found):
         notes.append(f"the power field in use is {found[0]}; {BEST_FIELD}, which averages less, gives no power")
     return found, tuple(notes)
+
+
+def _rows_of_states(states: list[tuple[float, ...]]) -> Array:
+    return np.array(states, dtype=np.float64).reshape(len(states), STATE_NUMBERS)
 
 
 def _possible(power_w: float) -> bool:

@@ -4,12 +4,13 @@ A call that a driver or a board lacks gives None; a board or a driver that fails
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final
 
+from collector.devices.field_values import VALUE_NOT_AVAILABLE, field_numbers
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
 
 NOT_SUPPORTED: Final = 3
@@ -37,9 +38,6 @@ REFUSALS: Final = {
     NO_PERMISSION: "this user may not reach the NVIDIA driver; check the rights of /dev/nvidia*",
 }
 
-VALUE_NOT_AVAILABLE: Final = 0xFFFF_FFFF
-"""NVML's "no value" in 32 bits (NVML_VALUE_NOT_AVAILABLE)."""
-
 POWER_AVERAGE_FIELD: Final = 185
 POWER_INSTANT_FIELD: Final = 186
 """Field values of nvml.h: average over a second, and the present one [mW]."""
@@ -47,14 +45,6 @@ POWER_INSTANT_FIELD: Final = 186
 BOARD_SCOPE: Final = 0
 MODULE_SCOPE: Final = 1
 """Scopes of a power field: the GPU, or the module that it shares with a CPU (Grace Hopper)."""
-
-VALUE_MEMBERS: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
-"""Member of a field's union by its value type (nvmlValueType_t); drivers differ in the type of the same field."""
-
-FIELD_LAYOUT: Final = "24xIIQ"
-"""nvmlFieldValue_t, 40 bytes: field, scope and times, the value's type, the answer's code, the value's union."""
-WHOLE_NUMBERS: Final = {1: 0xFFFF_FFFF, 2: 0xFFFF_FFFF_FFFF_FFFF, 3: 0xFFFF_FFFF_FFFF_FFFF}
-"""The bits of the union that a value of these types has: unsigned int, long, long long."""
 
 SM_CLOCK: Final = 1
 MEMORY_CLOCK: Final = 2
@@ -182,47 +172,38 @@ class NvmlLibrary:
         values = self._ask("nvmlDeviceGetFieldValues", handle, list(wanted))
         if values is None:
             return tuple(FieldReading(field=field, scope=scope, value=None) for field, scope in wanted)
+        (numbers,) = field_numbers([bytes(values)], len(wanted)).tolist()
         return tuple(
-            FieldReading(field=field, scope=scope, value=_field_value(value)) for (field, scope), value in zip(wanted, values, strict=True)
+            FieldReading(field=field, scope=scope, value=None if math.isnan(number) else number)
+            for (field, scope), number in zip(wanted, numbers, strict=True)
         )
 
-    def field_reader(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], tuple[float | None, ...]]:
-        """A function that gives the values of the same fields whenever it is called, by one thread at a time.
+    def field_reader(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], bytes | None]:
+        """A function that gives the same fields as `field_numbers` reads them, by one thread at a time; None where there are
+        none.  Raises BoardLostError, DeviceError.
 
-        What `fields` builds for each call is built once: a reading takes a third of the time.  None for what is not to be had.
+        What `fields` builds for each call is built once, and turned into numbers later, many polls at once.
         """
         call = "nvmlDeviceGetFieldValues"
-        nothing = (None,) * len(wanted)
         try:
             function = self._binding._nvmlGetFunctionPointer(call)
         except self._binding.NVMLError:
-            return lambda: nothing
+            return lambda: None
         values = (self._binding.c_nvmlFieldValue_t * len(wanted))()
         for place, (field, scope) in zip(values, wanted, strict=True):
             place.fieldId, place.scopeId = field, scope
-        places, count, pointer = list(values), ctypes.c_int32(len(wanted)), ctypes.byref(values)
-        unpack, content = Struct("=" + FIELD_LAYOUT * len(wanted)).unpack, memoryview(values).cast("B")
+        count, pointer = ctypes.c_int32(len(wanted)), ctypes.byref(values)
 
-        def read() -> tuple[float | None, ...]:
+        def read() -> bytes | None:
             code = function(handle, count, pointer)
-            if code:
-                return self._refused_fields(call, code, nothing)
-            found = iter(unpack(content))  # one call for all fields: each look into a ctypes structure costs as much
-            return tuple(
-                [
-                    _field_value(place) if answer or kind not in WHOLE_NUMBERS else _whole_number(raw & WHOLE_NUMBERS[kind])
-                    for place, kind, answer, raw in zip(places, found, found, found, strict=False)
-                ]
-            )
+            if code == 0:
+                return bytes(values)
+            if code in ABSENT_CODES:
+                return None
+            error = self._binding.NVMLError(code)
+            raise self._failure(call, error) from error
 
         return read
-
-    def _refused_fields(self, call: str, code: int, nothing: tuple[None, ...]) -> tuple[None, ...]:
-        """Nothing where a code says that it is not to be had.  Raises BoardLostError, DeviceError."""
-        if code in ABSENT_CODES:
-            return nothing
-        error = self._binding.NVMLError(code)
-        raise self._failure(call, error) from error
 
     def supported_sm_clocks_mhz(self, handle: Any) -> tuple[float, ...]:
         """SM clocks at the highest memory clock, ascending [MHz]; empty where the driver names none."""
@@ -312,16 +293,3 @@ def _quietly(call: Callable[[], Any], error: type[Exception]) -> None:
         call()
     except error:
         return
-
-
-def _whole_number(number: int) -> float | None:
-    return None if number == VALUE_NOT_AVAILABLE else float(number)
-
-
-def _field_value(value: Any) -> float | None:
-    """A field's number by its value type; None where the driver gave none for it."""
-    member = VALUE_MEMBERS.get(value.valueType)
-    if value.nvmlReturn != 0 or member is None:
-        return None
-    number = getattr(value.value, member, None)
-    return None if number is None or number == VALUE_NOT_AVAILABLE else float(number)

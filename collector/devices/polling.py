@@ -3,42 +3,43 @@
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
 from collector.errors import DeviceError
 from estimator.quantities import Array, IntArray
 
+Value = TypeVar("Value")
+
 NS_PER_S: Final = 1e9
 
 LONGEST_BRACKET_NS: Final = 10_000_000
 """A value whose reading took longer than this is not kept: nobody knows when it was true [ns]."""
 
-MOST_KEPT: Final = 4_000_000
-"""Values that wait at most; older ones go first.  Two hours at 500 Hz."""
+MOST_KEPT: Final = 3_000_000
+"""Values that wait at most; older ones go first.  An hour and a half at 500 Hz."""
 
 JOIN_S: Final = 5.0
 """Patience for a thread that is stuck inside the driver [s]."""
 
 
-class Poller:
-    """Calls `read` every `period_s` in a thread and keeps its rows of `width` numbers until `take`.
+class Poller(Generic[Value]):
+    """Calls `read` every `period_s` in a thread and keeps what it gives until `take`, which turns all into numbers at once.
 
-    Each row is stamped with the middle of its call in monotonic host time [ns].  None is "no value this time".
+    `numbers` makes an array of shape (n, width) of n values.  Each value is stamped with the middle of its call in
+    monotonic host time [ns].  None is "no value this time".
     """
 
-    def __init__(self, name: str, read: Callable[[], tuple[float, ...] | None], width: int, period_s: float) -> None:
-        self._name = name
+    def __init__(self, name: str, read: Callable[[], Value | None], numbers: Callable[[list[Value]], Array], period_s: float) -> None:
         self._read = read
-        self._width = width
+        self._numbers = numbers
         self._period_ns = round(period_s * NS_PER_S)
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._stamps: list[int] = []
-        self._rows: list[tuple[float, ...]] = []
+        self._ended = False
+        self._kept: deque[tuple[int, Value]] = deque(maxlen=MOST_KEPT)  # appended to by one thread, taken from by another: both atomic
         self._failure: DeviceError | None = None
         self._slow = 0
         self._thread = threading.Thread(target=self._run, name=f"poll {name}", daemon=True)
@@ -54,7 +55,7 @@ class Poller:
 
     def stop(self) -> None:
         """Stop polling; harmless when it never began."""
-        self._stop.set()
+        self._ended = True
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 
@@ -63,45 +64,35 @@ class Poller:
 
         Raises the DeviceError that ended the polling, once what came before it has been taken.
         """
-        with self._lock:
-            stamps, rows, self._stamps, self._rows = self._stamps, self._rows, [], []
-            failure = self._failure
-        if failure is not None and not stamps:
+        failure = self._failure  # asked first: what came before it is among the kept
+        kept = [self._kept.popleft() for _ in range(len(self._kept))]
+        if failure is not None and not kept:
             raise failure
-        return np.array(stamps, dtype=np.int64), np.array(rows, dtype=np.float64).reshape(len(rows), self._width)
+        return np.array([stamp for stamp, _ in kept], dtype=np.int64), self._numbers([value for _, value in kept])
 
     def _run(self) -> None:
-        now_ns, read, period_ns = time.monotonic_ns, self._read, self._period_ns
+        now_ns, read, period_ns, keep = time.monotonic_ns, self._read, self._period_ns, self._kept.append
         due = now_ns()
-        while not self._stop.is_set():
+        while not self._ended:
             before = now_ns()
             try:
-                row = read()
+                value = read()
             except DeviceError as error:
-                with self._lock:
-                    self._failure = error
+                self._failure = error
                 return
             after = now_ns()
             if after - before > LONGEST_BRACKET_NS:
                 self._slow += 1
-            elif row is not None:
-                self._keep((before + after) // 2, row)
+            elif value is not None:
+                keep(((before + after) // 2, value))
             due = max(due + period_ns, after - period_ns)  # a delay is not made up for by a burst
-            remaining = due - now_ns()
+            remaining = due - after
             if remaining > 0:
                 time.sleep(remaining / NS_PER_S)
 
-    def _keep(self, stamp: int, row: tuple[float, ...]) -> None:
-        with self._lock:
-            self._stamps.append(stamp)
-            self._rows.append(row)
-            if len(self._stamps) > MOST_KEPT:
-                del self._stamps[: MOST_KEPT // 2]
-                del self._rows[: MOST_KEPT // 2]
-
 
 @contextmanager
-def polling(*pollers: Poller) -> Iterator[None]:
+def polling(*pollers: Poller[Any]) -> Iterator[None]:
     """Pollers running within a block."""
     try:
         for poller in pollers:
