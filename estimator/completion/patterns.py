@@ -4,9 +4,10 @@ A pattern is found at every place but kept once, with the number of its occurren
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Final, NamedTuple
 
 from estimator.listing import Listing, main_precision
@@ -100,8 +101,8 @@ class Patterns:
     @cached_property
     def conv_order(self) -> tuple[int, ...]:
         """Convolutions in the order of execution."""
-        families = [operator.family for operator in self.operators]
-        return tuple(number for number in self.order if families[number] == "conv")
+        convolutions = {number for number, operator in enumerate(self.operators) if operator.family == "conv"}
+        return tuple(number for number in self.order if number in convolutions) if convolutions else ()
 
     @cached_property
     def conv_sites(self) -> tuple[ConvSite, ...]:
@@ -137,21 +138,21 @@ class Patterns:
 
 def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
     families = [operator.family for operator in listing.operators]
-    order = listing.order
+    heavy = {number for number, family in enumerate(families) if family != "elementwise"}
     places: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]] = Counter()
-    centres = {number for number, family in enumerate(families) if family in ("softmax", "attention")}
-    for position in [position for position, number in enumerate(order) if number in centres]:
-        number = order[position]
+    for (window, centre), count in _attention_windows(listing.order, families, heavy).items():
+        marks = [position for position, number in enumerate(window) if number in heavy]
+        number = window[marks[centre]]
         if families[number] == "softmax":
-            score = _step_over_elementwise(order, families, position, -1)
-            product = _step_over_elementwise(order, families, position, 1)
-            if score is None or product is None or families[order[score]] != "gemm" or families[order[product]] != "gemm":
+            score, product = centre - 1, centre + 1
+            if score < 0 or product == len(marks) or any(families[window[marks[mark]]] != "gemm" for mark in (score, product)):
                 continue
-            projections, before = _projections(listing, families, score)
-            places[projections, before, order[score + 1 : position], order[score], number, order[product]] += 1
+            projections, before = _projections(listing, window, marks, score)
+            between = window[marks[score] + 1 : marks[centre]]
+            places[projections, before, between, window[marks[score]], number, window[marks[product]]] += count
         else:
-            projections, before = _projections(listing, families, position)
-            places[projections, before, (), NOTHING, number, NOTHING] += 1
+            projections, before = _projections(listing, window, marks, centre)
+            places[projections, before, (), NOTHING, number, NOTHING] += count
     for (projections, before, between, score_number, centre, product_number), count in places.items():
         block = (
             _fused_block(listing, projections, before, centre, count)
@@ -162,35 +163,40 @@ def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
             yield block
 
 
-def _step_over_elementwise(order: Sequence[int], families: list[str], position: int, step: int) -> int | None:
-    """The nearest position in a direction that is not element-wise work."""
-    position += step
-    while 0 <= position < len(order):
-        if families[order[position]] != "elementwise":
-            return position
-        position += step
-    return None
+def _attention_windows(order: tuple[int, ...], families: Sequence[str], heavy: Set[int]) -> Counter[tuple[tuple[int, ...], int]]:
+    """What runs around each softmax and fused attention, as far as a block of attention may reach: the number of occurrences.
+
+    heavy: all that is not element-wise.  Beside each window stands which of its heavy operators the centre is.
+    """
+    centres = {number for number in heavy if families[number] in ("softmax", "attention")}
+    marks = [position for position, number in enumerate(order) if number in heavy]
+    found: Counter[tuple[tuple[int, ...], int]] = Counter()
+    for rank, position in enumerate(marks):
+        if order[position] in centres:
+            first = max(rank - 1 - PROJECTIONS, 0)
+            last = min(rank + 1, len(marks) - 1)
+            found[order[marks[first] : marks[last] + 1], rank - first] += 1
+    return found
 
 
-def _projections(listing: Listing, families: list[str], attention: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Linear layers with one common input that lead to a position, and the element-wise work after the first of them."""
-    order, operators = listing.order, listing.operators
-    linears: list[int] = []
-    position = start = attention
+def _projections(
+    listing: Listing, window: tuple[int, ...], marks: Sequence[int], attention: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Linear layers with one common input that lead to attention, and the element-wise work after the first of them.
+
+    marks: positions of all in the window that is not element-wise; attention: which of them.
+    """
     inputs: tuple[float, ...] = ()
-    while position > 0 and len(linears) < PROJECTIONS:
-        position -= 1
-        number = order[position]
-        if families[number] == "elementwise":
-            continue
-        operator = operators[number]
+    first = attention
+    while first > 0 and attention - first < PROJECTIONS:
+        operator = listing.operators[window[marks[first - 1]]]
         if operator.operator != "linear" or (inputs and inputs != (operator.shape[1], operator.shape[3])):
             break
         inputs = (operator.shape[1], operator.shape[3])
-        linears.append(number)
-        start = position
-    before = tuple(number for number in order[start:attention] if families[number] == "elementwise")
-    return tuple(reversed(linears)), before
+        first -= 1
+    linears = tuple(window[mark] for mark in marks[first:attention])
+    before = (window[marks[rank] + 1 : marks[rank + 1]] for rank in range(first, attention))
+    return linears, tuple(chain.from_iterable(before))
 
 
 def _eager_block(
