@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from estimator.forms.rewriting import with_attention, with_precision
     from estimator.forms.variation import Variant, variants
     from estimator.gpu import GpuSpec
+    from estimator.kernel_estimates import KernelEstimate
     from estimator.kernel_prediction import KernelTable, predict_kernels
-    from estimator.prediction import Estimate, KernelEstimate, estimate
+    from estimator.prediction import Estimate, estimate
     from estimator.questions.choosing import Best, Gain, best, pareto_front
     from estimator.questions.comparison import Comparison, compare
     from estimator.questions.costs import Tariff, cost_columns
@@ -50,7 +51,7 @@ _HOME = {
     "Explanation": "estimator.questions.explanation",
     "Gain": "estimator.questions.choosing",
     "GpuSpec": "estimator.gpu",
-    "KernelEstimate": "estimator.prediction",
+    "KernelEstimate": "estimator.kernel_estimates",
     "KernelTable": "estimator.kernel_prediction",
     "OperatingPointError": "estimator.errors",
     "Operator": "estimator.workload",

@@ -3,10 +3,12 @@
 0 done · 1 it could not be done · 2 wrong usage · 3 done, but a warning holds or data were rejected · 130 interrupted
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -21,6 +23,11 @@ LONGEST_LINE: Final = 2000
 """Characters of an error; an argument or a field that is longer is cut in its middle."""
 
 
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+QUIET_OR_VERBOSE: Final = "--quiet and -v"
+
+
 class OutputFile(click.Path):
     """A file to write: its text must name one."""
 
@@ -31,6 +38,31 @@ class OutputFile(click.Path):
         """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for one with a null byte."""
         named_file(ctx, param, str(value))
         return super().convert(value, param, ctx)
+
+
+class InputFile(click.Path):
+    """A file to read, looked for before anything is loaded that would read it; `remedy` says what to do where it is not there."""
+
+    def __init__(self, remedy: str = "") -> None:
+        super().__init__(path_type=Path)
+        self.remedy = remedy
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.  Raises ClickException, which ends the command with status 1, for one that is not there."""
+        if "\0" not in str(value):
+            check_present([str(value)], "{}: cannot be read (No such file or directory)" + (f"; {self.remedy}" if self.remedy else ""))
+        return super().convert(value, param, ctx)
+
+
+def check_present(names: Sequence[str], message: str) -> None:
+    """Raises ClickException with the message, the name in its {}, for the first of the files or folders that is not there."""
+    for name in names:
+        try:
+            os.stat(name)
+        except (FileNotFoundError, NotADirectoryError):
+            raise click.ClickException(message.replace("{}", name)) from None
+        except (OSError, ValueError):
+            continue  # said with its reason when it is read
 
 
 def named_file(context: click.Context | None, parameter: click.Parameter | None, text: str | None) -> str | None:
@@ -51,6 +83,40 @@ def named_files(context: click.Context, parameter: click.Parameter, texts: tuple
     return texts
 
 
+def switch(name: str, on: str, off: str, default: bool | None, meaning: tuple[str, str]) -> Callable[[Decorated], Decorated]:
+    """Two options for the two values of `name`, the default without either; both together are wrong usage.
+
+    on, off: their words; meaning: the help of each.
+    """
+
+    def chosen(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+        if not given:
+            context.params.setdefault(name, default)
+            return
+        value = f"--{(parameter.name or '').replace('_', '-')}" == on
+        if context.meta.setdefault(f"wattprint.{name}", value) != value:
+            raise click.UsageError(f"{on} and {off} exclude each other", context)
+        context.params[name] = value
+
+    def decorate(command: Decorated) -> Decorated:
+        for word, text in ((off, meaning[1]), (on, meaning[0])):
+            command = click.option(word, is_flag=True, expose_value=False, callback=chosen, help=text)(command)
+        return command
+
+    return decorate
+
+
+def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback for both options of a pair that contradict each other, `words`; other: the name of the other one."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value and context.params.get(other):
+            raise click.UsageError(f"{words} exclude each other", context)
+        return value
+
+    return check
+
+
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
     """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
 
@@ -61,6 +127,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?" for it
     try:
+        _check_once(command, name, list(sys.argv[1:] if arguments is None else arguments))
         status = command.main(args=None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
         return status if isinstance(status, int) else DONE
     except click.UsageError as error:
@@ -86,6 +153,22 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         place = f"{error.filename}: " if error.filename else ""
         _complain(f"{name}: {_one_line(f'{place}{error.strerror or error}')}")
         return FAILED
+
+
+def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
+    """Raise UsageError for an option with one value that is given several times: the last would silently win."""
+    context = click.Context(command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings)
+    try:
+        _, left, order = command.make_parser(context).parse_args(arguments)
+    except click.UsageError:
+        return  # said when the command itself reads its words
+    for parameter, count in Counter(order).items():
+        one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag or parameter.count)
+        if one and count > 1:
+            raise click.UsageError(f"{parameter.opts[0]} is given {count} times; give it once", context)
+    below = command.get_command(context, left[0]) if isinstance(command, click.Group) and left else None
+    if below is not None:
+        _check_once(below, left[0], left[1:], context)
 
 
 def _complain(line: str) -> None:

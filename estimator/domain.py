@@ -1,14 +1,16 @@
 """What the fit has seen, and how far outside a request lies."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from estimator.bundles.content import Bundle
+from estimator.forecast import Forecast
 from estimator.gpu import GpuSpec
-from estimator.reckoning import workload_warnings
+from estimator.quantities import Array, BoolArray
 from estimator.spread import unfitted_groups
+from estimator.untried import Untried, untried_warnings
 from estimator.workload import FAMILY_FIELDS, Operator, Workload
 
 TOLERATED_FACTOR: Final = 2.0
@@ -21,13 +23,13 @@ UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "w
 """Shape fields whose size says nothing about time."""
 
 
-def domain_warnings(
-    workload: Workload, bundle: Bundle, gpu: GpuSpec, groups: Sequence[str | None], untried: Sequence[str]
-) -> tuple[str, ...]:
-    """One line for each way in which a request leaves what the bundle was fitted on; untried: as from `untried_precisions`."""
-    found = list(workload_warnings(workload))
-    if gpu.name != bundle.gpu.name:
-        found.append(f"forecast: the bundle was fitted on {bundle.gpu.name}, not on {gpu.name}")
+Validity = Literal["inside", "outside", "forecast"]
+"""Whether the fit has seen the like of what is asked: yes; not all of it; or the board is another or a changed one."""
+
+
+def domain_warnings(workload: Workload, bundle: Bundle, groups: Sequence[str | None], untried: Mapping[Untried, float]) -> tuple[str, ...]:
+    """One line for each way in which a workload leaves what the bundle was fitted on; untried: as from `untried_shares`."""
+    found = []
     unmodelled = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
     total = sum(workload.counts) + sum(unknown.count for unknown in workload.unknown)
     if unmodelled:
@@ -36,11 +38,14 @@ def domain_warnings(
     guessed = sorted(unfitted_groups(bundle, groups))
     if guessed:
         found.append(f"coefficients of {', '.join(guessed)} are priors: the fit has seen no such kernel")
-    strange = sorted(set(untried) - {""})
-    if strange:
-        found.append(f"matrix products in {', '.join(strange)}: the fit has seen none in that precision; the interval is wider for it")
+    found.extend(untried_warnings(untried))
     found.extend(_shape_warnings(workload.operators, groups, bundle.domain))
     return tuple(found)
+
+
+def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
+    """Whether an answer holds: outside: lines on how its request leaves what the bundle was fitted on."""
+    return "forecast" if forecast is not None else "outside" if outside else "inside"
 
 
 def clock_warning(fitted_mhz: tuple[float, float], sm_clock_mhz: float) -> tuple[str, ...]:
@@ -49,6 +54,32 @@ def clock_warning(fitted_mhz: tuple[float, float], sm_clock_mhz: float) -> tuple
     if not np.isfinite(low) or low - TOLERATED_CLOCK_MHZ <= sm_clock_mhz <= high + TOLERATED_CLOCK_MHZ:
         return ()
     return (f"SM clock {sm_clock_mhz:g} MHz is outside the fitted range {low:g} to {high:g} MHz",)
+
+
+def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
+    """A line where asked clocks lie between those that a board can lock; none where all can be."""
+    clocks = np.asarray(asked_mhz, dtype=np.float64)
+    odd = clocks[~lockable(gpu, clocks)]
+    if not len(odd):
+        return ()
+    step = gpu.sm_clock_step_mhz
+    lower = gpu.sm_clock_min_mhz + step * np.floor((odd[0] - gpu.sm_clock_min_mhz) / step)
+    upper = min(lower + step, gpu.sm_clock_limit_mhz)
+    others = f" (nor {len(odd) - 1} more of the clocks asked)" if len(odd) > 1 else ""
+    return (
+        f"{gpu.name} cannot be locked at {odd[0]:g} MHz{others}, only in steps of {step:g} MHz: nearest are {lower:g} and {upper:g} MHz",
+    )
+
+
+def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
+    """Which SM clocks are among those that a board can lock, shape (n,)."""
+    steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
+    result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= TOLERATED_STEP_MHZ
+    return result
+
+
+TOLERATED_STEP_MHZ: Final = 1.0
+"""Clocks this near to a step are that step [MHz]: drivers round halves, and step by 7 and 8 where boards step by 7.5."""
 
 
 def _shape_warnings(

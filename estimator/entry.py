@@ -1,6 +1,6 @@
 """Where every command begins: an interruption while its modules are still being loaded ends it as any other.
 
-Next to nothing is imported here, so that there is next to no time before the guard.
+A command without a stdout does not begin.  Next to nothing is imported here, so that there is next to no time before the guard.
 """
 
 import sys
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit status of an interrupted command."""
 
+FAILED = 1
+"""Exit status of a command that could not do its work."""
+
 NEW_OBJECTS = 50_000
 """Containers made since the last look for garbage at which Python looks again.  Its own 700 are met hundreds of times while modules and
 a bundle are loaded, all of which stay: a twentieth of a short command's time."""
@@ -22,6 +25,10 @@ def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
 
     arguments: the words after the command's name; None: those of this process.
     """
+    if sys.stdout is None:  # nobody could read the answer, and the next file that is opened would be mistaken for stdout
+        if sys.stderr is not None:
+            sys.stderr.write(f"{name}: stdout is closed; send it to a file or to /dev/null\n")
+        return FAILED
     try:
         import gc
         from importlib import import_module

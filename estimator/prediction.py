@@ -7,10 +7,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from estimator.arguments import require
 from estimator.bundles.content import Bundle, PowerCoefficients
 from estimator.coefficients import coefficient_rows, group_key
-from estimator.domain import clock_warning, domain_warnings
+from estimator.domain import Validity, clock_warning, domain_warnings, lockable, step_warning, validity_of
+from estimator.forecast import Forecast, forecast_lines, forecast_of, limit_notes
 from estimator.gpu import ClockTable, GpuSpec
+from estimator.kernel_estimates import KernelColumns, KernelEstimate
 from estimator.kernels.registry import lower
 from estimator.phases import Phases
 from estimator.power import (
@@ -28,13 +31,15 @@ from estimator.power import (
     tensor_rate,
     term_scale,
 )
-from estimator.quantities import HZ_PER_MHZ, MODULES, Array
+from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.reckoning import workload_warnings
 from estimator.residuals import log_corrections
-from estimator.settings import asked_clocks, non_negative, power_limit, with_efficiency
-from estimator.spread import group_shares, joined, latency_sources, power_sources, untried_precisions, untried_shares
+from estimator.settings import asked_clocks, host_launch, power_limit, with_efficiency
+from estimator.spread import group_shares, joined, latency_sources, power_sources, unfitted_groups
 from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
-from estimator.workload import COMPLETED, Operator, Workload
+from estimator.untried import Loading, Untried, untried_precisions, untried_shares
+from estimator.workload import COMPLETED, Workload
 
 LAUNCH_BOUND_NOTE: Final = 0.3
 """Share of host launches in the latency above which the host, not the GPU, decides: say so."""
@@ -46,28 +51,14 @@ LIMIT_TOLERANCE: Final = 1.001
 """A power this close to the limit fits it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelEstimate:
-    """One operator of a workload: time, power and energy of one launch, and how busy each module is meanwhile."""
-
-    operator: str
-    family: str
-    count: float
-    latency_s: float
-    power_w: float
-    energy_j: float
-    utilization: Mapping[str, float]
-    group: str | None
-    origin: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Prediction for one workload at one clock.
 
     latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell).
     `sm_clock_mhz` is the clock that runs: below `asked_clock_mhz` where the power limit lowers it.  `warnings` say how the
-    request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.
+    request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.  `validity`: whether it does:
+    "inside", "outside" (kernels, shapes, precisions or clocks that the fit has not seen), or "forecast" (another or a changed board).
     """
 
     workload: str
@@ -85,6 +76,7 @@ class Estimate:
     host_s: float
     launch_bound_share: float
     completed_share: float
+    validity: Validity
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     _kernels: "KernelColumns" = field(repr=False, compare=False)
@@ -101,43 +93,6 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KernelColumns:
-    """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,) and (n, 6)."""
-
-    operators: tuple[Operator, ...]
-    counts: tuple[float, ...]
-    groups: tuple[str | None, ...]
-    latency_s: Array
-    power_w: Array
-    activity: Array
-
-    def rows(self) -> tuple[KernelEstimate, ...]:
-        """One KernelEstimate per operator."""
-        return tuple(
-            KernelEstimate(
-                operator=operator_label(operator),
-                family=operator.family,
-                count=count,
-                latency_s=float(latency),
-                power_w=float(power),
-                energy_j=float(latency * power),
-                utilization=dict(zip(MODULES, (float(a) for a in activity), strict=True)),
-                group=group,
-                origin=operator.origin,
-            )
-            for operator, count, group, latency, power, activity in zip(
-                self.operators, self.counts, self.groups, self.latency_s, self.power_w, self.activity, strict=True
-            )
-        )
-
-
-def operator_label(operator: Operator) -> str:
-    """Short readable name: "gemm.linear bf16 512x768x3072"."""
-    shape = "x".join(f"{value:.15g}" for value in operator.shape)
-    return f"{operator.family}.{operator.operator} {operator.precision} {shape}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
     """A workload lowered onto a GPU with a bundle's coefficients, for any number of clocks."""
 
@@ -150,7 +105,8 @@ class Prepared:
     host_share: float
     log_correction: Array
     completed: Array
-    untried: tuple[str, ...]
+    untried: tuple[Untried | None, ...]
+    forecast: Forecast | None
 
 
 def estimate(
@@ -169,13 +125,16 @@ def estimate(
     power_cap_w: power limit [W], the GPU's own if None.  host_launch_s: host cost of one framework operator [s].
     efficiency: module → share of its published rate that is reached, in place of the fitted coefficient.
 
-    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be.
+    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, TypeError for arguments of another kind.
     """
+    require(workload, Workload, "workload", "a Workload, as read_workload gives it")
+    require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
+    require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
     asked = asked_clocks(sm_clock_mhz, spec)
     limit = power_limit(power_cap_w, spec)
     prepared = prepare(workload, bundle, spec, efficiency or {})
-    launch = bundle.host.launch_s if host_launch_s is None else non_negative(host_launch_s, "host launch time", "s")
+    launch = bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s)
     model, tables = power_model(bundle), board_tables(bundle, spec)
     settled = asked
     columns = _evaluate(prepared, tables, model, asked, launch)
@@ -184,10 +143,11 @@ def estimate(
         over_grid = _evaluate(prepared, tables, model, grid, launch)
         settled = settled_clock_mhz(over_grid.power_w, grid, limit, asked)
         columns = _evaluate(prepared, tables, model, settled, launch)
-    warnings = domain_warnings(workload, bundle, spec, prepared.groups, prepared.untried)
     spreads = _spreads(prepared, bundle, columns)
+    outside = domain_warnings(workload, bundle, prepared.groups, {odd: float(np.max(share)) for odd, share in spreads.untried.items()})
+    locked = sm_clock_mhz is None or bool(lockable(spec, asked).all())
     return [
-        _estimate(prepared, bundle, columns, spreads, i, float(f), float(s), limit, warnings)
+        _estimate(prepared, bundle, columns, spreads, i, float(f), float(s), limit, outside, () if locked else step_warning(spec, [f]))
         for i, (f, s) in enumerate(zip(asked, settled, strict=True))
     ]
 
@@ -198,7 +158,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
     coefficients, served = coefficient_rows(
         {name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators]
     )
-    coefficients = with_efficiency(coefficients, efficiency)
+    fitted, coefficients = coefficients, with_efficiency(coefficients, efficiency)
     lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     correction, _ = log_corrections(operators, served, bundle.residuals)
     counts = np.array(workload.counts)
@@ -212,7 +172,8 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
         log_correction=correction,
         completed=np.array([o.origin.startswith(COMPLETED) for o in operators], dtype=np.float64),
-        untried=tuple(untried_precisions(bundle, operators, served)),
+        untried=untried_precisions(bundle, operators, served),
+        forecast=forecast_of(bundle.gpu, gpu, efficiency, fitted),
     )
 
 
@@ -259,10 +220,14 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
 
 
 class _Spreads(NamedTuple):
-    """At c clocks: host's share of the latency (c,), kernels' of the GPU time (n, c), deviations of ln(latency) and ln(power) (c,)."""
+    """At c clocks: host's share of the latency (c,), kernels' of the GPU time (n, c), deviations of ln(latency) and ln(power) (c,).
+
+    untried: share of the GPU time by untried precision, as `untried_shares`.
+    """
 
     launch: Array
     kernels: Array
+    untried: Mapping[Untried, Loading]
     latency_ln: Array
     power_ln: Array
 
@@ -271,10 +236,11 @@ def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns) -> _Spreads:
     launch = launch_bound_share(columns.gpu_s, np.full_like(columns.gpu_s, columns.host_s))
     kernels = prepared.counts[:, None] * columns.seconds / np.maximum(columns.gpu_s, 1e-300)
     shares, untried = group_shares(prepared.groups, kernels), untried_shares(prepared.untried, kernels)
-    family, gpu = prepared.workload.model_family, prepared.gpu
-    latency = joined(latency_sources(bundle, family, launch, shares, gpu=gpu, untried=untried).values())
-    power = joined(power_sources(bundle, family, shares, gpu=gpu, untried=untried).values())
-    return _Spreads(launch=launch, kernels=kernels, latency_ln=np.zeros_like(launch) + latency, power_ln=np.zeros_like(launch) + power)
+    family, forecast = prepared.workload.model_family, prepared.forecast
+    latency = joined(latency_sources(bundle, family, launch, shares, forecast=forecast, untried=untried).values())
+    power = joined(power_sources(bundle, family, launch, shares, forecast=forecast, untried=untried).values())
+    nothing = np.zeros_like(launch)
+    return _Spreads(launch=launch, kernels=kernels, untried=untried, latency_ln=nothing + latency, power_ln=nothing + power)
 
 
 def _estimate(
@@ -286,9 +252,10 @@ def _estimate(
     asked_mhz: float,
     settled_mhz: float,
     limit_w: float,
-    warnings: tuple[str, ...],
+    outside: tuple[str, ...],
+    between: tuple[str, ...],
 ) -> Estimate:
-    """Row i of the answer."""
+    """Row i of the answer; outside: lines on how the workload leaves what was fitted, between: on a clock that cannot be locked."""
     latency, power = float(columns.latency_s[i]), float(columns.power_w[i])
     gpu_s = float(columns.gpu_s[i])
     share, seconds = float(spreads.launch[i]), columns.seconds[:, i]
@@ -296,7 +263,8 @@ def _estimate(
     latency_ln, power_ln = float(spreads.latency_ln[i]), float(spreads.power_ln[i])
     over = power > limit_w * LIMIT_TOLERANCE
     held_w = power if over else min(power, limit_w)
-    warnings = (*warnings, *clock_warning(bundle.clocks_mhz, asked_mhz))
+    outside = (*outside, *clock_warning(bundle.clocks_mhz, asked_mhz))
+    warnings = (*workload_warnings(prepared.workload), *forecast_lines(prepared.forecast), *outside, *between)
     return Estimate(
         workload=prepared.workload.name,
         bundle=f"{bundle.name} {bundle.version}",
@@ -313,8 +281,9 @@ def _estimate(
         host_s=columns.host_s,
         launch_bound_share=share,
         completed_share=completed,
+        validity=validity_of(prepared.forecast, outside),
         warnings=(*warnings, STAYS_ABOVE.format(limit_w)) if over else warnings,
-        notes=_notes(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w),
+        notes=(*limit_notes(bundle.gpu, prepared.gpu), *_notes(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w)),
         _kernels=KernelColumns(
             operators=prepared.workload.operators,
             counts=prepared.workload.counts,
@@ -322,6 +291,9 @@ def _estimate(
             latency_s=seconds,
             power_w=columns.kernel_w[:, i],
             activity=module_activity(prepared.phases, prepared.gpu, seconds, settled_mhz * HZ_PER_MHZ),
+            untried=prepared.untried,
+            domain=bundle.domain,
+            unfitted=frozenset(unfitted_groups(bundle, prepared.groups)),
         ),
     )
 

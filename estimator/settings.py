@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from estimator.arguments import real, reals, require
 from estimator.coefficients import COLUMN
 from estimator.errors import OperatingPointError
 from estimator.gpu import GpuSpec
@@ -24,10 +25,10 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 def asked_clocks(sm_clock_mhz: float | Sequence[float] | None, gpu: GpuSpec) -> Array:
     """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
 
-    Raises OperatingPointError for an empty list and for a clock outside the range that can be locked.
+    Raises OperatingPointError for an empty list and for a clock outside the range that can be locked, TypeError for what are no numbers.
     """
     given = gpu.sm_clock_max_mhz if sm_clock_mhz is None else sm_clock_mhz
-    clocks = np.atleast_1d(np.asarray(given, dtype=np.float64))
+    clocks = reals(given, "sm_clock_mhz", "MHz")
     if clocks.size == 0:
         raise OperatingPointError("no SM clock given: name at least one, in MHz")
     low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
@@ -41,7 +42,7 @@ def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
     """The power limit in force [W]: the asked one, else the GPU's own."""
     if power_cap_w is None:
         return gpu.power_limit_w
-    if not math.isfinite(power_cap_w) or power_cap_w <= 0:
+    if not math.isfinite(real(power_cap_w, "power_cap_w", "W")) or power_cap_w <= 0:
         raise OperatingPointError(f"power cap {power_cap_w!r} W must be a positive number")
     return float(power_cap_w)
 
@@ -66,24 +67,42 @@ def non_negative(value: float, name: str, unit: str) -> float:
     return float(value)
 
 
+def host_launch(value: float) -> float:
+    """The host's time to launch one operator [s], checked: a host that needs longer than LONGEST_LAUNCH_S runs no model."""
+    launch_s = non_negative(real(value, "host_launch_s", "s"), "host launch time", "s")
+    if launch_s > LONGEST_LAUNCH_S:
+        raise OperatingPointError(f"host launch time {value!r} s must be at most {LONGEST_LAUNCH_S:g} s")
+    return launch_s
+
+
+LONGEST_LAUNCH_S: Final = 1.0
+
+
 def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Array:
     """Coefficients (n, ·) with those of the named modules replaced by 1 / efficiency where the kernel has that phase.
 
-    Raises OperatingPointError for an unknown module and for an efficiency outside (0, 1.5].
+    Raises OperatingPointError for an unknown module and for an efficiency outside 0.001 to 1.5.
     """
     if not efficiency:
         return coefficients
+    require(efficiency, Mapping, "efficiency", 'a mapping such as {"dram": 0.8}')
     changed = coefficients.copy()
     for module, value in efficiency.items():
         if module not in EFFICIENCY_COEFFICIENTS:
             raise OperatingPointError(f"no efficiency of {module!r} can be set; known: {', '.join(EFFICIENCY_COEFFICIENTS)}")
-        if not (math.isfinite(value) and 0 < value <= MOST_EFFICIENCY):
-            raise OperatingPointError(f"efficiency {module}={value!r} must lie above 0 and at most {MOST_EFFICIENCY}")
+        if not (
+            math.isfinite(real(value, f"efficiency of {module}", "shares of the published rate"))
+            and LEAST_EFFICIENCY <= value <= MOST_EFFICIENCY
+        ):
+            raise OperatingPointError(f"efficiency {module}={value!r} must lie within {LEAST_EFFICIENCY:g} and {MOST_EFFICIENCY:g}")
         for name in EFFICIENCY_COEFFICIENTS[module]:
             column = changed[:, COLUMN[name]]
             changed[:, COLUMN[name]] = np.where(column > 0, 1.0 / value, column)
     return changed
 
+
+LEAST_EFFICIENCY: Final = 1e-3
+"""Hardware that reaches less of its published rate is broken, and far less runs out of the range of floats."""
 
 MOST_EFFICIENCY: Final = 1.5
 """Published rates can be exceeded a little, by boost clocks for example."""

@@ -1,5 +1,6 @@
 """GPU specifications: TOML files into GpuSpec, names of GPUs, overrides from the command line."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -35,7 +36,7 @@ FIELD_LIMITS: Final[dict[str, tuple[float, float, str]]] = {
 """Low, high and unit of every figure; wide enough for any GPU, narrow enough to catch a wrong unit."""
 
 RATE_LIMITS: Final = (0.1, 1e6, "flop per clock and SM")
-TABLE_LIMITS: Final[dict[str, tuple[float, float, str]]] = {"voltage_v": (0.2, 2.0, "V"), "idle_w": (0.0, 1e4, "W")}
+TABLE_LIMITS: Final[dict[str, tuple[float, float, str]]] = {"voltage_v": (0.2, 2.0, "V"), "idle_w": (0.01, 1e4, "W")}
 INTEGER_FIELDS: Final = frozenset({"num_sms", "registers_per_sm", "warps_per_sm", "blocks_per_sm"})
 TEXT_FIELDS: Final = ("name", "architecture", "compute_capability")
 RATE_TABLES: Final = ("tensor_flop_per_clock", "cuda_flop_per_clock")
@@ -43,6 +44,9 @@ FILE_FIELDS: Final = frozenset({field.name for field in fields(GpuSpec)} | {"pro
 """Keys of a specification file; `product_names` lists the names under which a driver reports the GPU."""
 
 MAX_FILE_BYTES: Final = 1 << 20
+
+SET_BY_USER: Final = "set by the user"
+"""How the source of a figure begins that `override_gpu` has replaced; what it was and is follows."""
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -57,6 +61,8 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
     Raises SpecificationError for an unknown name, an unreadable file and a figure that cannot be.
     """
+    if not isinstance(name_or_path, str | Path):
+        raise TypeError(f"name_or_path must be the name of a GPU or a file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
         return _read_file(Path(name_or_path))[0]
@@ -99,7 +105,12 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str]) -> GpuSpec:
         else:
             known = (*FIELD_LIMITS, *(f"{name}.PRECISION" for name in RATE_TABLES))
             raise SpecificationError(f"{where}: no such figure of a GPU{near_match(key, known)}; known: {', '.join(known)}")
-    sources = FrozenMapping({**spec.sources, **{key.partition(".")[0]: "set by the user" for key in settings}})
+    before = {key: getattr(spec, key.partition(".")[0]) for key in settings}
+    was = {key: value.get(key.partition(".")[2], math.nan) if isinstance(value, Mapping) else value for key, value in before.items()}
+    texts: dict[str, list[str]] = {}
+    for key, text in settings.items():
+        texts.setdefault(key.partition(".")[0], []).append(f"{key.partition('.')[2]} {was[key]:.6g} → {text.strip()}".lstrip())
+    sources = FrozenMapping({**spec.sources, **{name: f"{SET_BY_USER}: {', '.join(lines)}" for name, lines in texts.items()}})
     changed = replace(spec, **changes, sources=sources)
     _check_clocks(changed, "settings")
     return changed
@@ -113,6 +124,8 @@ def gpu_from_document(document: Mapping[str, Any], where: str) -> GpuSpec:
     for key in document:
         if key not in FILE_FIELDS:
             raise SpecificationError(f"{where}: unknown key {key!r}{near_match(key, FILE_FIELDS)}")
+        if document[key] is None:
+            raise SpecificationError(f"{where}: {key} is null; leave out what is not known")
     values: dict[str, Any] = {key: _text(document.get(key), key, where) for key in TEXT_FIELDS}
     values.update({key: _figure(document.get(key), key, where) for key in FIELD_LIMITS})
     values.update({key: _rates(document.get(key), key, where) for key in RATE_TABLES})

@@ -5,9 +5,12 @@
 p is the share of the host's launches in the latency.  σ_gpu and σ_launch come from runs left out of the fit; σ_family
 is added for a model family that the fit has not seen: what families have in common, and for each group of kernels that
 fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
-Matrix products in a precision that no fitted row had add (share of the time · spread of a prior)², and so does another GPU
-than the fitted one.  Where no whole runs were fitted, σ_gpu² is the sum over kernel groups of (share of the time · held-out
-error of the group)²: kernels of one group err alike.
+Kernels in a precision that no fitted row of their family had add (share of the time · spread of a prior)² (`estimator.untried`), and so
+does another GPU than the fitted one, or one of other figures (`estimator.forecast`).  Where no whole runs were fitted, σ_gpu² is the
+sum over kernel groups of (share of the time · held-out error of the group)²: kernels of one group err alike.
+
+ln(power) has a σ_gpu, σ_launch and σ_family of its own; kernels that few families used add nothing to it, and what is untried or
+forecast counts in full at any pace.
 
 Sources have names, so that two predictions that share one can be compared (`estimator.questions.comparison`).
 """
@@ -19,14 +22,11 @@ import numpy as np
 
 from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
-from estimator.gpu import GpuSpec
+from estimator.forecast import Forecast
 from estimator.quantities import Array
-from estimator.workload import Operator
+from estimator.untried import PRIOR_STD, Loading, Untried, untried_sources
 
-Loading = float | Array
-"""What a source adds to the error of a logarithm: a number, or one for each of several operating points."""
-
-NOTHING: Final[Mapping[str, Loading]] = {}
+NOTHING: Final[Mapping[Untried, Loading]] = {}
 
 ENOUGH_FAMILIES: Final = 2
 """A group that this many model families used has been tested: one family's way to use it is not all that is known."""
@@ -35,20 +35,6 @@ UNTESTED_STD: Final[dict[int, float]] = {0: 0.5, 1: 0.3}
 """Spread of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
 convolution's time, and what published runs show: 7 % on one board and 25 % on another where convolutions of one family were
 forecast from those of one other."""
-
-PRIOR_STD: Final = 0.3
-"""Spread of ln of the time, or power, of a group that the fit has not seen: the width of the priors of a matrix product's time."""
-
-FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
-"""Spread of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
-and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 % in time, of which 3 to 4 % are added by the change of board, and by
-12 to 24 % in power; for other architectures assumed."""
-
-PRODUCTS: Final = frozenset({"gemm", "conv", "attention"})
-"""Families whose kernels are other ones in another precision; streams only move more or fewer bytes."""
-
-ALIKE_PRECISIONS: Final[dict[str, str]] = {"fp16": "bf16"}
-"""Precisions whose kernels have the same tiles and rates as another's."""
 
 
 def joined(loadings: Iterable[Loading]) -> Loading:
@@ -65,20 +51,21 @@ def latency_sources(
     launch_share: Loading,
     shares: Mapping[str, Loading],
     *,
-    gpu: GpuSpec | None = None,
-    untried: Mapping[str, Loading] = NOTHING,
+    forecast: Forecast | None = None,
+    untried: Mapping[Untried, Loading] = NOTHING,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(latency) and how much of each a prediction has.
 
     launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
-    those without one), numbers or shape (c,).  gpu: what is estimated for; None: the bundle's own.  untried: as `untried_shares`.
+    those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.  untried: as
+    `untried_shares`.
     A bundle that states nothing gives nan.  Raises BundleError for a damaged section.
     """
     stated = _table(bundle.uncertainty.get("latency", {}))
     gpu_error = _kernel_sources(bundle, stated, shares)
     launch = _number(stated["launch"]) if "launch" in stated else joined(gpu_error.values())
     gpu_error |= _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in _names(stated))
-    gpu_error |= {f"precision:{name}": share * PRIOR_STD for name, share in untried.items()} | _forecast_source(bundle, gpu, 0)
+    gpu_error |= untried_sources(untried) | _forecast_source(forecast, 0)
     own_share = np.sqrt(1.0 - launch_share)
     sources: dict[str, Loading] = {name: own_share * loading for name, loading in gpu_error.items()}
     sources["launch"] = np.sqrt(launch_share) * launch
@@ -88,17 +75,25 @@ def latency_sources(
 def power_sources(
     bundle: Bundle,
     model_family: str,
+    launch_share: Loading,
     shares: Mapping[str, Loading],
     *,
-    gpu: GpuSpec | None = None,
-    untried: Mapping[str, Loading] = NOTHING,
+    forecast: Forecast | None = None,
+    untried: Mapping[Untried, Loading] = NOTHING,
 ) -> dict[str, Loading]:
-    """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`."""
+    """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`.
+
+    A bundle that states no error of runs that the host paces (older ones) takes that of all runs.
+    """
     stated = _table(bundle.uncertainty.get("power", {}))
     if bundle.power is None:
         return {"unknown": np.nan}
-    sources = _kernel_sources(bundle, stated, shares) | _forecast_source(bundle, gpu, 1)
-    return sources | {f"precision:{name}": share * PRIOR_STD for name, share in untried.items()} | _family_source(stated, model_family)
+    sources = _kernel_sources(bundle, stated, shares)
+    if "launch" in stated:
+        sources = {name: np.sqrt(1.0 - launch_share) * loading for name, loading in sources.items()}
+        sources["launch"] = np.sqrt(launch_share) * _number(stated["launch"])
+    sources |= _forecast_source(forecast, 1)
+    return sources | untried_sources(untried) | _family_source(stated, model_family)
 
 
 def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, Loading]:
@@ -109,36 +104,14 @@ def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, 
     return shares
 
 
-def untried_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> list[str]:
-    """For each operator the precision that makes it a matrix product unlike any that was fitted, "" for all others.
-
-    A group that names its precision was fitted on it; of others the bundle's held-out errors tell which ones the rows had.
-    """
-    tried = {ALIKE_PRECISIONS.get(name, name) for row in bundle.errors if isinstance(name := row.get("precision"), str)}
-    names = [""] * len(operators)
-    for i, operator in enumerate(operators):
-        if operator.family in PRODUCTS and tried and ALIKE_PRECISIONS.get(operator.precision, operator.precision) not in tried:
-            named = operator.precision in (groups[i] or "").split(".")
-            names[i] = "" if named else operator.precision
-    return names
-
-
-def untried_shares(precisions: Sequence[str], time_shares: Array) -> dict[str, Loading]:
-    """Share of the GPU time by untried precision, from what `untried_precisions` tells."""
-    return {name: share for name, share in group_shares(precisions, time_shares).items() if name} if any(precisions) else {}
-
-
 def _family_source(stated: Mapping[str, Any], model_family: str) -> dict[str, Loading]:
     if model_family in _names(stated):
         return {}
     return {f"family:{model_family}": _number(stated.get("family", 0.0))}
 
 
-def _forecast_source(bundle: Bundle, gpu: GpuSpec | None, quantity: int) -> dict[str, Loading]:
-    if gpu is None or gpu.name == bundle.gpu.name:
-        return {}
-    kind = "alike" if gpu.architecture == bundle.gpu.architecture else "other"
-    return {f"forecast:{gpu.name}": FORECAST_STD[kind][quantity]}
+def _forecast_source(forecast: Forecast | None, quantity: int) -> dict[str, Loading]:
+    return {} if forecast is None else {forecast.name: forecast.ln_std[quantity]}
 
 
 def _names(stated: Mapping[str, Any]) -> frozenset[str]:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle, PowerCoefficients
-from estimator.coefficients import group_key
+from estimator.bundles.content import Bundle
+from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
@@ -20,6 +20,7 @@ from fitter.blocks.section import block_section
 from fitter.collinearity import collinearity_notes
 from fitter.diagnostics import fit_warnings
 from fitter.drafts import Draft, draft_from_rows
+from fitter.error_notes import held_out_notes, label_of
 from fitter.errors import CalibrationError
 from fitter.export import (
     board_knowledge,
@@ -133,11 +134,12 @@ def calibrate(
         clocks_mhz=clock_range_mhz(selection, gpu),
         instruction_energies=energies,
         block_models=blocks,
-        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed, None if source is None else source.power),
+        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed, source),
     )
     held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
     errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
-    warnings = (*fit_warnings(errors), *remarks, *unfit)
+    alone = held_out_notes(selection, held_out)  # a kind of a single kernel is forecast from others: that shows nothing about the model
+    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *remarks, *unfit)
     documents = tuple(row.document() for row in errors)
     notes = (*transfer_notes(source, draft), *_prior_notes(bundle, source), *collinearity_notes(bundle))
     return Calibration(
@@ -192,9 +194,10 @@ def _uncertainty(
     held_out: Mapping[str, Prediction],
     draft: Draft,
     seed: int,
-    lent_power: PowerCoefficients | None,
+    source: TransferSource | None,
 ) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section: of kernel groups and of whole workloads, from rows left out of fits."""
+    expected = {"latency": {} if source is None else source.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if selection.workloads is not None and "workloads" in held_out:
         for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed, draft.bundle).items():
@@ -212,14 +215,19 @@ def _uncertainty(
             ("power", prediction.measured_w, prediction.predicted_w),
         ):
             known = stated[quantity].get("groups", {})
-            stated[quantity]["groups"] = known | _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity])
-    if draft.bundle.power is not None and draft.bundle.power is lent_power:
+            stated[quantity]["groups"] = known | _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity], expected[quantity])
+    if source is not None and draft.bundle.power is not None and draft.bundle.power is source.power:
         stated["power"]["groups"] = dict.fromkeys(draft.bundle.groups, LENT_POWER_STD)
     return stated
 
 
-def _group_scales(groups: list[str | None], measured: Array, predicted: Array, prior: float) -> dict[str, float]:
-    """Standard deviation of ln for each group such that a normal 90 % interval holds, shrunk to the prior where rows are few."""
+def _group_scales(
+    groups: list[str | None], measured: Array, predicted: Array, usual: float, expected: Mapping[str, float]
+) -> dict[str, float]:
+    """Standard deviation of ln for each group such that a normal 90 % interval holds, shrunk to the expected one where rows are few.
+
+    expected: by group, as another GPU's fit has it; `usual` where that knows none.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.abs(np.log(measured / predicted))
     members: dict[str, list[float]] = {}
@@ -229,6 +237,8 @@ def _group_scales(groups: list[str | None], measured: Array, predicted: Array, p
     scales = {}
     for group, values in members.items():
         seen = np.array(values)
+        known = longest_prefix(group, expected)
+        prior = usual if known is None else expected[known]
         root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
         quantile = float(np.quantile(seen, 0.9)) / NORMAL_90
         scales[group] = _of_few(root, len(seen)) if len(seen) < PRIOR_KERNELS else 0.5 * (root + quantile)

@@ -10,7 +10,9 @@ from estimator.bundles.content import Bundle
 from fitter.blocks.section import block_errors
 from fitter.display import selection_document
 from fitter.drift import Drift, drift_warnings, drifts
+from fitter.error_notes import note_documents
 from fitter.instructions.check import instruction_errors
+from fitter.outside import INSIDE, OutsideErrors, outside_errors, outside_reasons, outside_warnings
 from fitter.rows import KernelRows, Selection
 from fitter.tiers import TierCount, TierErrors, kernel_tiers, tier_counts, tier_errors
 from fitter.validation import (
@@ -33,7 +35,8 @@ class Check:
     """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings.
 
     `summary` holds the errors of all kernels and of all workloads together, `tiers` those of kernels by where their
-    forecast comes from, `tiers_by_kind` how many kernels of each kind have theirs from each, `drift` how far the board moved.
+    forecast comes from, `tiers_by_kind` how many kernels of each kind have theirs from each.  `drift` tells how far the board moved,
+    from rows inside what the bundle was fitted on; `outside` holds the errors of all others of its GPU.
     """
 
     rows: tuple[ErrorRow, ...]
@@ -43,6 +46,7 @@ class Check:
     tiers: tuple[TierErrors, ...]
     tiers_by_kind: tuple[TierCount, ...]
     drift: tuple[Drift, ...]
+    outside: tuple[OutsideErrors, ...]
     warnings: tuple[str, ...]
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, Any]:
@@ -51,10 +55,12 @@ class Check:
             "bundle": {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name},
             **selection_document(selection),
             "errors": [row.document() for row in self.rows],
+            "error_notes": note_documents(self.rows),
             "summary": {kind: row.document() for kind, row in self.summary.items()},
             "tiers": [tier.document() for tier in self.tiers],
             "tiers_by_kind": [count.document() for count in self.tiers_by_kind],
             "drift": [one.document() for one in self.drift],
+            "outside_range": [one.document() for one in self.outside],
             "workload_families": [row.document() for row in self.families],
             "workload_raw_errors": [row.document() for row in self.raw],
             "warnings": list(self.warnings),
@@ -100,10 +106,15 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         compared, remarks = block_errors(bundle, selection.blocks)
         rows += compared
         warnings += remarks
-    for kind, row in summary.items():
-        if row.coverage < LEAST_COVERAGE:
-            warnings.append(f"the stated 90 % intervals hold {row.coverage:.0%} of the {kind}: the bundle does not describe these data")
-    moved = drifts(bundle, selection, predictions)
+    reasons = outside_reasons(bundle, selection)
+    outside = tuple(one for kind, prediction in predictions.items() for one in outside_errors(prediction, reasons[kind]))
+    warnings += outside_warnings(outside, sum(map(len, predictions.values())))
+    for kind, prediction in predictions.items():
+        inside = np.array([reason == INSIDE for reason in reasons[kind]], dtype=np.bool_)
+        covered = summary_row(prediction.select(inside).known(), kind).coverage
+        if covered < LEAST_COVERAGE:
+            warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
+    moved = drifts(bundle, selection, predictions, reasons)
     warnings += drift_warnings(moved)
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
@@ -116,6 +127,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         tiers=tiers,
         tiers_by_kind=by_kind,
         drift=moved,
+        outside=outside,
         warnings=tuple(warnings),
     )
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from estimator.bundles.content import Bundle
 from estimator.frozen import thaw
 from fitter.blocks.section import block_lines
+from fitter.error_notes import NO_INTERVAL, NOTHING, Label, label_of, lacks_interval
 from fitter.errors import FitterError
 from fitter.instructions.display import instruction_lines
 from fitter.releases.release import differences
@@ -55,11 +56,14 @@ MOST_LINES: Final = 5
 """Files, and rows of each, that are named unasked."""
 
 
-def error_table(rows: Sequence[ErrorRow]) -> list[str]:
-    """Errors in percent, a line per kind of kernel."""
+def error_table(rows: Sequence[ErrorRow], notes: Mapping[Label, str] = NOTHING) -> list[str]:
+    """Errors in percent, a line per kind of kernel; below them what the notes, as from `held_out_notes`, say of marked kinds."""
     if not rows:
         return []
-    names = [" ".join(part for part in (row.gpu, row.family, row.operator, row.precision) if part) for row in rows]
+    numbers = {note: number for number, note in enumerate(dict.fromkeys(notes.values()), 1)}
+    marks = [f" [{numbers[notes[label_of(row)]]}]" if label_of(row) in notes else "" for row in rows]
+    kinds = [" ".join(part for part in (row.gpu, row.family, row.operator, row.precision) if part) for row in rows]
+    names = [kind + mark for kind, mark in zip(kinds, marks, strict=True)]
     width = max(len(name) for name in names)
     heads = "  ".join(f"{quantity:>8} {'median':>7} {'p95':>6} {'bias':>6}" for quantity in ("latency", "power"))
     lines = [f"{'error in percent':{width}}  {'rows':>6}  {heads}  coverage"]
@@ -72,7 +76,8 @@ def error_table(rows: Sequence[ErrorRow]) -> list[str]:
                 parts.append(f" {errors.mape:8.2f} {errors.median:7.2f} {errors.p95:6.1f} {errors.bias:+6.1f}")
         parts.append("      –" if isnan(row.coverage) else f"  {row.coverage:7.0%}")
         lines.append(" ".join(parts))
-    return lines
+    lines += [f"  [{number}] {note}" for note, number in numbers.items() if f" [{number}]" in marks]
+    return [*lines, f"  {NO_INTERVAL}"] if any(map(lacks_interval, rows)) else lines
 
 
 def show_lines(bundle: Bundle) -> list[str]:
@@ -98,10 +103,15 @@ def show_lines(bundle: Bundle) -> list[str]:
         point = f"{power.reference_clock_mhz:g} MHz, {power.reference_voltage_v:.4g} V"
         lines.append(f"power at {point}, voltage exponent {power.voltage_exponent:.3g}")
         for name, farad in power.capacitance_f.items():
-            lines.append(f"    C {name:18} {farad * 1e9:.4g} ± {power.capacitance_std_f.get(name, nan) * 1e9:.2g} nF")
-        lines.append(f"    {'busy':20} {power.busy_w:.3g} ± {power.busy_std_w:.2g} W")
-        lines.append(f"    {'active':20} {power.active_w:.3g} ± {power.active_std_w:.2g} W")
+            lines.append(f"    C {name:18} {farad * 1e9:.4g}{_plus_minus(power.capacitance_std_f.get(name, nan) * 1e9)} nF")
+        lines.append(f"    {'busy':20} {power.busy_w:.3g}{_plus_minus(power.busy_std_w)} W")
+        lines.append(f"    {'active':20} {power.active_w:.3g}{_plus_minus(power.active_std_w)} W")
     return [*lines, *instruction_lines(bundle), *block_lines(bundle)]
+
+
+def _plus_minus(std: float) -> str:
+    """A deviation behind its value; nothing where it is unknown."""
+    return "" if isnan(std) else f" ± {std:.2g}"
 
 
 def _stored_errors(bundle: Bundle) -> list[str]:

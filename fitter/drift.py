@@ -1,7 +1,9 @@
 """Whether a board has drifted: measurements against what its bundle states, with its stated errors.
 
-For each kind of kernel the shift is the mean of measured over predicted, kernels counting alike, against the mean that held-out rows had
-when the bundle was fitted.  Its variance is
+Rows outside what the bundle was fitted on (`fitter.outside`) say nothing about drift: the equations may not hold there, on any board.
+
+For each kind of kernel the shift is the mean of predicted over measured that held-out rows had when the bundle was fitted, less the one
+of now, kernels counting alike.  Its variance is
 
     s²/k + s²/n + τ²
 
@@ -24,7 +26,8 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundles.content import Bundle
-from estimator.quantities import Array, IntArray
+from estimator.quantities import Array, BoolArray, IntArray
+from fitter.outside import INSIDE
 from fitter.rows import Selection
 from fitter.validation import PERCENT, Prediction
 
@@ -48,12 +51,18 @@ MEAN_TO_STD: Final = 1.2533141373155001
 
 TOGETHER: Final = "all"
 
+DIRECTIONS: Final = {"latency": ("slower", "faster"), "power": ("more power", "less power")}
+"""What a measured value above the stated one is, and one below."""
+
+LEAST_SHARE: Final = 0.01
+"""A board a hundred times slower is no clearer a case than one still slower [1]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """The shift of one quantity for one kind of kernel, or for all together.
 
-    shift, std   measured over what the bundle states, and its standard deviation [percent]
+    shift, std   predicted over measured then, less now, and its standard deviation [percent]
     limit        standard deviations beyond which it counts
     """
 
@@ -75,21 +84,49 @@ class Drift:
         """Whether the board has drifted beyond its stated error."""
         return self.sigmas > self.limit and abs(self.shift) > LEAST_SHIFT
 
+    @property
+    def change(self) -> float:
+        """Measured over what the bundle says, less 1 [percent]; above 0: slower, or more power."""
+        return self.shift * self._stretch
+
+    @property
+    def change_std(self) -> float:
+        """Its standard deviation [percent]."""
+        return self.std * self._stretch
+
+    @property
+    def _stretch(self) -> float:
+        """From shares of the measured value to shares of the stated one."""
+        return 1.0 / max(1.0 - self.shift / PERCENT, LEAST_SHARE)
+
+    @property
+    def direction(self) -> str:
+        """What the measured value is against the stated one."""
+        return DIRECTIONS[self.quantity][self.shift < 0.0]
+
     def text(self) -> str:
         """For people."""
-        of = "" if self.kind == TOGETHER else f" of {self.kind}"
-        return f"{self.quantity}{of} {self.shift:+.1f} % ± {self.std:.1f} % ({self.sigmas:.1f} standard deviations)"
+        what = "all kernels" if self.kind == TOGETHER else self.kind
+        verb = "measured" if self.quantity == "latency" else "drawing"
+        figure = f"{abs(self.change):.1f} ± {self.change_std:.1f} %"
+        return f"{what} {verb} {figure} {self.direction} than the bundle says ({self.sigmas:.1f} standard deviations)"
 
     def document(self) -> dict[str, Any]:
         """As plain data."""
         names = ("quantity", "kind", "kernels", "rows", "limit")
-        figures = {"shift_percent": self.shift, "std_percent": self.std, "sigmas": self.sigmas, "drifted": self.drifted}
-        return {**{name: getattr(self, name) for name in names}, **figures}
+        figures = {"shift_percent": self.change, "std_percent": self.change_std, "direction": self.direction}
+        return {**{name: getattr(self, name) for name in names}, **figures, "sigmas": self.sigmas, "drifted": self.drifted}
 
 
-def drifts(bundle: Bundle, selection: Selection, predictions: Mapping[str, Prediction]) -> tuple[Drift, ...]:
-    """Shifts of the bundle's own GPU by kind and together, for latency and for power; none where no errors are stated."""
-    kinds = [one for quantity in ("latency", "power") for one in _by_kind(bundle, selection, predictions, quantity)]
+def drifts(
+    bundle: Bundle, selection: Selection, predictions: Mapping[str, Prediction], outside: Mapping[str, Sequence[str]]
+) -> tuple[Drift, ...]:
+    """Shifts of the bundle's own GPU by kind and together, for latency and for power; none where no errors are stated.
+
+    outside: as from `outside_reasons`; such rows are left out.
+    """
+    inside = {name: np.array([reason == INSIDE for reason in outside[name]], dtype=np.bool_) for name in predictions}
+    kinds = [one for quantity in ("latency", "power") for one in _by_kind(bundle, selection, predictions, inside, quantity)]
     found = [one for quantity in ("latency", "power") for one in _with_all([kind for kind in kinds if kind.quantity == quantity])]
     if not found:
         return ()
@@ -98,7 +135,9 @@ def drifts(bundle: Bundle, selection: Selection, predictions: Mapping[str, Predi
     return tuple(Drift(**{name: getattr(one, name) for name in Drift.__slots__ if name != "limit"}, limit=limit) for one in found)
 
 
-def _by_kind(bundle: Bundle, selection: Selection, predictions: Mapping[str, Prediction], quantity: str) -> list[Drift]:
+def _by_kind(
+    bundle: Bundle, selection: Selection, predictions: Mapping[str, Prediction], inside: Mapping[str, BoolArray], quantity: str
+) -> list[Drift]:
     stated = {(row["family"], row["operator"], row["precision"]): row[quantity] for row in bundle.errors if row[quantity]}
     tau = _tau(list(stated.values()))
     found = []
@@ -107,7 +146,7 @@ def _by_kind(bundle: Bundle, selection: Selection, predictions: Mapping[str, Pre
         measured, predicted, std = _columns(prediction, quantity)
         labels = {label: number for number, label in enumerate(dict.fromkeys(prediction.labels))}
         number = np.fromiter(map(labels.__getitem__, prediction.labels), np.int64, len(prediction))
-        known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(std)
+        known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(std) & inside[name]
         for label, own_number in labels.items():
             own = np.flatnonzero(known & (number == own_number))
             then = stated.get(label[1:])
@@ -179,7 +218,7 @@ def drift_lines(found: Sequence[Drift]) -> list[str]:
         return []
     shown = [one for one in found if one.kind == TOGETHER or one.drifted] or list(found)
     limit = f"drift counts beyond {found[0].limit:.1f} standard deviations and {LEAST_SHIFT:g} %"
-    return [f"measured against what the bundle states ({limit}):", *(f"  {one.text()}{'  DRIFT' if one.drifted else ''}" for one in shown)]
+    return [f"drift, rows inside the range fitted ({limit}):", *(f"  {one.text()}{'  DRIFT' if one.drifted else ''}" for one in shown)]
 
 
 def drift_warnings(found: Sequence[Drift]) -> list[str]:
@@ -189,4 +228,4 @@ def drift_warnings(found: Sequence[Drift]) -> list[str]:
     if not drifted:
         return []
     listed = ", ".join(one.text() for one in (together or drifted))
-    return [f"drift: {listed} from what the bundle states; the board, its cooling or its sensor changed: measure again, or fit anew"]
+    return [f"drift: {listed}; the board, its cooling or its sensor changed: measure again, or fit anew"]

@@ -1,18 +1,18 @@
-"""Errors on runs that a fit has not seen → standard deviations to state for runs to come.
+"""Errors on runs that a fit has not seen → standard deviations to state for runs of model families that it has seen.
 
-An error of ln(latency) has the variance (1 − p)·σ_gpu² + p·σ_launch², p being the share of the host's launches: the two are found
-together, so that a host's slow modes do not widen what the GPU paces.  Normal quantiles are then stretched until nine of ten
-left-out runs lie inside (split conformal prediction, Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094).
+An error of ln(latency), or of ln(power), has the variance (1 − p)·σ_gpu² + p·σ_launch², p being the share of the host's launches in
+the latency: the two are found together, so that a host's slow modes do not widen what the GPU paces.  Normal quantiles are then
+stretched, or drawn in, to the 90 % quantile of the left-out runs' |error| / deviation, each run's deviation told by the others.  Of n
+runs that is the (n + 1)·0.9-th, interpolated, below which the next run lies with a probability of 0.9 (split conformal prediction, Lei
+et al., J. Am. Stat. Assoc. 113 (2018) 1094, takes the whole number above and so covers up to 1/(n + 1) more).
 
-A family that the fit has not seen adds σ_family².  It is what errors on whole families, left out one after the other, show beyond
-what the other sources already state for them: runs of known families have a part of a family's own error in theirs, and kernels that
-too few families had used are counted by themselves.  Families are few, so their spread is a posterior mean, not a maximum.
+What is stated for other families stands in `fitter.family_spread`.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.optimize import minimize
 
 from estimator.quantities import Array
 
@@ -25,59 +25,135 @@ NORMAL_90: Final = 1.6448536269514722
 PRIOR_RUNS: Final = 5.0
 """Runs that the expected spread, and a normal distribution's quantile, count for."""
 
-PRIOR_FAMILIES: Final = 3.0
-"""Families that the expected spread between families counts for: the posterior mean is then that of 3 families more."""
+MOST_PARTS: Final = 128
+"""More runs than these are left out some at a time: the spreads of so many hardly depend on any of them."""
 
-WIDEST_FAMILY: Final = 0.4
-NARROWEST_FAMILY: Final = 1e-3
-FAMILY_STEPS: Final = 800
-"""Spreads between families that are weighed against each other [ln]."""
+MOST_STEPS: Final = 200
+LARGEST_STEP: Final = 0.5
+SMALLEST_STEP: Final = 1e-7
+"""Steps of the search for two spreads, and how far one goes in the logarithm of a variance."""
+
+LATENCY_PRIOR: Final = (0.04, 0.12)
+"""Errors of GPU-bound and of launch-bound runs' latency, expected before any is seen [relative]."""
+
+POWER_PRIOR: Final = (0.04, 0.06)
+"""The same of power.  Where the host paces a run, about half of its power is kernels' energy over the time: half the latency's error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunErrors:
+    """Errors on runs left out of the fit, columns of shape (n,).
+
+    latency, power   ln(measured / predicted); nan: no power
+    launch_bound     share of the host's launches in the latency
+    untested         standard deviation of ln(GPU time) for kernels that too few model families in the fit used
+    """
+
+    latency: Array
+    power: Array
+    launch_bound: Array
+    untested: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedSpread:
+    """Standard deviations of a logarithm where the GPU, and where the host, paces a run."""
+
+    gpu: float
+    launch: float
+
+    def at(self, launch_share: Array) -> Array:
+        """At a share of the host's launches in the latency, shape (n,)."""
+        result: Array = np.sqrt((1.0 - launch_share) * self.gpu**2 + launch_share * self.launch**2)
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpread:
+    """What to state for runs of model families that the fit has seen."""
+
+    latency: PacedSpread
+    power: PacedSpread
 
 
 def paced_std(error: Array, launch_share: Array, expected: tuple[float, float]) -> tuple[float, float]:
-    """Standard deviations of ln(latency) where the GPU, and where the host's launches, pace a run.
+    """Standard deviations of a logarithm where the GPU, and where the host's launches, pace a run.
 
     error, launch_share (n,): of runs left out of the fit.  expected: both, before any run is seen.  Maximum of the likelihood with
     PRIOR_RUNS runs of either kind that err as expected.
     """
-
-    def cost(logarithms: Array) -> float:
-        gpu, launch = np.exp(2.0 * logarithms)
-        variance = (1.0 - launch_share) * gpu + launch_share * launch
-        prior = sum(np.log(own) + before**2 / own for own, before in zip((gpu, launch), expected, strict=True))
-        return float(np.sum(np.log(variance) + error**2 / variance) + PRIOR_RUNS * prior)
-
-    gpu, launch = np.exp(minimize(cost, np.log(expected), method="Nelder-Mead").x)
+    gpu, launch = _likeliest(error, launch_share, expected, np.ones((1, len(error))))[0]
     return float(gpu), float(launch)
 
 
-def single_std(error: Array, expected: float) -> float:
-    """Standard deviation of errors of one kind, shape (n,), with PRIOR_RUNS runs that err as expected."""
-    return float(np.sqrt((PRIOR_RUNS * expected**2 + error @ error) / (PRIOR_RUNS + len(error))))
+def _likeliest(error: Array, launch_share: Array, expected: tuple[float, float], counted: Array) -> Array:
+    """As `paced_std` for several choices of runs at once, shape (m, 2); counted (m, n): 1 for those that count, else 0.
+
+    Fisher scoring in the logarithms of both variances: the expected curvature is positive, so a step descends if it is short enough.
+    """
+    parts = np.array([1.0 - launch_share, launch_share])
+    before = np.array(expected) ** 2
+
+    def cost(of_kinds: Array) -> Array:
+        total = of_kinds @ parts
+        of_runs, of_prior = np.log(total) + error**2 / total, np.log(of_kinds) + before / of_kinds
+        result: Array = np.sum(counted * of_runs, axis=1) + PRIOR_RUNS * np.sum(of_prior, axis=1)
+        return result
+
+    variance = np.tile(before, (len(counted), 1))
+    reached = cost(variance)
+    stretch = np.ones(len(counted))
+    for _ in range(MOST_STEPS):
+        total = variance @ parts
+        slope = variance * ((counted * (1.0 / total - error**2 / total**2)) @ parts.T) + PRIOR_RUNS * (1.0 - before / variance)
+        of_variance = variance[:, :, None] * parts / total[:, None, :]
+        curvature = np.einsum("mn,mkn,mln->mkl", counted, of_variance, of_variance) + PRIOR_RUNS * np.eye(2)
+        step = np.clip(np.linalg.solve(curvature, -slope[:, :, None])[:, :, 0], -LARGEST_STEP, LARGEST_STEP) * stretch[:, None]
+        tried = variance * np.exp(step)
+        found = cost(tried)
+        better = found <= reached
+        variance, reached = np.where(better[:, None], tried, variance), np.where(better, found, reached)
+        stretch = np.where(better, np.minimum(2.0 * stretch, 1.0), 0.5 * stretch)
+        if np.abs(step).max(initial=0.0) < SMALLEST_STEP:
+            break
+    result: Array = np.sqrt(variance)
+    return result
 
 
-def interval_factor(error: Array, std: Array) -> float:
-    """The factor on standard deviations, shapes (n,), with which normal 90 % intervals hold nine of ten errors; near 1 for few."""
-    count = len(error)
+def interval_factor(score: Array) -> float:
+    """The factor on standard deviations with which normal 90 % intervals hold nine of ten runs to come; near 1 for few.
+
+    score: |error| / deviation of runs that the deviations have not seen, shape (n,).
+    """
+    count = len(score)
     if not count:
         return 1.0
-    share = min(np.ceil((count + 1) * LEVEL) / count, 1.0)
-    seen = float(np.quantile(np.abs(error) / std, share)) / NORMAL_90
+    seen = float(np.quantile(score, LEVEL, method="weibull")) / NORMAL_90
     return (count * seen + PRIOR_RUNS) / (count + PRIOR_RUNS)
 
 
-def family_std(error: Array, known_std: Array, family: Array, expected: float) -> float:
-    """Standard deviation that a family which the fit has not seen adds.
+def left_out_scores(error: Array, launch_share: Array, expected: tuple[float, float]) -> Array:
+    """|error| / deviation of each run, the deviation told by all others; arguments as those of `paced_std`.
 
-    error, known_std, family (n,): errors of families left out as wholes, what all other sources state for them, and their names.
-    expected: the deviation before any family is seen.  Runs of one family count as one: they err alike.
+    Scores by deviations that were fitted to the same runs are too small, and intervals made from them too narrow.
     """
-    variance = np.linspace(NARROWEST_FAMILY, WIDEST_FAMILY, FAMILY_STEPS) ** 2
-    degrees = PRIOR_FAMILIES + 2.0
-    log_weight = -(degrees / 2.0 + 1.0) * np.log(variance) - PRIOR_FAMILIES * expected**2 / (2.0 * variance)
-    for name in np.unique(family):
-        own = family == name
-        total = known_std[own, None] ** 2 + variance
-        log_weight -= 0.5 * np.mean(np.log(total) + error[own, None] ** 2 / total, axis=0)
-    weight = np.exp(log_weight - log_weight.max()) * np.gradient(variance)
-    return float(np.sqrt(weight @ variance / weight.sum()))
+    part = np.arange(len(error)) % MOST_PARTS
+    others = (part != np.arange(min(len(error), MOST_PARTS))[:, None]).astype(np.float64)
+    gpu, launch = _likeliest(error, launch_share, expected, others)[part].T
+    result: Array = np.abs(error) / np.sqrt((1.0 - launch_share) * gpu**2 + launch_share * launch**2)
+    return result
+
+
+def known_spread(errors: RunErrors) -> RunSpread:
+    """Of runs left out while others of their family were in the fit."""
+    measured = np.isfinite(errors.power)
+    return RunSpread(
+        latency=_calibrated(errors.latency, errors.launch_bound, LATENCY_PRIOR),
+        power=_calibrated(errors.power[measured], errors.launch_bound[measured], POWER_PRIOR),
+    )
+
+
+def _calibrated(error: Array, launch_share: Array, expected: tuple[float, float]) -> PacedSpread:
+    gpu, launch = paced_std(error, launch_share, expected)
+    factor = interval_factor(left_out_scores(error, launch_share, expected))
+    return PacedSpread(gpu=factor * gpu, launch=factor * launch)

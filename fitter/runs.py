@@ -12,27 +12,16 @@ from estimator.power import BoardTables
 from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
 from estimator.spread import UNTESTED_STD, group_shares, joined
+from fitter.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
 from fitter.latency import STREAM_GROUPS, LatencyFit, fit_latency
 from fitter.power.coefficients import PowerFit, fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
 from fitter.power.solver import PRIOR, PowerPriors, PowerRows
 from fitter.rows import WorkloadRows
-from fitter.run_spread import family_std, interval_factor, paced_std, single_std
+from fitter.run_spread import LATENCY_PRIOR, POWER_PRIOR, PacedSpread, RunErrors, RunSpread, known_spread
 from fitter.sections import draft_bundle
 
 FOLDS: Final = 5
-
-GPU_PRIOR: Final = 0.04
-LAUNCH_PRIOR: Final = 0.12
-POWER_PRIOR: Final = 0.04
-"""Errors of GPU-bound and launch-bound runs, and of power, expected before any is seen [relative]."""
-
-FAMILY_PRIOR: Final = 0.05
-FAMILY_POWER_PRIOR: Final = 0.035
-"""Error common to a model family that the fit has not seen: five families cannot estimate it [relative]."""
-
-FEWEST_FAMILIES: Final = 3
-"""Fewer families, one of them left out, say nothing about a family that the fit has not seen."""
 
 ONE_KIND: Final = frozenset(STREAM_GROUPS) - {"conv.depthwise"}
 """Groups whose coefficients runs fit as one: a family that uses any of them tests all.  How well a library's depthwise convolution
@@ -46,21 +35,6 @@ class RunsFit:
     latency: LatencyFit
     power: PowerFit | None
     bundle: Bundle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunErrors:
-    """Errors on runs left out of the fit, columns of shape (n,).
-
-    latency, power   ln(measured / predicted); nan: no power
-    launch_bound     share of the host's launches in the latency
-    untested         standard deviation of ln(GPU time) for kernels that too few model families in the fit used
-    """
-
-    latency: Array
-    power: Array
-    launch_bound: Array
-    untested: Array
 
 
 def fit_runs(
@@ -190,51 +164,22 @@ def _stated(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) ->
     families = sorted(set(names.tolist()))
     folds = workload_folds(rows, seed)
     if len(folds) < 2:
-        return {
-            "latency": {"gpu": 2 * GPU_PRIOR, "launch": LAUNCH_PRIOR, "family": FAMILY_PRIOR, "families": families},
-            "power": {"gpu": 2 * POWER_PRIOR, "family": FAMILY_POWER_PRIOR, "families": families},
-        }
-    errors = held_out_errors(rows, gpu, tables, folds)
-    spread = _known_spread(errors)
+        unknown = RunSpread(
+            latency=PacedSpread(gpu=2.0 * LATENCY_PRIOR[0], launch=LATENCY_PRIOR[1]),
+            power=PacedSpread(gpu=2.0 * POWER_PRIOR[0], launch=2.0 * POWER_PRIOR[1]),
+        )
+        return _section(unknown, (FAMILY_PRIOR, FAMILY_POWER_PRIOR), families)
+    spread = known_spread(held_out_errors(rows, gpu, tables, folds))
     between = (FAMILY_PRIOR, FAMILY_POWER_PRIOR)
     if len(families) >= FEWEST_FAMILIES:
         use = group_use(fit_runs(rows, gpu, tables).bundle, rows, gpu)
-        between = _family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
+        between = family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
+    return _section(spread, between, families)
+
+
+def _section(spread: RunSpread, between: tuple[float, float], families: list[str]) -> dict[str, dict[str, object]]:
+    """Latency and power of the `uncertainty` section."""
     return {
-        "latency": {"gpu": spread.gpu, "launch": spread.launch, "family": between[0], "families": families},
-        "power": {"gpu": spread.power, "family": between[1], "families": families},
+        quantity: {"gpu": known.gpu, "launch": known.launch, "family": added, "families": families}
+        for quantity, known, added in zip(("latency", "power"), (spread.latency, spread.power), between, strict=True)
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spread:
-    """Standard deviations of ln(latency) where the GPU, and where the host, paces a run, and of ln(power)."""
-
-    gpu: float
-    launch: float
-    power: float
-
-    def latency(self, share: Array) -> Array:
-        """Of ln(latency) at a share of the host's launches, shape (n,)."""
-        result: Array = np.sqrt((1.0 - share) * self.gpu**2 + share * self.launch**2)
-        return result
-
-
-def _known_spread(errors: RunErrors) -> _Spread:
-    """What to state for runs of families that the fit has seen."""
-    gpu, launch = paced_std(errors.latency, errors.launch_bound, (GPU_PRIOR, LAUNCH_PRIOR))
-    watts = errors.power[np.isfinite(errors.power)]
-    power = single_std(watts, POWER_PRIOR)
-    plain = _Spread(gpu=gpu, launch=launch, power=power)
-    factor = interval_factor(errors.latency, plain.latency(errors.launch_bound))
-    return _Spread(gpu=factor * gpu, launch=factor * launch, power=interval_factor(watts, np.full(len(watts), power)) * power)
-
-
-def _family_spread(errors: RunErrors, names: Array, spread: _Spread) -> tuple[float, float]:
-    """What a family that the fit has not seen adds to ln(latency) and ln(power)."""
-    known = np.hypot(spread.latency(errors.launch_bound), np.sqrt(1.0 - errors.launch_bound) * errors.untested)
-    measured = np.isfinite(errors.power)
-    return (
-        family_std(errors.latency, known, names, FAMILY_PRIOR),
-        family_std(errors.power[measured], np.full(int(measured.sum()), spread.power), names[measured], FAMILY_POWER_PRIOR),
-    )

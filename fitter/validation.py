@@ -8,13 +8,13 @@ import numpy as np
 
 from estimator.bundles.content import Bundle
 from estimator.coefficients import group_key, longest_prefix
+from estimator.forecast import FORECAST_STD
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels
 from estimator.kernels.registry import KnownTiles
 from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.specifications import load_gpu
-from estimator.spread import FORECAST_STD
 from estimator.workload import Workload
 from fitter.rows import KernelRows, WorkloadRows
 

@@ -30,6 +30,9 @@ INSTALL: Final = "install it with: pip install 'wattprint[ptx]'"
 WHEEL_FOLDERS: Final = ("cuda_nvcc/bin", "cu13/bin", "cuda_nvdisasm/bin")
 """Where the wheels put their programs, below the `nvidia` package."""
 
+TOOLKIT: Final = "/usr/local/cuda"
+"""Where a CUDA toolkit is installed that is not on the PATH (CUDA installation guide, Linux)."""
+
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
 
@@ -71,7 +74,7 @@ class CompiledModule:
 
 
 def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
-    """The assembler and the disassembler: those named, else the wheels', else those on the PATH.
+    """The assembler and the disassembler: those named, else the wheels', else those on the PATH, in CUDA_HOME or in TOOLKIT.
 
     Raises CompileError where one is missing or does not answer.
     """
@@ -93,6 +96,8 @@ def user_cache() -> Path | None:
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
+        if not base.is_absolute():  # HOME is empty
+            return None
         folder = base / "wattprint" / "cubins"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError, ValueError):
@@ -171,7 +176,8 @@ def _find(program: str, named: Path | None) -> Path:
             candidate = Path(root) / folder / program
             if candidate.is_file():
                 return candidate
-    on_path = shutil.which(program)
+    toolkits = (Path(home) / "bin" for home in (os.environ.get("CUDA_HOME", ""), TOOLKIT) if home)
+    on_path = shutil.which(program) or shutil.which(program, path=os.pathsep.join(map(str, toolkits)))
     if on_path is None:
         raise CompileError(f"{program} is not installed; {INSTALL}")
     return Path(on_path)

@@ -210,6 +210,7 @@ def generated_loads(
     for text in remarks:
         remark(text)
     for group, kernels in zip(groups, chosen, strict=True):
+        skipped |= _modes_left_out(group, [kernel for kernel in kernels if not kernel.refusal(architecture)])
         for kernel in kernels:
             if refusal := kernel.refusal(architecture):
                 skipped[refusal] = 1
@@ -295,6 +296,18 @@ def _lacks(kernel: Kernel, group: LoadGroup) -> str:
     if not any(mode in kernel.modes for mode in group.modes):
         return f"{kernel.name} is not launched as {' or '.join(group.modes)}; it is as {', '.join(kernel.modes)}"
     return ""
+
+
+def _modes_left_out(group: LoadGroup, kernels: Sequence[Kernel]) -> dict[str, int]:
+    """Modes of a group in which kernels and copies that run in another one of it cannot be launched, with their names, counted."""
+    copies = [copy.name for copy in named_copies(group) if not copy_refusal(copy, group)]
+    left_out = {}
+    for mode in dict.fromkeys(group.modes):
+        names = [kernel.name for kernel in kernels if mode not in kernel.modes and not _lacks(kernel, group)]
+        names += copies if mode != COPY_WAYS["modes"] else []
+        if names:
+            left_out[f"{_few(names)}: no launch mode {mode} (`collect kernels` lists those of each); launched in the others"] = len(names)
+    return left_out
 
 
 def _launched(

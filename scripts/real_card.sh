@@ -121,7 +121,16 @@ tests() {
     echo "== tests: those on the card need one; skipped for $GPU"
     return
   fi
-  step tests "$PYTHON" -m pytest -q -m gpu tests/hardware -p no:cacheprovider
+  # A kernel that breaks the context takes the process's other tests with it: they run again without it.
+  export WATTPRINT_KILLERS=$PWD/$FOLDER/tests-killers.txt
+  case $FOLDER in /*) WATTPRINT_KILLERS=$FOLDER/tests-killers.txt ;; esac
+  local before
+  for _ in 1 2 3; do
+    touch "$WATTPRINT_KILLERS"
+    before=$(wc -l < "$WATTPRINT_KILLERS")
+    step tests "$PYTHON" -m pytest -q -m gpu tests/hardware -p no:cacheprovider
+    [ "$(wc -l < "$WATTPRINT_KILLERS")" -gt "$before" ] || break
+  done
 }
 
 sensor() {

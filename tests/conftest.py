@@ -1,6 +1,8 @@
 """What all tests share: where recorded data lie, and which tests need hardware."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,13 @@ settings.load_profile("wattprint")
 
 # Bundles that a developer keeps for himself are not what is tested.
 os.environ["WATTPRINT_BUNDLES"] = str(REPOSITORY / "build" / "no-such-store")
+
+# Tests send signals to processes of their own.  One that is ignored here (nohup, a shell's background job) would be ignored
+# there; one that is handled is not handed down, and does as little here.
+if threading.current_thread() is threading.main_thread():
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,17 @@
 """Reference pages say what the code says."""
 
+import re
+import shlex
+import shutil
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from collector.campaigns.files import LIMITS, campaign_from_document
 from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, SCHEMA_VERSION
 from estimator.bundles.document import FORMAT_VERSION as BUNDLE_VERSION
+from estimator.cli import main as estimate
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
 from estimator.quantities import MODULES
 from estimator.workload import FAMILY_FIELDS
@@ -51,3 +57,36 @@ def test_the_campaign_on_its_page_is_one(repository: Path) -> None:
     assert [group.operator for group in spec.kernels] == ["linear", "layernorm"]
     for limit in set(LIMITS) - {"count", "min_bytes", "max_bytes", "max_flop"}:
         assert f"`{limit}`" in page, f"{limit} is not on the page"
+
+
+LISTS = {"gpt2_b8_s512.json": "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json", "resnet101_b8.json": "*resnet101*_b8_*.json"}
+"""Operator lists of the artifact under the names that pages give them."""
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a line of output; numbers, which change with every fit, count alike."""
+    return [re.sub(r"[-+]?\d[\d.,e+-]*", "#", word) for word in line.split()]
+
+
+@pytest.mark.parametrize(("page", "shown"), [("ask-questions.md", 4), ("explain.md", 1)])
+def test_what_a_page_shows_of_a_command_is_what_it_prints(
+    repository: Path,
+    shared_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    page: str,
+    shown: int,
+) -> None:
+    for name, pattern in LISTS.items():
+        shutil.copy(next((shared_data / "energaizer" / "workloads").glob(pattern)), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(
+        r"```text\n\$ estimate (.*?)\n(.*?)```", (repository / "docs" / "how-to" / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert len(blocks) == shown
+    for command, output in blocks:
+        assert estimate([*shlex.split(command), "-q"]) in (0, 3)
+        printed = iter([words_of(line) for line in capsys.readouterr().out.splitlines()])
+        for line in output.splitlines():
+            assert line.strip() == "…" or words_of(line) in printed, f"{command}: {line}"

@@ -43,7 +43,7 @@ LIMITS: Final[dict[str, tuple[float, float, str]]] = {
     "kernels_per_block": (1, 100_000, "kernels"),
     "every_clock_share": (0.0, 1.0, "of the kernels"),
     "anchor_every": (0, 1_000_000, "rows"),
-    "count": (1, 1_000_000, "kernels"),
+    "count": (1, 100_000, "kernels"),
     "min_bytes": (0.0, 1e13, "byte"),
     "max_bytes": (1.0, 1e13, "byte"),
     "max_flop": (1.0, 1e17, "flop"),

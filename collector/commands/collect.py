@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, meter_option, output_options, record_option
+from collector.commands.options import CONTEXT, meter_option, output_options, record_option, resume_option
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
@@ -73,7 +73,7 @@ class CommandList(click.Group):
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
 @meter_option
 @click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row.")
-@click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
+@resume_option
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order.")
 @record_option
 @click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing.")

@@ -10,7 +10,7 @@ import click
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import check_outputs, note, say
 from collector.errors import CollectorError, SensorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, InputFile, OutputFile
 from estimator.frozen import FrozenMapping
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ def fold_of(text: str | None) -> float | str | None:
 
 
 @click.command("correct", context_settings=CONTEXT)
+@click.option("--readings", type=InputFile(), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log.")
 @click.option(
-    "--readings", type=click.Path(path_type=Path), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log."
+    "--sensor",
+    type=InputFile("`collect sensor --out {}` makes a sensor calibration"),
+    required=True,
+    metavar="SENSOR.json",
+    help="The sensor, from `collect sensor --out`.",
 )
-@click.option(
-    "--sensor", type=click.Path(path_type=Path), required=True, metavar="SENSOR.json", help="The sensor, from `collect sensor --out`."
-)
-@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran: t_s,level.")
+@click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
 @click.option(

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @click.command("kernels", context_settings=CONTEXT)
 @click.option("--families", default="", metavar="LIST", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
-@click.option("--arch", default="", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
+@click.option("--arch", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
 @output_options
-def kernels_command(families: str, arch: str, as_json: bool, quiet: bool, verbose: bool) -> int:
+def kernels_command(families: str, arch: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
     """What `kernels = […]` of a campaign's [[instructions]] can name: generated microbenchmarks and copies.
 
     One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
@@ -27,10 +27,10 @@ def kernels_command(families: str, arch: str, as_json: bool, quiet: bool, verbos
     from microbench.kernel import ARCHITECTURES
     from microbench.listing import listed_kernels
 
-    if arch and arch not in ARCHITECTURES:
-        raise click.UsageError(f"--arch {arch}: kernels are there for {', '.join(ARCHITECTURES)}")
+    if arch is not None and arch not in ARCHITECTURES:
+        raise click.UsageError(f"--arch {arch!r}: kernels are there for {', '.join(ARCHITECTURES)}")
     try:
-        kernels, refusals = listed_kernels([name.strip() for name in families.split(",") if name.strip()], arch)
+        kernels, refusals = listed_kernels([name.strip() for name in families.split(",") if name.strip()], arch or "")
     except UnsupportedError as error:
         raise click.UsageError(f"--families: {error}") from error
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from collector.errors import ClockListError, CollectorError, DeviceError
-from estimator.command_line import OutputFile
+from estimator.command_line import QUIET_OR_VERBOSE, OutputFile, excludes, switch
 
 if TYPE_CHECKING:
     from collector.bench import Bench
@@ -42,14 +42,19 @@ meter_option = click.option(
     "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
 )
 record_option = click.option("--record", type=OutputFile(), metavar="FILE", help="Record the run, for --gpu replay:FILE.")
+resume_option = switch(
+    "resume", "--resume", "--fresh", None, ("Go on with what is at --out.", "Replace what is at --out; without either nothing is replaced.")
+)
 seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
 
 
 def output_options(command: Any) -> Any:
     """--json, --quiet and -v, on every command."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
+        click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="More on stderr of what is done."),
+        click.option(
+            "-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No progress and no warnings on stderr."
+        ),
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
     ):
         command = option(command)

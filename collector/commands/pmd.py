@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from collector.commands.options import CONTEXT, FiniteRange, duration_s, output_options, require_dataset_packages
 from collector.commands.output import check_outputs, note, say
@@ -145,7 +146,7 @@ def log_command(
     from collector.pmd.logger import log_meter
     from collector.pmd.meter import open_meter
     from collector.pmd.recording import scan_recording
-    from collector.pmd.recording_files import read_recording, stamps_path
+    from collector.pmd.recording_files import read_recording
     from collector.pmd.samples import chosen_rails
     from collector.pmd.zero import zero_currents
 
@@ -161,8 +162,6 @@ def log_command(
         logged = log_meter(meter, raw, stop, duration_s=limit_s, report=_tell if verbose else None)
         interrupted = stop.is_set() and math.isfinite(limit_s)
     if not logged.bytes:
-        raw.unlink(missing_ok=True)
-        stamps_path(raw).unlink(missing_ok=True)
         raise logged.failure or DeviceError(f"{port}: nothing came in {logged.duration_s:.1f} s; nothing was recorded")
     document = _written(scan_recording(read_recording(raw)), out, rails, zero, time_base, 0.0)
     if logged.failure is not None:
@@ -224,6 +223,10 @@ def emulate_command(
     from collector.pmd.emulated_wave import read_wave, square_wave
     from collector.pmd.protocol import PMD2, PMD_USB, POWER_ON_BAUD
 
+    given = click.get_current_context().get_parameter_source
+    squares = [f"--{name}" for name in ("low", "high", "period", "duty") if given(name) is not ParameterSource.DEFAULT]
+    if power is not None and squares:
+        raise click.UsageError(f"--power gives the power to measure; leave {squares[0]}, of the square wave, out")
     limit_s = duration_s(duration, "--duration") if duration else math.inf
     wave = read_wave(power) if power is not None else square_wave(low, high, period, duty)
     state = EmulatedState(

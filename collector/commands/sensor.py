@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -25,7 +25,7 @@ from collector.commands.options import (
 from collector.commands.output import check_outputs, note, read_files, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, check_present
 
 if TYPE_CHECKING:
     from collector.sensor.calibration import SensorCalibration
@@ -84,6 +84,7 @@ def sensor_command(
     _check_options(context, recorded=readings is not None)
     check_outputs((out, report, record), (readings, load, reference, *read_files(gpu)))
     if readings is not None:
+        check_present([str(path) for path in (readings, load, reference) if path is not None], UNREADABLE)
         board = gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
         calibration, left_out, page = _recorded(readings, load, reference, column, board)
         open_question = load is None and reference is None and calibration.update_period_s is not None
@@ -110,6 +111,10 @@ def sensor_command(
         note(f"warning: {calibration.notes['readings']}")
     told = calibration.averaging != "undetermined" or open_question
     return DONE if told and not left_out else DONE_WITH_WARNINGS
+
+
+UNREADABLE: Final = "{}: cannot be read (No such file or directory)"
+"""Said of a recording that is not there, before what would read it is loaded."""
 
 
 def _check_options(context: click.Context, *, recorded: bool) -> None:

@@ -78,11 +78,10 @@ def passed_words() -> list[str]:
         given = context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None)
         if not isinstance(parameter, click.Option) or name in OWN_OPTIONS or not given:
             continue
-        value = context.params[name]
         if parameter.is_flag:
-            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+            words.append(parameter.opts[0])
         else:
-            words += [parameter.opts[0], str(value)]
+            words += [parameter.opts[0], str(context.params[name])]
     return words
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, SIMULATED_METER, duration_s, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, SIMULATED_METER, duration_s, output_options, require_dataset_packages, resume_option
 from collector.commands.output import check_no_input, note, read_files, say
 from collector.errors import CollectorError
 from estimator.command_line import DONE, named_file
@@ -25,6 +25,7 @@ KEPT_FROM_JOBS: Final = (
     "budget",
     "planned_budget",
     "resume",
+    "fresh",
     "dry_run",
     "record",
     "worker",
@@ -59,7 +60,7 @@ config_option = click.option(
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor of the board.")
 @click.option("--pmd", metavar="PORT|sim", help="External power meter.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Chooses kernels and their order.")
-@click.option("--resume/--fresh", default=None, help="Go on with, or replace, what is at --out; without either nothing is replaced.")
+@resume_option
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="The higher runs first on its board.")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan; queue nothing.")
 @config_option

@@ -22,6 +22,8 @@ def validate_command(dataset: Path | None, list_rules: bool, as_json: bool, quie
     from collector.dataset.rules import RULES
     from collector.dataset.validation import findings_document, findings_lines, rule_lines, validate_dataset
 
+    if list_rules and dataset is not None:
+        raise click.UsageError("name the dataset to check, or give --rules, not both")
     if list_rules:
         say([{"rule": rule.id, "what": rule.what, "limit": rule.limit} for rule in RULES] if as_json else rule_lines())
         return DONE

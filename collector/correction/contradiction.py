@@ -1,8 +1,9 @@
 """Whether readings contradict the sensor that they are corrected by: what the fit leaves, and energies that cannot be.
 
 A wrong averaging or delay gives wrong energies with small errors.  Where executions repeat, the readings themselves tell: with
-the right sensor the fit leaves 0.3 to 2 % of their swing (recorded boards), with another's 10 to 40 %.  One long execution does
-not tell, and there the averaging matters little.
+the right sensor the fit leaves 0.3 to 2 % of their swing (recorded boards), with another's 10 to 40 %.  A width or delay that is
+off by a share leaves little more than the right one, but is far less likely than it: a width 40 % too large leaves 2.2 % of the
+recorded A100's swing and is e⁻⁵⁰ times as likely.  One long execution does not tell, and there the averaging matters little.
 """
 
 import math
@@ -31,6 +32,10 @@ MOST_Z: Final = 3.0
 """Standard errors by which the executions' energy may exceed that of the load that holds them."""
 EXPLAINS_SHARE: Final = 0.5
 """Another response explains the readings where it leaves less than this share of the misfit."""
+LIKELIER_LEAD: Final = 15.0
+LIKELIER_SHARE: Final = 0.9
+"""And where executions are alike, with a log-likelihood that leads by so much, what it leaves is less than this share, and the
+energy it gives is another beyond errors: twice the lead by which a kernel is claimed, as the model of power has its own faults."""
 OTHER_KERNELS: Final = (
     ("boxcar", 0.1), ("boxcar", 0.25), ("boxcar", 0.5), ("boxcar", 1.0), ("boxcar", 10.0), ("low-pass", 0.25), ("low-pass", 1.0),
 )  # fmt: skip
@@ -42,6 +47,9 @@ NEAR_DELAYS_S: Final = (-8e-3, -4e-3, -2e-3, 2e-3, 4e-3, 8e-3)
 """Around the stated response: widths as shares of its own, delays off by so much."""
 STATED_Z: Final = 3.0
 """Standard errors within which another width or delay is the stated one: the energies' errors hold it."""
+TINY_W: Final = 1e-9
+LEAST_RAMP_S: Final = 5e-3
+"""Ramps of readings are taken for no shorter than this: an averaging of less may be what is wrong."""
 PROBE_UPDATES: Final = 300
 """Updates that other responses are tried on; enough to tell them apart, and soon done."""
 
@@ -80,10 +88,12 @@ def _misfit(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibrat
     """A remark where the fit leaves far more than noise; it names what would explain the readings, if anything tried does."""
     left_w, swing_w = _left_w(updates.value, found.fit), float(np.ptp(updates.value[found.fit.used]))
     stated_w = max(calibration.reading_noise_w or 0.0, calibration.residual_w or 0.0)
-    if left_w <= max(DOUBTED_SHARE * swing_w, DOUBTED_NOISES * stated_w):
+    doubted = left_w > max(DOUBTED_SHARE * swing_w, DOUBTED_NOISES * stated_w)
+    if not doubted and not alike(load):
         return ""
-    other = _explanation(updates, load, calibration, found.response)
-    unexplained = left_w > max(MISFIT_SHARE * swing_w, MISFIT_NOISES * stated_w) and alike(load)
+    other = _explanation(updates, load, calibration, found.response, doubted=doubted)
+    of_times = updates.time_std_s / max(found.response.width_s, LEAST_RAMP_S)  # a ramp read at another time
+    unexplained = doubted and left_w > max(MISFIT_SHARE * swing_w, of_times * swing_w, MISFIT_NOISES * stated_w) and alike(load)
     if other is None and not unexplained:
         return ""
     says = "errors do not hold that; is it this board's, driver's and field's sensor, and are the load's stamps on the readings' clock?"
@@ -95,41 +105,55 @@ def _misfit(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibrat
     )
 
 
-def _explanation(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, stated: SensorResponse) -> SensorResponse | None:
-    """The likeliest of the other responses, where it explains what the stated one leaves."""
+def _explanation(
+    updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, stated: SensorResponse, *, doubted: bool
+) -> SensorResponse | None:
+    """The likeliest of the other responses, where it explains what the stated one leaves; far ones are tried where it is `doubted`."""
     probe = _probe(updates, load, stated)
     base = _fitted(probe, updates, calibration, stated)
     if base is None:
         return None
-    best: tuple[float, float, SensorResponse] | None = None
-    for other in _others(stated, updates.period_s):
+    best: tuple[float, ExecutionFit, SensorResponse] | None = None
+    for other in _others(stated, updates, far=doubted):
         fit = _fitted(probe, updates, calibration, other)
-        if fit is not None and (best is None or fit.evidence > best[0]):
-            best = (fit.evidence, _left_w(probe.value, fit), other)
-    if best is None or best[0] <= base.evidence or best[1] > EXPLAINS_SHARE * _left_w(probe.value, base):
+        if fit is not None and (best is None or _lead(fit, base) > best[0]):
+            best = (_lead(fit, base), fit, other)
+    if best is None or best[0] <= 0.0:
         return None
-    return best[2]
+    lead, fit, other = best
+    share = _left_w(probe.value, fit) / max(_left_w(probe.value, base), TINY_W)
+    elsewhere = abs(fit.energy_j - base.energy_j) > STATED_Z * math.hypot(base.energy_std_j, fit.energy_std_j)
+    likelier = alike(load) and lead > LIKELIER_LEAD and share < LIKELIER_SHARE and elsewhere
+    return other if likelier or (doubted and share < EXPLAINS_SHARE) else None
 
 
-def _others(stated: SensorResponse, period_s: float) -> list[SensorResponse]:
-    """Responses that a sensor may have in place of the stated one: near it, and those of the catalogue's boards."""
+def _lead(fit: ExecutionFit, base: ExecutionFit) -> float:
+    """Log-likelihood by which a fit leads another one, over the readings that both used."""
+    return min(int(np.count_nonzero(fit.used)), int(np.count_nonzero(base.used))) * (fit.evidence - base.evidence)
+
+
+def _others(stated: SensorResponse, updates: BoardUpdates, *, far: bool) -> list[SensorResponse]:
+    """Responses that a sensor may have in place of the stated one: near it, and where `far` those of the catalogue's boards."""
     near = [stated.moved(width_s=(share - 1.0) * stated.width_s) for share in NEAR_WIDTHS]
     near += [stated.moved(delay_s=delay_s) for delay_s in NEAR_DELAYS_S]
     averagings = [
         (stated.kernel, stated.width_s),
         ("boxcar", LEAST_WIDTH_S),
-        *((kernel, share * period_s) for kernel, share in OTHER_KERNELS),
+        *((kernel, share * updates.period_s) for kernel, share in OTHER_KERNELS),
     ]
-    far = [
-        SensorResponse(kernel=kernel, width_s=width_s, delay_s=delay * period_s) for kernel, width_s in averagings for delay in OTHER_DELAYS
+    boards = [
+        SensorResponse(kernel=kernel, width_s=width_s, delay_s=delay * updates.period_s)
+        for kernel, width_s in averagings
+        for delay in OTHER_DELAYS
     ]
-    return [other for other in (*near, *far) if not _within(other, stated)]
+    return [other for other in (*near, *(boards if far else ())) if not _within(other, stated, updates.time_std_s)]
 
 
-def _within(other: SensorResponse, stated: SensorResponse) -> bool:
-    """Whether a response is the stated one within its errors."""
+def _within(other: SensorResponse, stated: SensorResponse, time_std_s: float) -> bool:
+    """Whether a response is the stated one within its errors and those of the updates' times: without a grid, a share of a poll."""
+    width_std, delay_std = math.hypot(stated.width_std_s, time_std_s), math.hypot(stated.delay_std_s, time_std_s)
     width, delay = abs(other.width_s - stated.width_s), abs(other.delay_s - stated.delay_s)
-    return other.kernel == stated.kernel and width <= STATED_Z * stated.width_std_s and delay <= STATED_Z * stated.delay_std_s
+    return other.kernel == stated.kernel and width <= STATED_Z * width_std and delay <= STATED_Z * delay_std
 
 
 def _probe(updates: BoardUpdates, load: LoadStamps, stated: SensorResponse) -> _Probe:

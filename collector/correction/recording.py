@@ -17,6 +17,7 @@ from collector.correction.response import PossibleResponses, SensorResponse, pos
 from collector.correction.settled import NO_GAIN, Inversion, inversion
 from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
 from collector.correction.updates import BoardUpdates, board_updates
+from collector.devices.possible_power import possible_power
 from collector.energy.practice import naive_energy
 from collector.energy.repeated_energy import RepeatedEnergy, alike, repeated_energy
 from collector.errors import SensorError
@@ -35,8 +36,6 @@ both, in windows times the step."""
 MOST_REST_S: Final = 300.0
 """Rest before and after a load of which power over time is given."""
 MOST_TRACE_ROWS: Final = 20_000
-ABSURD_W: Final = 1e5
-"""No board draws so much: such readings are no power."""
 MIN_READINGS: Final = 4
 GAP_UPDATES: Final = 10.0
 """Polls farther apart than so many updates leave a gap."""
@@ -118,7 +117,7 @@ def correct_recording(
 
     Raises SensorError for a recording that tells nothing.
     """
-    sane = np.isfinite(power_w) & (np.abs(power_w) < ABSURD_W) & np.isfinite(time_s)
+    sane = possible_power(power_w) & np.isfinite(time_s)
     notes = {} if np.all(sane) else {"readings": f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"}
     time_s, power_w = time_s[sane], power_w[sane]
     if len(time_s) < MIN_READINGS:

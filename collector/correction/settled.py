@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.devices.possible_power import possible_power
 from collector.devices.protocols import PowerReadings
 from collector.sampling import host_seconds
 from collector.sensor.calibration import SensorCalibration
@@ -138,7 +139,7 @@ def steady_power(
     host_s = host_seconds(readings.host_ns)
     inside = (host_s >= start_s) & (host_s <= end_s)
     host_s, value = host_s[inside], readings.power_w[inside]
-    sane = np.isfinite(value) & (value >= 0.0) & (value <= ABSURD_LIMIT_FACTOR * power_limit_w)
+    sane = possible_power(value, ABSURD_LIMIT_FACTOR * power_limit_w)
     absurd = int(np.count_nonzero(~sane))
     updates = held_updates(host_s[sane], value[sane], update_period_s(calibration))
     count = len(updates.value)

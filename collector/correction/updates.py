@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from collector.correction.response import DEFAULT_PERIOD_S
+from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.update_clock import Updates, fit_update_clock, held_updates
@@ -42,12 +43,12 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
     An update that repeats the value before it counts too: where updates were due, polls were taken and nothing
     changed, the value was the same again.
 
-    Raises SensorError where nothing finite was read.
+    Raises SensorError where nothing was read that can be power.
     """
-    finite = np.isfinite(power_w) & np.isfinite(time_s)
-    time_s, power_w = time_s[finite], power_w[finite]
+    sane = possible_power(power_w) & np.isfinite(time_s)
+    time_s, power_w = time_s[sane], power_w[sane]
     if len(time_s) < 2:
-        raise SensorError(f"{len(time_s)} finite readings; at least 2 are needed")
+        raise SensorError(f"{len(time_s)} readings that can be power; at least 2 are needed")
     known = calibration.update_period_s
     notes = {}
     try:

@@ -22,7 +22,7 @@ from collector.daemon.jobs import (
     WAITING_CAUSES,
     Job,
 )
-from collector.daemon.locks import lock_owner, locked, worker_lock_path
+from collector.daemon.locks import lock_owner, locked, signal_holder, worker_lock_path
 from collector.daemon.log_file import LogFile, job_log_path
 from collector.daemon.messages import MEASURING
 from collector.daemon.outputs import traces_at
@@ -162,12 +162,14 @@ class Lane:
         if self._leftover_since_s is None:
             self._leftover_since_s = now
             self._log.write(f"{self.board.key}: the worker of the last daemon (process {lock_owner(path)}) finishes its kernel first")
-        elif now - self._leftover_since_s > self._settings.hang_s + self._settings.drain_s and (pid := lock_owner(path)) > 1:
+        elif now - self._leftover_since_s > self._settings.hang_s + self._settings.drain_s:
             self._leftover_since_s = now
-            self._log.write(f"{self.board.key}: process {pid} does not end and is killed")
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # it holds the lock, so it lives and the number is still its own
-            self._crashed()
+            pid = lock_owner(path)
+            if pid > 1 and signal_holder(path, pid, signal.SIGKILL):
+                self._log.write(f"{self.board.key}: process {pid} does not end and is killed")
+                self._crashed()
+            else:
+                self._log.write(f"{self.board.key}: a process that is not known keeps {path}; `fuser {path}` names it")
 
     def _arguments(self, job: Job, before: str) -> list[str]:
         request = job.request

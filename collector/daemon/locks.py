@@ -18,18 +18,21 @@ from typing import Final
 from collector.errors import DaemonError
 
 LOCK_NAME: Final = "daemon.lock"
-PATIENCE_S: Final = 1.0
-"""How long a daemon tries to get its lock: a status command holds it for an instant [s]."""
+PATIENCE_S: Final = 60.0
+"""How long a daemon waits for a process that only looks whether there is one: an instant, unless that process is held up [s]."""
 RETRY_S: Final = 0.02
 
 
 @contextmanager
 def daemon_lock(folder: Path) -> Iterator[None]:
     """The right to be the daemon of a state folder.  Raises DaemonError where there is one already."""
+    path = folder / LOCK_NAME
     deadline = time.monotonic() + PATIENCE_S
-    while (descriptor := locked(folder / LOCK_NAME)) is None:
-        if time.monotonic() > deadline:
+    while (descriptor := locked(path)) is None:
+        if _held_alone(path):
             raise DaemonError(f"{folder}: another daemon runs there; `collect status` shows it, `collect stop --daemon` ends it")
+        if time.monotonic() > deadline:
+            raise DaemonError(f"{path}: a process that only looks at it keeps it; is a `collect status` stopped? end it, then start again")
         time.sleep(RETRY_S)
     try:
         yield
@@ -40,9 +43,12 @@ def daemon_lock(folder: Path) -> Iterator[None]:
 def daemon_runs(folder: Path) -> bool:
     """Whether a daemon lives in a state folder."""
     path = folder / LOCK_NAME
-    if not path.exists():
-        return False
-    descriptor = locked(path)
+    return path.exists() and _held_alone(path)
+
+
+def _held_alone(path: Path) -> bool:
+    """Whether somebody holds a lock.  Those who ask share it for an instant, and so do not take each other for a holder."""
+    descriptor = locked(path, fcntl.LOCK_SH)
     if descriptor is None:
         return True
     os.close(descriptor)
@@ -51,7 +57,12 @@ def daemon_runs(folder: Path) -> bool:
 
 def signal_daemon(folder: Path, pid: int) -> bool:
     """Send SIGTERM to a daemon; False where the process of that number is not it: it must have the lock of its folder open."""
-    lock = (folder / LOCK_NAME).stat()
+    return signal_holder(folder / LOCK_NAME, pid, signal.SIGTERM)
+
+
+def signal_holder(path: Path, pid: int, number: signal.Signals) -> bool:
+    """Send a signal to the process that holds a lock; False where the process of that number has not even opened it."""
+    lock = path.stat()
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -59,7 +70,7 @@ def signal_daemon(folder: Path, pid: int) -> bool:
     try:
         if not any((lock.st_dev, lock.st_ino) == found for found in _open_files(pid)):
             return False
-        signal.pidfd_send_signal(process, signal.SIGTERM)
+        signal.pidfd_send_signal(process, number)
     except OSError:
         return False
     finally:
@@ -75,14 +86,17 @@ def _open_files(pid: int) -> Iterator[tuple[int, int]]:
             yield status.st_dev, status.st_ino
 
 
-def locked(path: Path) -> int | None:
-    """A descriptor that holds a file's lock until its last copy is closed; None where somebody holds it.  Raises DaemonError."""
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
+    """A descriptor that holds a file's lock until its last copy is closed; None where somebody holds it.  Raises DaemonError.
+
+    `how`: alone, or with others (LOCK_SH).
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DaemonError(f"{path}: cannot be opened ({error.strerror}); the state folder must belong to the daemon's user") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None

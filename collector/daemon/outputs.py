@@ -25,8 +25,15 @@ def shared(out: str) -> bool:
 
 
 def check_unused(out: Path, resume: bool | None) -> None:
-    """Raises CollectorError where something lies at an output and nobody said whether to replace it or to go on with it."""
+    """Raises CollectorError where something lies at an output and nobody said whether to replace it or to go on with it.
+
+    Where it shall be replaced, for what is no dataset.
+    """
     from collector.dataset.log import log_path
+    from collector.dataset.replacing import check_replaceable
+
+    if resume is False:
+        check_replaceable(out)
 
     log = log_path(out)
     if resume is None and log.is_file():

@@ -4,7 +4,7 @@ import errno
 import os
 import sqlite3
 import stat
-import time
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,9 +19,8 @@ SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
 """Patience for another writer [s]; writes take milliseconds."""
 OWNER_ONLY: Final = 0o700
-MAKING_S: Final = 0.5
-"""A database that is being made has its first page after some milliseconds; so long is waited for it [s]."""
-SHOWN_NAMES: Final = 4
+NEW_SUFFIX: Final = ".new"
+"""Ending of a database that is being made; one that a process left when it was killed is nobody's."""
 
 TABLES: Final = """
 CREATE TABLE job (
@@ -117,14 +116,15 @@ def check_own_folder(folder: Path, *, own: bool = False) -> None:
 def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connection]:
     """The state database of a folder, made where there is none; `check` reads all of it for damage first.
 
-    Statements outside `transaction` take effect one by one.  Raises DaemonError for a file that is damaged, foreign or
+    Statements outside `transaction` take effect one by one.  Raises DaemonError for a file that is empty, damaged, foreign or
     of a newer version, and for a folder on which SQLite cannot work.
     """
     prepare_folder(folder)
     path = folder / FILE_NAME
     with named_failures(path):
-        _check_not_emptied(path)
-        _create(path)
+        if not os.path.lexists(path):
+            _make(path)
+        _check_file(path)
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         with named_failures(path):
@@ -134,61 +134,77 @@ def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connectio
         connection.close()
 
 
-def _check_not_emptied(path: Path) -> None:
-    """Raises DaemonError for a file without a byte beside what an earlier queue left: SQLite would take it for a new database.
+def _make(path: Path) -> None:
+    """A database without jobs, for its owner alone.
 
-    One that another process is making now is empty too, but not for long.
+    It is made whole beside its place and then linked there, so that nobody ever sees one without its tables, however long the process that
+    makes it is held up; where another process was faster, that one's stays.
     """
-    deadline = time.monotonic() + MAKING_S
-    while path.is_file() and path.lstat().st_size == 0:
-        beside = sorted(other.name for other in path.parent.iterdir() if not other.name.startswith(path.name))
-        if not beside:
-            return
-        if time.monotonic() > deadline:
-            raise DaemonError(
-                f"{path}: is empty, its jobs are lost, though {', '.join(beside[:SHOWN_NAMES])} of an earlier queue lie beside it; "
-                "put a copy of it back, or remove it to begin without jobs"
-            )
-        time.sleep(MAKING_S / 20)
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=NEW_SUFFIX, dir=path.parent)
+    beside = Path(name)
+    try:
+        os.close(descriptor)
+        connection = sqlite3.connect(beside, isolation_level=None)
+        try:
+            _configure(connection, path)
+            with transaction(connection):
+                for statement in TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        finally:
+            connection.close()  # the last one: its write-ahead log is in the file then, and on disk
+        with suppress(FileExistsError):
+            os.link(beside, path)
+        _sync_folder(path.parent)
+    finally:
+        for ending in ("", "-wal", "-shm", "-journal"):
+            Path(f"{beside}{ending}").unlink(missing_ok=True)
 
 
-def _create(path: Path) -> None:
-    """An empty file for its owner alone where there is none; a link is refused.
+def _check_file(path: Path) -> None:
+    """Raises OSError for a link, and DaemonError for a file without a byte, which SQLite would take for a new database.
 
-    One that is there must not be opened beside SQLite: closing it would end the locks that this process holds on it, and the next process
-    to leave would take itself for the last and remove the write-ahead log under the others (sqlite.org, "how to corrupt", 2.2).
+    Nobody makes such a file here: it was emptied, by a full disk, a restored backup or a hand.  The file is only looked at: opening and
+    closing it beside SQLite would end the locks that this process holds on it, and the next process to leave would take itself for the last
+    and remove the write-ahead log under the others (sqlite.org, "how to corrupt", 2.2).
     """
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    if stat.S_ISLNK(path.lstat().st_mode):
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if status.st_size == 0:
+        raise DaemonError(f"{path}: is empty, its jobs are lost; put a copy of it back, or remove it to begin without jobs")
 
 
 def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     connection.row_factory = sqlite3.Row
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if not empty and application != APPLICATION_ID:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
     if version > SCHEMA_VERSION:
         raise DaemonError(
             f"{path}: written by a newer wattprint (version {version}, this one knows {SCHEMA_VERSION}); update, or name another folder"
         )
+    _configure(connection, path)
+    if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise sqlite3.DatabaseError(" ".join(found.split()))
+
+
+def _configure(connection: sqlite3.Connection, path: Path) -> None:
+    """How a connection works.  Raises DaemonError where the file system cannot do it."""
     if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise DaemonError(f"{path}: the file system allows no write-ahead log (NFS?); name a state folder on a local disk")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
-    if empty:
-        with transaction(connection):
-            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:  # another process may have been faster
-                for statement in TABLES.split(";\n"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        raise sqlite3.DatabaseError(" ".join(found.split()))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from collector.errors import DaemonError
 from collector.tables import TableReader
+from estimator.user_folders import user_folder
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")
 SYSTEM_STATE: Final = Path("/var/lib/wattprint")
@@ -85,8 +86,7 @@ def default_state_folder() -> Path:
     """Where the state lies unless told otherwise: /var/lib/wattprint for root, else the user's own folder for state."""
     if os.geteuid() == 0:
         return SYSTEM_STATE
-    named = os.environ.get("XDG_STATE_HOME")
-    return (Path(named) if named else Path.home() / ".local" / "state") / STATE_NAME
+    return user_folder("XDG_STATE_HOME", ".local/state") / STATE_NAME
 
 
 def read_settings(path: Path) -> DaemonSettings:

@@ -26,6 +26,7 @@ import pyarrow.fs as pafs
 from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
+from estimator.user_folders import user_folder
 from estimator.whole_file import write_whole
 
 URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+")
@@ -160,8 +161,7 @@ def partitioned_place(text: str) -> PartitionedPlace | None:
 def _spool_folder(name: str) -> Path:
     """Where this host keeps what is not yet in an object store: $WATTPRINT_SPOOL, else the user's folder for state."""
     named = os.environ.get(SPOOL_VARIABLE)
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    folder = Path(named) if named else state / "wattprint" / "spool"
+    folder = Path(named) if named else user_folder("XDG_STATE_HOME", ".local/state") / "wattprint" / "spool"
     return folder / hashlib.sha256(name.encode()).hexdigest()[:KEY_DIGITS]
 
 

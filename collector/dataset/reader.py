@@ -96,6 +96,8 @@ def _files(path: Path) -> list[Path]:
     log = path.with_name(path.name + LOG_SUFFIX)
     if log.is_file():
         raise DatasetError(f"{path} is not there yet: its campaign did not finish; go on with `collect … --resume`, or read {log}")
+    if path.exists():  # a pipe or a device is read once, and may never end
+        raise DatasetError(f"{path}: is not a regular file; a dataset is a Parquet file, a folder of them or a campaign's log")
     raise DatasetError(f"{path}: no such file; `collect --out {path}` makes one")
 
 
@@ -118,13 +120,13 @@ def _read_file(path: Path) -> tuple[pa.Table, DatasetFile]:
 def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     """Known columns of a Parquet file, cast to the schema's types, and its metadata."""
     try:
-        with pq.ParquetFile(path, thrift_string_size_limit=MAX_METADATA_BYTES) as file:
+        with pq.ParquetFile(path, thrift_string_size_limit=MAX_METADATA_BYTES, page_checksum_verification=True) as file:
             schema = file.schema_arrow
             metadata = kernel_metadata(schema, path)
             table = file.read(columns=[name for name in KERNEL_COLUMNS if name in schema.names])
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"{path}: truncated, damaged or no Parquet file ({reason}); collect it again") from error
+        raise DatasetError(f"{path}: truncated, damaged or no Parquet file ({reason}); copy it again, or collect it again") from error
     return conforming(table, metadata, path), metadata
 
 

@@ -218,7 +218,7 @@ def write_parquet(table: pa.Table, output: Path) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".part", dir=output.parent)
         beside = Path(name)
         with os.fdopen(handle, "wb") as stream:
-            pq.write_table(table, stream, compression="zstd", store_schema=True)
+            pq.write_table(table, stream, compression="zstd", store_schema=True, write_page_checksum=True)
             stream.flush()
             os.fchmod(stream.fileno(), 0o644)
             os.fsync(stream.fileno())

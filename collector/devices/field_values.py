@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.devices.nvml_library import VALUE_NOT_AVAILABLE
 from estimator.quantities import Array
 
 FIELD_VALUE_BYTES: Final = 40
@@ -18,9 +19,6 @@ LAYOUT: Final = np.dtype(
 NUMBER_TYPES: Final = {0: "=f8", 1: "=u4", 2: "=u8", 3: "=u8", 4: "=i8", 5: "=i4", 6: "=u2"}
 """What the union holds by the value's type: double, unsigned int, unsigned long, unsigned and signed long long, int,
 unsigned short.  Drivers differ in the type of the same field."""
-
-VALUE_NOT_AVAILABLE: Final = 0xFFFF_FFFF
-"""NVML's "no value" in 32 bits (NVML_VALUE_NOT_AVAILABLE)."""
 
 
 def field_numbers(polls: Sequence[bytes], fields: int) -> Array:

@@ -23,6 +23,7 @@ from collector.devices.nvml_library import (
     open_nvml,
 )
 from collector.devices.polling import Poller, finite_or_nan, polling
+from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
@@ -38,12 +39,6 @@ STATE_POLL_S: Final = 0.02
 
 STATE_NUMBERS: Final = 4
 """Clock, temperature, voltage, throttle bits."""
-
-MOST_POWER_W: Final = 20_000.0
-"""No board draws more; a driver that says so has read nothing."""
-
-LEAST_POWER_W: Final = 1.0
-"""No board that answers draws less, its memory and regulators alone draw several times that: a driver that says so has read nothing."""
 
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
@@ -248,7 +243,7 @@ class NvmlPowerSensor:
         """Polls as power [W], shape (polls, fields); NaN for what no board draws."""
         columns = len(self._fields)
         watts = np.reshape(polls, (len(polls), columns)) if self._read_fields is None else field_numbers(polls, columns) * 1e-3
-        return np.where((watts >= LEAST_POWER_W) & (watts <= MOST_POWER_W), watts, np.nan)
+        return np.where(possible_power(watts), watts, np.nan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +380,7 @@ def _rows_of_states(states: list[tuple[float, ...]]) -> Array:
 
 def _possible(power_w: float) -> bool:
     """Whether a board can draw that."""
-    return LEAST_POWER_W <= power_w <= MOST_POWER_W
+    return bool(possible_power(power_w))
 
 
 def _sees_all_processes() -> bool:

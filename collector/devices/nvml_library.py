@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from collector.devices.field_values import VALUE_NOT_AVAILABLE, field_numbers
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
 
 NOT_SUPPORTED: Final = 3
@@ -20,6 +19,9 @@ LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 VERSION_MISMATCH: Final = 18
 """nvmlReturn_t of nvml.h."""
+
+VALUE_NOT_AVAILABLE: Final = 0xFFFF_FFFF
+"""NVML's "no value" in 32 bits (NVML_VALUE_NOT_AVAILABLE)."""
 
 ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, NO_PERMISSION, 6, FUNCTION_NOT_FOUND, 21, 25})
 """Not supported, not permitted, not found, function missing, no data, argument version: the answer is not to be had."""
@@ -172,6 +174,8 @@ class NvmlLibrary:
         values = self._ask("nvmlDeviceGetFieldValues", handle, list(wanted))
         if values is None:
             return tuple(FieldReading(field=field, scope=scope, value=None) for field, scope in wanted)
+        from collector.devices.field_values import field_numbers  # numpy, which the clock helper and the guard do without
+
         (numbers,) = field_numbers([bytes(values)], len(wanted)).tolist()
         return tuple(
             FieldReading(field=field, scope=scope, value=None if math.isnan(number) else number)
@@ -238,7 +242,9 @@ class NvmlLibrary:
                 ) from error
             if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
                 raise ClockError(f"{complaint}: neither this board nor its driver supports it; use --freqs current") from error
-            raise self._failure(call, error) from error
+            if error.value in LOST_CODES:
+                raise self._failure(call, error) from error
+            raise ClockError(f"{complaint}: the driver refuses it ({error}); take another clock, or --freqs current") from error
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         """A call's answer; None where it is not to be had.  Raises BoardLostError, DeviceError."""

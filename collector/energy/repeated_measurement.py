@@ -10,6 +10,7 @@ import numpy as np
 from collector.bench import Bench, Instruments
 from collector.correction.settled import corrected_power, settle_time_s
 from collector.correction.updates import board_updates
+from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, StateReadings
 from collector.energy.counter import CounterEstimate, counter_estimate
 from collector.energy.repeated_energy import RepeatedEnergy, repeated_energy
@@ -116,8 +117,8 @@ def measure_repeated(
     )
 
 
-MOST_EXTRA: Final = 20
-"""A batch takes at most so many times the planned executions."""
+MOST_EXTRA: Final = 1000
+"""A batch takes at most so many times the planned executions: a machine that is held up while ranging makes them look that long."""
 
 LEAST_UPDATES: Final = 6.0
 """Updates of the sensor that a batch covers behind its rise, at least; the fit takes no fewer than four readings."""
@@ -127,7 +128,7 @@ def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCal
     """The last reading at rest [W]."""
     bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
     readings = sampler.drain().board
-    known = readings.power_w[np.isfinite(readings.power_w)]
+    known = readings.power_w[possible_power(readings.power_w)]
     return float(known[-1]) if len(known) else math.nan
 
 
@@ -145,7 +146,7 @@ def _ranged(
             "repeat the kernel within one"
         )
     readings = sampler.drain().board
-    known = readings.power_w[np.isfinite(readings.power_w)]
+    known = readings.power_w[possible_power(readings.power_w)]
     highest = float(known.max()) if len(known) else math.nan
     power, _ = corrected_power(highest, 0.0, calibration)
     base = rest_w if math.isfinite(rest_w) else 0.0
@@ -160,7 +161,7 @@ def _batch(
     polls: list[EnergyReading] = []
     stamps: list[tuple[int, int]] = []
     # Executions that turn out shorter than they were while ranging go on until enough updates lie behind the rise.
-    least_ns = (plan.discard_s + LEAST_UPDATES * (calibration.update_period_s or 0.0)) / SECONDS_PER_NS
+    least_ns = (plan.discard_s + LEAST_UPDATES * plan.update_period_s) / SECONDS_PER_NS
     most = MOST_EXTRA * plan.executions
     while len(stamps) < plan.executions or (len(stamps) < most and stamps[-1][1] - stamps[0][0] < least_ns):
         index = len(stamps)
@@ -181,7 +182,8 @@ def _batch(
     limit = bench.gpu.power_limit_w()
     lag = 0.0 if calibration.delay_s is None else calibration.delay_s
     counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
-    energy = repeated_energy(poll_s, readings.power_w, updates, load, calibration, discard_s=plan.discard_s, counter=counter)
+    sane = possible_power(readings.power_w)
+    energy = repeated_energy(poll_s[sane], readings.power_w[sane], updates, load, calibration, discard_s=plan.discard_s, counter=counter)
     return Run(plan=plan, load=load, energy=energy, counter=counter, states=trace.states)
 
 

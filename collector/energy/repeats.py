@@ -50,8 +50,8 @@ PAUSED_SHARE: Final = 0.5
 class RepeatPlan:
     """`executions` in a run, a pause of `pause_s` after every `block` of them (0 for none), the first `discard_s` left out.
 
-    `padding_s` is the rest before, and the time polled after; `expected_std` the error that is expected, as a share of the energy, gain
-    and offset aside; `reason` says what decided.
+    `padding_s` is the rest before, and the time polled after; `update_period_s` that of the sensor, the longest that it may have where it
+    is not known; `expected_std` the error that is expected, as a share of the energy, gain and offset aside; `reason` says what decided.
     """
 
     executions: int
@@ -59,6 +59,7 @@ class RepeatPlan:
     pause_s: float
     discard_s: float
     padding_s: float
+    update_period_s: float
     expected_std: float
     reason: str
 
@@ -137,6 +138,7 @@ def _plan(duration_s: float, span_s: float, shifts: int, period_s: float, discar
         pause_s=pause,
         discard_s=discard_s,
         padding_s=reach_s + 2.0 * period_s,
+        update_period_s=period_s,
         expected_std=math.inf,
         reason="",
     )
@@ -188,6 +190,7 @@ def _judged(plan: RepeatPlan, expected: float, shifts: int) -> RepeatPlan:
         pause_s=plan.pause_s,
         discard_s=plan.discard_s,
         padding_s=plan.padding_s,
+        update_period_s=plan.update_period_s,
         expected_std=expected,
         reason=reason,
     )

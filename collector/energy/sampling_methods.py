@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.devices.possible_power import possible_power
 from collector.devices.protocols import PowerReadings
 from collector.sampling import host_seconds
 from estimator.quantities import Array
@@ -27,7 +28,7 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
     `readings` are all polls of the board's own sensor, uncorrected, from before the run to its end or beyond.
     """
     host_s, power = host_seconds(readings.host_ns), readings.power_w
-    known = np.isfinite(power)
+    known = possible_power(power)
     host_s, power = host_s[known], power[known]
     inside = (host_s >= start_s) & (host_s <= end_s)
     after = np.flatnonzero(host_s >= end_s)

@@ -34,6 +34,8 @@ def square_wave(low_w: float, high_w: float, period_s: float, duty: float) -> Po
 
 def read_wave(path: Path) -> PowerWave:
     """A wave from a CSV with the columns `t_s` and `power_w` among others.  Raises DatasetError."""
+    if path.exists() and not path.is_file():
+        raise DatasetError(f"{path}: is not a regular file; name a power trace")
     try:
         with path.open(encoding="utf-8") as stream:
             names = [name.strip().strip('"') for name in stream.readline().split(",")]

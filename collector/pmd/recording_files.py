@@ -8,7 +8,7 @@ recording of a PMD-USB without stamps can be decoded, on the nominal rate of its
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
@@ -72,6 +72,8 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
     if not size:
         raise DatasetError(f"{path}: empty; nothing was recorded")
     beside = stamps_path(path)
+    if beside.exists() and not beside.is_file():
+        raise DatasetError(f"{beside}: no regular file; remove it to decode without stamps")
     if not beside.exists():
         nothing = np.zeros(0, dtype=np.int64)
         rate = baud or STREAM_BAUD
@@ -167,15 +169,30 @@ class RecordingWriter:
 def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[RecordingWriter]:
     """Create a recording and its stamps; what was appended is on disk at the end, however it came.
 
-    Raises DatasetError where the files cannot be created or written.
+    Where nothing was appended nothing is left.  Raises DatasetError where the files cannot be created or written.
     """
+    beside, made = stamps_path(path), list[Path]()
     try:
-        with path.open("wb") as raw, stamps_path(path).open("w", encoding="ascii") as stamps:
-            stamps.write(f"# {json.dumps({'format': FORMAT_VERSION, **asdict(header)}, sort_keys=True)}\n{STAMP_COLUMNS}\n")
-            writer = RecordingWriter(raw, stamps)
-            try:
-                yield writer
-            finally:
-                writer.sync()
+        with path.open("wb") as raw:
+            made.append(path)
+            with beside.open("w", encoding="ascii") as stamps:
+                made.append(beside)
+                stamps.write(f"# {json.dumps({'format': FORMAT_VERSION, **asdict(header)}, sort_keys=True)}\n{STAMP_COLUMNS}\n")
+                stamps.flush()  # a disk that has no room says so before anything is recorded
+                writer = RecordingWriter(raw, stamps)
+                try:
+                    yield writer
+                finally:
+                    writer.sync()
     except OSError as error:
         raise DatasetError(f"{path}: cannot be written ({error.strerror or error}); make room or name another place") from error
+    finally:
+        _remove_empty(made)
+
+
+def _remove_empty(made: list[Path]) -> None:
+    """Remove a recording that holds no byte, and its stamps with it."""
+    with suppress(OSError):
+        if made and not made[0].stat().st_size:
+            for path in made:
+                path.unlink()

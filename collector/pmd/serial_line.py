@@ -42,18 +42,20 @@ class SerialLine:
     def read_exactly(self, count: int, limit_s: float) -> bytes:
         """So many bytes, or fewer where they have not come within the time limit."""
         end = time.monotonic() + limit_s
-        answer = b""
+        answer, late = b"", False
         with self._trouble():
-            while len(answer) < count and time.monotonic() < end:
+            while len(answer) < count and not late:
+                late = time.monotonic() >= end
                 answer += self._handle.read(count - len(answer))
         return answer
 
     def read_waiting(self, limit_s: float) -> bytes:
         """All bytes that are there, after waiting up to the time limit for the first; empty if none came."""
         end = time.monotonic() + limit_s
+        first, late = b"", False
         with self._trouble():
-            first: bytes = self._handle.read(1)
-            while not first and time.monotonic() < end:
+            while not first and not late:
+                late = time.monotonic() >= end
                 first = self._handle.read(1)
             if not first:
                 return b""
@@ -65,8 +67,11 @@ class SerialLine:
         now = time.monotonic()
         end, quiet_from, count = now + limit_s, now, 0
         with self._trouble():
-            while (now := time.monotonic()) < end and now - quiet_from < quiet_s:
+            quiet = False
+            while (now := time.monotonic()) < end and not quiet:
+                late = now - quiet_from >= quiet_s
                 dropped = len(self._handle.read(max(1, self._handle.in_waiting)))
+                quiet = late and not dropped
                 if dropped:
                     count, quiet_from = count + dropped, time.monotonic()
         return count

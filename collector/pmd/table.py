@@ -137,7 +137,7 @@ def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Any]:
         with _csv(out, schema) as write:
             yield write
     elif out.suffix == PARQUET:
-        with open_whole(out) as stream, pq.ParquetWriter(stream, schema, compression="zstd") as parquet:
+        with open_whole(out) as stream, pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as parquet:
             yield parquet.write_batch
     else:
         with open_whole(out) as stream, _csv(stream, schema) as write:

@@ -36,6 +36,21 @@ def pipe_content(path: Path) -> bytes:
         os.close(descriptor)
 
 
+def small_content(path: Path, most_bytes: int) -> bytes:
+    """Everything in a small file, or what comes through a pipe.
+
+    Raises SensorError for more than `most_bytes` (a device may never end), OSError for what cannot be read.
+    """
+    if is_pipe(path):
+        content = pipe_content(path)
+    else:
+        with path.open("rb") as stream:
+            content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise SensorError(f"{path}: larger than {most_bytes} bytes, more than such a file can be; name another file")
+    return content
+
+
 def _content(descriptor: int, path: Path) -> bytes:
     parts: list[bytes] = []
     size = 0

@@ -120,7 +120,7 @@ def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None =
 
 def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator[Any]:
     if log.encoding is None:
-        with pa_parquet.ParquetFile(log.source()) as parquet:
+        with pa_parquet.ParquetFile(log.source(), page_checksum_verification=True) as parquet:
             for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=[log.names[index] for index in wanted]):
                 yield batch.select([log.names[index] for index in wanted])
         return

@@ -204,6 +204,8 @@ def open_recording(path: Path) -> Iterator[tuple[Recording, Player]]:
     """A recording, ready to answer.  Raises DeviceError for a file that is none, is damaged or of a newer format."""
     if path == Path():
         raise DeviceError("--gpu replay: names no file; give replay:FILE, a recording made with --record FILE")
+    if path.exists() and not path.is_file():  # a pipe nobody writes into would be waited for
+        raise DeviceError(f"{path}: is not a regular file; `collect … --record FILE` makes a recording")
     try:
         raw = path.open("rb")
     except OSError as error:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -177,10 +178,11 @@ def recorded_bench(bench: Bench, path: Path) -> Iterator[Bench]:
     """The same bench, everything that crosses its edge recorded into `path`.
 
     The file appears whole at the end, also of a run that failed or was interrupted; until then it lies beside.
-    Raises CollectorError for a path that cannot be written.
+    Raises CollectorError for a path that cannot be written, and for a file that is there and no recording.
     """
     if path.is_dir():
         raise CollectorError(f"{path}: cannot be written (Is a directory); name a file in a folder that is there")
+    _check_replaceable(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         raw = beside.open("wb")
@@ -193,6 +195,35 @@ def recorded_bench(bench: Bench, path: Path) -> Iterator[Bench]:
             yield _wrapped(bench, recorder)
     finally:
         os.replace(beside, path)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raises CollectorError for a file that holds something else than a recording: it is not replaced."""
+    if not path.exists():
+        return
+    try:
+        if not path.is_file():
+            raise CollectorError(f"{path}: is not a regular file; name another one with --record")
+        with path.open("rb") as raw:
+            whole = raw.read(len(GZIP_MAGIC))
+            raw.seek(0)
+            with gzip.open(raw, "rb") as file:
+                ours = not whole or (whole == GZIP_MAGIC and FORMAT.encode("ascii") in file.read(HEAD_BYTES))
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        ours = False
+    except OSError as error:
+        raise CollectorError(f"{path}: cannot be read ({error.strerror}); name another file with --record") from error
+    if not ours:
+        raise CollectorError(
+            f"{path}: is no recording, and nothing else is replaced; remove it, or name another file with --record"
+        )
+
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+"""First bytes of every recording."""
+
+HEAD_BYTES: Final = 200
+"""The first line of a recording names its format within so many characters."""
 
 
 def _header(bench: Bench) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import SensorError
+from collector.recordings.pipes import small_content
 from estimator.frozen import FrozenMapping
 
 AVERAGING_KINDS: Final = ("boxcar", "low-pass", "trailing-mean", "none", "undetermined")
@@ -33,6 +34,9 @@ PLAUSIBLE: Final = {
     "n_updates": (0, 1e12),
 }
 """Limits beyond which a figure of a calibration belongs to no power sensor: far outside all that was measured."""
+
+MOST_BYTES: Final = 1 << 20
+"""A calibration with all its notes takes some kilobytes."""
 
 NO_METER: Final = "needs an external meter: without one, gain and offset cannot be told from the load's own power"
 
@@ -147,7 +151,7 @@ def load_calibration(path: Path) -> SensorCalibration:
     Raises SensorError for a file that cannot be read, is none, or has a figure that no power sensor has.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(small_content(path, MOST_BYTES))
     except OSError as error:
         raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out {path}` makes a sensor calibration") from error
     except (ValueError, RecursionError) as error:

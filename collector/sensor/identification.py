@@ -1,10 +1,11 @@
 """What one record tells of a power sensor: readings, and load stamps and a meter's power where they are there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
 from collector.sensor.averaging import Averaging, fit_averaging
 from collector.sensor.calibration import NO_METER, SensorCalibration
@@ -78,6 +79,10 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     `remarks` are notes on the record itself.
     """
     notes = dict(remarks or {})
+    sane = possible_power(record.power_w)
+    if not np.all(sane):
+        notes["readings"] = f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"
+        record = replace(record, time_s=record.time_s[sane], power_w=record.power_w[sane])
     try:
         clock, updates = fit_update_clock(record.time_s, record.power_w)
     except SensorError as error:

@@ -1,7 +1,8 @@
 """Checks of plain JSON data: each gives the value back, frozen, or says by its keys what is wrong with it.
 
-Every check takes the value and `at`, its place (`groups.gemm.coefficients.math`), and raises BundleError.  Long columns are
-looked at in one go; item by item only where something is wrong with them, to say what.
+Every check takes the value and `at`, its place (`groups.gemm.coefficients.math`), and raises BundleError.  Numbers are held
+to their limits (`estimator.bundles.limits`).  Long columns are looked at in one go; item by item only where something is wrong with
+them, to say what.
 """
 
 import math
@@ -10,6 +11,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from estimator.bundles.content import Numbers
+from estimator.bundles.limits import COUNT, Limits
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
 from estimator.specifications import near_match
@@ -18,6 +20,9 @@ T = TypeVar("T")
 
 LARGEST_WHOLE: Final = 2**63
 """Beyond this no count in a bundle means anything, and floats run out of range [1]."""
+
+ANY: Final[Limits] = (-math.inf, math.inf, "")
+"""Limits of what only has to be finite."""
 
 
 def mapping_of(value: Any, at: str) -> Mapping[str, Any]:
@@ -51,16 +56,15 @@ def refuse_unknown(names: Collection[str], at: str, known: Collection[str]) -> N
         raise BundleError(f"{at} has an unknown name {name!r}{near_match(name, known)}")
 
 
-def named_numbers(value: Any, at: str, known: Collection[str]) -> FrozenMapping[float]:
-    """Numbers that are not negative, under known names."""
+def named_numbers(value: Any, at: str, limits: Mapping[str, Limits]) -> FrozenMapping[float]:
+    """Numbers under the names of `limits`, each within its own."""
     mapping = mapping_of(value, at)
-    numbers: FrozenMapping[float]
-    if _finite_floats(mapping.values()) and min(mapping.values()) >= 0.0:
-        numbers = FrozenMapping(mapping)
-    else:
-        numbers = each(mapping, at, lambda item, place: number(item, place, low=0.0))
-    refuse_unknown(numbers, at, known)
-    return numbers
+    refuse_unknown(mapping, at, limits)
+    for name, item in mapping.items():
+        low, high, _ = limits[name]
+        if type(item) is not float or not low <= item <= high:
+            return FrozenMapping({key: number(one, f"{at}.{key}", limits[key]) for key, one in mapping.items()})
+    return FrozenMapping(mapping)
 
 
 def truths(value: Any, at: str) -> FrozenMapping[bool]:
@@ -79,7 +83,7 @@ def list_of(value: Any, at: str) -> list[Any] | tuple[Any, ...]:
 def text_of(value: Any, at: str, *, empty: bool = False) -> str:
     """A text, by default not an empty one."""
     if not isinstance(value, str) or not (value or empty):
-        raise BundleError(f"{at} must be a text, got {kind_of(value)}")
+        raise BundleError(f"{at} must be a text, got {'an empty one' if value == '' else kind_of(value)}")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise BundleError(f"{at} holds half a character (a lone surrogate)")
     return value
@@ -99,30 +103,43 @@ def truth(value: Any, at: str) -> bool:
     return value
 
 
-def number(value: Any, at: str, *, low: float = -math.inf) -> float:
-    """A finite number, at least `low`."""
+def number(value: Any, at: str, limits: Limits = ANY) -> float:
+    """A finite number within limits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BundleError(f"{at} must be a number, got {kind_of(value)}")
+        raise BundleError(f"{at} must be a number{_allowed(limits)}, got {kind_of(value)}")
     try:
         found = float(value)
     except OverflowError as error:
-        raise BundleError(f"{at} is too large") from error
+        raise BundleError(f"{at} is too large{_allowed(limits)}") from error
     if not math.isfinite(found):
         raise BundleError(f"{at} = {found!r} must be finite")
-    if found < low:
-        raise BundleError(f"{at} = {found!r} must not be negative")
+    if not limits[0] <= found <= limits[1]:
+        raise BundleError(f"{at} = {found!r} lies outside {_range(limits)}")
     return found
 
 
-def deviation(value: Any, at: str) -> float:
+def _allowed(limits: Limits) -> str:
+    return "" if math.inf in limits else f" from {_range(limits)}"
+
+
+def _range(limits: Limits) -> str:
+    """The limits in words."""
+    low, high, unit = limits
+    return f"{low:g} to {high:g} {unit}".rstrip()
+
+
+def deviation(value: Any, at: str, limits: Limits) -> float:
     """A standard deviation; null, which is unknown, becomes nan."""
-    return math.nan if value is None else number(value, at, low=0.0)
+    return math.nan if value is None else number(value, at, limits)
 
 
-def count(value: Any, at: str) -> int:
-    """A whole number of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BundleError(f"{at} must be a whole number, 0 or more, got {kind_of(value)}")
+def count(value: Any, at: str, limits: Limits = COUNT) -> int:
+    """A whole number within limits, by default of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BundleError(f"{at} must be a whole number from {_range(limits)}, got {kind_of(value)}")
+    if not limits[0] <= value <= limits[1]:
+        shown = str(value) if abs(value) < LARGEST_WHOLE else "a larger number"
+        raise BundleError(f"{at} = {shown} lies outside {_range(limits)}")
     return value
 
 
@@ -145,30 +162,30 @@ def _finite_numbers(items: Collection[Any]) -> bool:
     )
 
 
-def numbers_of(value: Any, at: str, *, low: float = -math.inf, length: int) -> Numbers:
-    """A list of `length` finite numbers of at least `low`."""
+def numbers_of(value: Any, at: str, limits: Limits = ANY, *, length: int) -> Numbers:
+    """A list of `length` finite numbers within limits, as floats."""
     items = list_of(value, at)
-    if _finite_floats(items) and min(items) >= low:
+    if _finite_floats(items) and limits[0] <= min(items) and max(items) <= limits[1]:
         numbers: Numbers = tuple(items)
     else:
-        numbers = tuple(number(item, f"{at}[{i}]", low=low) for i, item in enumerate(items))
+        numbers = tuple(number(item, f"{at}[{i}]", limits) for i, item in enumerate(items))
     if len(numbers) != length:
         raise BundleError(f"{at} has {len(numbers)} values where {length} are needed")
     return numbers
 
 
-def ascending(value: Any, at: str) -> Numbers:
-    """Ascending numbers of 0 or more, at least one."""
+def ascending(value: Any, at: str, limits: Limits) -> Numbers:
+    """Ascending numbers within limits, at least one."""
     items = list_of(value, at)
-    numbers = numbers_of(items, at, low=0.0, length=len(items))
+    numbers = numbers_of(items, at, limits, length=len(items))
     if not numbers or any(left >= right for left, right in pairwise(numbers)):
         raise BundleError(f"{at} must ascend and hold at least one clock")
     return numbers
 
 
-def number_range(value: Any, at: str, *, low: float = -math.inf) -> tuple[float, float]:
+def number_range(value: Any, at: str, limits: Limits = ANY) -> tuple[float, float]:
     """The ends of a range, in order."""
-    first, last = numbers_of(value, at, low=low, length=2)
+    first, last = numbers_of(value, at, limits, length=2)
     if first > last:
         raise BundleError(f"{at} = [{first!r}, {last!r}] must ascend")
     return first, last

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from estimator.bundles import checks
+from estimator.bundles import checks, limits, sections
 from estimator.bundles.content import (
     Bundle,
     Covariance,
@@ -22,11 +22,13 @@ from estimator.bundles.content import (
     Provenance,
     VoltageTable,
 )
-from estimator.coefficients import COEFFICIENTS
+from estimator.bundles.records import check_covariance
 from estimator.errors import BundleError, SpecificationError
-from estimator.frozen import thaw
+from estimator.frozen import FrozenMapping, thaw
+from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS
 from estimator.specifications import document_of_gpu, gpu_from_document
+from estimator.tied_parameters import TIED_COEFFICIENTS
 
 FORMAT: Final = "wattprint-bundle"
 FORMAT_VERSION: Final = "1.0"
@@ -38,9 +40,6 @@ TOP_FIELDS: Final = (
     "errors", "instruction_energies", "block_models", "notes",
 )  # fmt: skip
 """Every field of a bundle file, in the order in which they are written; all are there, some may be null or empty."""
-
-COVARIANCE_ASYMMETRY: Final = 1e-9
-"""Largest difference of mirrored entries, relative to their diagonal [1]: rounding, no more."""
 
 
 def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
@@ -72,20 +71,20 @@ def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
         sensor=None if top["sensor"] is None else checks.free(top["sensor"], "sensor"),
         provenance=_provenance(top["provenance"], "provenance"),
         host=_host(top["host"], "host"),
-        completion=checks.text_of(top["completion"], "completion", empty=True),
-        groups=checks.each(top["groups"], "groups", _group),
-        latency_parameters=_covariance(top["latency_parameters"], "latency_parameters"),
-        power=None if top["power"] is None else _power(top["power"], "power"),
+        completion=sections.completion(top["completion"], "completion"),
+        groups=sections.by_group(_group)(top["groups"], "groups"),
+        latency_parameters=_latency_parameters(top["latency_parameters"], "latency_parameters"),
+        power=None if top["power"] is None else _power(top["power"], "power", spec),
         voltage=None if top["voltage"] is None else _voltage(top["voltage"], "voltage"),
         idle=None if top["idle"] is None else _idle(top["idle"], "idle"),
-        tile_predictors=checks.each(top["tile_predictors"], "tile_predictors", checks.free),
-        residuals=checks.each(top["residuals"], "residuals", checks.free),
-        uncertainty=checks.free(top["uncertainty"], "uncertainty"),
-        domain=checks.each(top["domain"], "domain", lambda value, at: checks.each(value, at, checks.number_range)),
-        clocks_mhz=checks.number_range(top["clocks"], "clocks", low=0.0),
-        errors=tuple(checks.free(row, f"errors[{i}]") for i, row in enumerate(checks.list_of(top["errors"], "errors"))),
-        instruction_energies=checks.free(top["instruction_energies"], "instruction_energies"),
-        block_models=checks.free(top["block_models"], "block_models"),
+        tile_predictors=sections.tile_predictors(top["tile_predictors"], "tile_predictors"),
+        residuals=sections.residuals(top["residuals"], "residuals"),
+        uncertainty=sections.uncertainty(top["uncertainty"], "uncertainty"),
+        domain=sections.by_group(_shape_ranges)(top["domain"], "domain"),
+        clocks_mhz=checks.number_range(top["clocks"], "clocks", limits.CLOCK_MHZ),
+        errors=sections.held_out_errors(top["errors"], "errors"),
+        instruction_energies=sections.instruction_energies(top["instruction_energies"], "instruction_energies"),
+        block_models=sections.block_models(top["block_models"], "block_models"),
         notes=tuple(checks.text_of(note, f"notes[{i}]") for i, note in enumerate(checks.list_of(top["notes"], "notes"))),
     )
 
@@ -130,10 +129,10 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def _group(value: Any, at: str) -> GroupCoefficients:
     group = checks.exact_fields(value, at, ("coefficients", "ln_std", "identified", "rows"))
-    coefficients = checks.named_numbers(group["coefficients"], f"{at}.coefficients", COEFFICIENTS)
+    coefficients = checks.named_numbers(group["coefficients"], f"{at}.coefficients", limits.COEFFICIENT_LIMITS)
     if not coefficients:
         raise BundleError(f"{at}.coefficients must not be empty")
-    ln_std = checks.named_numbers(group["ln_std"], f"{at}.ln_std", coefficients)
+    ln_std = checks.named_numbers(group["ln_std"], f"{at}.ln_std", dict.fromkeys(coefficients, limits.LN_STD))
     identified = checks.truths(group["identified"], f"{at}.identified")
     checks.refuse_unknown(identified, f"{at}.identified", coefficients)
     return GroupCoefficients(
@@ -144,29 +143,36 @@ def _group(value: Any, at: str) -> GroupCoefficients:
 def _host(value: Any, at: str) -> HostCost:
     host = checks.exact_fields(value, at, HostCost.__slots__)
     return HostCost(
-        launch_s=checks.number(host["launch_s"], f"{at}.launch_s", low=0.0),
-        launch_ln_std=checks.deviation(host["launch_ln_std"], f"{at}.launch_ln_std"),
+        launch_s=checks.number(host["launch_s"], f"{at}.launch_s", limits.LAUNCH_S),
+        launch_ln_std=checks.deviation(host["launch_ln_std"], f"{at}.launch_ln_std", limits.LN_STD),
         source=checks.text_of(host["source"], f"{at}.source", empty=True),
     )
 
 
-def _power(value: Any, at: str) -> PowerCoefficients:
+def _power(value: Any, at: str, gpu: GpuSpec) -> PowerCoefficients:
     power = checks.exact_fields({**LATER_POWER_FIELDS, **checks.mapping_of(value, at)}, at, PowerCoefficients.__slots__)
-    values: dict[str, Any] = {}
-    for key in LATER_POWER_FIELDS:
-        values[key] = checks.number(power[key], f"{at}.{key}", low=-math.inf if key == "operating_c" else 0.0)
-    for key in ("reference_clock_mhz", "reference_voltage_v", "voltage_exponent", "concavity", "l2_credit", "busy_w", "active_w"):
-        values[key] = checks.number(power[key], f"{at}.{key}", low=0.0)
-    for key in ("reference_clock_mhz", "reference_voltage_v", "concavity", "warm_knee", "warm_sharpness"):
-        if values[key] == 0.0:
-            raise BundleError(f"{at}.{key} must be above 0")
+    values: dict[str, Any] = {key: checks.number(power[key], f"{at}.{key}", own) for key, own in limits.POWER_LIMITS.items()}
+    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
+    margin = limits.REFERENCE_CLOCK_MARGIN
+    if not low * (1.0 - margin) <= values["reference_clock_mhz"] <= high * (1.0 + margin):
+        raise BundleError(
+            f"{at}.reference_clock_mhz = {values['reference_clock_mhz']!r} lies outside the clocks of {gpu.name}, {low:g} to {high:g} MHz"
+        )
     for key in ("busy_std_w", "active_std_w"):
-        values[key] = checks.deviation(power[key], f"{at}.{key}")
-    for key in ("capacitance_f", "capacitance_std_f", "event_energy_j"):
-        values[key] = checks.named_numbers(power[key], f"{at}.{key}", POWER_TERMS)
-    fitted = _covariance({"names": power["terms"], "covariance": power["covariance"]}, at)
+        values[key] = checks.deviation(power[key], f"{at}.{key}", limits.WATT)
+    for key, own in (
+        ("capacitance_f", limits.CAPACITANCE_F),
+        ("capacitance_std_f", limits.CAPACITANCE_F),
+        ("event_energy_j", limits.EVENT_ENERGY_J),
+    ):
+        values[key] = checks.named_numbers(power[key], f"{at}.{key}", dict.fromkeys(POWER_TERMS, own))
+    fitted = _covariance({"names": power["terms"], "covariance": power["covariance"]}, at, limits.POWER_COVARIANCE)
+    checks.refuse_unknown(fitted.names, f"{at}.terms", (*POWER_TERMS, *STATIC_TERMS))
     return PowerCoefficients(**values, terms=fitted.names, covariance=fitted.covariance, rows=checks.count(power["rows"], f"{at}.rows"))
 
+
+STATIC_TERMS: Final = ("busy", "active")
+"""Fitted terms of power that no event has."""
 
 LATER_POWER_FIELDS: Final = {
     "warm_knee": 0.8,
@@ -181,26 +187,26 @@ LATER_POWER_FIELDS: Final = {
 
 def _voltage(value: Any, at: str) -> VoltageTable:
     table = checks.exact_fields(value, at, VoltageTable.__slots__)
-    clocks = checks.ascending(table["sm_clock_mhz"], f"{at}.sm_clock_mhz")
+    clocks = checks.ascending(table["sm_clock_mhz"], f"{at}.sm_clock_mhz", limits.CLOCK_MHZ)
     std = table["std_v"]
     return VoltageTable(
         sm_clock_mhz=clocks,
-        voltage_v=checks.numbers_of(table["voltage_v"], f"{at}.voltage_v", low=0.0, length=len(clocks)),
-        std_v=None if std is None else checks.numbers_of(std, f"{at}.std_v", low=0.0, length=len(clocks)),
+        voltage_v=checks.numbers_of(table["voltage_v"], f"{at}.voltage_v", limits.VOLTAGE_V, length=len(clocks)),
+        std_v=None if std is None else checks.numbers_of(std, f"{at}.std_v", limits.VOLTAGE_STD_V, length=len(clocks)),
         source=checks.text_of(table["source"], f"{at}.source", empty=True),
     )
 
 
 def _idle(value: Any, at: str) -> IdleTable:
     table = checks.exact_fields(value, at, IdleTable.__slots__)
-    clocks = checks.ascending(table["sm_clock_mhz"], f"{at}.sm_clock_mhz")
+    clocks = checks.ascending(table["sm_clock_mhz"], f"{at}.sm_clock_mhz", limits.CLOCK_MHZ)
     std, temperature = table["std_w"], table["temperature_c"]
     return IdleTable(
         sm_clock_mhz=clocks,
-        power_w=checks.numbers_of(table["power_w"], f"{at}.power_w", low=0.0, length=len(clocks)),
-        std_w=None if std is None else checks.number(std, f"{at}.std_w", low=0.0),
+        power_w=checks.numbers_of(table["power_w"], f"{at}.power_w", limits.IDLE_W, length=len(clocks)),
+        std_w=None if std is None else checks.number(std, f"{at}.std_w", limits.WATT),
         source=checks.text_of(table["source"], f"{at}.source", empty=True),
-        temperature_c=None if temperature is None else checks.number(temperature, f"{at}.temperature_c"),
+        temperature_c=None if temperature is None else checks.number(temperature, f"{at}.temperature_c", limits.TEMPERATURE_C),
     )
 
 
@@ -211,7 +217,7 @@ def _provenance(value: Any, at: str) -> Provenance:
         created_utc=checks.text_of(origin["created_utc"], f"{at}.created_utc"),
         wattprint_version=checks.text_of(origin["wattprint_version"], f"{at}.wattprint_version"),
         commit=checks.text_of(origin["commit"], f"{at}.commit", empty=True),
-        seed=checks.count(origin["seed"], f"{at}.seed"),
+        seed=checks.count(origin["seed"], f"{at}.seed", limits.SEED),
         datasets=tuple(_dataset(record, f"{at}.datasets[{i}]") for i, record in enumerate(datasets)),
     )
 
@@ -228,20 +234,30 @@ def _dataset(value: Any, at: str) -> DatasetRecord:
     )
 
 
-def _covariance(value: Any, at: str) -> Covariance:
-    """Names and a symmetric matrix of the same length with a diagonal that is not negative."""
+def _shape_ranges(value: Any, at: str) -> FrozenMapping[tuple[float, float]]:
+    """Ranges of known shape fields."""
+    ranges = checks.each(value, at, lambda item, place: checks.number_range(item, place, limits.SIZE))
+    checks.refuse_unknown(ranges, at, sections.ALL_FIELDS)
+    return ranges
+
+
+def _latency_parameters(value: Any, at: str) -> Covariance:
+    """Covariance of the logarithms of coefficients of kernel groups, or of coefficients that several groups share."""
+    found = _covariance(value, at, limits.LN_COVARIANCE)
+    for i, name in enumerate(found.names):
+        group, _, coefficient = name.rpartition(".")
+        if name not in TIED_COEFFICIENTS and (not group or coefficient not in limits.COEFFICIENT_LIMITS):
+            raise BundleError(f"{at}.names[{i}] = {name[:60]!r} is neither GROUP.COEFFICIENT nor one of {', '.join(TIED_COEFFICIENTS)}")
+    return found
+
+
+def _covariance(value: Any, at: str, own: limits.Limits) -> Covariance:
+    """Names and their covariance matrix."""
     both = checks.exact_fields(value, at, Covariance.__slots__)
     names = tuple(checks.text_of(name, f"{at}.names[{i}]") for i, name in enumerate(checks.list_of(both["names"], f"{at}.names")))
     rows = checks.list_of(both["covariance"], f"{at}.covariance")
     if len(rows) != len(names):
         raise BundleError(f"{at}.covariance has {len(rows)} rows for {len(names)} names")
-    matrix: Matrix = tuple(checks.numbers_of(row, f"{at}.covariance[{i}]", length=len(names)) for i, row in enumerate(rows))
-    for i, row in enumerate(matrix):
-        if row[i] < 0.0:
-            raise BundleError(f"{at}.covariance[{i}][{i}] = {row[i]!r}: a variance must not be negative")
-    if tuple(zip(*matrix, strict=True)) != matrix:  # nearly all are symmetric to the bit
-        for i, row in enumerate(matrix):
-            for j in range(i):
-                if abs(row[j] - matrix[j][i]) > COVARIANCE_ASYMMETRY * math.sqrt(row[i] * matrix[j][j]):
-                    raise BundleError(f"{at}.covariance is not symmetric at [{i}][{j}]")
+    matrix: Matrix = tuple(checks.numbers_of(row, f"{at}.covariance[{i}]", own, length=len(names)) for i, row in enumerate(rows))
+    check_covariance(matrix, f"{at}.covariance")
     return Covariance(names=names, covariance=matrix)

@@ -82,6 +82,8 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
 
     Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of a newer format.
     """
+    if not isinstance(name_or_path, str | Path):
+        raise TypeError(f"name_or_path must be the name of a bundle or its file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
     path = bundle_path(name_or_path)
     where = f"bundle {path}"
     try:

@@ -8,6 +8,9 @@ import re
 from pathlib import Path
 from typing import Final
 
+from estimator.errors import EstimatorError
+from estimator.user_folders import user_folder
+
 VARIABLE: Final = "WATTPRINT_BUNDLES"
 SUFFIX: Final = ".json"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -15,20 +18,18 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def store_folder() -> Path:
-    """The folder; it need not exist."""
+    """The folder; it need not exist.  Raises EstimatorError where none can be named."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
-    data = os.environ.get("XDG_DATA_HOME", "")
-    home = Path(data) if os.path.isabs(data) else Path(os.path.expanduser("~")) / ".local" / "share"
-    return home / "wattprint" / "bundles"
+    return user_folder("XDG_DATA_HOME", ".local/share") / "wattprint" / "bundles"
 
 
 def stored_names() -> tuple[str, ...]:
     """Names of the bundles in the store, sorted; empty where it cannot be read."""
     try:
         found = [path.name.removesuffix(SUFFIX) for path in store_folder().glob(f"*{SUFFIX}") if path.is_file()]
-    except OSError:
+    except (OSError, EstimatorError):
         return ()
     return tuple(sorted(name for name in found if NAME.fullmatch(name)))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from estimator.commands.numbers import known_precision
 from estimator.errors import EstimatorError, OperatingPointError, SpecificationError
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ def _words(text: str | None, name: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(","))) if text is not None else ()
     if "" in words:
         raise click.UsageError(f"--{name}: {text!r} holds an empty name")
+    if name == "precision":
+        for word in words:
+            known_precision(word)
     if name == "attention" and set(words) - set(ATTENTION_FORMS):
         raise click.UsageError(f"--attention: {text!r} must be a list of {', '.join(ATTENTION_FORMS)}")
     return words
@@ -174,7 +178,7 @@ def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | N
 
 def shares(settings: Mapping[str, str]) -> dict[str, float]:
     """Efficiencies by module.  Raises UsageError for a module that has none and for what can be no share."""
-    from estimator.settings import EFFICIENCY_COEFFICIENTS, MOST_EFFICIENCY
+    from estimator.settings import EFFICIENCY_COEFFICIENTS, LEAST_EFFICIENCY, MOST_EFFICIENCY
 
     found = {}
     for module, text in settings.items():
@@ -184,8 +188,8 @@ def shares(settings: Mapping[str, str]) -> dict[str, float]:
             found[module] = float(text)
         except ValueError:
             found[module] = math.nan
-        if not 0.0 < found[module] <= MOST_EFFICIENCY:
-            raise click.UsageError(f"--efficiency: {module}={text!r} must be a number above 0 and at most {MOST_EFFICIENCY}")
+        if not LEAST_EFFICIENCY <= found[module] <= MOST_EFFICIENCY:
+            raise click.UsageError(f"--efficiency: {module}={text!r} must be a number from {LEAST_EFFICIENCY:g} to {MOST_EFFICIENCY:g}")
     return found
 
 
@@ -204,5 +208,7 @@ def check_something_asked(options: Mapping[str, Any]) -> None:
     """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
+    if options["model"] and options["at"] is not None:
+        raise click.UsageError("--at says for which sizes files are written; a --model is traced at --batch and --sequence")
     if not options["model"] and options["phase"] != "prefill":
         raise click.UsageError("--phase belongs to --model")

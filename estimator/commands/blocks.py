@@ -67,6 +67,8 @@ def blocks_command(**options: Any) -> int:
     """Time and energy of KERNEL by its number of blocks; without KERNEL the models that the bundle has."""
     if options["as_csv"] and options["as_json"]:
         raise click.UsageError("--csv and --json exclude each other")
+    if options["off_w"] and options["simgrid"] is None:
+        raise click.UsageError("--off-w belongs to the platform that --simgrid writes")
     if options["blocks"] and options["kernel"] is None:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section

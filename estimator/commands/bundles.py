@@ -28,6 +28,8 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
         raise click.UsageError("--replace belongs to --add")
     if options["add"] is not None and options["remove"] is not None:
         raise click.UsageError("--add and --remove exclude each other")
+    if options["card"] and (options["add"] is not None or options["remove"] is not None):
+        raise click.UsageError("--card only shows BUNDLEs; leave --add and --remove out")
     if options["card"]:
         return _cards(bundles, options)
     from estimator.bundles.keeping import drop_bundle, keep_bundle

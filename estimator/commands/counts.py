@@ -56,6 +56,8 @@ def counts_command(**options: Any) -> int:
     from estimator.instructions.counted_energy import counted_energies
     from estimator.instructions.modules import scaling_efficiency
 
+    if options["metrics"] and options["counts"]:
+        raise click.UsageError("name files of COUNTS or ask for --metrics, not both")
     if options["metrics"]:
         click.echo(",".join(METRICS))
         return DONE

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
+from estimator.command_line import (
+    DONE,
+    DONE_WITH_WARNINGS,
+    QUIET_OR_VERBOSE,
+    OutputFile,
+    excludes,
+    named_file,
+    named_files,
+    run_command,
+    switch,
+)
 from estimator.commands.asking import changed_gpu, shares
-from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE
+from estimator.commands.numbers import LAUNCH_US, POSITIVE, precision_word
 from estimator.errors import EstimatorError, OperatingPointError, WorkloadError
 
 if TYPE_CHECKING:
@@ -67,12 +77,17 @@ def workload_files(context: click.Context, parameter: click.Parameter, texts: tu
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is used."),
-        click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr."),
+        click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="Say on stderr what is used."),
+        click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units."),
     ):
         command = option(command)
     return command
+
+
+completion_option = switch(
+    "completion", "--completion", "--no-completion", True, ("Add the operators that a traced list leaves out (default).", "Add none.")
+)
 
 
 @click.command(
@@ -88,10 +103,10 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132.")
 @click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8.")
 @click.option("--power-cap", type=POSITIVE, metavar="W", help="Power limit instead of the GPU's own.")
-@click.option("--host-launch-us", type=NOT_NEGATIVE, metavar="US", help="Host time to launch one operator instead of the bundle's.")
-@click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default).")
+@click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's.")
+@completion_option
 @click.option("--attention", type=click.Choice(["eager", "flash"]), help="Attention as separate kernels or fused.")
-@click.option("--precision", metavar="NAME", help="Compute in another precision: bf16, fp16, fp32, fp8, …")
+@click.option("--precision", metavar="NAME", callback=precision_word, help="Compute in another precision: bf16, fp16, fp32, fp8, …")
 @click.option("--kernels", callback=kernel_count, default=SHOWN_KERNELS, show_default=True, metavar="N|all", help="Kernels in the table.")
 @click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the result there instead of to stdout.")
 @click.option("--csv", "as_csv", is_flag=True, help="A CSV line per workload and clock, SI units.")

@@ -37,3 +37,21 @@ class Number(click.ParamType[float]):
 POSITIVE = Number(above=True)
 NOT_NEGATIVE = Number()
 """The usual two."""
+
+LAUNCH_US = Number(most=1e6)
+"""Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.settings.LONGEST_LAUNCH_S`)."""
+
+
+def precision_word(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """The name of a precision, or None.  Raises BadParameter for any other word."""
+    if text is not None:
+        known_precision(text)
+    return text
+
+
+def known_precision(text: str) -> None:
+    """Raises UsageError for a word that names no precision."""
+    from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
+
+    if canonical_precision(text) is None:
+        raise click.UsageError(f"--precision: unknown precision {text!r}; known: {', '.join(BYTES_PER_ELEMENT)}")

@@ -9,8 +9,8 @@ import click
 
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
 from estimator.commands.asking import check_finite, check_something_asked, questions
-from estimator.commands.estimate import check_out, deliver, kernel_count, output_options, settings_option, workload_files
-from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE, Number
+from estimator.commands.estimate import check_out, completion_option, deliver, kernel_count, output_options, settings_option, workload_files
+from estimator.commands.numbers import LAUNCH_US, NOT_NEGATIVE, POSITIVE, Number
 from estimator.errors import EstimatorError
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def question_options(command: Decorator) -> Decorator:
             click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8."),
             click.option("--power-cap", type=POSITIVE, metavar="W", help="Power limit of the board instead of its own."),
             click.option(
-                "--host-launch-us", type=NOT_NEGATIVE, metavar="US", help="Host time to launch one operator instead of the bundle's."
+                "--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's."
             ),
-            click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default)."),
+            completion_option,
         )
     ):
         command = option(command)

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, OutputFile, excludes, named_file, switch
+from estimator.commands.numbers import precision_word
 from estimator.errors import EstimatorError
 from estimator.tracing.request import ATTENTION_FORMS, LOGITS, OPTIMIZERS, PHASES
 
@@ -38,9 +39,11 @@ def settings_option(context: click.Context, parameter: click.Parameter, values: 
 @click.option("--batch", type=click.IntRange(1, LARGEST), default=1, show_default=True, help="Sequences or images.")
 @click.option("--sequence", type=click.IntRange(1, LARGEST), default=512, show_default=True, help="Tokens; decode: all attended to.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, optimizer.")
-@click.option("--precision", default="bf16", show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …")
+@click.option(
+    "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
+)
 @click.option("--attention", type=click.Choice(ATTENTION_FORMS), default="eager", show_default=True, help="Separate kernels, or one.")
-@click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
+@switch("head", "--head", "--no-head", True, ("With the head of the task (default).", "The bare model."))
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True, help="Of a training step.")
 @click.option("--image-size", type=click.IntRange(1, LARGEST), metavar="PIXELS", help="Height and width instead of the model's own.")
@@ -48,8 +51,8 @@ def settings_option(context: click.Context, parameter: click.Parameter, values: 
 @click.option("--compare", metavar="FILE", callback=named_file, help="Show what the trace adds to this operator list.")
 @click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="The summary on stderr.")
+@click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr.")
+@click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="The summary on stderr.")
 def trace_command(**options: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
 
@@ -58,6 +61,8 @@ def trace_command(**options: Any) -> int:
     """
     from estimator.tracing.display import model_rows
 
+    if options["list_models"] and options["model"] is not None:
+        raise click.UsageError("name a MODEL or ask for --list, not both")
     if options["list_models"]:
         rows = model_rows()
         table = "".join(f"{row['name']:<18}{row['title']}\n" for row in rows)

@@ -57,6 +57,8 @@ def parse_completion(completion: bool | str) -> tuple[str, dict[str, Rule]]:
     True is the default rule set, False none.  A name may be followed by rules to leave out, each after a minus sign:
     "eager-pytorch-1 -batch_norm -embeddings".  Raises WorkloadError for a name that is unknown.
     """
+    if not isinstance(completion, bool | str):
+        raise TypeError(f"completion must be True, False or the name of a rule set, got {completion!r:.40} ({type(completion).__name__})")
     if completion is True:
         completion = DEFAULT_RULE_SET
     if not completion:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from estimator.prediction import Estimate, KernelEstimate
+    from estimator.kernel_estimates import KernelEstimate
+    from estimator.prediction import Estimate
 
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 POWER_UNITS: Final = ((1.0, "W"),)
@@ -49,12 +50,14 @@ def result_document(result: "Estimate") -> dict[str, Any]:
         "warnings": list(result.warnings),
         "notes": list(result.notes),
         "unknown": unknown_values({name: getattr(result, name) for name in PREDICTED}),
+        "validity": result.validity,
     }
 
 
 def _kernel_document(kernel: "KernelEstimate") -> dict[str, Any]:
     values = {name: _known(getattr(kernel, name)) for name in KERNEL_FIELDS}
-    return {**values, "utilization": {module: _known(share) for module, share in kernel.utilization.items()}}
+    utilization = {module: _known(share) for module, share in kernel.utilization.items()}
+    return {**values, "utilization": utilization, "outside_validity": kernel.outside_validity}
 
 
 def json_text(results: Sequence["Estimate"]) -> str:
@@ -72,10 +75,10 @@ def csv_text(results: Sequence["Estimate"]) -> str:
 
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*SUMMARY_FIELDS, "warnings"])
+    writer.writerow([*SUMMARY_FIELDS, "warnings", "validity"])
     for result in results:
         values = (_known(getattr(result, name)) for name in SUMMARY_FIELDS)
-        writer.writerow(["" if value is None else value for value in values] + ["; ".join(result.warnings)])
+        writer.writerow(["" if value is None else value for value in values] + ["; ".join(result.warnings), result.validity])
     return stream.getvalue()
 
 
@@ -106,7 +109,18 @@ def _summary(results: Sequence["Estimate"]) -> str:
         ]
         for result in results
     ]
-    return aligned([header, *rows]) + unknown_lines({name: getattr(result, name) for name in PREDICTED} for result in results)
+    unknown = unknown_lines({name: getattr(result, name) for name in PREDICTED} for result in results)
+    return aligned([header, *rows]) + unknown + validity_lines(result.validity for result in results)
+
+
+FORECAST: Final = "a forecast: the bundle was not fitted on this board as it is asked for"
+OUTSIDE: Final = "outside the validity of the bundle: the warnings say of what its fit has not seen the like"
+
+
+def validity_lines(found: Iterable[str]) -> str:
+    """Below a table of predictions, whether any of them is a forecast or leaves what was fitted; nothing where none does."""
+    seen = set(found)
+    return "".join(f"  {line}\n" for kind, line in (("forecast", FORECAST), ("outside", OUTSIDE)) if kind in seen)
 
 
 def unknown_lines(rows: Iterable[Mapping[str, float]]) -> str:
@@ -131,13 +145,17 @@ def _kernel_table(result: "Estimate", most: int | None) -> str:
                 with_spread(kernel.power_w, math.nan, POWER_UNITS),
                 with_spread(kernel.energy_j, math.nan, ENERGY_UNITS),
                 *(f"{100.0 * share:.0f}" for share in kernel.utilization.values()),
-                kernel.operator,
+                kernel.operator + (MARK if kernel.outside_validity else ""),
             ]
         )
     rest = ranked[len(shown) :]
     left = sum(kernel.count * kernel.latency_s for kernel in rest) / total
     more = f"  … {len(rest)} more kernels with {left:.1%} of the time (--kernels all)\n" if rest else ""
-    return f"kernels at {result.sm_clock_mhz:g} MHz\n" + aligned(rows, left_columns={len(rows[0]) - 1}) + more
+    marked = f"  {MARK.strip()} the fit has seen no kernel like it\n" if any(kernel.outside_validity for kernel in shown) else ""
+    return f"kernels at {result.sm_clock_mhz:g} MHz\n" + aligned(rows, left_columns={len(rows[0]) - 1}) + more + marked
+
+
+MARK: Final = " *"
 
 
 def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:

@@ -23,7 +23,7 @@ def write_parquet(path: Path, pieces: Iterable[Mapping[str, Any]]) -> None:
         with open_whole(path) as stream:
             for piece in pieces:
                 table = arrow.table(dict(piece))
-                writer = writer or parquet.ParquetWriter(stream, table.schema)
+                writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
                 writer.write_table(table)
             if writer is not None:
                 writer.close()

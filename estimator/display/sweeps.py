@@ -9,7 +9,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, PREDICTED, TIME_UNITS, aligned, printable, unknown_values, with_spread
+from estimator.display.estimates import (
+    ENERGY_UNITS,
+    POWER_UNITS,
+    PREDICTED,
+    TIME_UNITS,
+    aligned,
+    printable,
+    unknown_values,
+    validity_lines,
+    with_spread,
+)
 from estimator.display.pages import table_html
 from estimator.questions.choosing import Best, Gain
 from estimator.questions.costs import Tariff, cost_columns
@@ -24,8 +34,8 @@ Columns = dict[str, list[Any]]
 
 
 def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> Columns:
-    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `warnings`; nan: unknown, and
-    `unknown` says why.
+    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `validity`,
+    `warnings`; nan: unknown, and `unknown` says why.
     """
     costs = cost_columns(points, tariff, requests=requests, tokens=tokens)
     warnings = ["; ".join(case.warnings) for case in points.cases]
@@ -35,6 +45,7 @@ def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: floa
         **{name: column.tolist() for name, column in costs.items()},
         "above_limit": points.above_limit.tolist(),
         "outside_fitted_clocks": points.outside_clock().tolist(),
+        "validity": points.validity(),
         "warnings": [warnings[i] for i in points.case.tolist()],
         "unknown": _unknown(points),
     }
@@ -108,7 +119,7 @@ def sweep_table(points: Sweep, tariff: Tariff | None = None, *, requests: float 
     table += [[printable(str(labels[name][i])) for name in shown] + [column[i] for column in cells] for i in range(min(len(points), most))]
     rest = f"  … {len(points) - most} more points (--csv or --json for all)\n" if len(points) > most else ""
     reasons = "".join(f"  {text}\n" for text in dict.fromkeys(columns["unknown"]) if text)
-    return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest + reasons
+    return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest + reasons + validity_lines(columns["validity"])
 
 
 def _cells(points: Sweep, columns: Columns) -> tuple[list[str], list[list[str]]]:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from estimator.arguments import require
 from estimator.completion import Rule, complete, parse_completion
 from estimator.errors import WorkloadError
 from estimator.formats.document import distinct_items, parse_document, read_text, write_document
@@ -27,6 +28,7 @@ def read_workload(path: str | Path, *, completion: bool | str = True, attention:
 
     Raises WorkloadError, one line with file, entry, field, value and remedy.
     """
+    require(path, (str, Path), "path", "the name of a workload file")
     path = Path(path)
     return workload_from_text(read_text(path), path, completion=completion, attention=attention)
 

@@ -43,7 +43,7 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
     if not isinstance(entries, list) or not entries:
         raise WorkloadError(f"{where}: 'operators' must be a list of at least one operator")
     totals, unknown = _read_entries(entries, where)
-    unknown += [_read_unknown(entry, f"{where}: unknown {i}") for i, entry in enumerate(_list(document, "unknown", where))]
+    unknown += [_read_unknown(entry, f"{where}: unknown[{i}]") for i, entry in enumerate(_list(document, "unknown", where))]
     if not totals:
         raise WorkloadError(f"{where}: no operator of a known kind; known families: {', '.join(FAMILY_FIELDS)}")
     return Workload(
@@ -78,7 +78,7 @@ def _read_entries(entries: list[Any], where: str) -> tuple[dict[Operator, float]
     for position, entry in enumerate(entries):
         key = marshal.dumps(entry, MARSHAL_VERSION)
         if key not in seen:
-            place = f"{where}: operator {position}"
+            place = f"{where}: operators[{position}]"
             if not isinstance(entry, dict):
                 raise WorkloadError(f"{place} must be an object of named fields, got {type(entry).__name__}")
             count = _number(entry, "count", place)

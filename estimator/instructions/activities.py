@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import CountsError
-from estimator.instructions.energies import LANES, TRANSACTION_BYTES, Activity, sass_class
+from estimator.instructions.energies import TRANSACTION_BYTES, Activity
 from estimator.instructions.nsight_compute import ProfiledKernel, read_ncu
+from estimator.instructions.opcodes import LANES, sass_class
 from estimator.instructions.tables import Vocabulary
 from estimator.specifications import near_match
 

@@ -1,7 +1,7 @@
 """Energy of counted kernels, by part, on one module or on several: GPUJoule's equation 4 with stated errors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from estimator.errors import CountsError
 from estimator.instructions.activities import CountedKernel
-from estimator.instructions.energies import CONSTANT, HEAT, INSTRUCTION, RARE, STALL, TRANSACTION
+from estimator.instructions.energies import CONSTANT, HEAT, STALL, TRANSACTION, InstructionEnergies
 from estimator.instructions.modules import Integration, module_energy
+from estimator.instructions.opcodes import RARE
 from estimator.instructions.tables import EnergyTable
 from estimator.specifications import near_match
 
@@ -60,11 +61,13 @@ def counted_energies(
         raise CountsError(f"{modules} modules: say with --integration how they hang together")
     warnings = _foreign(kernels, table)
     rows, weights = [], []
+    spread: dict[str, float] = {}
     for kernel in kernels:
         row, weight = _energy(kernel, table, constant_w, modules, integration or Integration(link_pj_per_bit=0.0))
         rows.append(row)
         weights.append(weight)
-    covariance = table.energies.covariance
+        for name, std in table.energies.spread_j(kernel.activity).items():
+            spread[name] = spread.get(name, 0.0) + std * kernel.launches
     together = np.sum(weights, axis=0)
     time_s = math.fsum(row.time_s for row in rows)
     total = CountedEnergy(
@@ -72,7 +75,7 @@ def counted_energies(
         launches=math.fsum(row.launches for row in rows),
         time_s=time_s,
         energy_j=math.fsum(row.energy_j for row in rows),
-        energy_std_j=_std(together, covariance, table.energies.scatter, float(together @ table.energies.values)),
+        energy_std_j=_std(table.energies, together, spread.values()),
         parts_j={part: math.fsum(row.parts_j[part] for row in rows) for part in PARTS},
     )
     missing = sorted({name for kernel in kernels for name in kernel.missing})
@@ -105,14 +108,16 @@ def _energy(
         launches=launches,
         time_s=time_s,
         energy_j=float(whole.energy_j),
-        energy_std_j=_std(weights, energies.covariance, energies.scatter, float(weights @ energies.values)),
+        energy_std_j=_std(energies, weights, [std * launches for std in energies.spread_j(kernel.activity).values()]),
         parts_j=parts,
     )
     return row, weights
 
 
-def _std(weights: Any, covariance: Any, scatter: float, energy_j: float) -> float:
-    return math.hypot(math.sqrt(max(0.0, float(weights @ covariance @ weights))), scatter * energy_j)
+def _std(energies: InstructionEnergies, weights: Any, spread_j: Iterable[float]) -> float:
+    """Standard deviation of an energy: that of the terms, the scatter, and that of classes priced as others [J]."""
+    scatter = energies.scatter * float(weights @ energies.values)
+    return math.hypot(math.sqrt(max(0.0, float(weights @ energies.covariance @ weights))), scatter, *spread_j)
 
 
 def _part(term: str) -> str:
@@ -123,15 +128,15 @@ def _part(term: str) -> str:
 
 def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
     """Remarks on classes and events without an energy of their own.  Raises CountsError where there is none to take in its place."""
-    terms = table.energies.terms
-    known = [term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION)]
-    foreign = sorted({name for kernel in kernels for name in kernel.activity.instructions} - set(known))
-    warnings = []
-    if foreign and INSTRUCTION + RARE in terms:
-        warnings.append(f"no energy of their own, taken at that of rare ones: {', '.join(foreign[:8])}")
-    elif foreign:
-        hint = near_match(foreign[0], known)
-        raise CountsError(f"{table.name} has no energy of {', '.join(foreign[:8])}{hint}; it knows {', '.join(known)}")
+    energies, terms = table.energies, table.energies.terms
+    counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
+    if missing := [name for name in counted if not energies.price(name).name]:
+        hint = near_match(missing[0], energies.classes)
+        raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}{hint}; it knows {', '.join(energies.classes)}")
+    rare = [name for name in counted if energies.price(name).name == RARE != name]
+    warnings = [f"no energy of their own, taken at that of rare ones: {', '.join(rare[:8])}"] if rare else []
+    doubtful = {name: energies.doubt(name) for name in counted if name not in rare and energies.doubt(name)}
+    warnings += [f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items()]
     levels = sorted({level for kernel in kernels for level in kernel.activity.transactions if TRANSACTION + level not in terms})
     if levels:
         warnings.append(f"no energy of transactions of {', '.join(levels)}: taken as none")

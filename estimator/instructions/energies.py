@@ -21,10 +21,9 @@ import numpy as np
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
 from estimator.instructions.links import links_from_document
+from estimator.instructions.opcodes import LANES
+from estimator.instructions.prices import Price, price_of
 from estimator.quantities import HZ_PER_MHZ, Array
-
-LANES: Final = 32
-"""Threads of a warp."""
 
 SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
@@ -39,68 +38,8 @@ HEAT: Final = "heat"
 ISSUE: Final = "issue"
 LOOP: Final = "loop"
 STALL: Final = "stall"
-RARE: Final = "rare"
-"""Class of opcodes that no measured kernel is made of: their energy is one figure for all."""
-
 UNSCALED: Final = frozenset({f"{TRANSACTION}dram", HEAT})
 """Terms that do not go with V²."""
-
-SHAPED: Final = frozenset({"HMMA", "IMMA", "DMMA", "QMMA", "BMMA", "HGMMA", "QGMMA", "IGMMA", "UTCMMA"})
-"""Matrix opcodes, whose modifiers give their size: each is a class of its own."""
-
-SECOND_WORD: Final[dict[str, frozenset[str]]] = {
-    "IMAD": frozenset({"HI", "WIDE", "MOV", "IADD", "X", "SHL", "U32"}),
-    "MUFU": frozenset({"RCP", "RSQ", "SQRT", "SIN", "COS", "EX2", "LG2", "TANH", "RCP64H", "RSQ64H"}),
-    "HFMA2": frozenset({"BF16_V2"}),
-    "HADD2": frozenset({"BF16_V2"}),
-    "IDP": frozenset({"4A", "2A"}),
-    "SHFL": frozenset({"BFLY", "IDX", "UP", "DOWN"}),
-    "F2FP": frozenset(),
-}
-"""Modifiers that make another instruction of an opcode; all others (rounding, signs, predicates) do not."""
-
-MULTIPLIER_COPIES: Final = frozenset({"IMAD.MOV", "IMAD.U32"})
-"""Opcodes that copy a register through the multiplier."""
-
-DATA_MOVERS: Final = ("LDG", "LDS", "LDL", "LDC", "LD.", "STG", "STS", "STL", "ST.", "LDSM", "LDGSTS", "ATOM", "RED.", "REDG", "UBLKCP")
-"""First letters of opcodes that move data: their lanes' energy is that of their transactions."""
-
-CONTROL: Final = frozenset(
-    {"BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "LDGDEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT", "YIELD", "BMOV", "SYNCS"}
-)
-"""Opcodes without lanes: they cost their issue."""
-
-LOOP_PARTS: Final = (("BRA",), ("UISETP", "ISETP"), ("UIADD3", "UIADD", "VIADD", "IADD3", "IADD"))
-"""What a loop needs in every turn: branch, test, count; the first opcode that is there does it."""
-
-
-def sass_class(opcode: str) -> str:
-    """The class whose energy an instruction has; "" for those whose energy is in their issue or in their transactions."""
-    base, *modifiers = opcode.split(".")
-    if base in CONTROL or base.startswith("U") or opcode.startswith(DATA_MOVERS):
-        return ""
-    if base in SHAPED:
-        return opcode
-    kept = [word for word in modifiers if word in SECOND_WORD.get(base, ())]
-    name = ".".join([base, *kept[:1]])
-    return "IMAD.MOV" if name in MULTIPLIER_COPIES else name
-
-
-def loop_classes(body: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """Instructions of one turn of a measured loop by class, loop control taken out, and all that are issued in it."""
-    left = dict(body)
-    for part in LOOP_PARTS:
-        for base in part:
-            found = next((opcode for opcode in sorted(left) if opcode.partition(".")[0] == base and left[opcode] >= 1), None)
-            if found is not None:
-                left[found] -= 1
-                break
-    counts: dict[str, float] = {}
-    for opcode, count in left.items():
-        name = sass_class(opcode)
-        if name and count > 0:
-            counts[name] = counts.get(name, 0.0) + count
-    return counts, float(sum(body.values()))
 
 
 def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: float) -> float:
@@ -132,10 +71,12 @@ class Expansion:
 
     classes            machine instructions of each class for one of it, by thread
     issued             instructions issued to a warp for one of it
-    energy_j, std_j    by thread in a full warp, from the classes [J]
+    energy_j, std_j    by thread in a full warp, from the classes [J]; nan where one of them has no energy
     companions         whether other PTX instructions of the same kernel could not be taken out of it
+    doubt              why the energy is of low confidence or not known; "" where it is neither
     published_j        by launch mode and way of sampling ("full.mtsm"), the published difference formula, by thread [J]; static
                        power is left in it, so that it is no energy of the instruction
+    unpublished        by launch mode, why that formula has no figure
     """
 
     instruction: str
@@ -144,7 +85,9 @@ class Expansion:
     energy_j: float
     std_j: float
     companions: bool = False
+    doubt: str = ""
     published_j: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
+    unpublished: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +100,7 @@ class InstructionEnergies:
     reference_clock_mhz         SM clock at which `constant` holds [MHz]
     temperature_c               die temperature at which `constant` holds [degree Celsius]
     scatter                     what the rows scatter beyond their own errors [relative]
+    doubts                      by class, why its energy is of low confidence; those that are not there are not
     """
 
     terms: tuple[str, ...]
@@ -171,6 +115,7 @@ class InstructionEnergies:
     ptx: Mapping[str, Expansion] = field(default_factory=lambda: FrozenMapping({}))
     assembler: str = ""
     gain_std: float = 0.0
+    doubts: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
 
     def weights(self, activity: Activity) -> Array:
         """How often each term occurs in an activity, voltage taken into account; shape (t,)."""
@@ -179,17 +124,35 @@ class InstructionEnergies:
         return term_weights(activity, self.terms, volt, clock)
 
     def energy_j(self, activity: Activity) -> tuple[float, float]:
-        """Energy beyond the board at rest and its standard deviation [J].
+        """Energy beyond the board at rest and its standard deviation [J]; classes without an energy of their own as `price` says.
 
-        Raises BundleError for a class that was not measured.
+        Raises BundleError for a class that was not measured and that nothing stands for.
         """
-        known = {term.removeprefix(INSTRUCTION) for term in self.terms if term.startswith(INSTRUCTION)}
-        missing = sorted(set(activity.instructions) - known) if RARE not in known else []
+        missing = sorted(name for name in activity.instructions if not self.price(name).name)
         if missing:
             raise BundleError(f"no energy of {', '.join(missing[:5])} in this bundle; measure it with `collect --campaign instructions`")
         weights = self.weights(activity)
-        variance = float(weights @ self.covariance @ weights)
+        variance = float(weights @ self.covariance @ weights) + sum(std**2 for std in self.spread_j(activity).values())
         return float(weights @ self.values), math.sqrt(max(0.0, variance))
+
+    def price(self, name: str) -> Price:
+        """What a class is priced at."""
+        return price_of(name, self.classes)
+
+    def spread_j(self, activity: Activity) -> dict[str, float]:
+        """By class that is priced as another one: how far that may be off in an activity, beside the covariance [J]."""
+        volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
+        found = {}
+        for name, count in activity.instructions.items():
+            price = self.price(name)
+            if price.spread:
+                found[name] = price.spread * price.factor * count * volt * self.term(INSTRUCTION + price.name)[0]
+        return found
+
+    def doubt(self, name: str) -> str:
+        """Why the energy of a class is of low confidence, or not known; "" where it is neither."""
+        price = self.price(name)
+        return price.reason or self.doubts.get(price.name, "")
 
     def per_thread_j(self, classes: Mapping[str, float], issued: float) -> tuple[float, float]:
         """Energy of instructions of one thread in a full warp, their share of the issue included, and its standard deviation [J]."""
@@ -213,13 +176,14 @@ class InstructionEnergies:
 
 
 def activity_counts(activity: Activity, terms: Sequence[str]) -> dict[str, float]:
-    """Occurrences by term; classes that are no term of their own count as RARE."""
-    known = frozenset(terms)
+    """Occurrences by term; classes that are no term of their own count as `price_of` says, those that nothing stands for not at all."""
+    known = frozenset(term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION))
     counts = {ISSUE: activity.issued, LOOP: activity.loops, STALL: activity.stalls}
     counts |= {CONSTANT: activity.time_s, HEAT: activity.kelvin * activity.time_s}
     for name, count in activity.instructions.items():
-        term = INSTRUCTION + (name if INSTRUCTION + name in known else RARE)
-        counts[term] = counts.get(term, 0.0) + count
+        price = price_of(name, known)
+        term = INSTRUCTION + price.name
+        counts[term] = counts.get(term, 0.0) + price.factor * count
     for level, count in activity.transactions.items():
         counts[TRANSACTION + level] = count
     return counts
@@ -255,7 +219,8 @@ def section_of(energies: InstructionEnergies) -> dict[str, Any]:
     for name in energies.classes:
         value, std = energies.epi_j(name)
         known = energies.identified[energies.terms.index(INSTRUCTION + name)]
-        instructions[name] = {"epi_j": value, "std_j": std, "identified": known}
+        doubt = {"low_confidence": energies.doubts[name]} if name in energies.doubts else {}
+        instructions[name] = {"epi_j": value, "std_j": std, "identified": known, **doubt}
     transactions = {}
     for level, size in TRANSACTION_BYTES.items():
         value, std = energies.term(TRANSACTION + level)
@@ -284,11 +249,13 @@ PUBLISHED_FLAG: Final = "static power left in"
 
 
 def _expansion_document(one: Expansion) -> dict[str, Any]:
-    published = {"published_j": dict(one.published_j), "published_flag": PUBLISHED_FLAG} if one.published_j else {}
+    published: dict[str, Any] = {"published_j": dict(one.published_j), "published_flag": PUBLISHED_FLAG} if one.published_j else {}
+    published |= {"unpublished": dict(one.unpublished)} if one.unpublished else {}
+    published |= {"low_confidence": one.doubt} if one.doubt else {}
     return {
         "instruction": one.instruction,
-        "energy_j": one.energy_j,
-        "std_j": one.std_j,
+        "energy_j": _null(one.energy_j),
+        "std_j": _null(one.std_j),
         "classes": dict(one.classes),
         "issued": one.issued,
         "companions": one.companions,
@@ -328,6 +295,9 @@ def energies_from_section(section: Mapping[str, Any], at: str = "instruction_ene
             rows=int(_real(section["rows"])),
             assembler=_text(section["assembler"]),
             gain_std=_real(section["gain_std"]),
+            doubts=FrozenMapping(
+                {str(name): _text(one["low_confidence"]) for name, one in section["instructions"].items() if "low_confidence" in one}
+            ),
             ptx=FrozenMapping({str(name): _expansion(one) for name, one in section["ptx"].items()}),
         )
         _check_tables(section)
@@ -354,10 +324,12 @@ def _expansion(one: Mapping[str, Any]) -> Expansion:
     return Expansion(
         classes=FrozenMapping({str(name): _real(count) for name, count in one["classes"].items()}),
         issued=_real(one["issued"]),
-        energy_j=_real(one["energy_j"]),
-        std_j=_real(one["std_j"]),
+        energy_j=_number(one["energy_j"]),
+        std_j=_number(one["std_j"]),
         instruction=_text(one["instruction"]),
         companions=bool(one["companions"]),
+        doubt=_text(one.get("low_confidence", "")),
+        unpublished=FrozenMapping({str(mode): _text(reason) for mode, reason in one.get("unpublished", {}).items()}),
         published_j=FrozenMapping({str(name): _real(value) for name, value in one.get("published_j", {}).items()}),
     )
 

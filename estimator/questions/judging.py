@@ -26,9 +26,10 @@ from estimator.prediction import Prepared, board_tables, power_model, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.questions.points import Case, Sweep
 from estimator.questions.sweeping import sweep
-from estimator.spread import Loading, group_shares, joined, latency_sources, power_sources, untried_shares
+from estimator.spread import group_shares, joined, latency_sources, power_sources
 from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
 from estimator.timeline import sweep_seconds
+from estimator.untried import Loading, untried_shares
 
 QUANTITIES: Final[dict[str, tuple[int, int]]] = {
     "latency": (1, 0),
@@ -111,8 +112,8 @@ def judged(asked: Asked) -> Judged:
     shares = prepared.counts[:, None] * seconds / points.gpu_s
     groups, untried = group_shares(prepared.groups, shares), untried_shares(prepared.untried, shares)
     family = asked.variant.workload.model_family
-    time = latency_sources(asked.bundle, family, points.launch_bound_share, groups, gpu=gpu, untried=untried)
-    power = power_sources(asked.bundle, family, groups, gpu=gpu, untried=untried)
+    time = latency_sources(asked.bundle, family, points.launch_bound_share, groups, forecast=prepared.forecast, untried=untried)
+    power = power_sources(asked.bundle, family, points.launch_bound_share, groups, forecast=prepared.forecast, untried=untried)
     own_share = np.sqrt(1.0 - points.launch_bound_share)
     by_coefficient = _latency_loadings(asked.bundle, prepared, clock_hz, points.gpu_s) * own_share
     owner = asked.bundle.digest or f"{asked.bundle.name} {asked.bundle.version}"

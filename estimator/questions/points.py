@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.domain import TOLERATED_CLOCK_MHZ, clock_warning
+from estimator.domain import TOLERATED_CLOCK_MHZ, Validity, clock_warning
 from estimator.errors import OperatingPointError
 from estimator.prediction import STAYS_ABOVE
 from estimator.quantities import Array, BoolArray, IntArray
@@ -26,7 +26,8 @@ class Case:
     """What the points of one workload on one GPU share.
 
     batch, sequence, tokens: 0 where unknown.  fitted_clocks_mhz: lowest and highest SM clock that the bundle's fit has seen.
-    warnings: how the case leaves what the bundle was fitted on, whatever the clock; notes: what is worth knowing.
+    validity: as that of an estimate, clocks aside.  warnings: how the case leaves what the bundle was fitted on, whatever the clock;
+    notes: what is worth knowing.
     """
 
     workload: str
@@ -41,6 +42,7 @@ class Case:
     attention: str
     power_limit_w: float
     fitted_clocks_mhz: tuple[float, float]
+    validity: Validity
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -102,6 +104,12 @@ class Sweep:
         low, high = np.array([case.fitted_clocks_mhz for case in self.cases]).reshape(-1, 2)[self.case].T
         result: BoolArray = (self.asked_clock_mhz < low - TOLERATED_CLOCK_MHZ) | (self.asked_clock_mhz > high + TOLERATED_CLOCK_MHZ)
         return result
+
+    def validity(self) -> list[Validity]:
+        """Of every point: whether the fit has seen the like of it, as `estimator.prediction.Estimate.validity`."""
+        of_case = [case.validity for case in self.cases]
+        pairs = zip(self.case.tolist(), self.outside_clock().tolist(), strict=True)
+        return ["outside" if outside and of_case[i] == "inside" else of_case[i] for i, outside in pairs]
 
     @property
     def notes(self) -> tuple[tuple[str, str], ...]:

@@ -4,14 +4,16 @@ The equations are those of `estimator.prediction`; here the kernels of many work
 point costs little more than its kernels.  A test holds both to the same numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from estimator.arguments import require
 from estimator.bundles.content import Bundle
-from estimator.domain import domain_warnings
+from estimator.domain import domain_warnings, step_warning, validity_of
+from estimator.forecast import forecast_lines, limit_notes
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
 from estimator.power import (
@@ -29,9 +31,11 @@ from estimator.power import (
 from estimator.prediction import LIMIT_TOLERANCE, Prepared, board_tables, power_model, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.questions.points import Case, Sweep, joined_sweeps
-from estimator.settings import asked_clocks, non_negative, power_limit
+from estimator.reckoning import workload_warnings
+from estimator.settings import asked_clocks, host_launch, power_limit
 from estimator.spread import joined, latency_sources, power_sources
 from estimator.timeline import kernel_seconds, launch_bound_share, sweep_seconds, workload_seconds
+from estimator.untried import Loading, Untried
 from estimator.workload import Workload
 
 MOST_NUMBERS: Final = 1_000_000
@@ -73,11 +77,11 @@ def sweep_chunks(
     most_numbers: int = MOST_NUMBERS,
 ) -> Iterator[Sweep]:
     """The same piece by piece, in the same order: as many workloads at a time as keep kernels × clocks below `most_numbers`."""
-    chosen = [_variant(item) for item in ([workloads] if isinstance(workloads, Workload | Variant) else workloads)]
-    bundles = [bundle] if isinstance(bundle, Bundle) else list(bundle)
+    chosen = [_variant(item) for item in _several(workloads, (Workload, Variant), "workloads", "read_workload")]
+    bundles: list[Bundle] = _several(bundle, (Bundle,), "bundle", "load_bundle")
     for one in bundles:
-        gpus = [one.gpu] if gpu is None else [gpu] if isinstance(gpu, GpuSpec) else list(gpu)
-        launch = one.host.launch_s if host_launch_s is None else non_negative(host_launch_s, "host launch time", "s")
+        gpus: list[GpuSpec] = [one.gpu] if gpu is None else _several(gpu, (GpuSpec,), "gpu", "load_gpu")
+        launch = one.host.launch_s if host_launch_s is None else host_launch(host_launch_s)
         for spec in gpus:
             point = _Board(
                 bundle=one,
@@ -86,10 +90,23 @@ def sweep_chunks(
                 limit_w=power_limit(power_cap_w, spec),
                 launch_s=launch,
                 model=power_model(one),
+                chosen=sm_clock_mhz is not None,
             )
             for part in _parts(chosen, len(point.asked_mhz), most_numbers):
                 with np.errstate(all="ignore"):  # what is not finite is for the caller to see
                     yield _swept(part, point, efficiency or {})
+
+
+def _several(given: Any, kinds: tuple[type, ...], name: str, source: str) -> list[Any]:
+    """One thing or several as a list.  Raises TypeError for what is of another kind."""
+    wanted = f"a {kinds[0].__name__}, as {source} gives it, or several"
+    if isinstance(given, kinds):
+        return [given]
+    require(given, Iterable, name, wanted)
+    found = list(given)
+    for one in found:
+        require(one, kinds, name, wanted)
+    return found
 
 
 def _variant(item: Workload | Variant) -> Variant:
@@ -116,7 +133,7 @@ def _parts(chosen: Sequence[Variant], clocks: int, most: int) -> Iterator[list[V
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Board:
-    """A GPU with a bundle, the clocks asked of it, and what limits it."""
+    """A GPU with a bundle, the clocks asked of it, and what limits it; `chosen`: the clocks were asked for, not taken as usual."""
 
     bundle: Bundle
     gpu: GpuSpec
@@ -124,13 +141,15 @@ class _Board:
     limit_w: float
     launch_s: float
     model: PowerModel | None
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stack:
     """Kernels of v workloads one below the other: `prepared` (n kernels), where each workload starts, what its host launches take.
 
-    order, blocks, block_case, block_group: kernels sorted by workload and group, where each such block starts, and whose it is.
+    order, blocks, block_case, block_group: kernels sorted by workload, group and untried precision, where each such block starts, and
+    whose it is.
     """
 
     prepared: Prepared
@@ -139,7 +158,7 @@ class _Stack:
     order: IntArray
     blocks: IntArray
     block_case: IntArray
-    block_group: tuple[str, ...]
+    block_group: tuple[tuple[str, Untried | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +206,11 @@ def _stack(part: Sequence[Variant], board: _Board, efficiency: Mapping[str, floa
         order=order,
         blocks=blocks,
         block_case=owner[order][blocks],
-        block_group=tuple("\0".join(kinds[number[order][i]]) for i in blocks),
+        block_group=tuple(kinds[number[order][i]] for i in blocks),
     )
 
 
-def _kinds(prepared: Prepared) -> Iterator[tuple[str | None, str]]:
+def _kinds(prepared: Prepared) -> Iterator[tuple[str | None, Untried | None]]:
     """Group and untried precision of every kernel."""
     return zip(prepared.groups, prepared.untried, strict=True)
 
@@ -273,7 +292,8 @@ PIECE_TABLES: Final = 4
 
 def _table(part: Sequence[Variant], stack: _Stack, board: _Board, points: _Points, settled: Array) -> Sweep:
     share = launch_bound_share(points.gpu_s, np.broadcast_to(stack.host_s[:, None], points.gpu_s.shape))
-    latency_ln, power_ln = _log_stds(part, stack, board, points, share)
+    held = [_held_shares(stack, points, i) for i in range(len(part))]
+    latency_ln, power_ln = _log_stds(part, stack, board, held, share)
     above = points.power_w > board.limit_w * LIMIT_TOLERANCE
     held_w = np.where(above, points.power_w, np.minimum(points.power_w, board.limit_w))
     shape = points.gpu_s.shape
@@ -292,31 +312,45 @@ def _table(part: Sequence[Variant], stack: _Stack, board: _Board, points: _Point
         "launch_bound_share": share,
         "above_limit": above,
     }
-    cases = tuple(_case(variant, board, stack.prepared, slice(ends[i], ends[i + 1])) for i, variant in enumerate(part))
+    cases = tuple(_case(variant, board, stack.prepared, slice(ends[i], ends[i + 1]), held[i][1]) for i, variant in enumerate(part))
     return Sweep(cases=cases, **{name: np.ascontiguousarray(column).ravel() for name, column in columns.items()})
 
 
-def _log_stds(part: Sequence[Variant], stack: _Stack, board: _Board, points: _Points, share: Array) -> tuple[Array, Array]:
-    """Standard deviations of ln(latency) and ln(power), shapes (v, c)."""
+def _held_shares(stack: _Stack, points: _Points, i: int) -> tuple[dict[str, Loading], dict[Untried, Loading]]:
+    """Shares of the GPU time of workload i by group of kernels and by untried precision, each of shape (c,)."""
+    groups: dict[str, Loading] = {}
+    untried: dict[Untried, Loading] = {}
+    start, stop = np.searchsorted(stack.block_case, (i, i + 1)).tolist()
+    for block in range(start, stop):
+        group, odd = stack.block_group[block]
+        weight = points.group_s[block] / points.gpu_s[i]
+        groups[group] = groups.get(group, 0.0) + weight
+        if odd is not None:
+            untried[odd] = untried.get(odd, 0.0) + weight
+    return groups, untried
+
+
+def _log_stds(
+    part: Sequence[Variant],
+    stack: _Stack,
+    board: _Board,
+    held: Sequence[tuple[dict[str, Loading], dict[Untried, Loading]]],
+    share: Array,
+) -> tuple[Array, Array]:
+    """Standard deviations of ln(latency) and ln(power), shapes (v, c); held: as `_held_shares` of each workload."""
     latency_ln, power_ln = np.empty_like(share), np.empty_like(share)
-    ends = np.searchsorted(stack.block_case, np.arange(len(part) + 1))
-    for i, variant in enumerate(part):
-        groups: dict[str, Array] = {}
-        untried: dict[str, Array] = {}
-        for block in range(ends[i], ends[i + 1]):
-            group, precision = stack.block_group[block].split("\0")
-            weight = points.group_s[block] / points.gpu_s[i]
-            groups[group] = groups.get(group, 0.0) + weight
-            if precision:
-                untried[precision] = untried.get(precision, 0.0) + weight
+    forecast = stack.prepared.forecast
+    for i, (variant, (groups, untried)) in enumerate(zip(part, held, strict=True)):
         family = variant.workload.model_family
-        latency_ln[i] = joined(latency_sources(board.bundle, family, share[i], groups, gpu=board.gpu, untried=untried).values())
-        power_ln[i] = joined(power_sources(board.bundle, family, groups, gpu=board.gpu, untried=untried).values())
+        latency_ln[i] = joined(latency_sources(board.bundle, family, share[i], groups, forecast=forecast, untried=untried).values())
+        power_ln[i] = joined(power_sources(board.bundle, family, share[i], groups, forecast=forecast, untried=untried).values())
     return latency_ln, power_ln
 
 
-def _case(variant: Variant, board: _Board, prepared: Prepared, own: slice) -> Case:
+def _case(variant: Variant, board: _Board, prepared: Prepared, own: slice, untried: Mapping[Untried, Loading]) -> Case:
     workload, bundle = variant.workload, board.bundle
+    outside = domain_warnings(workload, bundle, prepared.groups[own], {odd: float(np.max(share)) for odd, share in untried.items()})
+    between = step_warning(board.gpu, board.asked_mhz.tolist()) if board.chosen else ()
     return Case(
         workload=workload.name,
         model_family=workload.model_family,
@@ -330,6 +364,7 @@ def _case(variant: Variant, board: _Board, prepared: Prepared, own: slice) -> Ca
         attention=variant.attention,
         power_limit_w=board.limit_w,
         fitted_clocks_mhz=bundle.clocks_mhz,
-        warnings=domain_warnings(workload, bundle, board.gpu, prepared.groups[own], prepared.untried[own]),
-        notes=workload.notes,
+        validity=validity_of(prepared.forecast, outside),
+        warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside, *between),
+        notes=(*limit_notes(bundle.gpu, board.gpu), *workload.notes),
     )

@@ -42,7 +42,7 @@ WRITE_S: Final = 10.0
 COMPUTE_WAIT_S: Final = 20.0
 """Time for which a request waits for its turn to be computed [s]."""
 
-GIVE_WAY_S: Final = 1.0
+GIVE_WAY_S: Final = 10.0
 """Time within which a connection that gives way has ended [s]."""
 
 MOST_CONNECTIONS: Final = 32

@@ -124,7 +124,8 @@ def _with_scatter(model: BlockModel, scatter: dict[str, dict[str, float]]) -> Bl
 
 def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
     first = rows.select(np.arange(len(rows)) == 0)
-    name = f"{first.kernel[0]} with {first.block_threads[0]:g} threads a block"
+    clock = f" at {first.sm_clock_mhz[0]:.0f} MHz" if np.isfinite(first.sm_clock_mhz[0]) else ""
+    name = f"{first.kernel[0]} with {first.block_threads[0]:g} threads a block{clock}"
     grids = np.unique(rows.blocks)
     if len(grids) < FEWEST_GRIDS:
         raise CalibrationError(f"{name}: {len(grids)} grids measured; a block-count model needs {FEWEST_GRIDS}, two small and one larger")

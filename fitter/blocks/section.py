@@ -1,5 +1,6 @@
 """Block-count models in a bundle: the section, what is said of it, and how it fares on grids that it has not seen."""
 
+from collections import Counter
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from fitter.blocks.data import BlockRows
 from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
 from fitter.rows import Selection
+from fitter.sources.block_table import SLOWED
 from fitter.validation import ErrorRow, errors_of
 
 FAMILY: Final = "blocks"
@@ -33,7 +35,16 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
         )
         more = f" and {len(selection.rejected) - 1} more" if len(selection.rejected) > 1 else ""
         raise CalibrationError(f"{fit.refused[0]}{left_out}{more}")
-    return section_of(fit.models), tuple(f"no block-count model: {reason}" for reason in fit.refused)
+    return section_of(fit.models), (*(f"no block-count model: {reason}" for reason in fit.refused), *_slowed(selection))
+
+
+def _slowed(selection: Selection) -> tuple[str, ...]:
+    """A remark on grids that a limit of the board slowed down, by kernel and clock."""
+    places = Counter(row.detail for row in selection.rejected if row.reason == SLOWED.upper() and row.detail)
+    if not places:
+        return ()
+    named = ", ".join(f"{place} ({count})" for place, count in places.items())
+    return (f"grids slowed down by a limit of the board are in no block-count model: {named}; measure them at a lower clock",)
 
 
 def block_lines(bundle: Bundle) -> list[str]:

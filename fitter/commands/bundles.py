@@ -17,9 +17,10 @@ from fitter.errors import FitterError
 def show_command(bundle_name: str, as_json: bool) -> int:
     """What a bundle is, how good it is, and its coefficients."""
     from estimator.bundles.files import load_bundle
-    from fitter.display import show_document, show_lines
 
     bundle = load_bundle(bundle_name)
+    from fitter.display import show_document, show_lines
+
     say(show_document(bundle) if as_json else show_lines(bundle))
     return DONE
 
@@ -40,11 +41,12 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 
     Says too how large a version step the change asks for: major, minor or patch.
     """
-    from fitter.display import diff_lines
     from fitter.releases.release import differences_document, load_pair
-    from fitter.releases.workload_changes import workload_changes, workloads_of
 
     old, new = load_pair(old_name, new_name)
+    from fitter.display import diff_lines
+    from fitter.releases.workload_changes import workload_changes, workloads_of
+
     changes = workload_changes(old, new, workloads_of(workloads))
     say(differences_document(old, new, changes) if as_json else diff_lines(old, new, changes))
     return DONE

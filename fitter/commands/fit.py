@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file, named_files, run_command
+from estimator.command_line import (
+    DONE,
+    DONE_WITH_WARNINGS,
+    QUIET_OR_VERBOSE,
+    OutputFile,
+    check_present,
+    excludes,
+    named_file,
+    named_files,
+    run_command,
+)
 from estimator.errors import EstimatorError
 from fitter.commands.bundles import diff_command, release_command, say, show_command, verify_command
 from fitter.commands.probes import probes_command
@@ -39,8 +49,10 @@ CLUSTER_PACKAGES: Final = frozenset({"dask", "distributed"})
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command."""
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
-        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
+        click.option(
+            "-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="Name every rejected row on stderr."
+        ),
+        click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings on stderr."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent."),
     ):
         command = option(command)
@@ -97,6 +109,7 @@ def fit_command(**options: Any) -> int:
     A DATASET is a Parquet file or folder of `collect`, a workload dataset (whole models) or a kernel table (CSV or
     Parquet); several kinds together are one fit.
     """
+    _check_datasets(options["datasets"])
     from estimator.bundles.files import load_bundle, save_bundle
     from estimator.specifications import load_gpu
     from fitter.calibration import calibrate
@@ -115,6 +128,7 @@ def fit_command(**options: Any) -> int:
             if options[name]:
                 raise click.UsageError(f"--{name} needs measured kernels or workloads; a design table holds neither")
         return _fit_design(options, progress)
+    _check_ways(options)
     if is_streamed(options["datasets"], options):
         selection = read_streamed(options["datasets"], options, progress)
     else:
@@ -153,16 +167,19 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
 
     Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own, such as
     anchors that are measured every week, tell whether the board still does what the bundle states within its stated error:
-    exit status 3 where it does not.
+    exit status 3 where it does not.  Rows outside the range fitted are listed apart and count for no drift; they too give status 3.
     """
+    _check_datasets(datasets)
     from estimator.bundles.files import load_bundle
+
+    bundle = load_bundle(bundle_name)
     from fitter.check import check_bundle
     from fitter.display import error_table, selection_lines
     from fitter.drift import drift_lines
+    from fitter.outside import outside_lines
     from fitter.selection import read_selection
     from fitter.tiers import tier_lines
 
-    bundle = load_bundle(bundle_name)
     selection = read_selection(datasets, gpu)
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)
@@ -170,7 +187,8 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
         say({**found.document(bundle, selection), "requirements": [verdict.document() for verdict in verdicts]})
     else:
         table = error_table([*found.rows, *found.summary.values()])
-        say([*selection_lines(selection), "", *table, *tier_lines(found.tiers), *drift_lines(found.drift)])
+        apart = [*outside_lines(found.outside), *drift_lines(found.drift)]
+        say([*selection_lines(selection), "", *table, *tier_lines(found.tiers), *apart])
     return _finish(selection, found.warnings, options, verdicts)
 
 
@@ -201,6 +219,20 @@ def run(given: list[str]) -> int:
         extra = CLUSTER_EXTRA if package in CLUSTER_PACKAGES else EXTRA
         click.echo(f"fit: the package {error.name!r} is missing; install {extra}", err=True)
         return 1
+
+
+def _check_ways(options: Mapping[str, Any]) -> None:
+    """Refuse options that contradict each other, or the data.  Raises UsageError."""
+    chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
+    if options["probes"] is not None and chosen:
+        raise click.UsageError("--probes leaves all other kernels out of the fit; leave --holdout out")
+    if options["one_pass"]:
+        raise click.UsageError("--one-pass is for design tables; these data sets hold measured rows")
+
+
+def _check_datasets(names: Sequence[str]) -> None:
+    """Look for data sets before scientific packages are loaded, which takes a second; those of object stores are looked for later."""
+    check_present([name for name in names if "://" not in name], "{}: no such file or folder")
 
 
 def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
@@ -255,12 +287,17 @@ def _fit_lines(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
     from fitter.display import error_table, selection_lines
+    from fitter.error_notes import held_out_notes, with_missing
 
     errors: Sequence[ErrorRow] = calibration.errors
+    notes = held_out_notes(calibration.selection, calibration.held_out)
     lines = [*selection_lines(selection), ""]
     if errors:
         left_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
-        lines += [f"errors on rows left out of the fit ({left_out}):", *error_table([*errors, *calibration.summary().values()]), ""]
+        table = error_table([*with_missing(errors, notes), *calibration.summary().values()], notes)
+        lines += [f"errors on rows left out of the fit ({left_out}):", *table, ""]
+    elif notes:
+        lines += [f"errors are not known: {', '.join(dict.fromkeys(notes.values()))}", ""]
     lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
     lines.append(f"  {bundle.digest}")
     if options["report"] is not None:
@@ -274,7 +311,9 @@ def _fit_document(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> dict[str, Any]:
     from fitter.display import selection_document
+    from fitter.error_notes import held_out_notes, note_documents
 
+    notes = held_out_notes(calibration.selection, calibration.held_out)
     return {
         "bundle": str(options["out"]),
         "name": bundle.name,
@@ -283,6 +322,7 @@ def _fit_document(
         "gpu": bundle.gpu.name,
         **selection_document(selection),
         "errors": [row.document() for row in calibration.errors],
+        "error_notes": note_documents(calibration.errors, notes),
         "summary": {kind: row.document() for kind, row in calibration.summary().items()},
         "requirements": [verdict.document() for verdict in verdicts],
         "warnings": list(calibration.warnings),

@@ -1,7 +1,8 @@
 """Instruction energies for people: lines of `fit show`, a section of the report, and the chart of the published formula's bias."""
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,10 +22,11 @@ from estimator.instructions.energies import (
 )
 from estimator.instructions.links import LinkEnergy, links_from_document
 from fitter.instructions.data import SAMPLING
+from fitter.instructions.ptx import PUBLISHED_MODES
 
 PICO: Final = 1e-12
 GIGA: Final = 1e9
-NOT_DECIDED: Final = " *"
+LOW_CONFIDENCE: Final = " *"
 
 
 def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:
@@ -39,22 +41,58 @@ def instruction_lines(bundle: Bundle) -> list[str]:
         return _link_lines(bundle)
     section = bundle.instruction_energies
     lines = [f"instruction energies at {_point(energies)} from {energies.rows} runs ({energies.assembler})"]
-    lines += [f"    {name:28} {value:10.4g} ± {std:.2g} {unit}" for name, value, std, unit in _board_terms(energies)]
-    lines.append("  per instruction and thread of a full warp, issue included (* not decided by the data)")
+    lines += [f"    {name:28} {value:10.4g} ± {std:.2g} {unit}{mark}" for name, value, std, unit, mark in _board_terms(energies)]
+    lines.append("  per instruction and thread of a full warp, issue included (* of low confidence, reasons below)")
     for name, entry in section["instructions"].items():
-        mark = "" if entry["identified"] else NOT_DECIDED
-        lines.append(f"    {name:28} {entry['epi_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ{mark}")
+        lines.append(f"    {name:28} {entry['epi_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ{_mark(_doubt(entry))}")
+    lines += _doubt_lines({name: _doubt(entry) for name, entry in section["instructions"].items()})
     if section["transactions"]:
         lines.append("  per transaction of one hop")
     for level, entry in section["transactions"].items():
         bits = f"{entry['pj_per_bit']:.3g} pJ/bit"
         lines.append(f"    {level:28} {entry['ept_j'] / PICO:10.4g} ± {entry['std_j'] / PICO:.2g} pJ for {entry['bytes']} byte, {bits}")
-    lines += _link_lines(bundle)
-    lines.append(f"  per PTX instruction and thread; beside it the published difference formula ({PUBLISHED_FLAG}), whole GPU / one thread")
+    return lines + _link_lines(bundle) + _ptx_lines(energies)
+
+
+def _doubt(entry: Mapping[str, Any]) -> str:
+    """Why a class's energy is of low confidence; bundles of old releases say only whether the data set it."""
+    return str(entry.get("low_confidence", "" if entry["identified"] else "not decided by the runs"))
+
+
+def _mark(doubt: str) -> str:
+    return LOW_CONFIDENCE if doubt else ""
+
+
+def _doubt_lines(doubts: Mapping[str, str]) -> list[str]:
+    """The reasons, each with the classes that it is of."""
+    by_reason: dict[str, list[str]] = {}
+    for name, doubt in doubts.items():
+        if doubt:
+            by_reason.setdefault(doubt, []).append(name)
+    return [f"     * {reason}: {', '.join(names)}" for reason, names in by_reason.items()]
+
+
+def _ptx_lines(energies: InstructionEnergies) -> list[str]:
+    """A line for each PTX row, and beneath why figures are missing."""
+    lines = [
+        f"  per PTX instruction and thread (* of low confidence); beside it the published difference formula ({PUBLISHED_FLAG}), "
+        f"whole GPU / one thread"
+    ]
+    notes: dict[str, int] = {}
     for name, one in energies.ptx.items():
-        published = " / ".join(_published(one.published_j.get(f"{mode}.mtsm", math.nan)) for mode in ("full", "single"))
-        mark = " with companions" if one.companions else ""
-        lines.append(f"    {name:20} {one.instruction:28} {one.energy_j / PICO:9.4g} ± {one.std_j / PICO:.2g} pJ   {published}{mark}")
+        figures = []
+        for mode in PUBLISHED_MODES:
+            joule = one.published_j.get(f"{mode}.mtsm", math.nan)
+            reason = one.unpublished.get(mode, "")
+            note = f" [{notes.setdefault(reason, len(notes) + 1)}]" if math.isnan(joule) and reason else ""
+            figures.append("–" + note if math.isnan(joule) else f"{joule / PICO:.4g} pJ")
+        companions = " with companions" if one.companions else ""
+        energy = "   unknown" if math.isnan(one.energy_j) else f"{one.energy_j / PICO:9.4g} ± {one.std_j / PICO:.2g} pJ"
+        lines.append(f"    {name:20} {one.instruction:28} {energy}{_mark(one.doubt)}   {' / '.join(figures)}{companions}")
+        if math.isnan(one.energy_j):
+            lines.append(f"     * {one.doubt}")
+    lines += [f"     [{number}] {reason}; a campaign runs it with modes = [{reason.split()[-1]!r}]" if reason.split()[-1] in PUBLISHED_MODES
+              else f"     [{number}] {reason}" for reason, number in notes.items()]  # fmt: skip
     return lines
 
 
@@ -65,13 +103,10 @@ def _links(bundle: Bundle) -> dict[str, LinkEnergy]:
 def _link_lines(bundle: Bundle) -> list[str]:
     lines = []
     for name, link in _links(bundle).items():
-        energy = "energy not known" if math.isnan(link.j_per_byte) else f"{link.j_per_byte / PICO:.4g} ± {link.std_j / PICO:.2g} pJ/byte"
+        known = f"{link.j_per_byte / PICO:.4g} ± {link.std_j / PICO:.2g} pJ/byte"
+        energy = f"energy not known: {link.why_unknown}" if math.isnan(link.j_per_byte) else known
         lines.append(f"    {name:28} {link.bytes_per_s / GIGA:10.4g} GB/s, {energy}")
     return ["  data over a link, and copies: rate, and energy beyond rest", *lines] if lines else []
-
-
-def _published(joule: float) -> str:
-    return "–" if math.isnan(joule) else f"{joule / PICO:.4g} pJ"
 
 
 def _point(energies: InstructionEnergies) -> str:
@@ -80,8 +115,8 @@ def _point(energies: InstructionEnergies) -> str:
     return f"{energies.reference_clock_mhz:g} MHz, {voltage}{warmth}"
 
 
-def _board_terms(energies: InstructionEnergies) -> list[tuple[str, float, float, str]]:
-    """What is there whatever runs: name, value, standard deviation, unit."""
+def _board_terms(energies: InstructionEnergies) -> list[tuple[str, float, float, str, str]]:
+    """What is there whatever runs: name, value, standard deviation, unit, and a mark where the runs do not decide it."""
     described = (
         (CONSTANT, "constant power beyond rest", "W", 1.0),
         (HEAT, "and for each kelvin", "W/K", 1.0),
@@ -93,7 +128,8 @@ def _board_terms(energies: InstructionEnergies) -> list[tuple[str, float, float,
     for term, name, unit, scale in described:
         value, std = energies.term(term)
         if math.isfinite(value):
-            found.append((name, value / scale, std / scale, unit))
+            decided = energies.identified[energies.terms.index(term)]
+            found.append((name, value / scale, std / scale, unit, "" if decided else LOW_CONFIDENCE))
     return found
 
 
@@ -134,15 +170,15 @@ def instruction_html(bundle: Bundle) -> str:
     energies = bundle_energies(bundle)
     if energies is None:
         return _link_table(bundle)
-    rows = [[name, value, std, unit] for name, value, std, unit in _board_terms(energies)]
+    section = bundle.instruction_energies
+    rows = [[name, value, std, unit, "not decided by the runs" if mark else ""] for name, value, std, unit, mark in _board_terms(energies)]
+    rows += [[name, entry["epi_j"] / PICO, entry["std_j"] / PICO, "pJ", _doubt(entry)] for name, entry in section["instructions"].items()]
     rows += [
-        [name, entry["epi_j"] / PICO, entry["std_j"] / PICO, "pJ"] for name, entry in bundle.instruction_energies["instructions"].items()
+        [f"{level}, {entry['bytes']} byte", entry["ept_j"] / PICO, entry["std_j"] / PICO, "pJ", ""]
+        for level, entry in section["transactions"].items()
     ]
-    rows += [
-        [f"{level}, {entry['bytes']} byte", entry["ept_j"] / PICO, entry["std_j"] / PICO, "pJ"]
-        for level, entry in bundle.instruction_energies["transactions"].items()
-    ]
-    table = table_html(f"Instruction energies at {_point(energies)}", ("what", "energy", "± std", "unit"), rows) + _link_table(bundle)
+    heads = ("what", "energy", "± std", "unit", "of low confidence")
+    table = table_html(f"Instruction energies at {_point(energies)}", heads, rows) + _ptx_table(energies) + _link_table(bundle)
     captions = (
         (bias_svg(energies), f"The published difference formula against the regression ({PUBLISHED_FLAG}); on the line both agree."),
         (sampling_svg(energies), "The same formula on the whole GPU, with the readings of three published ways of sampling."),
@@ -151,10 +187,26 @@ def instruction_html(bundle: Bundle) -> str:
     return table + (f'<div class="charts">{figures}</div>' if figures else "")
 
 
+def _ptx_table(energies: InstructionEnergies) -> str:
+    """PTX instructions with their energies, the published formula's figures, and why some are missing."""
+    rows = []
+    for name, one in energies.ptx.items():
+        known = math.isfinite(one.energy_j)
+        figures = [one.published_j.get(f"{mode}.mtsm", math.nan) for mode in PUBLISHED_MODES]
+        published = [
+            one.unpublished.get(mode, "–") if math.isnan(j) else j / PICO for mode, j in zip(PUBLISHED_MODES, figures, strict=True)
+        ]
+        energy = [one.energy_j / PICO, one.std_j / PICO] if known else ["unknown", "unknown"]
+        rows.append([name, one.instruction, *energy, *published, one.doubt])
+    heads = ("kernel", "PTX instruction", "pJ", "± std", "published, whole GPU", "published, one thread", "of low confidence")
+    title = f"PTX instructions, by thread; beside them the published difference formula ({PUBLISHED_FLAG})"
+    return table_html(title, heads, rows) if rows else ""
+
+
 def _link_table(bundle: Bundle) -> str:
     """Rates and energies of links and copies; "" without any."""
     rows = [
-        [name, link.link, link.bytes_per_s / GIGA, "–" if math.isnan(link.j_per_byte) else link.j_per_byte / PICO,
+        [name, link.link, link.bytes_per_s / GIGA, link.why_unknown or "–" if math.isnan(link.j_per_byte) else link.j_per_byte / PICO,
          "–" if math.isnan(link.std_j) else link.std_j / PICO, link.runs]
         for name, link in _links(bundle).items()
     ]  # fmt: skip

@@ -5,12 +5,13 @@ negative.  Unroll factors tell the loop from its body, occupancies and dependent
 what is there however few of them work, sweeps over lanes the lanes from the issue.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from scipy.optimize import nnls
 
+from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.instructions.energies import (
     CONSTANT,
@@ -18,24 +19,22 @@ from estimator.instructions.energies import (
     INSTRUCTION,
     ISSUE,
     LOOP,
-    RARE,
     STALL,
     TRANSACTION,
     Activity,
     InstructionEnergies,
-    loop_classes,
     stall_slots,
     term_weights,
 )
+from estimator.instructions.opcodes import RARE, loop_classes
+from estimator.instructions.prices import RARE_SPREAD, is_matrix
 from estimator.quantities import Array, BoolArray
 from fitter.errors import CalibrationError
+from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.data import InstructionRow, InstructionRows
 from fitter.instructions.ptx import ptx_rows
 
 PICO: Final = 1e-12
-
-OWN_SHARE: Final = 0.12
-"""Share of some measured body from which on a class of instructions has an energy of its own; below it is one of the rare."""
 
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
 """Standard deviation of each term around 0 before any row is seen [pJ, W, W/K]: far beyond any GPU's."""
@@ -50,9 +49,6 @@ LEAST_POWER_STD_W: Final = 0.1
 
 SHAPE_STD: Final = 0.15
 """How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss [1]."""
-
-RARE_SPREAD: Final = 0.7
-"""How much the energies of rare classes differ from their common one [relative]: as much as those of the others do."""
 
 MODEL_STD: Final = 0.005
 """What voltage and temperature do to leakage and is in no term, as a share of every energy [relative]: the voltage of a board sags by
@@ -122,7 +118,7 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
         assembler=" | ".join(dict.fromkeys(row.assembler for row in own.rows)),
         gain_std=gain_std,
     )
-    return ptx_rows(energies, rows)
+    return ptx_rows(replace(energies, doubts=FrozenMapping(doubts_of(energies, own))), rows)
 
 
 def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
@@ -193,13 +189,9 @@ def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float
 
 
 def own_classes(rows: InstructionRows) -> tuple[str, ...]:
-    """Classes that some measured body is made of, sorted."""
-    shares: dict[str, float] = {}
-    for row in rows.rows:
-        classes, issued = loop_classes(row.body)
-        for name, count in classes.items():
-            shares[name] = max(shares.get(name, 0.0), count / issued)
-    return tuple(sorted(name for name, share in shares.items() if share >= OWN_SHARE))
+    """Classes that some measured body is made of, and matrix instructions of any share, sorted."""
+    shares = shares_of_bodies(rows)
+    return tuple(sorted(name for name, own in shares.items() if max(own) >= OWN_SHARE or is_matrix(name)))
 
 
 def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warmer: Array) -> _System:

@@ -1,5 +1,6 @@
 """PTX rows: what each PTX instruction costs through the machine instructions that it became, and what the published formula makes of it."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,15 +8,18 @@ from typing import Final
 
 import numpy as np
 
+from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
-from estimator.instructions.energies import Expansion, InstructionEnergies, loop_classes
+from estimator.instructions.energies import Expansion, InstructionEnergies
+from estimator.instructions.opcodes import loop_classes
+from fitter.instructions.confidence import doubt_of_classes
 from fitter.instructions.data import SAMPLING, InstructionRow, InstructionRows
 
 OVERHEAD: Final = "empty_loop"
 """The kernel whose energy the published formula takes away."""
 
-PUBLISHED_MODES: Final = ("single", "full")
-"""Launch modes in which the published formula is formed: its own one thread, and the whole GPU."""
+PUBLISHED_MODES: Final = ("full", "single")
+"""Launch modes in which the published formula is formed: the whole GPU, and its own one thread."""
 
 VARIANT: Final = re.compile(r"_k\d+_u\d+$")
 """Chains and unroll in a kernel's name; of the variants of one instruction the best measured stands for it."""
@@ -37,11 +41,11 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
         if len(row.operations) == 1:
             name, count = next(iter(row.operations.items()))
             pure.setdefault(_plain(name), _divided(row.body, count))
-    published = published_differences(rows)
+    published, missing = published_differences(rows), unpublished(rows)
     found: dict[str, Expansion] = {}
     for kernel, row in sorted(kernels.items(), key=lambda item: (len(published.get(item[0], {})), item[1].unroll)):
         classes, issued, companions = _own_share(row, pure)
-        value, std = energies.per_thread_j(classes, issued)
+        value, std, doubt = _price(energies, classes, issued)
         found[VARIANT.sub("", kernel)] = Expansion(
             instruction=row.instruction,
             classes=FrozenMapping(classes),
@@ -49,9 +53,20 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
             energy_j=value,
             std_j=std,
             companions=companions,
+            doubt=doubt,
             published_j=FrozenMapping(published.get(kernel, {})),
+            unpublished=FrozenMapping(missing.get(kernel, {})),
         )
     return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))
+
+
+def _price(energies: InstructionEnergies, classes: Parts, issued: float) -> tuple[float, float, str]:
+    """Energy of a PTX instruction by thread, its standard deviation [J], and why they are of low confidence; nan where not known."""
+    doubt = doubt_of_classes(energies, classes)
+    try:
+        return *energies.per_thread_j(classes, issued), doubt
+    except BundleError as error:
+        return math.nan, math.nan, doubt or str(error)
 
 
 def _on_registers(row: InstructionRow) -> bool:
@@ -112,6 +127,24 @@ def _own_share(row: InstructionRow, pure: Mapping[str, tuple[Parts, float]]) -> 
         whole, slots = _divided(row.body, count)
         return whole, slots, True
     return left, issued / count, companions
+
+
+def unpublished(rows: InstructionRows) -> dict[str, dict[str, str]]:
+    """By kernel and launch mode, why the published formula has no figure for it."""
+    ran = {(row.kernel, row.mode) for row in rows.rows}
+    known = published_differences(rows)
+    found: dict[str, dict[str, str]] = {}
+    for kernel in dict.fromkeys(row.kernel for row in rows.rows):
+        for mode in PUBLISHED_MODES:
+            if any(key.startswith(f"{mode}.") for key in known.get(kernel, {})):
+                continue
+            reason = "no readings while it ran"
+            if (kernel, mode) not in ran:
+                reason = f"not run as {mode}"
+            elif (OVERHEAD, mode) not in ran:
+                reason = f"{OVERHEAD} not run as {mode}"
+            found.setdefault(kernel, {})[mode] = reason
+    return found
 
 
 def published_differences(rows: InstructionRows) -> dict[str, Parts]:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from estimator.coefficients import Prior, group_key, longest_prefix
+from estimator.design import EQUATION_ERROR
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix
@@ -68,18 +69,20 @@ def fit_kernel_groups(
     tiles: TileSource = "auto",
     sibling: Mapping[str, Mapping[str, float]] | None = None,
     narrowing: Mapping[str, float] | None = None,
+    sibling_error: Mapping[str, float] | None = None,
     refine: bool = True,
 ) -> KernelFit:
     """Coefficients, tiles, residual tiers and intervals from kernels of one GPU.
 
     sibling: coefficients of a similar GPU or precision by group, around which the priors are then narrow.
     narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING where not given.
+    sibling_error: by group, the standard deviation of what its own equations leave over [ln]; intervals of few shapes start from it.
     refine: whether to add residual tiers and intervals (they cost about as much again).
     """
     operators = rows.row_operators()
     parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
     floor_s = common_floor_s(parts)
-    siblings = Siblings(values=sibling or {}, narrowing=narrowing or {})
+    siblings = Siblings(values=sibling or {}, narrowing=narrowing or {}, error=sibling_error or {})
     pooled = _pooled(rows, operators, gpu, seed, floor_s, siblings)
     families = {family: fit.coefficients for family, fit in pooled.items()}
     known = {**with_family_shift(siblings.values, families), **families}
@@ -111,10 +114,16 @@ def fit_kernel_groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Siblings:
-    """What similar kernels taught: coefficients by group, and by section how narrow priors around them are."""
+    """What similar kernels taught: coefficients by group, by section how narrow priors around them are, by group what they leave over."""
 
     values: Mapping[str, Mapping[str, float]]
     narrowing: Mapping[str, float]
+    error: Mapping[str, float]
+
+    def expected_error(self, key: str) -> float:
+        """Standard deviation of what the equations of a section are expected to leave over [ln]."""
+        group = longest_prefix(key, self.error)
+        return EQUATION_ERROR if group is None else self.error[group]
 
 
 class _Part:
@@ -255,7 +264,8 @@ def _fit_parts(
         leader = None if longest_prefix(part.key, siblings.values) else _leader(part, [other for other in parts if other.key in many])
         if leader is not None:
             values = many[leader].fit.groups[leader].coefficients
-            own = Siblings(values={**siblings.values, part.key: values}, narrowing={**siblings.narrowing, part.key: FEW_SHAPES_NARROWING})
+            narrow = {**siblings.narrowing, part.key: FEW_SHAPES_NARROWING}
+            own = replace(siblings, values={**siblings.values, part.key: values}, narrowing=narrow)
         results[part.key] = _fit_part(part, gpu, seed, tiles, own, refine, common)
     return [results[part.key] for part in parts]
 
@@ -297,7 +307,7 @@ def _fit_part(
     std = {key: float(np.sqrt(np.mean(error[trusted] ** 2))) for key in fit.groups}
     left_out = equations
     if refine and len({part.rows.operators[i] for i in trusted}) >= FEWEST_POINTS:
-        refined = refine_section(section, fit, trusted, seed)
+        refined = refine_section(section, fit, trusted, seed, siblings.expected_error(part.key))
         tiers, std = refined.tiers, std | dict(refined.std)
         left_out = np.where(np.isfinite(refined.left_out), part.rows.latency_s * np.exp(-refined.left_out), equations)
     return _Result(

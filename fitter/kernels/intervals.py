@@ -4,16 +4,26 @@ Rows are left out fold by fold, the whole chain (equations, tiles, residual tier
 on the fold set the scale around each shape.  Normalised by it they have quantiles that hold inside the measured shapes;
 work beyond the largest is judged by forecasting the largest tenth, and the largest quarter, from the rest.
 Source: split conformal prediction normalised by a local scale (Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094).
+
+Few shapes – probes of a GPU, a kind of kernel that is hardly measured – have no scale of their own around each shape, and their 90 %
+quantile is mostly chance.  There |error| is taken to be exponential: on published tables its 90 % quantile is 2.0 to 2.4 times its mean,
+that of an exponential 2.30, of a normal 2.06.  The mean has an inverse gamma prior of EXPECTED_ERRORS errors as large as equations are
+known to leave over – on the other GPU, where there is one.  The predictive distribution is then Lomax's, and the half width that holds
+90 % of it
+
+    h = (Σ |e_i| + m · b) · (10^(1 / (n + m)) − 1)
+
+says by itself how little n errors tell; nothing else widens it (Bernardo and Smith, Bayesian Theory (1994), appendix A: gamma-gamma).
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from scipy.stats import t as student_t
 
+from estimator.design import EQUATION_ERROR
 from estimator.quantities import Array, IntArray
-from estimator.residuals import FAR, NORMAL_90, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
+from estimator.residuals import FAR, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
 from fitter.kernels.residual_tier import Forecast, ShapeErrors, neighbours
 
 FOLDS: Final = 4
@@ -29,8 +39,13 @@ FEWEST_NEAR: Final = 9
 """Fewer errors have no 90 % quantile: the largest of n lies above the next one with n / (n + 1).  Probes that were chosen to differ have
 hardly a neighbour: all their errors count then, near and far."""
 
-ALIKE_SHAPES: Final = 5.0
-"""So many shapes err alike (assumed): n of them show as much as n / 5 independent ones, which widens intervals of few by Student's t."""
+FEWEST_LOCAL: Final = SPREAD_NEIGHBOURS + 1
+"""With fewer shapes the nearest ones are all of them, and no kernel has a scale of its own."""
+
+EXPECTED_ERRORS: Final = 7.0
+"""How many errors the expected one counts for: mean errors that fitted equations leave over differ from GPU to GPU by a factor of e^0.38
+(eight kinds of kernels on two or three GPUs each, every one from its own fit: docs/accuracy.md), and so does the mean of so many
+exponential errors."""
 
 EXTRAPOLATED_SHARES: Final = (0.1, 0.25)
 """Shares of the largest kernels that are forecast from the rest."""
@@ -58,12 +73,13 @@ def largest_rows(shapes: ShapeErrors, share: float) -> IntArray:
 
 
 def interval_quantiles(
-    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None
+    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None, expected: float = EQUATION_ERROR
 ) -> tuple[float, float, float, float]:
     """(near, far, beyond, beyond_octaves) of `estimator.residuals.TierErrors`.
 
     left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows
-    forecast from the rest, empty where there was no such test.
+    forecast from the rest, empty where there was no such test.  expected: standard deviation of what equations are known to
+    leave over, before any kernel is seen [ln]; it matters where there are few shapes.
     """
     error = np.abs(left_out.errors(fading))
     mean = shapes.mean(error)
@@ -71,15 +87,17 @@ def interval_quantiles(
     sigma = SPREAD_OFFSET + mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + mean
     ratio = error / sigma[shapes.index]
     near_rows = left_out.distance <= FAR
-    few = float(student_t.ppf(0.5 + LEVEL / 2.0, max(len(shapes.operators) / ALIKE_SHAPES, 1.0))) / NORMAL_90
-    if near_rows.sum() >= FEWEST_NEAR:
-        near = few * _quantile(ratio[near_rows])
-        far = few * _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
+    half = few_errors_half(mean, expected) if len(mean) < FEWEST_LOCAL else _quantile(error)
+    if len(mean) < FEWEST_LOCAL:
+        near = far = half / (SPREAD_OFFSET + float(mean.mean()))
+    elif near_rows.sum() >= FEWEST_NEAR:
+        near = _quantile(ratio[near_rows])
+        far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
     else:
-        near = far = few * _quantile(ratio)
+        near = far = _quantile(ratio)
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
-        return near, max(far, near), few * NORMAL_90 * float(np.sqrt(np.mean(error**2))), UNTESTED_OCTAVES
+        return near, max(far, near), half, UNTESTED_OCTAVES
     walked = [rows.errors(fading) / np.sqrt(np.maximum(rows.excess / FIRST_OCTAVES, 1.0)) for rows in tested]
     beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
     return near, max(far, near), beyond, FIRST_OCTAVES
@@ -95,7 +113,16 @@ UNTESTED_OCTAVES: Final = 1.0
 """Where no forecast was tested the interval holds this far beyond the largest work before it grows [octave]."""
 
 
+def few_errors_half(error: Array, expected: float) -> float:
+    """The half width that holds 90 % of errors to come, of which few were seen [ln].
+
+    error: magnitudes of the errors of shapes left out, shape (n,).  expected: their standard deviation before any was seen.
+    """
+    count = len(error) + EXPECTED_ERRORS
+    total = float(error.sum()) + EXPECTED_ERRORS * expected / np.sqrt(2.0)  # of a two-sided exponential: deviation √2 times the mean
+    return float(total * ((1.0 - LEVEL) ** (-1.0 / count) - 1.0))
+
+
 def _quantile(values: Array) -> float:
-    """The finite-sample quantile: as many as (n + 1) · LEVEL of the values lie below."""
-    share = min(np.ceil((len(values) + 1) * LEVEL) / len(values), 1.0)
-    return float(np.quantile(values, share))
+    """The quantile below which the next value lies with a probability of LEVEL: the (n + 1) · LEVEL-th, interpolated."""
+    return float(np.quantile(values, LEVEL, method="weibull"))

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from estimator.design import EQUATION_ERROR
 from estimator.frozen import FrozenMapping
 from estimator.kriging import PhaseFeatures
 from estimator.quantities import Array, IntArray
@@ -53,8 +54,11 @@ class Forecasts:
         return Forecasts(near=self.near.select(index), kriged=self.kriged.select(index))
 
 
-def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int) -> Refinement:
-    """What neighbours add to the equations, and how far the result can be trusted; trusted: rows that count."""
+def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int, expected: float = EQUATION_ERROR) -> Refinement:
+    """What neighbours add to the equations, and how far the result can be trusted; trusted: rows that count.
+
+    expected: standard deviation of what the equations are known to leave over, before any kernel is seen [ln].
+    """
     rows = section.rows
     shapes = shape_errors([rows.operators[i] for i in trusted])
     fold = folds_of(shapes, seed)
@@ -78,7 +82,7 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
         for way in ways:
             tested = [found[way].select(index), *(_tested(part[way], index) for part in largest)]
             features = section.features(fit, index, named=way) if _small(own, index) else None
-            parts[way], own_left_out = _group_errors(own, error[way][index], tested, features)
+            parts[way], own_left_out = _group_errors(own, error[way][index], tested, features, expected)
             if way == PREDICTED:
                 left_out[index] = own_left_out
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
@@ -88,12 +92,12 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
 
 
 def _group_errors(
-    shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], features: PhaseFeatures | None
+    shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], features: PhaseFeatures | None, expected: float
 ) -> tuple[GroupErrors, Array]:
     """How a group's rows were forecast, with their tiles told in one way, and each row's ln(measured / predicted) when left out.
 
     tested: all rows, each without its fold, then the largest forecast from the rest.  features: of all rows by the fit, where the
-    group is small enough for kriging, which is used where it forecast better.
+    group is small enough for kriging, which is used where it forecast better.  expected: as for `refine_section`.
     """
     near, by_kriging = [part.near for part in tested], [part.kriged for part in tested]
     fading = used = best_fading(near)
@@ -104,7 +108,7 @@ def _group_errors(
             chosen, used = by_kriging, unfaded
             kriging = (fit_kriging(shapes.points[shapes.index], features, error), unfaded.beyond_share)
     left_out = chosen[0].errors(used)
-    quantiles = interval_quantiles(shapes, chosen[0], chosen[1:], used)
+    quantiles = interval_quantiles(shapes, chosen[0], chosen[1:], used, expected)
     return GroupErrors(ln_error=error, left_out=np.abs(left_out), fading=fading, quantiles=quantiles, kriging=kriging), left_out
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from estimator.bundles.content import Bundle
 from estimator.display.charts import Axis, Series, axis_over, line_svg
 from estimator.display.pages import number_html, table_html, text_html
-from estimator.prediction import operator_label
+from estimator.kernel_estimates import operator_label
 from estimator.quantities import Array
+from fitter.error_notes import NO_INTERVAL, Label
 from fitter.report.charts import MOST_LINES, bins_svg, density_svg, names_svg
 from fitter.report.rows import Bins, HeldRows, binned, by_name, coverage_of, in_order, largest
 from fitter.rows import Selection
@@ -42,10 +43,13 @@ def charts_html(figures: Iterable[str]) -> str:
     return f'<div class="charts">{joined}</div>' if joined else ""
 
 
-def errors_html(bundle: Bundle, held: Mapping[str, HeldRows]) -> str:
-    """Held-out errors as stored in the bundle, then by kind of kernel, and whether stated intervals hold what they should."""
+def errors_html(bundle: Bundle, held: Mapping[str, HeldRows], notes: Mapping[Label, str]) -> str:
+    """Held-out errors as stored in the bundle, then by kind of kernel, and whether stated intervals hold what they should.
+
+    notes: as from `held_out_notes`.
+    """
     if not bundle.errors and not held:
-        return "<p>No rows were held out: nothing is known about how wrong this bundle is.</p>"
+        return f"<p>No rows were held out: nothing is known about how wrong this bundle is.</p>{_notes_html(bundle, notes)}"
     head = ("family", "operator", "precision", "rows", "mean", "median", "95th percentile", "bias", "coverage")
     body = ""
     for quantity in QUANTITIES:
@@ -53,7 +57,16 @@ def errors_html(bundle: Bundle, held: Mapping[str, HeldRows]) -> str:
         rows = [[row["family"], row["operator"], row["precision"], row["n"], *_stored(row[quantity])] for row in known]
         body += table_html(f"{quantity.capitalize()} error in percent; coverage of stated 90 % intervals", head, rows)
     figures = [_by_kind(rows, quantity) for rows in held.values() for quantity in QUANTITIES]
-    return body + "".join(figures) + charts_html([_coverage(held)])
+    return body + _notes_html(bundle, notes) + "".join(figures) + charts_html([_coverage(held)])
+
+
+def _notes_html(bundle: Bundle, notes: Mapping[Label, str]) -> str:
+    """Below the tables: kinds whose figures tell less than they seem, and why; what a missing coverage means."""
+    kinds = {reason: [label for label, own in notes.items() if own == reason] for reason in dict.fromkeys(notes.values())}
+    lines = [f"{', '.join(' '.join(part for part in label[1:] if part) for label in labels)}: {reason}" for reason, labels in kinds.items()]
+    if any(row[quantity] and row[quantity]["coverage"] is None for row in bundle.errors for quantity in QUANTITIES):
+        lines.append(NO_INTERVAL)
+    return "".join(f'<p class="dim">{escape(line)}</p>' for line in lines)
 
 
 def _stored(errors: Mapping[str, Any]) -> list[float]:

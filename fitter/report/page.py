@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from estimator.bundles.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
+from fitter.error_notes import held_out_notes
 from fitter.instructions.display import instruction_html
 from fitter.report.board import breakdown_html, coefficients_html, correlations_html, curves_html
 from fitter.report.charts import REPORT_STYLE
@@ -38,7 +39,7 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
     held = {kind: held_rows(kind, prediction, selection) for kind, prediction in held_out.items()}
     parts = (
         ("card", "Model card", _model_card(bundle, selection, held)),
-        ("errors", "Errors on rows left out of the fit", errors_html(bundle, held)),
+        ("errors", "Errors on rows left out of the fit", errors_html(bundle, held, held_out_notes(selection, held_out))),
         ("left-out", "Families and clocks left out whole", left_out_html(left_out)),
         ("predicted", "Predicted and measured", scatters_html(held)),
         ("dependence", "Error by size and clock", dependences_html(held)),

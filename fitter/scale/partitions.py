@@ -141,6 +141,7 @@ def read_batches(partition: Partition, columns: Sequence[str], texts: Sequence[s
                 stream,
                 read_dictionary=[name for name in texts if name not in named],
                 pre_buffer=not isinstance(system, pafs.LocalFileSystem),
+                page_checksum_verification=True,
             )
             present = [name for name in columns if name in file.schema_arrow.names]
             for group in partition.row_groups:

@@ -45,6 +45,9 @@ MOST_RESIDENT: Final = 32
 REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "throttled", "result_wrong"})
 """Flags with which a measured row says nothing about a grid."""
 
+SLOWED: Final = "throttled"
+"""The flag of grids that ran below the clock asked for; rejections say of which kernel at which clock."""
+
 
 def is_block_table(header: Collection[str]) -> bool:
     """Whether a table's columns are those of grids of kernels."""
@@ -160,7 +163,8 @@ def read_block_sweep(table: pa.Table, source: str, own: BoolArray) -> tuple[Bloc
             "flop_per_block": math.nan,
         }
         kernel = str(values["operator"] or "")
-        found = (flags[0].upper(), "") if flags else ("UNKNOWN_GPU", "") if spec is None else _reason(kernel, row)
+        at = f"{kernel} at {_number(values['sm_clock_mhz'], row['sm_clock_mhz']):g} MHz" if SLOWED in flags else ""
+        found = (flags[0].upper(), at) if flags else ("UNKNOWN_GPU", "") if spec is None else _reason(kernel, row)
         if found is not None or spec is None:
             rejected.append(_rejected(found, source, index + 1))
             continue

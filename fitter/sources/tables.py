@@ -181,7 +181,7 @@ def file_digest(path: Path) -> str:
 
 def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         wanted = [name for name in file.schema_arrow.names if name in columns]
         for name in wanted:
             field = file.schema_arrow.field(name)

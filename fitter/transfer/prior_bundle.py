@@ -5,7 +5,7 @@ Each section of kernels starts from the other GPU's coefficients.  How far it ma
 own where its kernels ask for another beyond doubt.  Sections of one family share what sets the family apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from estimator.gpu import GpuSpec
 from estimator.kernel_times import kernel_times
 from estimator.power import POWER_TERMS, BoardTables
 from estimator.quantities import Array, BoolArray
+from estimator.residuals import tier_from_document
 from fitter.kernels.groups import KernelFit, fit_kernel_groups, section_key
 from fitter.power.solver import PICO, PRIOR, TERMS
 from fitter.power.voltage import INFERRED
@@ -54,6 +55,7 @@ class TransferSource:
     gpu        the GPU that it was fitted on
     values     coefficients by group, moved to the target's architecture
     measured   rows behind each group in the bundle
+    error      standard deviation of what the equations leave over on that GPU, by group [ln]
     narrowing  by section, the chosen widths of priors around the values in widths of the general ones
     power      the bundle's power coefficients, None where it has none
     knows_voltage  whether these are stated at a voltage in volts
@@ -63,6 +65,7 @@ class TransferSource:
     gpu: GpuSpec
     values: Mapping[str, Mapping[str, float]]
     measured: Mapping[str, int]
+    error: Mapping[str, float]
     narrowing: Mapping[str, float]
     power: PowerCoefficients | None
     knows_voltage: bool
@@ -77,10 +80,30 @@ def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
         gpu=bundle.gpu,
         values=values,
         measured=measured,
+        error=equation_errors(bundle, measured),
         narrowing={},
         power=bundle.power,
         knows_voltage=bundle.voltage is not None and not bundle.voltage.source.startswith(INFERRED),
     )
+
+
+def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
+    """Standard deviation of ln(measured / equations) of these groups [ln]: as the bundle states or, if larger, as its residual tier mends.
+
+    A group that stands for several answers with all of them; one of which nothing is known is left out.
+    """
+    latency = bundle.uncertainty.get("latency", {})
+    stated = {key: float(value) ** 2 for key, value in latency.get("groups", {}).items() if np.isfinite(value)}
+    for key, document in bundle.residuals.items():
+        if "points" in document:
+            left_over = tier_from_document(document).predicted.ln_error
+            stated[key] = max(stated.get(key, 0.0), float(np.mean(left_over**2)))
+    found = {}
+    for group in groups:
+        own = [stated[group]] if group in stated else [value for key, value in stated.items() if key.startswith(f"{group}.")]
+        if own:
+            found[group] = float(np.sqrt(np.mean(own)))
+    return found
 
 
 def with_strengths(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int) -> TransferSource:
@@ -142,7 +165,9 @@ def _decided(loss: Array, keys: list[str]) -> dict[str, float]:
 
 def fit_transferred(rows: KernelRows, gpu: GpuSpec, source: TransferSource, seed: int, *, refine: bool = True) -> KernelFit:
     """`fit_kernel_groups` from another GPU's coefficients."""
-    return fit_kernel_groups(rows, gpu, seed=seed, sibling=source.values, narrowing=source.narrowing, refine=refine)
+    return fit_kernel_groups(
+        rows, gpu, seed=seed, sibling=source.values, narrowing=source.narrowing, sibling_error=source.error, refine=refine
+    )
 
 
 def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[str, Mapping[str, float]]:

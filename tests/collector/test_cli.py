@@ -190,7 +190,7 @@ def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
         if line.startswith("5/"):
             process.send_signal(number)
             break
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert out == ""
     assert "--resume" in err

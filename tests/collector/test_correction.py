@@ -90,7 +90,7 @@ def test_without_a_known_gain_the_reading_is_left_as_it_is() -> None:
     assert corrected_power(189.5, 0.2, a_calibration()) == (189.5, 0.2)
 
 
-@pytest.mark.parametrize("absurd", [math.nan, math.inf, -5.0, 1e9])
+@pytest.mark.parametrize("absurd", [math.nan, math.inf, -5.0, 0.0, 1e9])
 def test_absurd_readings_are_counted_and_left_out(absurd: float) -> None:
     values = np.full(20, 150.0) + np.arange(20) % 2
     values[7] = absurd

@@ -126,18 +126,6 @@ def test_each_row_is_on_disk_when_append_returns(tmp_path: Path) -> None:
     assert read_kernel_dataset(output).table.num_rows == 3
 
 
-def test_a_torn_tail_costs_the_torn_row_alone(tmp_path: Path) -> None:
-    log = write_log(tmp_path, 4)
-    whole = log.read_bytes()
-    sizes = [len(write_log(tmp_path, count).read_bytes()) for count in range(5)]
-    for cut in range(sizes[0], len(whole), 97):
-        log.write_bytes(whole[:cut])
-        recovered = read_log(log)
-        rows = sum(1 for size in sizes[1:] if size <= cut)
-        assert recovered.table.column("row_id").to_pylist() == [f"r{i}" for i in range(rows)]
-        assert (recovered.torn_bytes > 0) == (cut not in sizes)
-
-
 def test_zeros_after_a_power_loss_are_no_rows(tmp_path: Path) -> None:
     log = write_log(tmp_path, 3)
     whole = log.read_bytes()

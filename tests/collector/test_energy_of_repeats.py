@@ -212,3 +212,29 @@ def test_executions_too_short_for_stamps_are_refused() -> None:
         calibration = made("boxcar", 0.1, 0.1, np.array([1.0, 1.2]), 0.1).calibration
         with pytest.raises(SensorError, match="repeat the kernel within one"):
             measure_repeated(bench, Sampler(board.gpu, (board.sensor,)), blink, calibration)
+
+
+@pytest.mark.parametrize("held_up_s", [0.1, 2.0])
+def test_executions_that_were_held_up_while_ranging_are_repeated_until_enough_readings_came(held_up_s: float) -> None:
+    from collector.bench import open_instruments
+    from collector.energy.repeated_measurement import measure_repeated
+    from collector.sampling import Sampler
+    from collector.sensor.calibration import SensorCalibration
+
+    with open_instruments("sim:a100-pcie-40gb", seed=1) as instruments:
+        executions = 0
+
+        def execute() -> tuple[int, int]:
+            nonlocal executions
+            executions += 1
+            start = instruments.clock.now_ns()
+            instruments.clock.wait(held_up_s if executions <= 3 else 0.015)
+            return start, instruments.clock.now_ns()
+
+        sampler, identity = Sampler(instruments.gpu, instruments.sensors), instruments.gpu.identity()
+        unknown = SensorCalibration(
+            gpu_uuid=identity.uuid, driver=identity.driver, sensor=sampler.sensor_name, field=sampler.field,
+            averaging="undetermined", n_updates=0,
+        )  # fmt: skip
+        found = measure_repeated(instruments, sampler, execute, unknown, asked_std=0.02)
+    assert abs(found.energy_j - found.rest_w * 0.015) < 5.0 * found.energy_std_j

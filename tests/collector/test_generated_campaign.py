@@ -45,8 +45,11 @@ settle_s = 0.3
 idle_s = 1.0
 
 [[instructions]]
-kernels = ["ffma_k8_u64", "l2_stream"]
+kernels = ["ffma_k8_u64"]
 modes = ["full", "single"]
+
+[[instructions]]
+kernels = ["l2_stream"]
 """
 
 

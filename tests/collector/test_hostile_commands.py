@@ -231,7 +231,7 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
     try:
         descriptor = _opened_by_reader(tmp_path / "r.csv", waiting)
         waiting.send_signal(signal.SIGTERM)
-        said = waiting.communicate(timeout=20)[1]
+        said = waiting.communicate(timeout=300)[1]
         os.close(descriptor)
     finally:
         waiting.kill()
@@ -240,9 +240,33 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("validate", "{}"),
+        ("export", "{}", "--to", "csv"),
+        ("reprocess", "{}", "--out", "new.parquet"),
+        ("pmd", "decode", "{}"),
+        ("pmd", "emulate", "--power", "{}"),
+        ("sensor", "--gpu", "replay:{}"),
+    ],
+)
+@pytest.mark.parametrize("device", ["", "/dev/zero"])
+def test_a_pipe_and_a_device_are_no_file(
+    arguments: tuple[str, ...], device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    refused(capsys, 1, "regular file", *(word.format(device or pipe) for word in arguments))
+
+
+def test_a_sensor_file_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, 1, "larger than", "correct", "--readings", polls(tmp_path / "r.csv"), "--sensor", "/dev/zero")
+
+
 def _opened_by_reader(fifo: Path, reader: "subprocess.Popen[str]") -> int:
     """A descriptor to write into a pipe, once somebody reads it."""
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + 300.0
     while time.monotonic() < end and reader.poll() is None:
         try:
             return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)

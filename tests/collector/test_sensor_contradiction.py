@@ -111,3 +111,19 @@ def test_recorded_boards_have_their_own_sensor_and_not_the_other(
     run_read = read_run(place / "gpudata.csv", place / "timestamps.csv", column="power.draw.instant", board=None)
     found = correct_recording(run_read.time_s, run_read.power_w, calibration, run_read.load)
     assert set(found.notes) & set(AGAINST) == expected
+
+
+@pytest.mark.parametrize("share", [0.8, 1.4])
+def test_a_width_that_is_off_by_a_share_is_told_of_by_a_recorded_square_wave(shared_data: Path, share: float) -> None:
+    place = shared_data / "sensors" / "a100_square_wave"
+    run_read = read_run(place / "gpudata.csv", place / "timestamps.csv", column="power.draw.instant", board=None)
+    wrong = replace(A100, window_s=share * 0.0249, tau_s=share * 0.01246)
+    found = correct_recording(run_read.time_s, run_read.power_w, wrong, run_read.load)
+    assert "look like low-pass" in found.notes["sensor"]
+
+
+@pytest.mark.parametrize(("averaging", "width_s"), [("boxcar", 0.025), ("low-pass", 0.05)])
+@pytest.mark.parametrize("share", [0.7, 1.4])
+def test_a_width_that_is_off_by_a_share_is_told_of(averaging: str, width_s: float, share: float) -> None:
+    case = jittered(averaging, width_s, 7)
+    assert "sensor" in against(case, replace(case.calibration, window_s=share * width_s, tau_s=0.5 * share * width_s))

@@ -91,6 +91,16 @@ def test_a_locked_load_is_undetermined_and_says_so(source: str) -> None:
     assert "locked" in found.notes["averaging"]
 
 
+@pytest.mark.parametrize("lost_w", [0.0, -3.0, float("nan"), 6e4])
+def test_what_no_board_draws_is_left_out_and_said(lost_w: float) -> None:
+    recording = sensor_record(recorded(A100_LIKE), "load")
+    lost = np.arange(len(recording.power_w)) % 40 == 7
+    found = identify_sensor(replace(recording, power_w=np.where(lost, lost_w, recording.power_w)), NAME).calibration
+    assert found.averaging == "low-pass"
+    assert found.update_period_s == pytest.approx(A100_LIKE.period_s, abs=1e-4)
+    assert found.notes["readings"].startswith(f"{np.count_nonzero(lost)} of {len(lost)} readings are no power")
+
+
 def test_readings_alone_tell_the_clock_and_say_what_would_tell_more() -> None:
     recording = recorded(A100_LIKE)
     found = identify_sensor(SensorRecord(time_s=recording.time_s, power_w=recording.reading_w), NAME).calibration

@@ -22,16 +22,16 @@ SIGNATURES = {
     "Best": "points, fits, index, goal, alike, clocks_mhz, usual_clock_mhz, gains, within_limits, front",
     "Case": (
         "workload, model_family, bundle, gpu, simulated, batch, sequence, tokens, precision, attention, power_limit_w, "
-        "fitted_clocks_mhz, warnings, notes"
+        "fitted_clocks_mhz, validity, warnings, notes"
     ),
     "Comparison": "left, right, ratios, differences",
     "Estimate": (
         "workload, bundle, gpu, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, "
-        "gpu_s, host_s, launch_bound_share, completed_share, warnings, notes, _kernels"
+        "gpu_s, host_s, launch_bound_share, completed_share, validity, warnings, notes, _kernels"
     ),
     "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
     "Gain": "ratio, low, high",
-    "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin",
+    "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin, outside_validity",
     "KernelTable": "latency_s, latency_ln_std, power_w, power_ln_std, groups, limited",
     "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin",
     "Sizes": "batch, sequence",

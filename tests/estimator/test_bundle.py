@@ -184,7 +184,7 @@ def test_plain_data_keep_every_field_of_the_file():
     assert digest_of(again) == document["digest"] or again["domain"]["gemm"]["m"] == [1.0, 4096.0]
 
 
-numbers = st.floats(0.0, 1e12, allow_nan=False)
+numbers = st.floats(0.1, 10.0, allow_nan=False)
 texts = st.text(max_size=12)
 free = st.dictionaries(
     texts,
@@ -197,8 +197,7 @@ free = st.dictionaries(
 )
 
 
-FREE = ("residuals", "uncertainty", "sensor", "instruction_energies", "block_models")
-"""Sections that the reader hands on as they are; what uses them checks them."""
+GROUPS = st.sampled_from(["gemm", "gemm.linear", "gemm.bmm.bf16", "softmax.softmax.fp32.long", "conv.conv2d", "copy", "norm.layernorm"])
 
 
 @st.composite
@@ -207,7 +206,7 @@ def documents(draw) -> dict:
     names = draw(st.lists(st.sampled_from(COEFFICIENTS), min_size=1, max_size=5, unique=True))
     document["groups"] = draw(
         st.dictionaries(
-            st.from_regex(r"[a-z]{1,6}(\.[a-z0-9]{1,6}){0,3}", fullmatch=True),
+            GROUPS,
             st.fixed_dictionaries(
                 {
                     "coefficients": st.fixed_dictionaries(dict.fromkeys(names, numbers)),
@@ -222,9 +221,8 @@ def documents(draw) -> dict:
     document["name"] = draw(st.text(min_size=1, max_size=12).filter(str.isprintable))
     document["notes"] = draw(st.lists(st.text(min_size=1, max_size=12), max_size=3))
     document["environment"] = draw(st.dictionaries(texts, texts, max_size=3))
-    for key in FREE[1:]:
-        document[key] = draw(free)
-    document["residuals"] = draw(st.dictionaries(texts, free, max_size=2))
+    document["sensor"] = draw(free)
+    document["residuals"] = draw(st.dictionaries(GROUPS, st.just(document["residuals"]["gemm"]), max_size=2))
     if draw(st.booleans()):
         document["power"] = document["voltage"] = document["idle"] = None
     return document
@@ -237,7 +235,7 @@ def test_any_bundle_survives_its_file(tmp_path, document):
     saved = save_bundle(bundle, tmp_path / "b.json")
     loaded = load_bundle(tmp_path / "b.json")
     assert document_of(loaded) == document_of(saved)
-    VALIDATOR.validate({**document_of(loaded), **{key: example()[key] for key in FREE}})
+    VALIDATOR.validate(document_of(loaded))
 
 
 def test_bundle_cannot_be_changed_and_can_be_pickled():
@@ -357,15 +355,15 @@ STRUCTURAL_FAULTS = [
     (("environment",), [], "environment must be an object"),
     (("environment", "driver"), 550, "environment.driver must be a text"),
     (("sensor",), "nvml", "sensor must be an object"),
-    (("provenance", "seed"), -1, "provenance.seed must be a whole number"),
+    (("provenance", "seed"), -1, "provenance.seed = -1 lies outside 0 to"),
     (("provenance", "datasets"), {}, "datasets must be a list"),
     (("provenance", "datasets", 0, "used"), 0.5, r"datasets\[0\]\.used must be a whole number"),
-    (("provenance", "datasets", 0, "rejected", "NaN energy"), -1, "whole number"),
-    (("host", "launch_s"), -1e-6, "host.launch_s = -1e-06 must not be negative"),
+    (("provenance", "datasets", 0, "rejected", "NaN energy"), -1, "NaN energy = -1 lies outside 0 to"),
+    (("host", "launch_s"), -1e-6, "host.launch_s = -1e-06 lies outside 0 to 1 s"),
     (("host", "launch_s"), None, "host.launch_s must be a number"),
     (("host",), None, "host must be an object"),
     (("groups",), [], "groups must be an object"),
-    (("groups", "gemm", "coefficients", "math"), -1.0, "groups.gemm.coefficients.math = -1.0 must not be negative"),
+    (("groups", "gemm", "coefficients", "math"), -1.0, "groups.gemm.coefficients.math = -1.0 lies outside 0 to"),
     (("groups", "gemm", "coefficients", "math"), "1", "groups.gemm.coefficients.math must be a number"),
     (("groups", "gemm", "coefficients", "math"), True, "groups.gemm.coefficients.math must be a number"),
     (("groups", "gemm", "coefficients", "maths"), 1.0, "unknown name 'maths', did you mean 'math'"),
@@ -374,18 +372,18 @@ STRUCTURAL_FAULTS = [
     (("groups", "gemm", "rows"), 1.5, "whole number"),
     (("groups", "gemm", "lambda"), 1, "unknown field 'lambda'"),
     (("power", "event_energy_j", "disk"), 1.0, "power.event_energy_j has an unknown name 'disk'"),
-    (("power", "event_energy_j", "dram"), -1.0, "must not be negative"),
-    (("power", "concavity"), 0.0, "power.concavity must be above 0"),
+    (("power", "event_energy_j", "dram"), -1.0, "power.event_energy_j.dram = -1.0 lies outside 0 to 1e-08 J"),
+    (("power", "concavity"), 0.0, "power.concavity = 0.0 lies outside 0.05 to 10"),
     (("power", "busy_w"), None, "power.busy_w must be a number"),
-    (("power", "warm_knee"), 0.0, "power.warm_knee must be above 0"),
-    (("power", "leakage_w_per_k"), -0.1, "power.leakage_w_per_k = -0.1 must not be negative"),
+    (("power", "warm_knee"), 0.0, "power.warm_knee = 0.0 lies outside"),
+    (("power", "leakage_w_per_k"), -0.1, "power.leakage_w_per_k = -0.1 lies outside 0 to 100 W/K"),
     (("voltage", "std_v"), "x", "voltage.std_v must be a list"),
     (("idle", "temperature_c"), "warm", "idle.temperature_c must be a number"),
     (("residuals",), {"gemm": 1}, "residuals.gemm must be an object"),
     (("uncertainty",), None, "uncertainty must be an object"),
     (("domain", "gemm", "m"), [1.0], "domain.gemm.m has 1 values where 2"),
     (("clocks",), [210.0], "clocks has 1 values where 2"),
-    (("clocks",), [-1.0, 210.0], "must not be negative"),
+    (("clocks",), [-1.0, 210.0], r"clocks\[0\] = -1.0 lies outside 10 to 10000 MHz"),
     (("errors",), {}, "errors must be a list"),
     (("errors", 0), "bad", r"errors\[0\] must be an object"),
     (("notes", 0), "", r"notes\[0\] must be a text"),
@@ -598,6 +596,6 @@ def test_file_is_readable_without_this_package_line_by_line(tmp_path):
 
 @pytest.mark.parametrize("content", [{"count": 10**400}, {"column": [1.0, 10**400]}, {"deep": [{"count": -(2**70)}]}])
 def test_a_whole_number_beyond_64_bits_is_refused_where_a_section_is_free(tmp_path, content):
-    document = signed({**example(), "instruction_energies": content})
+    document = signed({**example(), "sensor": content})
     (tmp_path / "b.json").write_text(json.dumps(document))
     refused(tmp_path / "b.json", "more than 64 bits")

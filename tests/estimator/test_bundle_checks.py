@@ -6,11 +6,13 @@ import math
 import pickle
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundles import checks
+from estimator.bundles import checks, records
+from estimator.bundles.limits import Limits
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
 
@@ -28,6 +30,8 @@ COLUMNS = st.one_of(
     st.lists(st.integers(-(2**64), 2**64), max_size=6),
 )
 
+LIMITS = st.sampled_from([(-math.inf, math.inf, ""), (0.0, math.inf, ""), (1.5, 1e9, "W"), (-3.0, 3.0, "")])
+
 
 def verdict(check: Callable[[], object]) -> object:
     """What a check gives, or the message with which it refuses."""
@@ -43,18 +47,35 @@ def test_a_free_column_is_refused_just_when_one_of_its_items_is(column: list[obj
     assert verdict(lambda: checks.frozen(column, "x")) == one_by_one
 
 
-@given(COLUMNS, st.sampled_from([-math.inf, 0.0, 1.5]))
-def test_a_column_of_numbers_is_refused_just_when_one_of_its_items_is(column: list[object], low: float) -> None:
-    one_by_one = verdict(lambda: tuple(checks.number(item, f"x[{i}]", low=low) for i, item in enumerate(column)))
-    assert verdict(lambda: checks.numbers_of(column, "x", low=low, length=len(column))) == one_by_one
+@given(COLUMNS, LIMITS)
+def test_a_column_of_numbers_is_refused_just_when_one_of_its_items_is(column: list[object], limits: Limits) -> None:
+    one_by_one = verdict(lambda: tuple(checks.number(item, f"x[{i}]", limits) for i, item in enumerate(column)))
+    assert verdict(lambda: checks.numbers_of(column, "x", limits, length=len(column))) == one_by_one
+
+
+@given(COLUMNS.filter(bool), LIMITS, st.booleans())
+def test_a_column_of_a_section_is_refused_just_when_one_of_its_items_is(column: list[object], limits: Limits, whole: bool) -> None:
+    check = checks.count if whole else checks.number
+    one_by_one = verdict(lambda: [check(item, f"x[{i}]", limits) for i, item in enumerate(column)] and tuple(column))
+    assert verdict(lambda: records.column(limits, whole_numbers=whole)(column, "x")) == one_by_one
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=6), LIMITS)
+def test_numbers_under_a_name_are_held_to_the_limits_of_that_name_wherever_they_stand(column: list[float], limits: Limits) -> None:
+    inside = all(limits[0] <= item <= limits[1] for item in column)
+    check = records.bounded({"known": limits}, (-math.inf, math.inf, ""))
+    for document in ({"known": column}, {"a": [{"known": column}]}, {"known": {"deep": [column]}}):
+        found = verdict(lambda document=document: check(document, "x"))
+        assert ("lies outside" in str(found)) != inside
 
 
 @given(COLUMNS)
 def test_named_numbers_are_refused_just_when_one_of_them_is(column: list[object]) -> None:
     names = [f"n{i}" for i in range(len(column))]
     named = dict(zip(names, column, strict=True))
-    one_by_one = verdict(lambda: {name: checks.number(item, f"x.{name}", low=0.0) for name, item in named.items()})
-    assert verdict(lambda: dict(checks.named_numbers(named, "x", names))) == one_by_one
+    limits = dict.fromkeys(names, (0.0, 1e300, "W"))
+    one_by_one = verdict(lambda: {name: checks.number(item, f"x.{name}", limits[name]) for name, item in named.items()})
+    assert verdict(lambda: dict(checks.named_numbers(named, "x", limits))) == one_by_one
 
 
 @given(COLUMNS)
@@ -68,7 +89,7 @@ def test_truths_are_refused_just_when_one_of_them_is(column: list[object]) -> No
 def test_a_foreign_name_is_refused_wherever_it_stands(foreign: str) -> None:
     for names in ([foreign, "a"], ["a", foreign], ["a", foreign, "b"]):
         with pytest.raises(BundleError, match=f"x has an unknown name '{foreign}'"):
-            checks.named_numbers(dict.fromkeys(names, 1.0), "x", ("a", "b"))
+            checks.named_numbers(dict.fromkeys(names, 1.0), "x", dict.fromkeys("ab", (0.0, 2.0, "")))
 
 
 def test_a_mapping_that_was_hashed_is_pickled_without_its_hash() -> None:
@@ -87,3 +108,27 @@ def test_frozen_data_do_not_change_with_what_they_were_made_from() -> None:
     kept = copy.deepcopy(frozen)
     document["a"][0], document["b"]["c"][1] = 9.0, "y"
     assert frozen == kept
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (((1.0, 2.0), (2.0, 1.0)), "no covariance: a combination of its terms has a variance below 0"),
+        (((1.0, 0.5), (0.25, 1.0)), r"not symmetric at \[1\]\[0\]"),
+        (((1.0, 0.0), (0.0, -1.0)), "variance must not be negative"),
+        (((0.0, 0.5), (0.5, 1.0)), "must be 0, as the variance"),
+        (((1.0,), (0.0, 1.0)), "has 1 values where 2"),
+    ],
+)
+def test_what_is_no_covariance_is_refused(rows: tuple[tuple[float, ...], ...], reason: str) -> None:
+    with pytest.raises(BundleError, match=reason):
+        records.check_covariance(rows, "x")
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32), st.sampled_from([1e-30, 1.0, 1e12]))
+def test_every_product_of_a_matrix_with_itself_is_a_covariance(count: int, rank: int, seed: int, scale: float) -> None:
+    """Also one of deficient rank, and one whose terms have units of very different size."""
+    random = np.random.default_rng(seed)
+    root = random.standard_normal((count, rank)) * np.exp(random.uniform(-30.0, 30.0, (count, 1)))
+    values = root @ root.T * scale
+    records.check_covariance(tuple(map(tuple, values.tolist())), "x")

@@ -63,7 +63,7 @@ def full() -> dict[str, Any]:
             "families_by_group": {"gemm": 3},
             "groups": {"gemm": 0.06},
         },
-        "power": {"gpu": 0.04, "family": 0.03, "families": ["bert"], "groups": {"gemm": 0.05}},
+        "power": {"gpu": 0.04, "launch": 0.06, "family": 0.03, "families": ["bert"], "groups": {"gemm": 0.05}},
     }
     links = {"host_copy": LinkEnergy(link="host", bytes_per_s=2e10, j_per_byte=float("nan"), std_j=float("nan"), runs=3)}
     document["instruction_energies"] = {**instruction_section(ENERGIES), LINKS: links_document(links)}

@@ -15,7 +15,6 @@ from estimator.instructions.energies import (
     CONSTANT,
     INSTRUCTION,
     ISSUE,
-    LANES,
     LOOP,
     STALL,
     TRANSACTION,
@@ -23,11 +22,10 @@ from estimator.instructions.energies import (
     Expansion,
     InstructionEnergies,
     energies_from_section,
-    loop_classes,
-    sass_class,
     section_of,
     stall_slots,
 )
+from estimator.instructions.opcodes import LANES, loop_classes, sass_class
 
 TERMS = (CONSTANT, STALL, ISSUE, LOOP, f"{INSTRUCTION}FFMA", f"{INSTRUCTION}LOP3", f"{TRANSACTION}l2", f"{TRANSACTION}dram")
 VALUES = np.array([60.0, 5e-11, 7e-11, 2e-12, 4e-12, 2e-12, 5e-10, 1.5e-9])

@@ -7,7 +7,7 @@ import pytest
 
 from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
-from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources
+from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, power_sources
 from tests.fitter.measured import planted_bundle
 
 GROUPS = ("conv", "gemm")
@@ -57,6 +57,28 @@ def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
     bundle = stating(groups={"gemm": 0.02})
     bundle = replace(bundle, groups={key: replace(group, rows=0 if key == "conv" else 100) for key, group in bundle.groups.items()})
     assert latency_std(bundle, "", 0.0) == pytest.approx(np.hypot(0.5 * PRIOR_STD, 0.5 * 0.02))
+
+
+def power_std(model_family: str, launch_share: float, **power: object) -> float:
+    bundle = replace(planted_bundle(), uncertainty={"latency": {}, "power": {"gpu": 0.03, "families": ("bert",), **power}})
+    return float(joined(power_sources(bundle, model_family, launch_share, group_shares(GROUPS, SHARES)).values()))
+
+
+def test_power_of_what_the_host_paces_has_its_own_spread() -> None:
+    for share in (0.0, 0.4, 1.0):
+        known = power_std("bert", share, launch=0.07)
+        assert known**2 == pytest.approx((1.0 - share) * 0.03**2 + share * 0.07**2)
+        assert power_std("vit", share, launch=0.07, family=0.02) == pytest.approx(np.hypot(known, 0.02))
+
+
+def test_bundles_that_state_one_spread_of_power_give_their_old_answer_at_any_pace() -> None:
+    assert [power_std("bert", share) for share in (0.0, 0.4, 1.0)] == pytest.approx([0.03] * 3, rel=1e-12)
+    assert power_std("vit", 1.0, family=0.02) == pytest.approx(np.hypot(0.03, 0.02))
+
+
+def test_a_damaged_spread_of_power_is_refused_in_words() -> None:
+    with pytest.raises(BundleError, match="uncertainty is damaged"):
+        power_std("bert", 0.5, launch="x")
 
 
 @pytest.mark.parametrize(

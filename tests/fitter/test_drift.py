@@ -8,6 +8,7 @@ import pytest
 from estimator.bundles.content import Bundle
 from fitter.check import check_bundle
 from fitter.drift import LEAST_SHIFT, TOGETHER, Drift, drift_lines, drifts
+from fitter.outside import outside_lines, outside_reasons
 from fitter.rows import KernelRows, Selection
 from fitter.validation import error_rows, predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
@@ -38,7 +39,8 @@ def measured(bundle: Bundle, seed: int, *, kernels: int, slower: float = 1.0, hu
 
 
 def found(bundle: Bundle, rows: KernelRows) -> tuple[Drift, ...]:
-    return drifts(bundle, selection_of(rows), {"kernels": predict_kernel_rows(bundle, rows)})
+    selection = selection_of(rows)
+    return drifts(bundle, selection, {"kernels": predict_kernel_rows(bundle, rows)}, outside_reasons(bundle, selection))
 
 
 CHECKS = 300
@@ -50,11 +52,11 @@ def test_an_unchanged_board_raises_hardly_any_alarm() -> None:
     bundle, rng = stated_bundle(7), np.random.default_rng(0)
     rows = measured(bundle, 3, kernels=30)
     exact, alarms = predict_kernel_rows(bundle, rows), 0
-    count = len(rows) // REPEATS
+    count, inside = len(rows) // REPEATS, outside_reasons(bundle, selection_of(rows))
     for _ in range(CHECKS):
         own = [np.exp(ERROR * rng.standard_normal(count).repeat(REPEATS) + NOISE * rng.standard_normal(len(rows))) for _ in range(2)]
         now = replace(exact, measured_s=exact.predicted_s * own[0], measured_w=exact.predicted_w * own[1])
-        alarms += any(one.drifted for one in drifts(bundle, selection_of(rows), {"kernels": now}))
+        alarms += any(one.drifted for one in drifts(bundle, selection_of(rows), {"kernels": now}, inside))
     assert alarms <= MOST_ALARMS
 
 
@@ -65,7 +67,10 @@ def test_a_changed_board_is_noticed_and_by_how_much(slower: float, hungrier: flo
     assert [one.quantity for one in moved if one.drifted] == [quantity]
     (one,) = (one for one in moved if one.drifted)
     change = (slower if quantity == "latency" else hungrier) - 1.0
-    assert abs(one.shift - 100 * change) < 3 * one.std + 1.0
+    assert abs(one.change - 100 * change) < 3 * one.change_std + 1.0
+    said = {(True, "latency"): "slower", (False, "latency"): "faster", (True, "power"): "more power"}[change > 0, quantity]
+    assert f" {said} than the bundle says" in one.text()
+    assert f"{abs(one.change):.1f} ±" in one.text()
 
 
 def test_repeats_of_one_kernel_are_no_further_evidence() -> None:
@@ -97,7 +102,39 @@ def test_a_check_warns_of_drift_and_says_its_statistics() -> None:
     bundle = stated_bundle(7)
     selection: Selection = selection_of(measured(bundle, 3, kernels=60, hungrier=1.15))
     check = check_bundle(bundle, selection)
-    assert any(line.startswith("drift: power +") for line in check.warnings)
+    assert any(line.startswith("drift: all kernels drawing 1") and "more power than the bundle says" in line for line in check.warnings)
     said = check.document(bundle, selection)["drift"]
-    assert {"quantity", "kind", "kernels", "rows", "limit", "shift_percent", "std_percent", "sigmas", "drifted"} == set(said[0])
+    assert {"quantity", "kind", "kernels", "rows", "limit", "shift_percent", "std_percent", "direction", "sigmas", "drifted"} == set(
+        said[0]
+    )
     assert not any(line.startswith("drift: ") for line in check_bundle(bundle, selection_of(measured(bundle, 3, kernels=60))).warnings)
+
+
+def test_rows_outside_the_range_fitted_are_no_drift_and_are_told_apart() -> None:
+    bundle = stated_bundle(7)
+    seen = measured(bundle, 3, kernels=60)
+    wide = measured(bundle, 5, kernels=60, slower=1.5)
+    domain = {key: {"m": (1.0, 64.0), "rows": (1.0, 64.0), "elements": (1.0, 64.0)} for key in bundle.groups}
+    narrow = replace(bundle, domain=domain)
+    assert any(line.startswith("drift: ") for line in check_bundle(bundle, selection_of(wide)).warnings)
+    selection = selection_of(wide)
+    check = check_bundle(narrow, selection)
+    assert not any(line.startswith(("drift: ", "the stated 90 %")) for line in check.warnings)
+    assert any(f"{len(wide)} of {len(wide)} rows lie outside the range fitted (shape {len(wide)})" in line for line in check.warnings)
+    assert sum(one.n for one in check.outside) == len(wide)
+    assert all(one.latency is not None and one.latency.bias < -20.0 for one in check.outside)
+    document = check.document(narrow, selection)["outside_range"]
+    assert {one["family"] for one in document} == {"gemm", "softmax", "elementwise"}
+    assert all(one["reasons"] == {"shape": one["n"]} for one in document)
+    assert outside_lines(check.outside)[0].startswith(f"outside the range fitted, {len(wide)} rows")
+    assert check_bundle(bundle, selection_of(seen)).outside == ()
+
+
+def test_a_clock_or_a_precision_that_no_row_had_is_outside() -> None:
+    bundle = stated_bundle(7)
+    rows = measured(bundle, 3, kernels=30)
+    at_900 = outside_reasons(replace(bundle, clocks_mhz=(1200.0, 1410.0)), selection_of(rows))["kernels"]
+    assert set(at_900) == {"clock"}
+    fp32 = replace(rows, operators=tuple(replace(operator, precision="fp32") for operator in rows.operators))
+    assert set(outside_reasons(bundle, selection_of(fp32))["kernels"]) == {"precision"}
+    assert set(outside_reasons(bundle, selection_of(rows))["kernels"]) == {""}

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from collector.dataset.schema import rows_to_table
-from estimator.instructions.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, Activity, loop_classes, sass_class, stall_slots
+from estimator.instructions.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, Activity, stall_slots
+from estimator.instructions.opcodes import loop_classes, sass_class
 from estimator.specifications import load_gpu
 from fitter.errors import CalibrationError
 from fitter.instructions.data import InstructionRow, InstructionRows

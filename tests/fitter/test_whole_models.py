@@ -13,8 +13,8 @@ from benchmarks.whole_models import (
     REFERENCE_CLOCK_MHZ,
     SHORT_S,
     Case,
+    families,
     halves,
-    outcome,
     read_case,
     repeatability,
     score,
@@ -96,15 +96,14 @@ def test_stated_intervals_cover_what_they_say(cases: dict[str, Case]) -> None:
 
 
 def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases: dict[str, Case]) -> None:
-    case = cases["a100_900mhz"]
-    names = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index])
-    parts = [outcome(case.rows.select(names != name), case.rows.select(names == name), case, intervals=True) for name in LANGUAGE]
-    one = summary(*parts)
-    assert 0.85 <= one.latency_coverage < 1.0  # runs of a family err alike: even right intervals hold 85 to 95 % in half of all samples
-    assert 0.85 <= one.power_coverage < 1.0
-    spread = np.concatenate([np.log(part.rows.latency_s / part.latency_s) for part in parts])
-    stated = np.concatenate([part.latency_ln_std for part in parts])
-    assert 0.6 <= np.mean((spread / stated) ** 2) <= 1.5
+    """Language and vision together.  Runs of a family err alike: of collections of five families, drawn with as much error between families
+    as within them, 95 % have a share inside of 0.82 to 0.98, though the intervals hold 92 % on average (`planted_spread`).
+    """
+    one = summary(*families(cases["a100_900mhz"]).values())
+    assert 0.82 <= one.latency_coverage <= 0.983
+    assert 0.82 <= one.power_coverage <= 0.983
+    assert 0.3 <= one.latency_square <= 2.0
+    assert 0.3 <= one.power_square <= 2.0
 
 
 def test_stated_intervals_cover_other_clocks(cases: dict[str, Case]) -> None:

@@ -4,9 +4,12 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -172,3 +175,21 @@ def test_a_program_that_is_not_there_or_not_a_compiler_is_named(tmp_path: Path) 
         pytest.skip("no program called true")
     with pytest.raises(CompileError, match=r"gives no version; install it with: pip install 'wattprint\[ptx\]'"):
         find_toolchain(ptxas=Path(silent), nvdisasm=Path(silent))
+
+
+def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a card often has CUDA in its folder and neither the wheels nor the folder on the PATH."""
+    wheelless = ModuleType("nvidia")
+    wheelless.__spec__ = ModuleSpec("nvidia", None)
+    monkeypatch.setitem(sys.modules, "nvidia", wheelless)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    for name in ("ptxas", "nvdisasm"):
+        file = program(tmp_path / "bin" / name, "exit 0")
+    found = find_toolchain()
+    assert (found.ptxas, found.nvdisasm) == (tmp_path / "bin" / "ptxas", tmp_path / "bin" / "nvdisasm")
+    file.unlink()
+    if not Path("/usr/local/cuda/bin/nvdisasm").exists():
+        with pytest.raises(CompileError, match="nvdisasm is not installed; install it with"):
+            find_toolchain()

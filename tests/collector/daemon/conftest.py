@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ from collector.sensor.calibration import SensorCalibration
 
 BOARD = "sim:a100-pcie-40gb"
 OTHER_BOARD = "sim:rtx-3090"
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
+"""Far beyond what a slow machine needs: it is only waited for where something never happens."""
+ENDLESS = 2000
+"""Kernels of a campaign that no machine finishes while a test looks at it."""
+ATTEMPTS = 20
+"""How often a blow is repeated that was to fall in the middle of a job, and came too late on a machine that was held up."""
 
 CAMPAIGN = """
 description = "softmax alone, without repetitions"
@@ -171,6 +177,27 @@ class Place:
         job: Job = until(there, f"job {number} {state}")
         return job
 
+    def worker_of(self, number: int, *, other_than: int = 0) -> int:
+        """The process of a job's worker, once there is one: a number that may be signalled."""
+
+        def there() -> int:
+            pid = self.job(number).pid
+            return 0 if pid == other_than else pid
+
+        pid: int = until(there, f"a worker measures job {number}")
+        return pid
+
+    def waiting(self, number: int, cause: str) -> Job:
+        """A job as it was while it waited for a cause: it is begun again at any time."""
+
+        def there() -> Job | None:
+            job = self.job(number)
+            assert job.state in ("queued", "running"), f"{job.state}: {job.message}"
+            return job if job.cause == cause else None
+
+        job: Job = until(there, f"job {number} waits: {cause}")
+        return job
+
     def end(self, process: "subprocess.Popen[str]") -> str:
         """End a daemon in order; its stderr."""
         process.send_signal(signal.SIGTERM)
@@ -184,6 +211,9 @@ class Place:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+        for worker in workers(self.folder):  # also one that a test has stopped
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
         until(lambda: not workers(self.folder), "the workers have ended")
 
 

@@ -1,5 +1,6 @@
 """The daemon's edges: the service manager, locks, logs, the words of a worker."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from collector.boards import board_words, named_boards, several
-from collector.daemon.locks import daemon_lock, daemon_runs, locked, worker_lock_path
+from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, signal_holder, worker_lock_path
 from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader
 from collector.daemon.notify import Notifier
 from collector.daemon.reporting import StopRequest, cause_of
@@ -26,7 +27,7 @@ def manager(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         path = str(tmp_path / "notify")
         end.bind(path)
-        end.settimeout(5)
+        end.settimeout(60)
         yield path, end
 
 
@@ -50,7 +51,7 @@ def test_an_abstract_socket_is_told_too() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         name = f"wattprint-test-{os.getpid()}"
         end.bind(f"\0{name}")
-        end.settimeout(5)
+        end.settimeout(60)
         Notifier({"NOTIFY_SOCKET": f"@{name}"}, 1).alive()
         assert end.recv(64) == b"WATCHDOG=1"
 
@@ -79,6 +80,46 @@ def test_one_daemon_a_folder_and_a_dead_ones_lock_is_free(tmp_path: Path) -> Non
             pass
     assert not daemon_runs(tmp_path)
     assert (tmp_path / "daemon.lock").exists()
+
+
+STARTING = """
+import sys
+from pathlib import Path
+from collector.daemon.locks import daemon_lock
+print("now", flush=True)
+with daemon_lock(Path(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_who_only_asks_for_the_daemon_keeps_none_from_starting_however_slow_he_is(tmp_path: Path) -> None:
+    asking = locked(tmp_path / LOCK_NAME, fcntl.LOCK_SH)
+    assert asking is not None
+    assert not daemon_runs(tmp_path), "those who ask do not take each other for it"
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "now\n"
+        assert not daemon_runs(tmp_path)
+        os.close(asking)
+        assert daemon.stdout.readline() == "mine\n"
+        assert daemon_runs(tmp_path)
+
+
+def test_a_number_in_a_lock_that_somebody_else_has_now_is_not_signalled(tmp_path: Path) -> None:
+    path = worker_lock_path(tmp_path, "sim:x")
+    path.write_text("1")
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stranger:
+        assert not signal_holder(path, stranger.pid, signal.SIGKILL)
+        lock = locked(path)
+        assert lock is not None
+        with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(lock,)) as holder:
+            os.close(lock)
+            assert signal_holder(path, holder.pid, signal.SIGKILL)
+        assert holder.returncode == -signal.SIGKILL
+        assert stranger.poll() is None
 
 
 def test_a_lock_that_a_child_inherited_lives_as_long_as_the_child(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str, int]]:
 
 
 def answer(host: str, port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection(host, port, timeout=10)
+    connection = http.client.HTTPConnection(host, port, timeout=60)
     try:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()

@@ -1,9 +1,10 @@
 """The queue: order, one writer a file, and a state file that is whole or refused."""
 
 import math
-import os
 import random
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,14 +175,6 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> N
         queued(store, "/x/again")
 
 
-def test_an_empty_file_is_a_new_queue_and_no_file_an_empty_overview(tmp_path: Path) -> None:
-    (tmp_path / "s").mkdir(mode=0o700)
-    (tmp_path / "s" / FILE_NAME).touch(0o600)
-    with open_store(tmp_path / "s") as store:
-        assert store.overview().jobs == empty_overview().jobs == ()
-    assert os.stat(tmp_path / "s" / FILE_NAME).st_size > 0
-
-
 def test_an_overview_has_every_open_job_and_the_newest_others(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         numbers = [queued(store, f"/x/{index}") for index in range(6)]
@@ -193,15 +186,65 @@ def test_an_overview_has_every_open_job_and_the_newest_others(tmp_path: Path) ->
         assert len(store.overview(limit=-1).jobs) == 6
 
 
-def test_an_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+def test_no_file_is_an_empty_overview(tmp_path: Path) -> None:
+    with open_store(tmp_path / "s") as store:
+        assert store.overview().jobs == empty_overview().jobs == ()
+    assert [path.name for path in (tmp_path / "s").iterdir()] == [FILE_NAME]
+
+
+@pytest.mark.parametrize("beside", [(), ("campaigns", "daemon.lock")])
+def test_an_emptied_database_is_not_taken_for_a_new_one(beside: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with open_store(folder) as store:
         queued(store, "/x/a")
-    (folder / "campaigns").mkdir()
+    for name in beside:
+        (folder / name).touch()
     (folder / FILE_NAME).write_bytes(b"")
-    with pytest.raises(DaemonError, match="is empty, its jobs are lost, though campaigns"), open_store(folder):
+    with pytest.raises(DaemonError, match="is empty, its jobs are lost; put a copy"), open_store(folder):
         pass
     assert (folder / FILE_NAME).stat().st_size == 0
     (folder / FILE_NAME).unlink()
+    with open_store(folder) as store:
+        assert store.open_jobs() == []
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from collector.daemon.store import open_store
+from collector.errors import DaemonError
+sys.stdin.readline()
+try:
+    with open_store(Path(sys.argv[1])) as store:
+        print(len(store.overview().jobs))
+except DaemonError as error:
+    print(error)
+"""
+
+
+def test_processes_that_all_find_no_queue_make_one_and_none_sees_it_half_made(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    command = [sys.executable, "-c", MAKER, str(folder)]
+    makers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for maker in makers:
+        assert maker.stdin is not None
+        maker.stdin.write("now\n")
+        maker.stdin.flush()
+    assert [maker.communicate()[0] for maker in makers] == ["0\n"] * len(makers)
+    assert [path.name for path in folder.iterdir()] == [FILE_NAME]
+
+
+def test_the_place_of_the_queue_is_never_taken_by_a_file_without_tables(tmp_path: Path) -> None:
+    """A maker that is held up for as long as it likes: the disk is full after so many bytes."""
+    folder = tmp_path / "state"
+    for limit in (0, 4096, 8192, 20_000):
+        small = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, -1)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
+        script = f"import resource, signal; {small}"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{script}\n{MAKER}", str(folder)], input="now\n", capture_output=True, text=True, check=True
+        )
+        assert done.stdout.count("\n") == 1
+        assert FILE_NAME in done.stdout
+        assert not list(folder.iterdir()), "nothing half-made is left"
     with open_store(folder) as store:
         assert store.open_jobs() == []

@@ -1,7 +1,9 @@
 """A campaign in a process of its own, to be interrupted: a simulated board whose clock is that of the stand-in for NVML."""
 
+import itertools
 import json
 import math
+import os
 import resource
 import signal
 import sys
@@ -27,6 +29,8 @@ BOARD = "a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)
 SEED = 7
 INTERRUPTED = 130
+DONE = "done"
+"""Told last: a signal after that may find its handler gone."""
 
 CAMPAIGN = """
 description = "a campaign that is interrupted"
@@ -63,7 +67,12 @@ dim = { low = 64, high = 4096 }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a process shall do; `file_limit_bytes` stands for a full disk where it is set, `fail` names a phase in which it raises."""
+    """What a process shall do.
+
+    `file_limit_bytes` stands for a full disk where it is set, `fail` names a phase in which it raises.  After its event number
+    `hold_after` it waits until it may go on, so that what is done to it then is not done too late; 0: it never waits.  With the socket of a
+    `clock_helper` it may not lock clocks itself.
+    """
 
     output: Path
     campaign: Path
@@ -75,6 +84,8 @@ class Order:
     file_limit_bytes: int | None = None
     budget_s: float = math.inf
     fail: str = ""
+    hold_after: int = 0
+    clock_helper: str = ""
 
 
 class ClockedBoard:
@@ -87,7 +98,7 @@ class ClockedBoard:
         return self._simulated.identity()
 
     def state(self) -> GpuState:
-        self._driver.read_states()  # raises where the board has gone
+        self._driver.state()  # raises where the board has gone, or the clock helper has taken its clock back
         return self._simulated.state()
 
     def read_states(self) -> StateReadings:
@@ -123,18 +134,27 @@ def run_process(told: Connection, order: Order) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would keep it ignored
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
+    os.environ.update(WATTPRINT_NVML_STUB=str(order.stub), WATTPRINT_STATE=str(order.state))
+    if order.clock_helper:
+        os.environ.update(WATTPRINT_CLOCKS_SOCKET=order.clock_helper, WATTPRINT_NVML_STUB_NO_RIGHT="1")
+
     def tell(*message: Any) -> None:
         told.send_bytes(json.dumps(message).encode())
+
+    events = itertools.count(1)
 
     def report(progress: Progress) -> None:
         if order.fail and order.fail in (progress.phase, "row" if progress.row else ""):
             raise ZeroDivisionError
         tell("row", progress.row["row_id"]) if progress.row else tell("phase", progress.phase)
+        if next(events) == order.hold_after:
+            told.recv_bytes()
 
     status, message = 0, ""
     try:
         with stoppable(order.output):
             _measure(order, report)
+            tell("phase", DONE)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except CollectorError as error:

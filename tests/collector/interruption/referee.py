@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from collector.dataset.traces import read_traces, running_traces_path, traces_pa
 from collector.devices.clock_record import left_records
 from collector.sampling import Sampler
 from collector.sensor.characterisation import characterise_sensor
-from tests.collector.interruption.campaign_process import BOARD, CAMPAIGN, Order, run_process, the_plan
+from tests.collector.interruption.campaign_process import BOARD, CAMPAIGN, DONE, Order, run_process, the_plan
 from tests.collector.nvml.stub import GPU_LOST, Boards, built
 from tests.collector.pmd.conftest import emulated_port
 
 WITHIN_S = 2.0
-"""A clock is back within this after its holder's end."""
+"""A clock is to be back within this after its holder's end; benchmarks/kill_campaign.py measures that, tests only that it comes back."""
 PATIENCE_S = 600.0
 LATEST_S = 0.03
 """A blow falls up to so long after the event that it follows."""
@@ -61,6 +62,7 @@ class Arena:
     campaign: Path
     sensor: Path
     planned: list[str]
+    processes: list[BaseProcess] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -68,8 +70,8 @@ class Arena:
         return self.folder / "state"
 
     def order(self, output: Path, **changes: Any) -> Order:
-        details = {"sensor": self.sensor, **changes}
-        return Order(output=output, campaign=self.campaign, stub=self.boards.path, state=self.state, **details)
+        details = {"sensor": self.sensor, "stub": self.boards.path, "state": self.state, **changes}
+        return Order(output=output, campaign=self.campaign, **details)
 
 
 @contextmanager
@@ -93,7 +95,13 @@ def open_arena(folder: Path) -> Iterator[Arena]:
     os.environ.update(changes)  # a server of processes takes its environment when it starts
     try:
         context.set_forkserver_preload(PRELOADED)
-        yield Arena(folder=folder, boards=boards, context=context, campaign=campaign, sensor=sensor, planned=planned)
+        arena = Arena(folder=folder, boards=boards, context=context, campaign=campaign, sensor=sensor, planned=planned)
+        try:
+            yield arena
+        finally:
+            for process in arena.processes:  # one that a failed test has left: its server would wait for it
+                process.kill()
+                process.join()
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
@@ -105,9 +113,10 @@ class Contestant:
     """A campaign's process."""
 
     def __init__(self, arena: Arena, order: Order) -> None:
-        self._ear, mouth = arena.context.Pipe(duplex=False)
+        self._ear, mouth = arena.context.Pipe()
         self.process = arena.context.Process(target=run_process, args=(mouth, order))
         self.process.start()
+        arena.processes.append(self.process)
         mouth.close()
         self.events: list[str] = []
         self.rows: list[str] = []
@@ -130,6 +139,11 @@ class Contestant:
             elif kind == "end":
                 self.message = rest[1]
 
+    def go_on(self) -> None:
+        """Let one that is held go on; harmless where it has ended."""
+        with suppress(OSError):
+            self._ear.send_bytes(b"go on")
+
     def end(self) -> int:
         """Its exit status, once it has ended and everything it said was heard."""
         self.listen(1 << 30)
@@ -140,9 +154,9 @@ class Contestant:
         return status
 
 
-def strike(arena: Arena, contestant: Contestant, chance: random.Random, blow: Callable[[], None], events: int) -> None:
+def strike(arena: Arena, contestant: Contestant, chance: random.Random, blow: Callable[[], None], most: int, least: int = 0) -> None:
     """Let a blow fall after one of a campaign's events, chosen at random."""
-    contestant.listen(chance.randint(0, events))
+    contestant.listen(chance.randint(least, most))
     time.sleep(chance.uniform(0.0, LATEST_S))
     after = contestant.events[-1] if contestant.events else "start"
     arena.tally.at[after] = arena.tally.at.get(after, 0) + 1
@@ -250,7 +264,7 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
 
 def ended_by(ending: int, contestant: Contestant) -> set[int]:
     """Exit statuses that a signal may give: 130 within the command, the signal's own before it has begun and after its end."""
-    outside = not contestant.events or contestant.events[-1].startswith("end")
+    outside = not contestant.events or contestant.events[-1] == f"phase {DONE}" or contestant.events[-1].startswith("end")
     return {-ending} if ending == signal.SIGKILL else {130, -ending} if outside else {130}
 
 
@@ -259,8 +273,14 @@ def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
     folder = arena.folder / f"lost-{number}"
     folder.mkdir()
     output = folder / "d.parquet"
-    contestant = Contestant(arena, arena.order(output))
-    strike(arena, contestant, chance, lambda: arena.boards.set(fail_all=GPU_LOST), len(arena.planned))
+    hold_after = chance.randint(1, len(arena.planned))
+    contestant = Contestant(arena, arena.order(output, hold_after=hold_after))
+
+    def blow() -> None:
+        arena.boards.set(fail_all=GPU_LOST)
+        contestant.go_on()
+
+    strike(arena, contestant, chance, blow, hold_after, hold_after)
     status = contestant.end()
     assert status == 1, f"exit status {status}"
     assert "\n" not in contestant.message

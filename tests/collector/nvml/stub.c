@@ -21,7 +21,8 @@ enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, N
 
 enum slot {
   BOARDS, FAIL_INIT, POWER_MW, AVERAGE_MW, MODULE_MW, ENERGY_MJ, SM_MHZ, MEM_MHZ, TEMP_C, REASONS, LIMIT_MW, LOCK_LOW, LOCK_HIGH, MAY_LOCK,
-  FAIL_ALL, FAIL_FIELDS, MIG, VIRTUAL, VALUE_TYPE, FAIL_ENERGY, PROCESSES, LOCK_CALLS, RESET_CALLS, READS, READ_DELAY_US, PRODUCT, FAIL_USAGE, TELL_TIME
+  FAIL_ALL, FAIL_FIELDS, MIG, VIRTUAL, VALUE_TYPE, FAIL_ENERGY, PROCESSES, LOCK_CALLS, RESET_CALLS, READS, READ_DELAY_US, PRODUCT, FAIL_USAGE, TELL_TIME,
+  SERIES, CLOCK_READS, GAP_NS, READ_NS, FAIL_LOCK
 };
 
 static volatile int64_t *block;
@@ -74,7 +75,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
 API int nvmlDeviceGetName(void *handle, char *text, unsigned length) { ENTER(handle); snprintf(text, length, "%s", products[board(handle)[PRODUCT]]); return SUCCESS; }
 API int nvmlDeviceGetUUID(void *handle, char *text, unsigned length) {
   ENTER(handle);
-  snprintf(text, length, "GPU-%08x-1111-2222-3333-444444444444", 0xabc00000u + (unsigned)index_of(handle));
+  snprintf(text, length, "GPU-%08x-1111-2222-3333-%012llx", 0xabc00000u + (unsigned)index_of(handle), (unsigned long long)block[SERIES]);
   return SUCCESS;
 }
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
@@ -99,7 +100,12 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, s
   for (unsigned i = 0; i < there && found; i++) found[i] = (struct process){.pid = 1000 + i, .memory = 1 << 20};
   return SUCCESS;
 }
-API int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) { ENTER(handle); *mhz = (unsigned)board(handle)[type == 2 ? MEM_MHZ : SM_MHZ]; return SUCCESS; }
+API int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) {
+  ENTER(handle);
+  *mhz = (unsigned)board(handle)[type == 2 ? MEM_MHZ : SM_MHZ];
+  board(handle)[CLOCK_READS] += type != 2;
+  return SUCCESS;
+}
 API int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) { ENTER(handle); (void)sensor; *celsius = (unsigned)board(handle)[TEMP_C]; return SUCCESS; }
 API int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *milliwatt) { ENTER(handle); *milliwatt = (unsigned)board(handle)[LIMIT_MW]; return SUCCESS; }
 API int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatt) {
@@ -136,6 +142,11 @@ struct field { unsigned id, scope; int64_t stamp, latency; int type, code; union
 API int nvmlDeviceGetFieldValues(void *handle, int count, struct field *fields) {
   ENTER(handle);
   volatile int64_t *me = board(handle);
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  int64_t at_ns = at.tv_sec * 1000000000 + at.tv_nsec; /* GAP_NS: the longest pause between two readings */
+  if (me[READ_NS] && at_ns - me[READ_NS] > me[GAP_NS]) me[GAP_NS] = at_ns - me[READ_NS];
+  me[READ_NS] = at_ns;
   me[READS]++;
   if (me[READ_DELAY_US]) usleep((unsigned)me[READ_DELAY_US]);
   for (int i = 0; i < count; i++) {
@@ -158,6 +169,7 @@ API int nvmlDeviceSetGpuLockedClocks(void *handle, unsigned low, unsigned high) 
   ENTER(handle);
   volatile int64_t *me = board(handle);
   if (!me[MAY_LOCK] || getenv("WATTPRINT_NVML_STUB_NO_RIGHT")) return NO_PERMISSION;
+  if (me[FAIL_LOCK]) return (int)me[FAIL_LOCK];
   me[LOCK_LOW] = low; me[LOCK_HIGH] = high; me[SM_MHZ] = high; me[LOCK_CALLS]++;
   return SUCCESS;
 }

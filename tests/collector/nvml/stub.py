@@ -1,5 +1,6 @@
 """Builds the stand-in for NVML with gcc, and the block of shared memory through which a test moves its boards."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,11 +37,18 @@ SLOTS = [
     "product",
     "fail_usage",
     "tell_time",
+    "series",
+    "clock_reads",
+    "gap_ns",
+    "read_ns",
+    "fail_lock",
 ]
+SERIES = os.getpid()
+"""Ends the UUIDs of this process's boards: who measures on a board claims it on the whole machine, and tests run side by side."""
 SLOTS_PER_BOARD = 64
 MOST_BOARDS = 8
 PRODUCTS = ("NVIDIA H200", "NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-32GB", "NVIDIA GH200 480GB", "NVIDIA Unheard Of")
-NOT_SUPPORTED, NO_PERMISSION, GPU_LOST, RESET_REQUIRED, VERSION_MISMATCH = 3, 4, 15, 16, 18
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, GPU_LOST, RESET_REQUIRED, VERSION_MISMATCH = 2, 3, 4, 15, 16, 18
 USUAL = {
     "power_mw": 120_500,
     "average_mw": 119_000,
@@ -53,6 +61,11 @@ USUAL = {
     "may_lock": 1,
     "value_type": 1,
 }
+
+
+def board_uuid(index: int = 0) -> str:
+    """UUID of one of the stand-in's boards."""
+    return f"GPU-{0xABC00000 + index:08x}-1111-2222-3333-{SERIES:012x}"
 
 
 def built(folder: Path, *, old_driver: bool = False) -> Path:
@@ -78,7 +91,7 @@ class Boards:
         self._block = np.memmap(path, dtype=np.int64, mode="r+", shape=(MOST_BOARDS, SLOTS_PER_BOARD))
         for index in range(count):
             self.set(index, **USUAL)
-        self.set(0, boards=count)
+        self.set(0, boards=count, series=SERIES)
 
     def set(self, index: int = 0, **values: int) -> None:
         """Set numbers of one board."""

@@ -14,11 +14,11 @@ import pytest
 
 from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
-from tests.collector.nvml.stub import GPU_LOST, Boards, built
+from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, built
 
-UUID = "GPU-abc00000-1111-2222-3333-444444444444"
-WITHIN_S = 2.0
-"""A clock is back within this after its holder has died."""
+UUID = board_uuid()
+PATIENCE_S = 300.0
+"""Only waited for where something never happens; how soon a clock is back is what benchmarks/kill_campaign.py measures."""
 
 HOLDER = """
 import sys, time
@@ -60,11 +60,11 @@ def started(environment: dict[str, str], script: str, *arguments: str) -> "subpr
 
 
 def finish(process: "subprocess.Popen[str]") -> None:
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
 
 
-def until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -74,7 +74,7 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_S)
 
 
 def test_after_an_end_in_order_nothing_is_left(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_after_an_end_in_order_nothing_is_left(environment: dict[str, str], boar
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_the_clock_comes_back_from_a_kill(how: signal.Signals, environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
-    holder = started(environment, HOLDER, "10")
-    assert until(lambda: boards.get("lock_high") > 0, 20.0)
+    holder = started(environment, HOLDER, "600")
+    assert until(lambda: boards.get("lock_high") > 0)
     holder.send_signal(how)
     finish(holder)
-    assert until(lambda: boards.get("lock_high") == 0, WITHIN_S), f"clock still held after {how.name}"
-    assert until(lambda: left_records(tmp_path / "state") == [], WITHIN_S)
+    assert until(lambda: boards.get("lock_high") == 0), f"clock still held after {how.name}"
+    assert until(lambda: left_records(tmp_path / "state") == [])
 
 
 def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str
         time.sleep(chance.uniform(0.0, 0.25))  # from before the record to after the clock is back
         holder.kill()
         finish(holder)
-        assert until(lambda: boards.get("lock_high") == 0, WITHIN_S)
-    assert until(lambda: left_records(tmp_path / "state") == [], 20.0), "a guard that was still starting forgets the record later"
+        assert until(lambda: boards.get("lock_high") == 0)
+    assert until(lambda: left_records(tmp_path / "state") == []), "a guard that was still starting forgets the record later"
 
 
 def test_one_process_at_a_time_holds_a_board(environment: dict[str, str], boards: Boards) -> None:
-    holder = started(environment, HOLDER, "10")
-    assert until(lambda: boards.get("lock_high") > 0, 20.0)
+    holder = started(environment, HOLDER, "600")
+    assert until(lambda: boards.get("lock_high") > 0)
     second = started(environment, HOLDER)
-    _, errors = second.communicate(timeout=30)
+    _, errors = second.communicate(timeout=PATIENCE_S)
     assert f"process {holder.pid} holds the clock" in errors
     assert boards.get("lock_high") > 0, "the second one must not give the first one's clock back"
     holder.kill()

@@ -23,7 +23,7 @@ def examined(library_folder: Path | None, boards: Boards | None, folder: Path, *
     if library_folder is not None:
         environment["LD_LIBRARY_PATH"] = str(library_folder)
     command = [sys.executable, "-m", "collector.cli", "doctor", "--json", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert ended.stderr == ""
     return ended.returncode, {finding["check"]: finding for finding in json.loads(ended.stdout)}
 

@@ -5,7 +5,8 @@ import struct
 
 import pytest
 
-from collector.devices.field_values import FIELD_VALUE_BYTES, VALUE_NOT_AVAILABLE, field_numbers
+from collector.devices.field_values import FIELD_VALUE_BYTES, field_numbers
+from collector.devices.nvml_library import VALUE_NOT_AVAILABLE
 
 
 def answered(kind: int, layout: str, value: float, *, answer: int = 0) -> bytes:

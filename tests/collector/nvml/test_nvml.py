@@ -27,10 +27,11 @@ from tests.collector.nvml.stub import (
     RESET_REQUIRED,
     VERSION_MISMATCH,
     Boards,
+    board_uuid,
     built,
 )
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="session")
@@ -65,26 +66,25 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_board_says_who_it_is(board: NvmlBoard) -> None:
     identity = board.gpu.identity()
     assert (identity.name, identity.canonical_name) == ("NVIDIA H200", "h200-sxm")
-    assert identity.uuid == "GPU-abc00000-1111-2222-3333-444444444444"
+    assert identity.uuid == board_uuid()
     assert identity.pci_address == "00000000:3b:00.0"
     assert (identity.driver, identity.compute_capability, identity.simulated) == ("570.86.15", "9.0", False)
 
 
 def test_states_and_readings_are_what_the_driver_says(boards: Boards, board: NvmlBoard) -> None:
     boards.set(power_mw=345_678, average_mw=300_001, sm_mhz=1755, temp_c=63, reasons=0x04)
-    boards_seen = board.sensor.read(), board.gpu.read_states()
-    del boards_seen
-    until(lambda: boards.get("reads") > 20)
-    time.sleep(0.05)
-    instant, average = board.sensor.read()
-    states = board.gpu.read_states()
-    assert (instant.field, average.field) == ("instant", "average")
-    assert instant.power_w[-1] == pytest.approx(345.678)
-    assert average.power_w[-1] == pytest.approx(300.001)
-    assert states.sm_clock_mhz[-1] == 1755.0
-    assert states.temperature_c[-1] == 63.0
-    assert states.throttle_mask[-1] == 0x04
-    assert np.isnan(states.voltage_v).all() == (not board.gpu.voltage_readable())
+    assert [readings.field for readings in board.sensor.read()] == ["instant", "average"]
+    powers: list[list[float]] = []
+    states: list[tuple[float, float, int]] = []
+
+    def heard() -> bool:
+        powers.append([float(readings.power_w[-1]) if readings.power_w.size else 0.0 for readings in board.sensor.read()])
+        found = board.gpu.read_states()
+        states.extend(zip(found.sm_clock_mhz.tolist(), found.temperature_c.tolist(), found.throttle_mask.tolist(), strict=True))
+        assert np.isnan(found.voltage_v).all() == (not board.gpu.voltage_readable()) or not found.voltage_v.size
+        return pytest.approx([345.678, 300.001]) in powers and (1755.0, 63.0, 0x04) in states
+
+    until(heard)
 
 
 def test_stamps_ascend_and_nothing_is_handed_over_twice(boards: Boards, board: NvmlBoard) -> None:
@@ -92,7 +92,7 @@ def test_stamps_ascend_and_nothing_is_handed_over_twice(boards: Boards, board: N
     for _ in range(3):
         target = boards.get("reads") + 10
         until(lambda target=target: boards.get("reads") >= target)
-        taken.append(board.sensor.read()[0].host_ns)
+        until(lambda: taken.append(board.sensor.read()[0].host_ns) or taken[-1].size > 0)
     stamps = np.concatenate(taken)
     assert np.all(np.diff(stamps) > 0)
     assert stamps[-1] <= time.monotonic_ns()
@@ -102,10 +102,9 @@ def test_stamps_ascend_and_nothing_is_handed_over_twice(boards: Boards, board: N
 def test_the_type_of_a_field_is_the_drivers_choice(boards: Boards, value_type: int) -> None:
     boards.set(value_type=value_type, power_mw=222_000)
     with open_board("0") as opened:
-        until(lambda: opened.sensor.read()[0].power_w.size > 0)
-        target = boards.get("reads") + 5
-        until(lambda: boards.get("reads") > target)
-        assert opened.sensor.read()[0].power_w[-1] == pytest.approx(222.0)
+        found: list[float] = []
+        until(lambda: found.extend(opened.sensor.read()[0].power_w.tolist()) or len(found) > 5)
+        assert set(found) == {222.0}
 
 
 def test_a_value_that_cannot_be_is_left_out(boards: Boards, board: NvmlBoard) -> None:
@@ -113,11 +112,13 @@ def test_a_value_that_cannot_be_is_left_out(boards: Boards, board: NvmlBoard) ->
     target = boards.get("reads") + 5
     until(lambda: boards.get("reads") > target)
     board.sensor.read()
-    target = boards.get("reads") + 20
-    until(lambda: boards.get("reads") > target)
-    instant, average = board.sensor.read()
-    assert instant.power_w.size == 0
-    assert average.power_w.size > 0
+
+    def other_field_read() -> bool:
+        instant, average = board.sensor.read()
+        assert instant.power_w.size == 0
+        return average.power_w.size > 0
+
+    until(other_field_read)
 
 
 def test_a_module_shared_with_a_cpu_is_a_field_of_its_own(boards: Boards) -> None:
@@ -253,7 +254,15 @@ def test_a_board_whose_power_is_shared_is_refused(boards: Boards, change: dict[s
 def test_every_name_of_a_board_names_it(library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
     monkeypatch.setenv("WATTPRINT_NVML_STUB", str(Boards(tmp_path / "boards", count=3).path))
-    for word in ("2", "GPU-abc00002", "gpu-ABC00002-1111-2222-3333-444444444444", "00000000:3D:00.0", "0000:3d:00.0", "3d:00.0", " 2 "):
+    for word in (
+        "2",
+        "GPU-abc00002",
+        board_uuid(2).replace("GPU", "gpu").replace("abc", "ABC"),
+        "00000000:3D:00.0",
+        "0000:3d:00.0",
+        "3d:00.0",
+        " 2 ",
+    ):
         with open_board(word) as opened:
             assert opened.index == 2
     for word in ("3", "-1", "GPU-", "GPU-abc", "GPU-abc00009", "3d:00.1x", "MIG-abc", "", "nonsense", "GPU-abc0000"):
@@ -281,7 +290,7 @@ def in_process(folder: Path, boards: Boards, *arguments: str) -> subprocess.Comp
         "WATTPRINT_NVML_STUB": str(boards.path),
         "WATTPRINT_STATE": str(boards.path.parent / "state"),
     }
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=60)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=300)
 
 
 OLD_DRIVER_SCRIPT = """

@@ -42,5 +42,5 @@ def test_processes_that_come_later_are_seen_and_this_one_is_not(tmp_path: Path) 
     boards.set(processes=0)
     assert seen() == []
     watcher.stdin.close()
-    assert watcher.wait(30) == 0
+    assert watcher.wait(300) == 0
     watcher.stdout.close()

@@ -11,25 +11,35 @@ from typing import Any
 
 import pytest
 
+from collector.bench import open_bench
 from collector.devices.board_claim import claimed_board
-from tests.collector.nvml.stub import SLOTS, Boards, built
+from tests.collector.nvml.stub import SLOTS, Boards, board_uuid, built
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
-UUID = "GPU-abc00000-1111-2222-3333-444444444444"
+UUID = board_uuid()
 
 PROGRAM = f"""
-import mmap, os, struct, sys, time
+import json, mmap, os, struct, sys, time
 def put(name, value):
     block[8 * {SLOTS!r}.index(name):][:8] = struct.pack("q", value)
 with open(os.environ["WATTPRINT_NVML_STUB"], "r+b") as file:
     block = memoryview(mmap.mmap(file.fileno(), 0))
-    start = time.monotonic(); energy = 0.0
-    while (now := time.monotonic()) < start + {BUSY_S}:
+    stamps = [time.monotonic()]
+    put("gap_ns", 0); put("power_mw", {1000 * BUSY_W:.0f})
+    stamps.append(time.monotonic())
+    while (now := time.monotonic()) < stamps[1] + {BUSY_S}:
         put("power_mw", {1000 * BUSY_W:.0f} + int(now * 50) % 3); time.sleep(0.02)
+    stamps.append(time.monotonic())
     put("power_mw", {1000 * REST_W:.0f})
+    stamps.append(time.monotonic())
 print(os.environ["CUDA_VISIBLE_DEVICES"])
+print(json.dumps(stamps))
 sys.exit(int(sys.argv[1]))
 """
+"""Is busy for `BUSY_S`, longer where the machine holds it up; says when it began and ended, each between two times."""
+
+LOOKS = 25
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="session")
@@ -81,19 +91,24 @@ def known_sensor(tmp_path: Path) -> Path:
 
 def collected(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=90)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_S)
 
 
-def test_energy_and_exit_status_of_a_program(environment: dict[str, str], known_sensor: Path) -> None:
+def test_energy_and_exit_status_of_a_program(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
     ended = collected(environment, "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
     assert ended.returncode == 7, ended.stderr
-    assert ended.stderr.splitlines() == [UUID], "the program's own output goes to stderr, and it sees the measured board alone"
+    seen, stamps = ended.stderr.splitlines()
+    assert seen == UUID, "the program's own output goes to stderr, and it sees the measured board alone"
     document = json.loads(ended.stdout)
     (run,) = document["runs"]
     assert run["rest_w"] == pytest.approx(REST_W, abs=0.5)
-    assert run["above_rest_j"] == pytest.approx((BUSY_W - REST_W) * BUSY_S, rel=0.05)
+    began, began_at_last, ended_first, over = json.loads(stamps)
+    gap_j = (BUSY_W - REST_W) * boards.get("gap_ns") * 1e-9
+    """What nobody can tell: where the machine held up the readings, too."""
+    least_j, most_j = (BUSY_W - REST_W) * (ended_first - began_at_last), (BUSY_W - REST_W) * (over - began)
+    assert 0.95 * least_j - gap_j < run["above_rest_j"] < 1.05 * most_j + gap_j
+    assert least_j - gap_j - 4.0 * run["energy_std_j"] < run["above_rest_j"] < most_j + gap_j + 4.0 * run["energy_std_j"]
     assert run["energy_j"] == pytest.approx(run["above_rest_j"] + run["rest_w"] * run["latency_s"])
-    assert abs(run["above_rest_j"] - (BUSY_W - REST_W) * BUSY_S) < 4.0 * run["energy_std_j"]
     assert run["latency_s"] > BUSY_S
     assert document["simulated"] is False
 
@@ -114,10 +129,21 @@ def test_clocks_are_held_for_the_program_and_given_back(environment: dict[str, s
 
 
 def put(**slots: int) -> str:
-    """A program that changes the stand-in's board, half a second after its start, and goes on as long."""
-    changes = "; ".join(f"block[{SLOTS.index(name)}] = {value}" for name, value in slots.items())
-    opened = "file = open(os.environ['WATTPRINT_NVML_STUB'], 'r+b'); block = memoryview(mmap.mmap(file.fileno(), 0)).cast('q')"
-    return f"import mmap, os, time; {opened}; time.sleep(0.5); {changes}; time.sleep(0.5)"
+    """A program that changes the stand-in's board once its clock has been read so many times, and ends when it has been as often again."""
+    reads = SLOTS.index("clock_reads")
+    return "\n".join(
+        (
+            "import mmap, os, time",
+            "file = open(os.environ['WATTPRINT_NVML_STUB'], 'r+b')",
+            "block = memoryview(mmap.mmap(file.fileno(), 0)).cast('q')",
+            "def looked_at():",
+            f"    enough = block[{reads}] + {LOOKS}",
+            f"    while block[{reads}] < enough: time.sleep(0.01)",
+            "looked_at()",
+            *(f"block[{SLOTS.index(name)}] = {value}" for name, value in slots.items()),
+            "looked_at()",
+        )
+    )
 
 
 def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment: dict[str, str]) -> None:
@@ -153,11 +179,18 @@ def test_a_frozen_counter_gives_no_energy(environment: dict[str, str], boards: B
     assert [line for line in run["notes"] if "counter did not move" in line and "frozen" in line]
 
 
-def test_a_program_too_short_for_the_counter_has_no_energy_by_it(environment: dict[str, str]) -> None:
-    short, longer = (collected(environment, "--gpu", "sim:h200-sxm", "--json", "--", "sleep", time_s) for time_s in ("0.01", "1"))
+def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(
+    environment: dict[str, str], known_sensor: Path, tmp_path: Path
+) -> None:
+    with open_bench("sim:h200-sxm") as bench:
+        document = {**json.loads(known_sensor.read_text()), "gpu_uuid": bench.gpu.identity().uuid, "driver": bench.gpu.identity().driver}
+    slow = tmp_path / "slow.json"
+    slow.write_text(json.dumps({**document, "update_period_s": 10.0}))  # next to it a program is short on a slow machine, too
+    short = collected(environment, "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
     (run,) = json.loads(short.stdout)["runs"]
     assert run["counter_energy_j"] is None
     assert [line for line in run["notes"] if "too short for the energy counter" in line]
+    longer = collected(environment, "--gpu", "sim:h200-sxm", "--json", "--", "sleep", "1")
     (run,) = json.loads(longer.stdout)["runs"]
     assert run["counter_energy_j"] == pytest.approx(run["energy_j"], rel=0.05)
 
@@ -171,15 +204,15 @@ def test_a_command_that_fails_gives_a_shells_status(command: list[str], status: 
 
 def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
     marker = tmp_path / "running"
-    script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(60)"
+    script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
     command = [sys.executable, "-m", "collector.cli", "run", "--freqs", "900", "--", sys.executable, "-c", script]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + PATIENCE_S
     while not marker.exists() or not marker.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert errors.split("\n")[-2] == "collect: interrupted"
     assert "Traceback" not in errors
@@ -190,15 +223,15 @@ def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment:
 
 def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environment: dict[str, str], tmp_path: Path) -> None:
     marker, out = tmp_path / "once", tmp_path / "run.json"
-    script = f"[ -e {marker}1 ] && {{ touch {marker}2; exec sleep 60; }}; touch {marker}1"
+    script = f"[ -e {marker}1 ] && {{ touch {marker}2; exec sleep 600; }}; touch {marker}1"
     command = [sys.executable, "-m", "collector.cli", "run", "--repeats", "3", "--out", str(out), "--json", "--", "sh", "-c", script]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + PATIENCE_S
     while not Path(f"{marker}2").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     lost = "stopped in run 2 of 3: its energy is lost, the 1 before is reported"
     assert errors.split("\n") == [lost, "", "collect: interrupted", ""]
@@ -212,7 +245,12 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
 def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(command: list[str], environment: dict[str, str]) -> None:
     with claimed_board(UUID):
         ended = subprocess.run(
-            [sys.executable, "-m", "collector.cli", *command], capture_output=True, text=True, env=environment, check=False, timeout=90
+            [sys.executable, "-m", "collector.cli", *command],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+            timeout=PATIENCE_S,
         )
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1

@@ -54,7 +54,7 @@ def emulated_port(product: int = PMD_USB, faults: tuple[str, ...] = (), **state:
     thread = Thread(target=live)
     thread.start()
     try:
-        yield ready.get(timeout=10.0)
+        yield ready.get(timeout=300.0)
     finally:
         stop.set()
         thread.join()

@@ -12,6 +12,7 @@ from collector.errors import DeviceError
 from collector.pmd.meter import open_meter
 from collector.pmd.protocol import PMD2, STREAM_BAUD
 from collector.pmd.sensor import PmdSensor, open_pmd
+from tests.collector.steady import in_real_time
 
 LATEST_S = 0.02
 """A busy machine's delay of a byte; the emulated wave's half period is 50 ms."""
@@ -33,6 +34,7 @@ def read_for(sensor: PmdSensor, seconds: float) -> dict[str, PowerReadings]:
     }
 
 
+@in_real_time
 def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing(port_of: Callable[..., Any]) -> None:
     with port_of(clock_error_ppm=400.0) as port, open_pmd(port.path) as sensor:
         power_sensor: PowerSensor = sensor
@@ -51,6 +53,7 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing(port_of: Callabl
     assert rails["eps2"].power_w.min() < 0.0  # a channel without load: noise on both sides of its zero
 
 
+@in_real_time
 def test_samples_carry_the_host_time_at_which_they_were_taken(port_of: Callable[..., Any]) -> None:
     with port_of() as port, open_pmd(port.path) as sensor:
         rails = read_for(sensor, 0.6)
@@ -64,6 +67,7 @@ def test_samples_carry_the_host_time_at_which_they_were_taken(port_of: Callable[
     assert -1e-3 < late_s < LATEST_S
 
 
+@in_real_time
 def test_reading_hands_over_what_was_taken_before_the_call(port_of: Callable[..., Any]) -> None:
     with port_of() as port, open_pmd(port.path, rails=("pcie2",)) as sensor:
         read_for(sensor, 0.3)
@@ -73,6 +77,7 @@ def test_reading_hands_over_what_was_taken_before_the_call(port_of: Callable[...
     assert last.host_ns[-1] > called_ns - LATEST_S * 1e9
 
 
+@in_real_time
 def test_a_hole_is_a_gap_in_the_stamps_and_in_the_tally(port_of: Callable[..., Any]) -> None:
     with port_of(faults=("hole@0.3:0.1", "lost@0.6")) as port, open_pmd(port.path, rails=("pcie1",)) as sensor:
         host_ns = read_for(sensor, 0.9)["pcie1"].host_ns
@@ -81,12 +86,14 @@ def test_a_hole_is_a_gap_in_the_stamps_and_in_the_tally(port_of: Callable[..., A
     assert np.diff(host_ns).max() * 1e-9 == pytest.approx(0.1, abs=LATEST_S)
 
 
+@in_real_time
 def test_a_meter_left_streaming_by_a_dead_session_is_taken_over(port_of: Callable[..., Any]) -> None:
     with port_of(baud=STREAM_BAUD, streaming=True) as port, open_pmd(port.path) as sensor:
         assert sensor.identity.model == "PMD-USB"
         assert len(read_for(sensor, 0.1)["pcie1"].host_ns) > 100
 
 
+@in_real_time
 def test_a_closed_meter_stands_at_its_power_on_rate_and_can_be_opened_again(port_of: Callable[..., Any]) -> None:
     with port_of() as port:
         for _ in range(2):
@@ -97,11 +104,13 @@ def test_a_closed_meter_stands_at_its_power_on_rate_and_can_be_opened_again(port
     assert port.meter.send(115200, monotonic_ns()) == b"\xee\x0a\x06"
 
 
+@in_real_time
 def test_a_port_is_opened_by_one_program_at_a_time(port_of: Callable[..., Any]) -> None:
     with port_of() as port, open_pmd(port.path), pytest.raises(DeviceError, match="in use by another program"), open_pmd(port.path):
         pass
 
 
+@in_real_time
 def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of: Callable[..., Any]) -> None:
     with port_of(product=PMD2) as port, open_pmd(port.path) as sensor:
         assert sensor.fields() == ("hpwr", "pcie1", "pcie2", "pcie3")
@@ -113,6 +122,7 @@ def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of: Callable[..., Any])
 
 
 @pytest.mark.parametrize("fault", ["unplug@0.15", "silence@0.15"])
+@in_real_time
 def test_a_meter_that_is_lost_is_an_error_of_one_line_at_the_next_reading(fault: str, port_of: Callable[..., Any]) -> None:
     with port_of(faults=(fault,)) as port, open_pmd(port.path) as sensor:
         with pytest.raises(DeviceError, match=port.path) as caught:
@@ -123,11 +133,13 @@ def test_a_meter_that_is_lost_is_an_error_of_one_line_at_the_next_reading(fault:
             sensor.read()
 
 
+@in_real_time
 def test_a_relative_with_another_protocol_is_refused_by_name(port_of: Callable[..., Any]) -> None:
     with port_of(product=0x17) as port, pytest.raises(DeviceError, match="PMD2X"), open_pmd(port.path):
         pass
 
 
+@in_real_time
 def test_a_rail_that_the_meter_lacks_is_refused(port_of: Callable[..., Any]) -> None:
     with port_of() as port, pytest.raises(DeviceError, match="no rail 'hpwr'"), open_pmd(port.path, rails=("hpwr",)):
         pass

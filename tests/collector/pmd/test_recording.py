@@ -1,6 +1,8 @@
 """Recordings: what was written comes back, in host time, whatever was lost, torn or put in by hand."""
 
 import json
+import os
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -243,3 +245,34 @@ def test_any_stamps_give_times_that_run_forward_or_are_refused(rows: list[tuple[
     except DatasetError:
         return
     assert np.all(np.diff(all_samples(scanned).host_ns) >= 0)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 60])
+def test_a_recording_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, room_bytes: int) -> None:
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, unlimited[1]))
+    try:
+        with pytest.raises(DatasetError, match="make room"):
+            written(tmp_path / "p.pmd", [Received(data=bytes(40), host_ns=HEADER.started_host_ns)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_without_a_byte_or_without_its_stamps_leaves_nothing(tmp_path: Path) -> None:
+    written(tmp_path / "p.pmd", [])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(KeyboardInterrupt), open_recording_writer(tmp_path / "p.pmd", HEADER):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    stamps_path(tmp_path / "p.pmd").mkdir()
+    with pytest.raises(DatasetError, match="cannot be written"):
+        written(tmp_path / "p.pmd", [Received(data=bytes(40), host_ns=HEADER.started_host_ns)])
+    assert list(tmp_path.iterdir()) == [stamps_path(tmp_path / "p.pmd")]
+
+
+def test_stamps_that_are_a_pipe_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "p.pmd").write_bytes(bytes(40))
+    os.mkfifo(stamps_path(tmp_path / "p.pmd"))
+    with pytest.raises(DatasetError, match="no regular file"):
+        read_recording(tmp_path / "p.pmd")

@@ -16,16 +16,17 @@ from typing import Any
 
 import pytest
 
-from tests.collector.nvml.stub import Boards, built
+from tests.collector.nvml.stub import Boards, board_uuid, built
 
-UUID = "GPU-abc00000-1111-2222-3333-444444444444"
-SECOND = "GPU-abc00001-1111-2222-3333-444444444444"
-UNLISTED = "GPU-abc00002-1111-2222-3333-444444444444"
-PATIENCE_S = 20.0
+UUID, SECOND, UNLISTED = board_uuid(0), board_uuid(1), board_uuid(2)
+NAMES = {UUID: "first board", SECOND: "second board", UNLISTED: "unlisted board"}
+"""For the names of tests, which must be the same in every process."""
+PATIENCE_S = 300.0
+"""Only waited for where something never happens."""
 
 
-def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -93,7 +94,7 @@ class Place:
         return done.stderr
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+        return [json.loads(line) for line in self.audit.read_text().split("\n")[:-1]]  # the last one may still be written
 
     def end(self) -> None:
         for process in self.processes:

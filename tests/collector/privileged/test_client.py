@@ -17,9 +17,9 @@ import pytest
 from collector.devices.clock_record import left_records
 from collector.errors import ClockError, ClockHelperError
 from collector.privileged.client import leased_clock
-from tests.collector.privileged.conftest import UUID, Line, Place, stopped, until
+from tests.collector.privileged.conftest import PATIENCE_S, UUID, Line, Place, stopped, until
 
-WITHIN_S = 2.0
+ATTEMPTS = 20
 Connect = Callable[[], Line]
 
 HOLDER = """
@@ -75,7 +75,9 @@ class Holder:
 def command_output(place: Place, *words: str) -> Any:
     command = [sys.executable, "-m", "collector.cli", *words, "--json"]
     environment = without_right(place)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60, preexec_fn=give_up_the_right)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S, preexec_fn=give_up_the_right
+    )
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout)
 
@@ -96,19 +98,23 @@ def test_a_process_without_the_right_holds_a_clock_through_the_helper(place: Pla
     assert place.boards.get("lock_high") == 0
     assert holder.tell("lock 900") == "done"
     holder.process.kill()
-    assert until(lambda: place.boards.get("lock_high") == 0, WITHIN_S)
+    assert until(lambda: place.boards.get("lock_high") == 0)
     assert stopped(helper) == 0
 
 
 def test_a_living_process_keeps_its_lease_longer_than_it_may_be_silent(place: Place) -> None:
     place.write_config(head="silence_s = 1.0\nlease_s = 2.5")
     place.start()
-    holder = Holder(place)
-    assert holder.tell("lock 900") == "done"
-    assert until(lambda: any(event["event"] == "given_back" for event in place.events()))
-    assert place.boards.get("lock_high") == 0
+    for _ in range(ATTEMPTS):
+        holder = Holder(place)
+        assert holder.tell("lock 900") == "done"
+        assert until(lambda: place.events()[-1]["event"] == "given_back")
+        if place.events()[-1]["why"] == "lease_over":
+            break  # else the machine held the holder up for a second, and it was silent indeed
+        holder.process.kill()
     assert place.events()[-1]["why"] == "lease_over", "it was never silent"
-    assert until(lambda: "has given the clock" in holder.tell("state"), WITHIN_S)
+    assert place.boards.get("lock_high") == 0
+    assert until(lambda: "has given the clock" in holder.tell("state"))
     assert "--resume goes on" in holder.tell("lock 900")
     assert holder.tell("unlock") == "done"
 
@@ -119,7 +125,7 @@ def test_a_stopped_process_loses_its_lease(place: Place) -> None:
     holder = Holder(place)
     assert holder.tell("lock 900") == "done"
     holder.process.send_signal(signal.SIGSTOP)
-    assert until(lambda: place.boards.get("lock_high") == 0, WITHIN_S)
+    assert until(lambda: place.boards.get("lock_high") == 0)
 
 
 def test_without_a_helper_the_drivers_refusal_and_the_way_out_are_told(place: Place) -> None:

@@ -18,7 +18,7 @@ from tests.collector.privileged.conftest import UUID, Place
         ("lowest_mhz = 510", "", "whole MHz"),
         ("highest_mhz = 1410", "highest_mhz = 20000", "whole MHz"),
         ("lowest_mhz = 510", "lowest_mhz = 510\npower_w = 300", "power_w"),
-        ('uuid = "' + UUID, 'uuid = "/dev/' + UUID, "is none"),
+        pytest.param('uuid = "' + UUID, 'uuid = "/dev/' + UUID, "is none", id="a path for a board"),
         ("[[boards]]", "[board]", "unknown key 'board'"),
         ("group = ", "group_name = ", "group_name"),
         ("groups = ", "# ", "nobody may"),

@@ -3,7 +3,8 @@
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
@@ -15,7 +16,16 @@ from estimator.serve.catalogue import open_catalogue
 from estimator.serve.server import READ_S, PageServer
 
 BUNDLE = "a100-pcie-40gb-eager"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+"""Only waited for where something never happens."""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.01)
 
 
 @dataclass(frozen=True, kw_only=True)

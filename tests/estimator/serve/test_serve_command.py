@@ -31,7 +31,7 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def get(url: str, host: str = "") -> int:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60.0)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=300.0)
     try:
         connection.request("GET", "/api/choices", headers={"Host": host} if host else {})
         return connection.getresponse().status
@@ -45,7 +45,7 @@ def test_signals_end_it_cleanly(repository: Path, stop: signal.Signals, status: 
         assert line.startswith("http://127.0.0.1:")
         assert get(line.strip()) == 200
         process.send_signal(stop)
-        out, err = process.communicate(timeout=60.0)
+        out, err = process.communicate(timeout=300.0)
     assert (process.returncode, out, err.strip()) == (status, "", said)
 
 
@@ -59,7 +59,7 @@ def test_another_address_must_be_asked_for_and_is_warned_of(tmp_path: Path, monk
         assert get(url) == 200
         assert get(url, host=f"evil.example:{urlsplit(url).port}") == 403
         os.kill(process.pid, signal.SIGTERM)
-        _, err = process.communicate(timeout=60.0)
+        _, err = process.communicate(timeout=300.0)
     assert process.returncode == 0
     assert opened.read_text(encoding="utf-8") == url
     assert err.splitlines() == [

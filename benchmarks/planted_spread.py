@@ -1,0 +1,73 @@
+"""Errors of model families drawn as planted, and how many of a left-out family's runs the stated 90 % intervals hold.
+
+The design is that of the published runs: five families of 25, 12, 12, 4 and 4 runs, a third of each paced by the host.  A run errs by
+b + s·z: b, common to its family, has the planted ratio times the deviation s of runs that the GPU paces.  A fit that has seen a family
+has learnt b; one that has not errs by it.  Every family is left out in turn: what is stated comes from the four others alone.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtr
+
+from estimator.quantities import Array
+from fitter.family_spread import family_spread
+from fitter.run_spread import NORMAL_90, PacedSpread, RunErrors, known_spread
+
+RUNS: Final = (25, 12, 12, 4, 4)
+"""Runs of each family, as in the published lists of the A100."""
+
+RATIOS: Final = (0.0, 0.5, 1.0, 2.0)
+"""Planted spread between families over that of GPU-bound runs within them [1]."""
+
+WITHIN: Final = PacedSpread(gpu=0.035, launch=0.1)
+"""Planted spread of runs of one family; not what the fit expects before it sees any [ln]."""
+
+HOST_PACED: Final = 3
+"""Each third run is paced by the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlantedCoverage:
+    """Stated 90 % intervals against what was planted, a number a draw of all families, shape (d,).
+
+    known    chance of a further run of families in the fit to lie inside
+    unseen   chance of a run of a further family to lie inside
+    inside   share of the left-out runs that were drawn that lies inside
+    """
+
+    known: Array
+    unseen: Array
+    inside: Array
+
+
+def planted_coverage(
+    ratio: float, draws: int, *, seed: int = 0, runs: tuple[int, ...] = RUNS, within: PacedSpread = WITHIN
+) -> PlantedCoverage:
+    """Draw all families `draws` times, leave out each, state intervals, and look what they hold."""
+    rng = np.random.default_rng(seed)
+    family = np.repeat(np.arange(len(runs)), runs)
+    share = np.where(np.arange(len(family)) % HOST_PACED == 0, rng.uniform(0.5, 1.0, len(family)), rng.uniform(0.0, 0.1, len(family)))
+    between, scatter = ratio * within.gpu, within.at(share)
+    found = np.empty((draws, 3))
+    for draw in range(draws):
+        own = scatter * rng.standard_normal(len(family))
+        foreign = own + between * rng.standard_normal(len(runs))[family]
+        known, unseen = np.empty(len(family)), np.empty(len(family))
+        for out in (family == name for name in range(len(runs))):
+            known[out], unseen[out] = _half_widths(own[~out], foreign[~out], share[~out], family[~out], share[out])
+        chances = (2.0 * ndtr(half / std) - 1.0 for half, std in ((known, scatter), (unseen, np.hypot(scatter, between))))
+        found[draw] = *(float(np.mean(chance)) for chance in chances), float(np.mean(np.abs(foreign) <= unseen))
+    return PlantedCoverage(known=found[:, 0], unseen=found[:, 1], inside=found[:, 2])
+
+
+def _half_widths(own: Array, foreign: Array, share: Array, family: Array, at: Array) -> tuple[Array, Array]:
+    """Half widths stated for runs of known and of unseen families at launch shares `at`, from errors of the others."""
+    nothing = np.zeros(len(own))
+    unmeasured = np.full(len(own), np.nan)
+    spread = known_spread(RunErrors(latency=own, power=unmeasured, launch_bound=share, untested=nothing))
+    left_out = RunErrors(latency=foreign, power=unmeasured, launch_bound=share, untested=nothing)
+    added, _ = family_spread(left_out, family, spread)
+    stated = spread.latency.at(at)
+    return NORMAL_90 * stated, NORMAL_90 * np.hypot(stated, added)

@@ -1,0 +1,69 @@
+"""Machine opcodes and the classes in which their energy is stated."""
+
+from collections.abc import Mapping
+from typing import Final
+
+LANES: Final = 32
+"""Threads of a warp."""
+
+RARE: Final = "rare"
+"""Class of opcodes that no measured kernel is made of: their energy is one figure for all."""
+
+SHAPED: Final = frozenset(
+    {"HMMA", "IMMA", "DMMA", "QMMA", "BMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "BGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA"}
+)
+"""Matrix opcodes, whose modifiers give their size: each is a class of its own."""
+
+SECOND_WORD: Final[dict[str, frozenset[str]]] = {
+    "IMAD": frozenset({"HI", "WIDE", "MOV", "IADD", "X", "SHL", "U32"}),
+    "MUFU": frozenset({"RCP", "RSQ", "SQRT", "SIN", "COS", "EX2", "LG2", "TANH", "RCP64H", "RSQ64H"}),
+    "HFMA2": frozenset({"BF16_V2"}),
+    "HADD2": frozenset({"BF16_V2"}),
+    "IDP": frozenset({"4A", "2A"}),
+    "SHFL": frozenset({"BFLY", "IDX", "UP", "DOWN"}),
+    "F2FP": frozenset(),
+}
+"""Modifiers that make another instruction of an opcode; all others (rounding, signs, predicates) do not."""
+
+MULTIPLIER_COPIES: Final = frozenset({"IMAD.MOV", "IMAD.U32"})
+"""Opcodes that copy a register through the multiplier."""
+
+DATA_MOVERS: Final = ("LDG", "LDS", "LDL", "LDC", "LD.", "STG", "STS", "STL", "ST.", "LDSM", "LDGSTS", "ATOM", "RED.", "REDG", "UBLKCP")
+"""First letters of opcodes that move data: their lanes' energy is that of their transactions."""
+
+CONTROL: Final = frozenset(
+    {"BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "LDGDEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT", "YIELD", "BMOV", "SYNCS"}
+)
+"""Opcodes without lanes: they cost their issue."""
+
+LOOP_PARTS: Final = (("BRA",), ("UISETP", "ISETP"), ("UIADD3", "UIADD", "VIADD", "IADD3", "IADD"))
+"""What a loop needs in every turn: branch, test, count; the first opcode that is there does it."""
+
+
+def sass_class(opcode: str) -> str:
+    """The class whose energy an instruction has; "" for those whose energy is in their issue or in their transactions."""
+    base, *modifiers = opcode.split(".")
+    if base in SHAPED:
+        return opcode
+    if base in CONTROL or base.startswith("U") or opcode.startswith(DATA_MOVERS):
+        return ""
+    kept = [word for word in modifiers if word in SECOND_WORD.get(base, ())]
+    name = ".".join([base, *kept[:1]])
+    return "IMAD.MOV" if name in MULTIPLIER_COPIES else name
+
+
+def loop_classes(body: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """Instructions of one turn of a measured loop by class, loop control taken out, and all that are issued in it."""
+    left = dict(body)
+    for part in LOOP_PARTS:
+        for base in part:
+            found = next((opcode for opcode in sorted(left) if opcode.partition(".")[0] == base and left[opcode] >= 1), None)
+            if found is not None:
+                left[found] -= 1
+                break
+    counts: dict[str, float] = {}
+    for opcode, count in left.items():
+        name = sass_class(opcode)
+        if name and count > 0:
+            counts[name] = counts.get(name, 0.0) + count
+    return counts, float(sum(body.values()))

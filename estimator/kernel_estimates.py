@@ -1,0 +1,75 @@
+"""The kernels of an estimate: columns of numbers, and one object for each when somebody asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from estimator.domain import TOLERATED_FACTOR, shape_excess
+from estimator.quantities import MODULES, Array
+from estimator.untried import Untried
+from estimator.workload import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEstimate:
+    """One operator of a workload: time, power and energy of one launch, and how busy each module is meanwhile.
+
+    outside_validity: the fit has seen no such kernel, none in its precision, or none near its shape.
+    """
+
+    operator: str
+    family: str
+    count: float
+    latency_s: float
+    power_w: float
+    energy_j: float
+    utilization: Mapping[str, float]
+    group: str | None
+    origin: str
+    outside_validity: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelColumns:
+    """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,) and (n, 6).
+
+    untried as from `untried_precisions`, domain the bundle's, unfitted the groups whose coefficients are priors.
+    """
+
+    operators: tuple[Operator, ...]
+    counts: tuple[float, ...]
+    groups: tuple[str | None, ...]
+    latency_s: Array
+    power_w: Array
+    activity: Array
+    untried: tuple[Untried | None, ...]
+    domain: Mapping[str, Mapping[str, tuple[float, float]]]
+    unfitted: frozenset[str]
+
+    def rows(self) -> tuple[KernelEstimate, ...]:
+        """One KernelEstimate per operator."""
+        return tuple(
+            KernelEstimate(
+                operator=operator_label(operator),
+                family=operator.family,
+                count=count,
+                latency_s=float(latency),
+                power_w=float(power),
+                energy_j=float(latency * power),
+                utilization=dict(zip(MODULES, (float(a) for a in activity), strict=True)),
+                group=group,
+                origin=operator.origin,
+                outside_validity=odd is not None or self._outside(operator, group),
+            )
+            for operator, count, group, latency, power, activity, odd in zip(
+                self.operators, self.counts, self.groups, self.latency_s, self.power_w, self.activity, self.untried, strict=True
+            )
+        )
+
+    def _outside(self, operator: Operator, group: str | None) -> bool:
+        return group is None or group in self.unfitted or shape_excess(operator, group, self.domain)[0] > TOLERATED_FACTOR
+
+
+def operator_label(operator: Operator) -> str:
+    """Short readable name: "gemm.linear bf16 512x768x3072"."""
+    shape = "x".join(f"{value:.15g}" for value in operator.shape)
+    return f"{operator.family}.{operator.operator} {operator.precision} {shape}"

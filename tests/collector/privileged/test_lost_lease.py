@@ -1,0 +1,102 @@
+"""A sweep over clocks that the helper holds loses them in the middle: it ends with one line, no row is lost, the clock is back."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from collector.devices.clock_record import left_records
+from tests.collector.interruption.referee import Arena, Contestant, check_finished, check_left, open_arena
+from tests.collector.privileged.conftest import PATIENCE_S, Place, stopped, until
+
+EVENTS = 4
+"""Events of a campaign after which its clock is locked and rows are on disk, while other clocks are still to come."""
+
+Helper = subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with open_arena(tmp_path_factory.mktemp("arena")) as opened:
+        yield opened
+
+
+def sweep(arena: Arena, place: Place, output: Path, hold_after: int = 0) -> Contestant:
+    """A campaign at two clocks in a process that may not lock them itself."""
+    own = {"stub": place.boards.path, "state": place.folder / "own", "clock_helper": str(place.socket)}
+    return Contestant(arena, arena.order(output, hold_after=hold_after, **own))
+
+
+def back(place: Place) -> bool:
+    return place.boards.get("lock_high") == 0 and left_records(place.state) == []
+
+
+def helper_is_killed(place: Place, helper: Helper, _sweeping: Contestant) -> None:
+    """The clock stays where it is until the next helper starts."""
+    stopped(helper, signal.SIGKILL)
+    place.start()
+
+
+def helper_is_told_to_end(place: Place, helper: Helper, _sweeping: Contestant) -> None:
+    assert stopped(helper) == 0
+    assert back(place)
+    place.start()
+
+
+def lease_runs_out(place: Place, _helper: Helper, _sweeping: Contestant) -> None:
+    """It has begun with the first clock, and no later one makes it longer."""
+    assert until(lambda: place.events()[-1].get("why") == "lease_over")
+
+
+def client_is_silent(place: Place, _helper: Helper, sweeping: Contestant) -> None:
+    os.kill(sweeping.process.pid or 0, signal.SIGSTOP)
+    assert until(lambda: place.events()[-1].get("why") == "silent")
+    os.kill(sweeping.process.pid or 0, signal.SIGCONT)
+
+
+def client_vanishes(place: Place, _helper: Helper, sweeping: Contestant) -> None:
+    sweeping.process.kill()
+    sweeping.process.join(PATIENCE_S)
+    assert until(lambda: place.events()[-1]["event"] == "given_back")
+    assert "connection ended" in place.events()[-1]["why"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "limits", "status"),
+    [
+        (helper_is_killed, "", 1),
+        (helper_is_told_to_end, "", 1),
+        (lease_runs_out, "lease_s = 4.0", 1),
+        (client_is_silent, "silence_s = 2.0", 1),
+        (client_vanishes, "", -signal.SIGKILL),
+    ],
+)
+def test_a_lease_that_is_lost_in_the_middle_of_a_sweep_loses_no_row(
+    loss: Callable[[Place, Helper, Contestant], None], limits: str, status: int, arena: Arena, place: Place, tmp_path: Path
+) -> None:
+    output = tmp_path / "d.parquet"
+    place.write_config(head=limits)
+    helper = place.start()
+    sweeping = sweep(arena, place, output, hold_after=EVENTS)
+    sweeping.listen(EVENTS)
+    loss(place, helper, sweeping)
+    sweeping.go_on()
+    assert sweeping.end() == status, sweeping.message
+    if status == 1:
+        assert "the clock helper has given the clock" in sweeping.message
+        assert "--resume goes on" in sweeping.message
+        assert "\n" not in sweeping.message
+    assert until(lambda: back(place))
+    told = set(sweeping.rows)
+    check_left(arena, output, told, traces=False)
+    place.write_config()
+    stopped(place.processes[-1])
+    place.start()
+    resumed = sweep(arena, place, output)
+    assert resumed.end() == 0, resumed.message
+    assert not told & set(resumed.rows), "a finished row was measured again"
+    check_finished(arena, output)
+    assert until(lambda: back(place))

@@ -1,0 +1,112 @@
+"""What `--fresh` and `--record` may replace, what a flipped byte of a Parquet file is worth, and kernels that do not exist."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from collector.cli import main
+from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.replacing import check_replaceable
+from collector.errors import DatasetError
+from estimator.errors import WorkloadError
+from fitter.errors import InputError
+from fitter.sources.tables import open_table
+from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
+
+CAMPAIGN = """
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp16"
+count = 2
+shape = {rows = [64, 128], dim = [64, 128, 256]}
+[measurement]
+window_s = 0.1
+updates = 4
+settle_s = 0.1
+"""
+
+
+def collect(folder: Path, *words: str) -> int:
+    (folder / "tiny.toml").write_text(CAMPAIGN)
+    return main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--campaign", str(folder / "tiny.toml"), "--quiet", *words])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A dataset and the recording of its run."""
+    folder = tmp_path_factory.mktemp("measured")
+    out, recording = folder / "d.parquet", folder / "run.rec"
+    assert collect(folder, "--out", str(out), "--record", str(recording)) in (0, 3)
+    return out, recording
+
+
+def foreign_parquet(path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+
+
+def notes(path: Path) -> None:
+    path.write_text("my notes\n")
+
+
+@pytest.mark.parametrize("make", [notes, foreign_parquet])
+@pytest.mark.parametrize("option", ["--out", "--record"])
+def test_what_is_none_of_ours_is_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None], option: str
+) -> None:
+    file = tmp_path / "mine"
+    make(file)
+    before = file.read_bytes()
+    more = ("--out", str(tmp_path / "d.parquet")) if option == "--record" else ()
+    assert collect(tmp_path, "--fresh", option, str(file), *more) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"name another file with {option}" in err
+    assert file.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "tiny.toml"}
+
+
+def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    out, recording = tmp_path / "d.parquet", tmp_path / "run.rec"
+    for keep in (None, 0, 500):
+        out.write_bytes(measured[0].read_bytes()[:keep])
+        check_replaceable(out)
+    recording.write_bytes(measured[1].read_bytes())
+    assert collect(tmp_path, "--fresh", "--out", str(out), "--record", str(recording)) in (0, 3)
+    assert read_kernel_dataset(out).table.num_rows == 2
+
+
+def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    content = bytearray(measured[0].read_bytes())
+    column = pq.read_metadata(measured[0]).row_group(0).column(0)
+    first = column.dictionary_page_offset or column.data_page_offset
+    content[first + column.total_compressed_size - 1] ^= 1
+    damaged = tmp_path / "d.parquet"
+    damaged.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"CRC checksum verification failed.*collect it again"):
+        read_kernel_dataset(damaged)
+    with pytest.raises(InputError, match=r"CRC checksum verification failed.*collect or copy it again"):
+        open_table(damaged, frozenset({"row_id"}))
+
+
+def group(count: int, rows: Choice | LogRange, dim: Choice | LogRange) -> KernelGroup:
+    return KernelGroup(family="softmax", operator="softmax", precision="fp16", count=count, shape={"rows": rows, "dim": dim})
+
+
+def test_more_kernels_than_there_can_be_are_refused_without_a_draw() -> None:
+    few = group(100_000, Choice(values=(1.0, 2.0)), LogRange(low=64, high=640, multiple=64))
+    with pytest.raises(WorkloadError, match="at most [0-9]+ different kernels, count asks for 100000"):
+        draw_operators(few, "fp16", np.random.default_rng(1))
+
+
+def test_every_kernel_of_small_ranges_can_be_drawn() -> None:
+    """The bound that is told is no smaller than what there is."""
+    for low, high, multiple in ((64, 640, 64), (1, 12, 1), (60, 200, 64), (3, 5, 8)):
+        rule = LogRange(low=low, high=high, multiple=multiple)
+        there = {min(max(multiple * max(1, round(raw / multiple)), low), high) for raw in np.linspace(low, high, 2000).tolist()}
+        drawn = draw_operators(group(len(there), Choice(values=(1.0,)), rule), "fp16", np.random.default_rng(2))
+        assert {int(operator["dim"]) for operator in drawn} == there

@@ -1,0 +1,59 @@
+"""The Python interface given what it cannot take: a named error of one line that says which argument and what it should be."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from estimator import EstimatorError, estimate, load_bundle, load_gpu, read_workload, sweep
+from examples.gpt2_prefill import gpt2_prefill
+
+BUNDLE = load_bundle("a10-eager")
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama-8b-decode.json"
+WORKLOAD = gpt2_prefill(1, 128)
+ANY: Any = None
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "no workload": (lambda: estimate(ANY, BUNDLE), "workload must be a Workload"),
+    "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),  # type: ignore[arg-type]
+    "no bundle": (lambda: estimate(WORKLOAD, ANY), "bundle must be a Bundle, as load_bundle gives it"),
+    "a name for a GPU": (lambda: estimate(WORKLOAD, BUNDLE, gpu="a10"), "gpu must be a GpuSpec"),  # type: ignore[arg-type]
+    "a text for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz="900"), "sm_clock_mhz must be a number"),  # type: ignore[arg-type]
+    "texts for clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=["900"]), "sm_clock_mhz must be a number"),  # type: ignore[list-item]
+    "a truth for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=True), "sm_clock_mhz must be a number"),
+    "a mapping for clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz={900.0: 1}), "sm_clock_mhz must be"),  # type: ignore[arg-type]
+    "ragged clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=[[900.0], [1.0, 2.0]]), "sm_clock_mhz must be"),  # type: ignore[list-item]
+    "a table of clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=[[900.0]]), "got a table of shape"),  # type: ignore[list-item]
+    "no clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=np.array([])), "no SM clock given"),  # type: ignore[arg-type]
+    "nan for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=float("nan")), "SM clock nan MHz is outside"),
+    "a text for a cap": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w="200"), "power_cap_w must be a number in W"),  # type: ignore[arg-type]
+    "a list for a launch": (lambda: estimate(WORKLOAD, BUNDLE, host_launch_s=[1.0]), "host_launch_s must be a number in s"),  # type: ignore[arg-type]
+    "an absurd launch": (lambda: estimate(WORKLOAD, BUNDLE, host_launch_s=1e30), "must be at most 1 s"),
+    "a list of efficiencies": (lambda: estimate(WORKLOAD, BUNDLE, efficiency=[0.8]), "efficiency must be a mapping"),  # type: ignore[arg-type]
+    "a text for an efficiency": (lambda: estimate(WORKLOAD, BUNDLE, efficiency={"dram": "1"}), "efficiency of dram must be"),  # type: ignore[dict-item]
+    "a tiny efficiency": (lambda: estimate(WORKLOAD, BUNDLE, efficiency={"dram": 1e-300}), "must lie within 0.001 and 1.5"),
+    "no workloads": (lambda: sweep(ANY, BUNDLE), "workloads must be a Workload"),
+    "names for bundles": (lambda: sweep(WORKLOAD, ["a10-eager"]), "bundle must be a Bundle"),  # type: ignore[list-item]
+    "names for GPUs": (lambda: sweep(WORKLOAD, BUNDLE, gpu=["a10"]), "gpu must be a GpuSpec"),  # type: ignore[list-item]
+    "no file": (lambda: read_workload(ANY), "path must be the name of a workload file"),
+    "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True, False or the name"),  # type: ignore[arg-type]
+    "no name of a bundle": (lambda: load_bundle(ANY), "name_or_path must be the name of a bundle"),
+    "a number for a GPU": (lambda: load_gpu(3), "name_or_path must be the name of a GPU"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", sorted(WRONG))
+def test_an_argument_of_the_wrong_kind_is_named(case: str) -> None:
+    call, reason = WRONG[case]
+    with pytest.raises((TypeError, ValueError, EstimatorError)) as caught:
+        call()
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("clocks", [900, 900.0, np.float32(900), [900], (900, 1005.0), np.array([900, 1005]), range(900, 960, 15)])
+def test_numbers_of_every_kind_are_clocks(clocks: Any) -> None:
+    answers = estimate(WORKLOAD, BUNDLE, sm_clock_mhz=clocks)
+    assert [answer.asked_clock_mhz for answer in answers] == [float(clock) for clock in np.atleast_1d(clocks)]

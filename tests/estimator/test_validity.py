@@ -1,0 +1,268 @@
+"""What the fit has not seen – precisions, changed boards, clocks that cannot be locked – is said, marked, and widens the interval."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from estimator.bundles.content import Bundle
+from estimator.cli import main
+from estimator.forecast import EFFICIENCY_STD, FORECAST_STD
+from estimator.forms.rewriting import with_precision
+from estimator.forms.variation import Variant
+from estimator.prediction import Estimate, estimate
+from estimator.questions.comparison import compare
+from estimator.questions.explanation import explain
+from estimator.questions.judging import Asked, judged
+from estimator.questions.sweeping import sweep
+from estimator.specifications import load_gpu, override_gpu
+from estimator.untried import ALIKE_STD, PRIOR_STD
+from estimator.workload import Workload, make_operator
+from tests.fitter.measured import planted_bundle
+
+BUNDLE = "a100-pcie-40gb-eager"
+
+
+def bundle_of_rows(*kinds: tuple[str, str]) -> Bundle:
+    """A bundle with held-out errors of rows of these families and precisions, and 1 % error in every group."""
+    bundle = planted_bundle()
+    errors = tuple(
+        {"family": family, "operator": "x", "precision": precision, "latency": None, "power": None} for family, precision in kinds
+    )
+    groups = {key: replace(group, rows=50, ln_std=group.ln_std or {"math": 0.01}) for key, group in bundle.groups.items()}
+    stated = {"groups": dict.fromkeys(groups, 0.01)}
+    return replace(bundle, groups=groups, errors=errors, uncertainty={"latency": stated, "power": stated})
+
+
+def mixed(precision: str) -> Workload:
+    return Workload(
+        name="mixed",
+        operators=(
+            make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=4096, k=4096),
+            make_operator(
+                "attention",
+                "prefill",
+                precision,
+                batch=8,
+                queries=1024,
+                context=1024,
+                heads=16,
+                kv_heads=16,
+                head_dim=64,
+                window=0,
+                causal=1,
+            ),
+            make_operator("norm", "layernorm", precision, rows=8192, dim=1024),
+            make_operator("elementwise", "add", precision, elements=2**24, reads=2**25),
+        ),
+        counts=(1.0, 1.0, 1.0, 1.0),
+    )
+
+
+SEEN = (("gemm", "bf16"), ("gemm", "fp32"), ("attention", "bf16"), ("norm", "bf16"), ("norm", "fp32"), ("copy", "bf16"), ("copy", "fp32"))
+
+
+def ln_std(answer: Estimate, quantity: str) -> float:
+    return float(getattr(answer, f"{quantity}_std") / getattr(answer, quantity))
+
+
+def share_of(answer: Estimate, *families: str) -> float:
+    times = [(kernel.count * kernel.latency_s, kernel.family in families) for kernel in answer.kernels]
+    return sum(time for time, own in times if own) / sum(time for time, _ in times)
+
+
+def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_the_time_and_widens_the_interval() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    inside = estimate(mixed("bf16"), bundle, sm_clock_mhz=900)[0]
+    assert (inside.validity, inside.warnings) == ("inside", ())
+    answer = estimate(mixed("fp32"), bundle, sm_clock_mhz=900)[0]
+    (line,) = answer.warnings
+    share = share_of(answer, "attention")
+    assert f"no kernels in fp32 of attention ({share:.0%} of the GPU time; fitted in bf16)" in line
+    assert answer.validity == "outside"
+    assert [kernel.family for kernel in answer.kernels if kernel.outside_validity] == ["attention"]
+    for quantity in ("latency_s", "power_w"):
+        assert ln_std(answer, quantity) > share * PRIOR_STD
+        assert ln_std(answer, quantity) < math.hypot(share * PRIOR_STD, 0.05)
+
+
+@pytest.mark.parametrize("family", ["norm", "elementwise", "attention"])
+def test_every_family_is_held_against_its_own_rows(family: str) -> None:
+    answer = estimate(
+        mixed("fp16"),
+        bundle_of_rows(
+            *SEEN,
+            *((other, "fp16") for other in {"norm", "copy", "attention", "gemm"} - {family, "copy" if family == "elementwise" else ""}),
+        ),
+    )[0]
+    (line,) = answer.warnings
+    assert f"fp16 of {family} (" in line
+    assert line.count("of the GPU time") == 1
+
+
+def test_an_alike_precision_widens_less_than_a_strange_one() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    alike, strange = (estimate(mixed(name), bundle)[0] for name in ("fp16", "fp64"))
+    share = share_of(alike, "attention", "norm", "elementwise")
+    assert_allclose(
+        ln_std(alike, "latency_s") ** 2 - ln_std(estimate(mixed("bf16"), bundle)[0], "latency_s") ** 2, (share * ALIKE_STD) ** 2, rtol=0.2
+    )
+    assert ln_std(strange, "latency_s") > 3 * ln_std(alike, "latency_s")
+
+
+def test_runs_of_whole_models_have_seen_streams_in_fp32() -> None:
+    bundle = bundle_of_rows(("workload", "bf16"))
+    assert estimate(replace(mixed("fp32"), operators=mixed("fp32").operators[2:], counts=(1.0, 1.0)), bundle)[0].validity == "inside"
+    assert "attention" in estimate(mixed("fp32"), bundle)[0].warnings[0]
+
+
+def test_sweeps_and_judgements_state_what_an_estimate_states() -> None:
+    bundle, workload = bundle_of_rows(*SEEN), mixed("fp32")
+    gpu = override_gpu(bundle.gpu, {"num_sms": "132"})
+    for settings in ({}, {"gpu": gpu}, {"efficiency": {"dram": 0.7}}, {"gpu": load_gpu("h100-sxm")}):
+        answers = estimate(workload, bundle, sm_clock_mhz=[900.0, 1203.0], **settings)  # type: ignore[arg-type]
+        points = sweep(workload, bundle, sm_clock_mhz=[900.0, 1203.0], **settings)  # type: ignore[arg-type]
+        assert points.validity() == [answer.validity for answer in answers]
+        for name in ("latency_s_std", "power_w_std", "energy_j_std"):
+            assert_allclose(getattr(points, name), [getattr(answer, name) for answer in answers])
+        said = {line for _, line in points.warnings}
+        assert {line for answer in answers for line in answer.warnings if "GPU time" not in line} <= said
+        asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(900.0,), **settings)  # type: ignore[arg-type]
+        total = sum(loading[0] ** 2 for name, loading in judged(asked).latency.items() if "slope" not in name)
+        assert total >= 0.9 * ln_std(answers[0], "latency_s") ** 2
+        assert explain(asked).result.validity == answers[0].validity
+
+
+def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    own = estimate(mixed("bf16"), bundle)[0]
+    gpu = override_gpu(bundle.gpu, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"})
+    answer = estimate(mixed("bf16"), bundle, gpu=gpu)[0]
+    assert answer.validity == "forecast"
+    (line,) = answer.warnings
+    assert line.startswith("forecast: a100-pcie-40gb with num_sms 108 → 132, tensor_flop_per_clock.bf16 2048 → 4096")
+    for quantity, added in zip(("latency_s", "power_w"), FORECAST_STD["alike"], strict=True):
+        assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
+
+
+def test_an_unchanged_specification_of_its_own_is_no_forecast() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    same = override_gpu(bundle.gpu, {"num_sms": "108"})
+    assert same is not bundle.gpu
+    answer, own = (estimate(mixed("bf16"), bundle, gpu=gpu)[0] for gpu in (same, None))
+    assert (answer.validity, answer.warnings, answer.latency_s_std) == ("inside", (), own.latency_s_std)
+
+
+def test_limits_are_noted_and_make_no_forecast() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    answer = estimate(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"power_limit_w": "300"}), sm_clock_mhz=900)[0]
+    assert answer.validity == "inside"
+    assert "a100-pcie-40gb with power_limit_w 250 → 300" in answer.notes
+
+
+def test_figures_set_on_another_gpu_are_named_beside_it() -> None:
+    gpu = override_gpu(load_gpu("h100-sxm"), {"num_sms": "100"})
+    (line, *_) = estimate(mixed("bf16"), bundle_of_rows(*SEEN), gpu=gpu)[0].warnings
+    assert line.startswith("forecast: the bundle was fitted on a100-pcie-40gb, not on h100-sxm, with num_sms set by the user: 132 → 100")
+
+
+def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
+    assert answer.validity == "forecast"
+    (line,) = answer.warnings
+    assert "efficiency of dram " in line
+    assert " → 0.5" in line
+    assert ln_std(answer, "latency_s") == pytest.approx(math.hypot(ln_std(own, "latency_s"), EFFICIENCY_STD[0]), rel=0.1)
+
+
+def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio() -> None:
+    bundle = bundle_of_rows(*SEEN)
+
+    def asked(sms: str) -> Asked:
+        return Asked(variant=Variant(workload=mixed("bf16")), bundle=bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
+
+    changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
+    assert changed.high / changed.ratio > math.exp(FORECAST_STD["alike"][0])
+    assert same.high == pytest.approx(same.ratio)
+
+
+@pytest.mark.parametrize(("clock", "nearest"), [(903.0, "900 and 915"), (217.0, "210 and 225"), (1409.9, ""), (900.4, ""), (1410.0, "")])
+def test_a_clock_between_steps_is_told_with_its_neighbours(clock: float, nearest: str) -> None:
+    (answer,) = estimate(mixed("bf16"), bundle_of_rows(*SEEN), sm_clock_mhz=clock)
+    told = [line for line in answer.warnings if "cannot be locked" in line]
+    assert len(told) == bool(nearest)
+    assert all(f"{nearest} MHz" in line for line in told)
+    assert answer.sm_clock_mhz <= clock
+
+
+def test_a_default_clock_is_not_told() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    odd = replace(bundle.gpu, sm_clock_max_mhz=1405.0)
+    assert estimate(mixed("bf16"), replace(bundle, gpu=odd))[0].warnings == ()
+    assert sweep(mixed("bf16"), replace(bundle, gpu=odd)).warnings == ()
+
+
+def test_the_halves_of_a_driver_that_rounds_are_steps() -> None:
+    gpu = load_gpu("v100-pcie-32gb")
+    bundle = replace(bundle_of_rows(*SEEN), gpu=gpu)
+    answers = estimate(mixed("bf16"), bundle, sm_clock_mhz=[142.0, 143.0, 142.5, 139.0])
+    assert [any("cannot be locked" in line for line in answer.warnings) for answer in answers] == [False, False, False, True]
+
+
+def test_a_sweep_counts_its_clocks_between_steps_in_one_line() -> None:
+    points = sweep(mixed("bf16"), bundle_of_rows(*SEEN), sm_clock_mhz=np.linspace(900.0, 1000.0, 11))
+    told = [line for _, line in points.warnings if "cannot be locked" in line]
+    assert told == [
+        "a100-pcie-40gb cannot be locked at 910 MHz (nor 6 more of the clocks asked), only in steps of 15 MHz: nearest are 900 and 915 MHz"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "validity", "said"),
+    [
+        ((), "inside", ""),
+        (("--set", "num_sms=132"), "forecast", "num_sms 108 → 132"),
+        (("--efficiency", "dram=0.8"), "forecast", "efficiency of dram"),
+        (("--precision", "fp16"), "outside", "no kernels in fp16"),
+        (("--freq", "903"), "inside", "nearest are 900 and 915"),
+        (("--set", "num_sms=132", "--precision", "fp16"), "forecast", "no kernels in fp16"),
+    ],
+)
+@pytest.mark.parametrize("command", [[], ["sweep"]])
+def test_every_form_of_the_answer_is_marked(command: list[str], words: tuple[str, ...], validity: str, said: str, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "list.json"
+    shape = {"batch": 1, "m": 4096, "n": 3072, "k": 768}
+    operator = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 12, **shape}
+    document = {"format": "wattprint-workload", "format_version": "1.0", "name": "list", "operators": [operator]}
+    file.write_text(json.dumps(document), encoding="utf-8")
+    call = [*command, str(file), "--bundle", BUNDLE, *words]
+    status = main([*call, "--json"])
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    result = found[0] if isinstance(found, list) else found
+    assert result["validity"] == validity
+    assert said in err
+    assert status == (3 if said else 0)
+    main([*call, "--csv"])
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["validity"] == validity
+    main(call)
+    table = capsys.readouterr().out
+    assert ("a forecast: " in table) == (validity == "forecast")
+    assert ("outside the validity" in table) == (validity == "outside")
+
+
+def test_rewriting_a_workload_to_an_unseen_precision_is_the_same_as_writing_it_so() -> None:
+    bundle = bundle_of_rows(*SEEN)
+    written, rewritten = (
+        mixed("fp16"),
+        with_precision(replace(mixed("bf16"), operators=mixed("bf16").operators[1:], counts=(1.0,) * 3), "fp16"),
+    )
+    lines = [estimate(one, bundle)[0].warnings for one in (replace(written, operators=written.operators[1:], counts=(1.0,) * 3), rewritten)]
+    assert lines[0] == lines[1]

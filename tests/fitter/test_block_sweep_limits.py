@@ -1,0 +1,64 @@
+"""Grids that a limit of the board slowed down: in no model, and named with their kernel and clock."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.dataset.schema import rows_to_table
+from estimator.specifications import load_gpu
+from fitter.blocks.section import block_section
+from fitter.errors import CalibrationError
+from fitter.rows import Selection
+from fitter.sources.block_table import is_block_sweep, read_block_sweep
+from tests.fitter.test_block_count import planted_s
+from tests.fitter.test_instruction_rows import ROW
+
+GPU = load_gpu("a100-pcie-40gb")
+GRIDS = (108, 432, 864, 2160)
+
+
+def selected(slowed: Sequence[int]) -> Selection:
+    """A sweep of two kernels at 1410 MHz, of which the hot one was slowed down on some grids."""
+    rows: list[dict[str, Any]] = []
+    for kernel in ("hotspot_16", "vector_add_256"):
+        for number, grid in enumerate(GRIDS):
+            hot = kernel == "hotspot_16" and grid in slowed
+            latency_s = float(planted_s(np.array([grid]))[0])
+            name = {"row_id": f"{kernel}{number}", "operator": kernel, "launch_mode": "block_sweep", "latency_s": latency_s}
+            size = {"grid_x": grid, "block_x": 256, "block_y": 1, "block_z": 1, "blocks_per_sm": 2}
+            clocks = {"sm_clock_mhz": 1410.0, "sm_clock_measured_mhz": 1365.0 if hot else 1410.0}
+            rows.append({**ROW, **name, **size, **clocks, "flags": ["throttled", "clock_off_target"] if hot else []})
+    table = rows_to_table(rows, {})
+    blocks, rejected = read_block_sweep(table, "x.parquet", is_block_sweep(table))
+    return Selection(kernels=None, workloads=None, rejected=tuple(rejected), startups=(), datasets=(), notes=(), blocks=blocks)
+
+
+@pytest.mark.parametrize("slowed", [(864,), (864, 2160), GRIDS])
+def test_slowed_grids_are_in_no_model_and_are_named_with_their_clock(slowed: tuple[int, ...]) -> None:
+    section, remarks = block_section(selected(slowed), GPU)
+    modelled = {entry["kernel"] for entry in section.values()}
+    assert modelled == {"vector_add_256"} | ({"hotspot_16"} if len(GRIDS) - len(slowed) >= 3 else set())
+    assert remarks[-1] == (
+        f"grids slowed down by a limit of the board are in no block-count model: hotspot_16 at 1410 MHz ({len(slowed)}); "
+        "measure them at a lower clock"
+    )
+    if len(slowed) == 2:
+        assert remarks[0].startswith("no block-count model: hotspot_16 with 256 threads a block at 1410 MHz: 2 grids measured")
+
+
+def test_without_slowed_grids_nothing_is_said() -> None:
+    section, remarks = block_section(selected(()), GPU)
+    assert len(section) == 2
+    assert remarks == ()
+
+
+def test_a_sweep_that_was_slowed_down_whole_is_refused_with_its_kernel_and_clock() -> None:
+    whole = selected(GRIDS)
+    assert whole.blocks is not None
+    hot = Selection(
+        kernels=None, workloads=None, rejected=whole.rejected, startups=(), datasets=(), notes=(), blocks=whole.blocks.select(np.arange(2))
+    )
+    with pytest.raises(CalibrationError, match=r"was rejected: THROTTLED, hotspot_16 at 1410 MHz and 3 more"):
+        block_section(hot, GPU)

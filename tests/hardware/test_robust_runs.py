@@ -1,0 +1,66 @@
+"""A lent card's minutes are not lost to a deprecation in a package of its machine, nor to one kernel that breaks the context."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIGURATION = "[pytest]\nfilterwarnings = error\nmarkers =\n    gpu: x\n    other: x\n"
+WARNING = """
+import warnings
+import pytest
+
+@pytest.mark.{mark}
+def test_a_library_warns():
+    warnings.warn("soon gone", DeprecationWarning)
+"""
+KILLING = """
+import pytest
+from microbench.errors import DeviceLostError
+
+LOST = []
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["good", "bad", "late"])
+def test_it(kernel):
+    if kernel == "bad":
+        LOST.append(kernel)
+    if LOST:
+        raise DeviceLostError("illegal address")
+"""
+
+
+def run(folder: Path, text: str, repository: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "test_it.py").write_text(text, encoding="utf-8")
+    (folder / "pytest.ini").write_text(CONFIGURATION, encoding="utf-8")
+    known = {**os.environ, "PYTHONPATH": str(repository), **environment}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", str(folder)]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=known)
+
+
+@pytest.mark.parametrize(("mark", "status"), [("gpu", 0), ("other", 1)])
+def test_warnings_of_other_packages_fail_nothing_on_a_board_and_everything_elsewhere(
+    mark: str, status: int, tmp_path: Path, repository: Path
+) -> None:
+    done = run(tmp_path, WARNING.format(mark=mark), repository)
+    assert done.returncode == status, done.stdout
+
+
+def test_a_test_that_breaks_the_context_ends_the_run_and_is_passed_over_by_the_next(tmp_path: Path, repository: Path) -> None:
+    killers = tmp_path / "killers.txt"
+    first = run(tmp_path, KILLING, repository, WATTPRINT_KILLERS=str(killers))
+    assert first.returncode != 0
+    assert "1 failed, 1 passed" in first.stdout
+    assert "broke the context" in first.stdout
+    assert killers.read_text(encoding="utf-8").splitlines() == ["test_it.py::test_it[bad]"]
+    second = run(tmp_path, KILLING, repository, WATTPRINT_KILLERS=str(killers))
+    assert second.returncode == 0, second.stdout
+    assert "2 passed, 1 skipped" in second.stdout
+    assert "it broke the context in a run before" in second.stdout
+
+
+def test_without_a_file_for_them_every_test_runs(tmp_path: Path, repository: Path) -> None:
+    assert "2 failed, 1 passed" in run(tmp_path, KILLING, repository, WATTPRINT_KILLERS="").stdout

@@ -1,0 +1,89 @@
+"""Commands in odd surroundings: no stdout, a reader that has gone, no home folder, files that are not there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimator.bundles.store import store_folder, stored_names
+from estimator.user_folders import user_folder
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ESTIMATE = (sys.executable, "-m", "estimator.cli")
+FIT = (sys.executable, "-m", "fitter.cli")
+COLLECT = (sys.executable, "-m", "collector.cli")
+HEAVY = ("scipy", "pandas", "pyarrow", "sklearn")
+
+
+def shell(words: tuple[str, ...], redirection: str, tmp_path: Path) -> tuple[int, str]:
+    """Exit status and stderr of a command whose stdout is what the shell makes it."""
+    script = f'"$@" {redirection} 2> "{tmp_path}/err"'
+    status = subprocess.run(["bash", "-c", script, "bash", *words], cwd=REPOSITORY, timeout=300, check=False).returncode
+    return status, (tmp_path / "err").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*ESTIMATE, "examples/llama-8b-decode.json", "--bundle", "a10-eager"),
+        (*FIT, "show", "a10-eager"),
+        (*COLLECT, "devices"),
+    ],
+    ids=["estimate", "fit", "collect"],
+)
+def test_a_command_without_a_stdout_fails_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+    status, err = shell(words, ">&-", tmp_path)
+    assert status == 1
+    assert err.count("\n") == 1
+    assert "stdout is closed" in err
+
+
+def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence(tmp_path: Path) -> None:
+    words = (*ESTIMATE, "bundles", "--json")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, cwd=REPOSITORY, timeout=300, check=False, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("home", ["", "relative", None])
+def test_without_a_home_folder_that_of_the_system_counts(home: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_DATA_HOME", "WATTPRINT_BUNDLES"):
+        monkeypatch.delenv(name, raising=False)
+    if home is None:
+        monkeypatch.delenv("HOME", raising=False)
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert store_folder().is_absolute()
+    assert user_folder("XDG_DATA_HOME", "x").is_absolute()
+    stored_names()
+    assert list(tmp_path.iterdir()) == []
+
+
+MISSING = [
+    (FIT, ("no.parquet",)),
+    (FIT, ("check", "a10-eager", "no.parquet")),
+    (FIT, ("show", "no.json")),
+    (FIT, ("diff", "no.json", "a10-eager")),
+    (COLLECT, ("correct", "--readings", "no.csv", "--sensor", "no.json")),
+    (COLLECT, ("sensor", "--readings", "no.csv")),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), MISSING, ids=[" ".join(words) for _, words in MISSING])
+def test_a_missing_file_is_told_before_scientific_packages_are_loaded(
+    command: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    module, loaded = command[-1], tmp_path / "loaded"
+    code = (
+        f"import sys, pathlib; from {module} import main; status = main({list(words)!r}); "
+        f"pathlib.Path({str(loaded)!r}).write_text(' '.join(name for name in {HEAVY!r} if name in sys.modules)); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert "no." in done.stderr
+    assert loaded.read_text() == ""
