@@ -1,6 +1,7 @@
 """What `collect` prints: plans, rows, outcomes and sensors as lines or plain data."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -31,6 +32,7 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "campaign_digest": spec.digest,
         "sm_clocks_mhz": list(plan.clocks_mhz),
         "kernels": plan.kernels,
+        "layouts": _layouts(plan),
         "rows": len(plan.points),
         "anchor_rows": plan.anchors,
         "skipped": plan.skipped,
@@ -52,9 +54,18 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
         f"time       about {duration_text(plan.estimated_s)} of the board's time",
         f"energy     {_energy(plan.estimated_energy_j, plan.estimated_s * bench.gpu.power_limit_w())}",
     ]
+    if layouts := _layouts(plan):
+        named = ", ".join(f"{name} {count}" for name, count in layouts.items())
+        lines.insert(2, f"layouts    {named}; the other products in their natural one")
     if plan.choice is not None:
         lines.append(f"chosen     {choice_text(plan.choice)}")
     return [*lines, *(f"skipped    {count} kernels: {reason}" for reason, count in plan.skipped.items())]
+
+
+def _layouts(plan: CampaignPlan) -> dict[str, int]:
+    """Matrix products of a plan by layout; those in their natural one are not among them."""
+    kernels = {(point.transpose, point.operator, point.l2_state) for point in plan.points if point.transpose}
+    return dict(sorted(Counter(layout for layout, *_ in kernels).items()))
 
 
 def choice_text(choice: Choice) -> str:

@@ -35,6 +35,7 @@ from fitter.export import (
     sensor_of,
 )
 from fitter.instructions.section import instruction_notes, instruction_section, prior_bundle
+from fitter.kernels.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.kernels.residual_tier import FEWEST_POINTS
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
@@ -240,8 +241,12 @@ def _group_scales(
         known = longest_prefix(group, expected)
         prior = usual if known is None else expected[known]
         root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
-        quantile = float(np.quantile(seen, 0.9)) / NORMAL_90
-        scales[group] = _of_few(root, len(seen)) if len(seen) < PRIOR_KERNELS else 0.5 * (root + quantile)
+        if len(seen) < PRIOR_KERNELS:
+            scales[group] = _of_few(root, len(seen))
+        elif len(seen) < FEWEST_LOCAL:
+            scales[group] = few_errors_half(seen, prior) / NORMAL_90
+        else:
+            scales[group] = 0.5 * (root + float(np.quantile(seen, 0.9)) / NORMAL_90)
     return scales
 
 

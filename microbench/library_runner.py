@@ -9,6 +9,7 @@ from typing import Final
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
 from microbench.errors import DeviceMemoryError, UnsupportedError
+from microbench.layouts import layout_of
 from microbench.names import tile_from_name
 from microbench.occupancy import resident_blocks
 from microbench.runner import (
@@ -42,6 +43,9 @@ USABLE_SHARE: Final = 0.92
 
 MOST_RESIDENT: Final = 4
 """Kernels whose operands are kept at a time."""
+
+Request = tuple[Operator, str, str]
+"""What is prepared: an operator, its L2 state and the layout of its inputs ("" where it has none)."""
 
 Errors = Callable[[str], AbstractContextManager[None]]
 """Maps the errors of the libraries within a block; the text says what was being done."""
@@ -79,14 +83,14 @@ class _Loaded:
 class LibraryRunner:
     """Runs operators through libraries on one device; implements microbench.runner.KernelRunner.
 
-    `choose` gives a library's kernel for an operator, `errors` maps what libraries raise, `seed` decides the random operands.
+    `choose` gives a library's kernel for an operator in a layout, `errors` maps what libraries raise, `seed` decides the random operands.
     """
 
     def __init__(
         self,
         *,
         device: Device,
-        choose: Callable[[Operator], LibraryKernel],
+        choose: Callable[[Operator, str], LibraryKernel],
         errors: Errors,
         gpu: GpuSpec,
         tracer: KernelTracer,
@@ -103,8 +107,8 @@ class LibraryRunner:
         self._now_ns = now_ns
         self._seed = seed
         self._host_launch_s: float | None = None
-        self._prepared: dict[tuple[Operator, str], PreparedKernel] = {}
-        self._resident: dict[tuple[Operator, str], _Loaded] = {}
+        self._prepared: dict[Request, PreparedKernel] = {}
+        self._resident: dict[Request, _Loaded] = {}
 
     def host_launch_s(self) -> float:
         """What one launch costs the host, measured once [s]."""
@@ -113,23 +117,23 @@ class LibraryRunner:
                 self._host_launch_s = self._device.host_launch_s()
         return self._host_launch_s
 
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` would accept the operator, as far as that can be told without running it."""
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        """Whether `prepare` would accept the operator in a layout, as far as that can be told without running it."""
         try:
-            kernel = self._choose(operator)
+            kernel = self._choose(operator, transpose)
         except UnsupportedError:
             return False
         return kernel.working_set_bytes + kernel.scratch_bytes <= USABLE_SHARE * self._device.total_bytes()
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        """The kernel for an operator with its operands in place.
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        """The kernel for an operator with its operands in place, those of a product in a layout ("": the natural one).
 
         Raises UnsupportedError, DeviceMemoryError and KernelFailedError where this operator cannot run here,
         DeviceLostError where the board cannot be used any more.
         """
         if l2_state not in L2_STATES:
             raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
-        key = (operator, l2_state)
+        key = (operator, l2_state, layout_of(operator, transpose))
         loaded = self._load(key)
         if key not in self._prepared:
             self._prepared[key] = self._describe(key, loaded)
@@ -137,7 +141,7 @@ class LibraryRunner:
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel back to back and waits for the end.  Raises as `prepare` does."""
-        key = (prepared.operator, prepared.l2_state)
+        key = (prepared.operator, prepared.l2_state, prepared.transpose)
         if self._prepared.get(key) != prepared:
             raise UnsupportedError(
                 f"kernel {prepared.kernel_name or prepared.operator.family} was not prepared by this runner; prepare it first"
@@ -152,22 +156,22 @@ class LibraryRunner:
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
         """Operands and results of a prepared kernel, to check them."""
-        return self._load((prepared.operator, prepared.l2_state)).bound
+        return self._load((prepared.operator, prepared.l2_state, prepared.transpose)).bound
 
     def close(self) -> None:
         """Give all memory back."""
         self._resident.clear()
         self._trim()
 
-    def _load(self, key: tuple[Operator, str]) -> _Loaded:
+    def _load(self, key: Request) -> _Loaded:
         """A kernel in memory, brought there if it is not."""
         if key in self._resident:
             self._resident[key] = self._resident.pop(key)  # the one used last is the last to go
             return self._resident[key]
-        operator, l2_state = key
+        operator, l2_state, layout = key
         what = f"preparing {operator.family}.{operator.operator}"
         with self._errors(what):
-            kernel = self._choose(operator)
+            kernel = self._choose(operator, layout)
             sets = self._buffer_sets(kernel, l2_state, what)
             needed = sets * kernel.working_set_bytes + kernel.scratch_bytes
             self._make_room(needed, what)
@@ -225,11 +229,11 @@ class LibraryRunner:
             del self._resident[next(iter(self._resident))]
             self._trim()
 
-    def _describe(self, key: tuple[Operator, str], loaded: _Loaded) -> PreparedKernel:
+    def _describe(self, key: Request, loaded: _Loaded) -> PreparedKernel:
         """What ran, as the tracer saw it."""
-        operator, l2_state = key
+        operator, l2_state, layout = key
         with self._errors(f"tracing {operator.family}.{operator.operator}"):
-            kernel = self._choose(operator)
+            kernel = self._choose(operator, layout)
 
             def once() -> None:
                 loaded.bound.launches[0]()

@@ -23,8 +23,8 @@ class PreparedKernel:
 
     `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
     kernel has no such tile; `split_k` is 1 without splitting, 0 where that is not known.  `transpose` is the layout of the two inputs
-    ("tn", "nn"…, "" where it has no meaning).  `buffer_sets` copies of the operands, `working_set_bytes`
-    each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
+    (`microbench.layouts`, the natural one spelled out; "" where it has no meaning).  `buffer_sets` copies of the operands,
+    `working_set_bytes` each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
     Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.  `corrupted` says what was wrong
     with the results of a trial launch ("" where they were right, or nothing was compared).
     """
@@ -68,10 +68,11 @@ class LaunchRecord:
 class KernelRunner(Protocol):
     """Runs one launch so many times."""
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """Choose and set up the kernel for an operator; l2_state is "warm" or "cold".
 
-        Raises RunnerError where the operator cannot run here (unsupported precision, too little memory).
+        `transpose` is the layout of a matrix product's inputs, one of `microbench.layouts.LAYOUTS`, or "" for the natural one.
+        Raises RunnerError where the operator cannot run here (unsupported precision or layout, too little memory).
         """
 
     def prepare_generated(self, load: "GeneratedLoad | CopyLoad") -> PreparedKernel:
@@ -85,8 +86,8 @@ class KernelRunner(Protocol):
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch it `launches` times back to back and wait for the end.  Raises RunnerError if that fails."""
 
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` would accept the operator."""
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        """Whether `prepare` would accept the operator, in a layout of its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ ShapeRule = LogRange | Choice | Derived
 class KernelGroup:
     """Kernels of one operator and precision: how many, in which L2 state, with which shapes.
 
+    Every one of a group of matrix products runs in each layout of `transpose` (`microbench.layouts`), in the natural one where it is empty.
     `precision` may list alternatives joined by "|": the first that the board runs.  `max_bytes` and `max_flop`
     bound a kernel, `min_bytes` keeps out what is all launch.
     """
@@ -77,6 +78,7 @@ class KernelGroup:
     min_bytes: float = 0.0
     max_bytes: float = 4e9
     max_flop: float = 4e12
+    transpose: tuple[str, ...] = ()
 
     @property
     def precisions(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from collector.errors import CollectorError
 from estimator.whole_file import write_whole
 
 FIGURES: Final[dict[str, str]] = {"latency": "latency_s", "power": "power_w", "energy": "energy_j"}
-KERNEL: Final = ("family", "operator", "precision", "cuda_cores", "l2_state", "sm_clock_mhz", *SHAPE_COLUMNS)
+KERNEL: Final = ("family", "operator", "precision", "cuda_cores", "transpose", "l2_state", "sm_clock_mhz", *SHAPE_COLUMNS)
 """Columns that say which kernel a row is of."""
 
 WANTED: Final = 0.015

@@ -20,6 +20,7 @@ from estimator.whole_file import write_whole
 from estimator.workload import Operator
 from microbench.copy_load import CopyLoad
 from microbench.generated_load import GeneratedLoad
+from microbench.layouts import other_layout
 
 Result = TypeVar("Result")
 
@@ -95,13 +96,14 @@ class GuardedRunner:
         """Kernels that are not tried again."""
         return tuple(suspect for suspect in self._known.values() if suspect.kills)
 
-    def supports(self, operator: Operator) -> bool:
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator; a kernel on the list is known, and refused only when it is prepared."""
-        return self._runner.supports(operator)
+        return self._runner.supports(operator, transpose)
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator.  Raises RunnerError for one on the list, and what the runner raises."""
-        return self._guarded(_operator_name(operator, l2_state), lambda: self._runner.prepare(operator, l2_state))
+        name = _operator_name(operator, l2_state, transpose)
+        return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and what the runner raises."""
@@ -110,7 +112,7 @@ class GuardedRunner:
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel.  Raises what the runner raises."""
         name = prepared.kernel_name if prepared.library in ("generated", "copy engine") else ""
-        name = name or _operator_name(prepared.operator, prepared.l2_state)
+        name = name or _operator_name(prepared.operator, prepared.l2_state, prepared.transpose)
         return self._guarded(name, lambda: self._runner.run(prepared, launches), ran=True)
 
     def clear(self) -> None:
@@ -189,11 +191,12 @@ def _suspect(entry: Any) -> Suspect:
     return Suspect(name=name, ends=ends, said=said)
 
 
-def _operator_name(operator: Operator, l2_state: str) -> str:
+def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
+    """A kernel as the list names it; a layout stands there where it is not the natural one."""
     shape = " ".join(f"{name}={value:g}" for name, value in operator.named_shape().items())
     parts = (f"{operator.family}.{operator.operator}", operator.precision, operator.precision_out, operator.precision_kv)
     words = [part for part in parts if part] + (["cuda-cores"] if operator.cuda_cores else [])
-    return f"{' '.join(words)} {shape} {l2_state}"
+    return " ".join([*words, shape, l2_state, *([other] if (other := other_layout(operator, transpose)) else [])])
 
 
 def _load_name(load: GeneratedLoad | CopyLoad) -> str:

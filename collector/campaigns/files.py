@@ -19,10 +19,14 @@ from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_o
 from microbench.errors import UnsupportedError
 from microbench.generated_load import MODES, PATTERNS, LoadGroup, check_group
 from microbench.kernel import OPTIMISATION_LEVELS
+from microbench.layouts import LAYOUTS
 from microbench.library.torch_attention import BACKENDS
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, ShapeRule
 
 L2_STATES: Final = ("warm", "cold")
+MOST_SHOWN: Final = 80
+"""Characters of a wrong value that a message repeats."""
+
 LIMITS: Final[dict[str, tuple[float, float, str]]] = {
     "updates": (4, 10_000, "sensor updates"),
     "window_s": (0.01, 600.0, "s"),
@@ -168,13 +172,29 @@ def _group(item: object, path: str, reader: TableReader) -> KernelGroup:
     if not isinstance(shape, Mapping) or set(shape) != set(FAMILY_FIELDS[family]):
         raise CampaignError(f"{where}: {path}.shape must give exactly {', '.join(FAMILY_FIELDS[family])}")
     rules = {name: _rule(value, f"{path}.shape.{name}", shape, reader) for name, value in shape.items()}
-    group: KernelGroup = reader.build(KernelGroup, {**item, "shape": FrozenMapping(rules)}, path)
+    layouts = _layouts(item["transpose"], family, f"{path}.transpose", where) if "transpose" in item else ()
+    group: KernelGroup = reader.build(KernelGroup, {**item, "shape": FrozenMapping(rules), "transpose": layouts}, path)
+    most = int(LIMITS["count"][1])
+    if group.count * len(layouts) > most:
+        raise CampaignError(
+            f"{where}: {path}: {group.count} kernels in {len(layouts)} layouts each are more than {most} kernels; ask for fewer"
+        )
     for precision in (*group.precisions, *(name for name in (group.precision_out, group.precision_kv) if name)):
         if precision not in BYTES_PER_ELEMENT:
             raise CampaignError(f"{where}: {path}: unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     if group.l2_state not in L2_STATES:
         raise CampaignError(f"{where}: {path}.l2_state = {group.l2_state!r}; known: {', '.join(L2_STATES)}")
     return group
+
+
+def _layouts(given: object, family: str, path: str, where: str) -> tuple[str, ...]:
+    """The layouts that the products of a group run in, each once: one name or a list of names."""
+    if family != "gemm":
+        raise CampaignError(f"{where}: {path}: only matrix products (family gemm) have a layout, {family} has none; leave it out")
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not names or any(name not in LAYOUTS for name in names):
+        raise CampaignError(f"{where}: {path} = {repr(given)[:MOST_SHOWN]}; known: {', '.join(LAYOUTS)}, or a list of several of them")
+    return tuple(dict.fromkeys(names))
 
 
 def _loads(item: object, path: str, reader: TableReader) -> LoadGroup:

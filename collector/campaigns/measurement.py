@@ -32,7 +32,7 @@ class Point:
 
     With `idle_before` the board rests before it long enough to tell its power at rest.  `load` is a generated kernel or a copy, which then
     runs in place of a library's; `operator` names it.  An `anchor` is repeated all through a campaign to show drift;
-    of a point that is `timed_only` no power is measured.
+    of a point that is `timed_only` no power is measured.  `transpose` is the layout of a matrix product's inputs, "" the natural one.
     """
 
     row_id: str
@@ -45,6 +45,7 @@ class Point:
     anchor: bool = False
     load: GeneratedLoad | CopyLoad | None = None
     timed_only: bool = False
+    transpose: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,10 @@ def _run(
 ) -> tuple[PreparedKernel, GpuState, tuple[TraceRecord, ...]]:
     """Rest, range, run: the kernel that ran, the board after it, and the traces of run and rest."""
     load = point.load
-    prepared = bench.runner.prepare(point.operator, point.l2_state) if load is None else bench.runner.prepare_generated(load)
+    if load is None:
+        prepared = bench.runner.prepare(point.operator, point.l2_state, point.transpose)
+    else:
+        prepared = bench.runner.prepare_generated(load)
     sampler.drain()
     bench.clock.wait(settings.idle_s if point.idle_before else min(settings.gap_s, TIMED_GAP_S) if point.timed_only else settings.gap_s)
     rest = sampler.drain()

@@ -23,6 +23,7 @@ from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
 from estimator.workload import Operator
 from microbench.generated_load import FAMILY
+from microbench.layouts import other_layout
 from microbench.shapes import KernelGroup, draw_operators
 
 ROW_ID_DIGITS: Final = 16
@@ -44,8 +45,8 @@ LEAST_UPDATES: Final = 4
 """Window and settling of an active choice as shares of the campaign's [1], and sensor updates behind a power at least.  On a simulated
 A100 twice as many kernels with half the time each lower held-out errors of power from 1.18 to 1.11 times those of the whole campaign."""
 
-Kernel = tuple[Operator, str]
-"""An operator and its L2 state."""
+Kernel = tuple[Operator, str, str]
+"""An operator, its L2 state and the layout of its inputs, "" for the natural one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +95,14 @@ def plan_campaign(
     for index, group in enumerate(spec.kernels):
         if families and group.family not in families:
             continue
-        operators = _drawn(group, np.random.SeedSequence([seed, index]), runner)
-        if not operators:
-            skipped[f"{group.family}.{group.operator}.{group.precision}: not on this board"] = group.count
-        kernels.update(dict.fromkeys((operator, group.l2_state) for operator in operators))
+        operators, layouts = _drawn(group, np.random.SeedSequence([seed, index]), runner)
+        for layout in group.transpose or ("",):
+            if layout in layouts:
+                kernels.update(dict.fromkeys((one, group.l2_state, other_layout(one, layout)) for one in operators))
+            else:
+                named = f" {layout}" if layout else ""
+                what = f"{group.family}.{group.operator}.{group.precision}{named}: not on this board"
+                skipped[what] = skipped.get(what, 0) + group.count
     remarks: list[str] = []
     loads, refused = campaign_loads(spec, families, gpu, seed, remarks.append)
     skipped.update(refused)
@@ -110,7 +115,7 @@ def plan_campaign(
     points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
     counts: dict[str, int] = {FAMILY: len(loads)} if loads else {}
     estimated_s = _estimate_s(spec, points, len(clocks_mhz))
-    for operator, _ in kernels:
+    for operator, *_ in kernels:
         counts[operator.family] = counts.get(operator.family, 0) + 1
     return CampaignPlan(
         points=points,
@@ -132,16 +137,25 @@ def _why(skipped: Mapping[str, int]) -> str:
     return f" ({next(iter(skipped))}{more})"
 
 
-def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> list[Operator]:
-    """The kernels of a group in the first of its precisions that the board runs; none where it runs none."""
+def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:
+    """The kernels of a group in the first of its precisions that the board runs, and the layouts that it runs them in; none for none.
+
+    A precision that runs in all of the layouts goes before one that does not.
+    """
+    layouts = group.transpose or ("",)
+    best: tuple[list[Operator], list[str]] = ([], [])
     for precision in group.precisions:
         try:
             operators = draw_operators(group, precision, np.random.default_rng(seed))
         except WorkloadError as error:
             raise CampaignError(str(error)) from error
-        if any(runner.supports(operator) for operator in operators[:SUPPORT_PROBES]):
-            return operators
-    return []
+        probes = operators[:SUPPORT_PROBES]
+        runs = [layout for layout in layouts if any(runner.supports(operator, layout) for operator in probes)]
+        if len(runs) > len(best[1]):
+            best = operators, runs
+        if len(runs) == len(layouts):
+            break
+    return best
 
 
 def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[tuple[int, ...]]:
@@ -183,7 +197,7 @@ def _ordered(
                 for anchor in anchors:
                     trial = trials.get((anchor, clock), 0)
                     trials[anchor, clock] = trial + 1
-                    points.append(_point(spec, (anchor, "warm"), clock, trial, seed, gpu_uuid, anchor=True))
+                    points.append(_point(spec, (anchor, "warm", ""), clock, trial, seed, gpu_uuid, anchor=True))
                 since_anchor = 0
             chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
             for place, index in enumerate(chosen):
@@ -195,10 +209,11 @@ def _ordered(
 
 def _point(spec: CampaignSpec, kernel: Kernel, clock: float | None, trial: int, seed: int, gpu_uuid: str, *, anchor: bool) -> Point:
     """A point with its row id: the digest of everything that tells it from others."""
-    operator, l2_state = kernel
+    operator, l2_state, transpose = kernel
     described = [
         gpu_uuid, spec.digest, seed, anchor, operator.family, operator.operator, operator.precision, operator.precision_out,
         operator.precision_kv, operator.cuda_cores, operator.shape, l2_state, clock, trial,
+        *([transpose] if transpose else []),
     ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).hexdigest()
     return Point(
@@ -210,6 +225,7 @@ def _point(spec: CampaignSpec, kernel: Kernel, clock: float | None, trial: int, 
         seed=seed,
         idle_before=anchor,
         anchor=anchor,
+        transpose=transpose,
     )
 
 
@@ -242,7 +258,8 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, way: Way, budget_s: floa
     counts: dict[str, set[object]] = {}
     for point in points:
         if not point.anchor:
-            counts.setdefault(FAMILY if point.load else point.operator.family, set()).add(point.load or point.operator)
+            kernel = point.load or (point.operator, point.l2_state, point.transpose)
+            counts.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
     estimated_s = _estimate_s(spec, points, clocks)
     return replace(
         plan,

@@ -126,11 +126,12 @@ def no_time_text(budget_s: float, fixed_s: float, kernel_s: float) -> str:
 
 
 def kind_of(point: Point) -> str:
-    """Kernels that one set of coefficients serves: family, operator, number format and L2 state."""
+    """Family, operator, number format, L2 state and layout, the natural one unnamed; of every kind that was asked for one is measured."""
     operator = point.operator
     cuda = ".cuda" if operator.cuda_cores else ""
     cold = "" if point.l2_state == "warm" else f" {point.l2_state}"
-    return f"{operator.family}.{operator.operator}.{operator.precision}{cuda}{cold}"
+    layout = f" {point.transpose}" if point.transpose else ""
+    return f"{operator.family}.{operator.operator}.{operator.precision}{cuda}{cold}{layout}"
 
 
 def _active(

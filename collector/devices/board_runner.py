@@ -33,15 +33,15 @@ class BoardRunner:
         self._generated: tuple[PreparedKernel, Callable[[int], LaunchRecord]] | None = None
         self._complaints: dict[tuple[str, ...], str] = {}
 
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` would accept the operator."""
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        """Whether `prepare` would accept the operator, in a layout of its inputs."""
         with collector_errors():
-            return self._runner.supports(operator)
+            return self._runner.supports(operator, transpose)
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        """The kernel for an operator, its operands in place.  Raises RunnerError, DeviceError."""
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        """The kernel for an operator, its operands in place, in a layout.  Raises RunnerError, DeviceError."""
         with collector_errors():
-            return self._runner.prepare(operator, l2_state)
+            return self._runner.prepare(operator, l2_state, transpose)
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel, loaded and its buffers filled, or a copy; the memory of the one before is given back first.

@@ -178,9 +178,9 @@ class PlayedRunner:
     def __init__(self, player: Player) -> None:
         self._player = player
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        """The kernel that was chosen for the operator."""
-        prepared: PreparedKernel = self._player.call("runner", "prepare", operator, l2_state)
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        """The kernel that was chosen for the operator; the natural layout stands in no recording."""
+        prepared: PreparedKernel = self._player.call("runner", "prepare", operator, l2_state, *([transpose] if transpose else []))
         return prepared
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
@@ -193,9 +193,9 @@ class PlayedRunner:
         record: LaunchRecord = self._player.call("runner", "run", prepared, int(launches))
         return record
 
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` accepted the operator."""
-        accepted: bool = self._player.call("runner", "supports", operator)
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        """Whether `prepare` accepted the operator, in a layout of its inputs."""
+        accepted: bool = self._player.call("runner", "supports", operator, *([transpose] if transpose else []))
         return accepted
 
 

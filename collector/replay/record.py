@@ -150,9 +150,10 @@ class RecordedRunner:
         self._recorder = recorder
         self._runner = runner
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        """Choose and set up the kernel for an operator."""
-        prepared: PreparedKernel = self._recorder.call("runner", "prepare", self._runner.prepare, operator, l2_state)
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        """Choose and set up the kernel for an operator; the natural layout stands in no recording."""
+        arguments = (operator, l2_state, *([transpose] if transpose else []))
+        prepared: PreparedKernel = self._recorder.call("runner", "prepare", self._runner.prepare, *arguments)
         return prepared
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
@@ -167,9 +168,10 @@ class RecordedRunner:
         record: LaunchRecord = self._recorder.call("runner", "run", self._runner.run, prepared, int(launches))
         return record
 
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` would accept the operator."""
-        accepted: bool = self._recorder.call("runner", "supports", self._runner.supports, operator)
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        """Whether `prepare` would accept the operator, in a layout of its inputs."""
+        arguments = (operator, *([transpose] if transpose else []))
+        accepted: bool = self._recorder.call("runner", "supports", self._runner.supports, *arguments)
         return accepted
 
 

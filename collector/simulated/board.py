@@ -144,23 +144,23 @@ class SimulatedRunner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
-        self._plans: dict[Operator, KernelPlan] = {}
+        self._plans: dict[tuple[Operator, str], KernelPlan] = {}
         self._complaints: dict[tuple[str, ...], str] = {}
         self._broken = False
 
-    def supports(self, operator: Operator) -> bool:
-        """Whether `prepare` would accept the operator."""
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        """Whether `prepare` would accept the operator, in a layout of its inputs."""
         try:
-            _buffer_sets(self._plan(operator), self._world.gpu, "warm")
+            _buffer_sets(self._plan(operator, transpose), self._world.gpu, "warm")
         except RunnerError:
             return False
         return True
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        """Choose and set up the kernel for an operator.  Raises RunnerError where it cannot run here."""
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        """Choose and set up the kernel for an operator, in a layout of its inputs.  Raises RunnerError where it cannot run here."""
         if l2_state not in L2_STATES:
             raise RunnerError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
-        plan = self._plan(operator)
+        plan = self._plan(operator, transpose)
         prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
         if prepared not in self._loaded:
             self._keep(prepared, self._world.load(plan, l2_state))
@@ -176,10 +176,12 @@ class SimulatedRunner:
         self._world.rest(SETUP_S)
         return prepared
 
-    def _plan(self, operator: Operator) -> KernelPlan:
+    def _plan(self, operator: Operator, transpose: str) -> KernelPlan:
         """What the library makes of an operator, which runs at several clocks in turn.  Raises RunnerError where nothing runs it."""
-        plan = self._plans.pop(operator, None)
-        self._plans[operator] = plan = plan_kernel(operator, self._world.profile, self._world.gpu) if plan is None else plan
+        plan = self._plans.pop((operator, transpose), None)
+        if plan is None:
+            plan = plan_kernel(operator, self._world.profile, self._world.gpu, transpose)
+        self._plans[operator, transpose] = plan
         if len(self._plans) > MOST_LOADED:
             del self._plans[next(iter(self._plans))]
         return plan

@@ -72,9 +72,21 @@ class Product:
     transpose: str
 
 
-def matrix_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """The kernel for a GEMM or a dense convolution.  Raises RunnerError for a precision without a kernel."""
-    product = _convolution(operator) if operator.family == "conv" else _gemm(operator)
+def product_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec, layout: str) -> KernelPlan:
+    """The kernel for a GEMM in a layout of `microbench.layouts`.  Raises RunnerError for a precision without a kernel.
+
+    A layout has a kernel of its own, with its own name and so its own switching activity, and none of its own in time or traffic: how
+    inputs lie changes the time of real kernels by amounts that follow no rule that could be planted.
+    """
+    return _matrix_plan(_gemm(operator, layout), operator, profile, gpu)
+
+
+def convolution_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
+    """The kernel for a dense convolution.  Raises RunnerError for a precision without a kernel."""
+    return _matrix_plan(_convolution(operator), operator, profile, gpu)
+
+
+def _matrix_plan(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
     rates = gpu.cuda_flop_per_clock if product.on_cuda_cores else gpu.tensor_flop_per_clock
     if operator.precision not in rates:
         known = ", ".join(sorted({*gpu.tensor_flop_per_clock, "fp32"}))
@@ -83,7 +95,7 @@ def matrix_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> Kern
     return _lay_out(product, operator, profile, gpu, tile, split)
 
 
-def _gemm(operator: Operator) -> Product:
+def _gemm(operator: Operator, layout: str) -> Product:
     batch, m, n, k = (int(value) for value in operator.shape)
     width = BYTES_PER_ELEMENT[operator.precision]
     out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
@@ -100,7 +112,7 @@ def _gemm(operator: Operator) -> Product:
         output_element_bytes=out_width,
         on_cuda_cores=operator.cuda_cores or operator.precision == "fp32",
         convolution=False,
-        transpose="tn" if operator.operator == "linear" else "nn",
+        transpose=layout,
     )
 
 

@@ -123,7 +123,10 @@ def shared_weight(weight: Array, repeats: IntArray) -> Array:
 
 
 def _repeats(table: pa.Table, operators: list[Operator | None], reasons: dict[int, tuple[str, str]]) -> IntArray:
-    """A number for each kernel at each clock asked for, the same for all its usable trials; −1 for rows that are rejected, shape (n,)."""
+    """A number for each kernel at each clock asked for, the same for all its usable trials; −1 for rows that are rejected, shape (n,).
+
+    A product in another layout is one more trial: the equations know no layouts.  Each has its own time, power and tile.
+    """
     names = ("gpu_uuid", "l2_state", "sm_clock_mhz")
     columns = [table.column(name).to_pylist() for name in names]
     numbers: dict[tuple[Any, ...], int] = {}

@@ -6,6 +6,7 @@ from estimator.gpu import GpuSpec
 from estimator.workload import Operator
 from microbench.cupy_runner import CupyDevice
 from microbench.errors import UnsupportedError
+from microbench.layouts import layout_of
 from microbench.library.cublas import DATA_TYPES, Cublas
 from microbench.library.cupy_kernels import cupy_kernel
 from microbench.library.torch_kernels import torch_kernel
@@ -27,11 +28,12 @@ class Catalogue:
     without_torch: str = ""
     attention: str = "flash"
 
-    def kernel(self, operator: Operator) -> LibraryKernel:
-        """The kernel for an operator.  Raises UnsupportedError where no library here has one."""
+    def kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
+        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError where no library has one."""
         capability = float(self.gpu.compute_capability)
+        layout_of(operator, transpose)  # a layout that cannot be is refused before anything that is missing
         if operator.family == "gemm" and operator.precision in DATA_TYPES:
-            return self.cublas.kernel(operator, capability)
+            return self.cublas.kernel(operator, capability, transpose)
         if self.torch is not None:
             return torch_kernel(operator, self.torch, capability, self.attention)
         try:

@@ -1,12 +1,7 @@
 """Matrix products by cuBLAS, called in the library that CuPy has loaded.
 
 cuBLAS thinks in columns.  The row-major product C[m, n] = A[m, k] · B[k, n] is its C' = B' · A' with the outputs n along
-its rows, so its first operand is our B and its second our A.  A layout is two letters, cuBLAS's own for these two:
-
-    tn   B stored as [n, k] (the weights of a linear layer), A as [m, k]
-    nn   B stored as [k, n], A as [m, k]
-    nt   B stored as [k, n], A as [k, m]
-    tt   B stored as [n, k], A as [k, m]
+its rows, so its first operand is our B and its second our A: the two letters of a layout (`microbench.layouts`) are its own for these two.
 
 Source: cuBLAS manual, cublasGemmEx, cublasGemmStridedBatchedEx, and "CUDA graphs support" for the workspace.
 """
@@ -22,10 +17,9 @@ import numpy as np
 from estimator.quantities import Array
 from estimator.workload import Operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
+from microbench.layouts import layout_of
 from microbench.runner import BoundKernel, HostValues, Launch, LibraryKernel
 from microbench.sizing import operator_bytes
-
-LAYOUTS: Final = ("tn", "nn", "nt", "tt")
 
 DATA_TYPES: Final[dict[str, int]] = {"fp32": 0, "tf32": 0, "fp64": 1, "fp16": 2, "bf16": 14}
 """cudaDataType of a precision."""
@@ -115,12 +109,12 @@ class Cublas:
         check(self._library.cublasGetVersion_v2(self._handle, ctypes.byref(version)), "cublasGetVersion")
         return version.value
 
-    def kernel(self, operator: Operator, compute_capability: float) -> LibraryKernel:
-        """cuBLAS's kernel for a GEMM operator: layout tn for linear layers, nn for products of activations.
+    def kernel(self, operator: Operator, compute_capability: float, transpose: str = "") -> LibraryKernel:
+        """cuBLAS's kernel for a GEMM operator in a layout; without one tn for linear layers, nn for products of activations.
 
-        Raises UnsupportedError for a precision, a size or a combination that cuBLAS does not have here.
+        Raises UnsupportedError for a precision, a size, a layout or a combination that cuBLAS does not have here.
         """
-        return self.product_kernel(_product(operator, compute_capability), int(operator_bytes(operator)))
+        return self.product_kernel(_product(operator, compute_capability, transpose), int(operator_bytes(operator)))
 
     def product_kernel(self, product: Product, working_set_bytes: int) -> LibraryKernel:
         """cuBLAS's kernel for a product in any layout."""
@@ -236,7 +230,7 @@ def check(status: int, what: str) -> None:
     raise KernelFailedError(message)
 
 
-def _product(operator: Operator, compute_capability: float) -> Product:
+def _product(operator: Operator, compute_capability: float, transpose: str) -> Product:
     """The product behind an operator.  Raises UnsupportedError for what cuBLAS does not have."""
     precision = operator.precision
     where = f"gemm.{operator.operator} in {precision}"
@@ -253,7 +247,7 @@ def _product(operator: Operator, compute_capability: float) -> Product:
     batch, m, n, k = (int(size) for size in operator.shape)
     if max(batch, m, n, k) > LARGEST_DIMENSION:
         raise UnsupportedError(f"{where}: dimensions up to {LARGEST_DIMENSION}, got {max(batch, m, n, k)}")
-    layout = "tn" if operator.operator == "linear" else "nn"
+    layout = layout_of(operator, transpose)
     return Product(batch=batch, m=m, n=n, k=k, layout=layout, precision=precision, precision_out=precision_out)
 
 

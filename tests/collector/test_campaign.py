@@ -185,10 +185,10 @@ def test_clocks_are_given_back_however_it_ends(tiny: CampaignSpec, calibration: 
         def __init__(self, bench: Bench) -> None:
             self._bench, self.supports = bench, bench.runner.supports
 
-        def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
             if operator.family == "softmax":
                 raise ZeroDivisionError
-            return self._bench.runner.prepare(operator, l2_state)
+            return self._bench.runner.prepare(operator, l2_state, transpose)
 
         def run(self, prepared: PreparedKernel, launches: int) -> Any:
             return self._bench.runner.run(prepared, launches)
@@ -229,10 +229,10 @@ def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny: CampaignSpec, calib
         def __init__(self, bench: Bench) -> None:
             self._bench, self.supports, self.run = bench, bench.runner.supports, bench.runner.run
 
-        def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
+        def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
             if operator.family == "softmax":
                 raise RunnerError("too large")
-            return self._bench.runner.prepare(operator, l2_state)
+            return self._bench.runner.prepare(operator, l2_state, transpose)
 
     with planned(tiny) as (bench, plan, key):
         picky = replace(bench, runner=Picky(bench))

@@ -15,6 +15,7 @@ from collector.commands.stopping import stoppable
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.sensor.calibration import SensorCalibration
+from tests.words import changed
 
 BOARD = "sim:a100-pcie-40gb"
 
@@ -124,7 +125,7 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
 def test_bad_input_is_one_line(
     arguments: list[str], change: list[str], status: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, line = failure(capsys, *arguments, *change)
+    found, line = failure(capsys, *changed(arguments, *change))
     assert found == status
     assert reason in line
     assert list(tmp_path.iterdir()) == []
@@ -155,7 +156,7 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest
     assert document["gain"] is None
     assert "gain" in document["notes"]
     for change, reason in ((["--freq", "510,900"], "2 clocks"), (["--out", "/nowhere/s.json"], "cannot be written"), (["--gpu", "x"], "x")):
-        assert reason in failure(capsys, "sensor", "--gpu", BOARD, *change)[1]
+        assert reason in failure(capsys, *changed(["sensor", "--gpu", BOARD], *change))[1]
 
 
 def test_export_writes_csv_and_refuses_what_is_no_dataset(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +177,7 @@ def test_export_writes_csv_and_refuses_what_is_no_dataset(arguments: list[str], 
 def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
     arguments: list[str], number: signal.Signals, tmp_path: Path, repository: Path
 ) -> None:
-    whole = [*arguments, "-v", "--campaign", "quick"]
+    whole = changed(arguments, "-v", "--campaign", "quick")
     process = subprocess.Popen(
         [sys.executable, "-m", "collector.cli", *whole],
         cwd=repository,
@@ -250,7 +251,7 @@ def test_a_list_without_a_family_does_not_mean_all(families: str, arguments: lis
 def test_a_device_or_a_pipe_is_never_replaced(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    found, line = failure(capsys, *arguments, "--fresh", "--out", str(pipe))
+    found, line = failure(capsys, *changed(arguments, "--fresh", "--out", str(pipe)))
     assert found == 1
     assert "not a regular file" in line
     assert pipe.is_fifo()

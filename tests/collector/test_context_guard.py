@@ -32,8 +32,8 @@ class Scripted:
     def __init__(self, runner: Any, deed: Any) -> None:
         self.runner, self.deed = runner, deed
 
-    def prepare(self, operator: Any, l2_state: str = "warm") -> PreparedKernel:
-        return self.runner.prepare(operator, l2_state)  # type: ignore[no-any-return]
+    def prepare(self, operator: Any, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        return self.runner.prepare(operator, l2_state, transpose)  # type: ignore[no-any-return]
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         self.deed(prepared)

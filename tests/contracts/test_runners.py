@@ -9,12 +9,14 @@ from collector.bench import open_bench
 from collector.devices import KernelRunner
 from collector.errors import RunnerError
 from estimator.workload import make_operator
+from microbench.layouts import LAYOUTS
 from tests.hardware.board import open_real_runner
 from tests.microbench_library.conftest import open_fake_board
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=1024, n=1024, k=1024)
 ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
 IMPOSSIBLE = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
+FP8 = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64)
 UNKNOWN = make_operator("gemm", "linear", "nvfp4", batch=1, m=64, n=64, k=64)
 
 
@@ -38,6 +40,19 @@ def test_preparing_twice_prepares_the_same_kernel(runner: KernelRunner) -> None:
         assert (prepared.operator, prepared.l2_state, prepared.transpose) == (PRODUCT, l2_state, "tn")
         assert prepared.working_set_bytes >= 3 * 2 * 1024 * 1024
         assert (prepared.buffer_sets > 1) == (l2_state == "cold")
+
+
+def test_a_product_runs_in_every_layout_and_nothing_else_has_one(runner: KernelRunner) -> None:
+    prepared = {layout: runner.prepare(PRODUCT, "warm", layout) for layout in LAYOUTS}
+    for layout, one in prepared.items():
+        assert runner.supports(PRODUCT, layout)
+        assert (one.operator, one.transpose) == (PRODUCT, layout)
+        assert runner.run(one, 3).launches == 3
+    assert prepared["tn"] == runner.prepare(PRODUCT)
+    for operator, layout, words in ((ADDITION, "nn", "matrix products alone"), (PRODUCT, "nx", "'nx' is unknown"), (FP8, "nn", "tn alone")):
+        assert not runner.supports(operator, layout)
+        with pytest.raises(RunnerError, match=words):
+            runner.prepare(operator, "warm", layout)
 
 
 def test_a_traced_kernel_has_sizes_and_a_tile(runner: KernelRunner) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from estimator.residuals import Fading
-from fitter.kernels.intervals import FIRST_OCTAVES, NEXT_GROWTH, interval_quantiles
+from fitter.kernels.intervals import FEWEST_LOCAL, FIRST_OCTAVES, NEXT_GROWTH, few_errors_half, interval_quantiles
 from fitter.kernels.residual_tier import Forecast, ShapeErrors, shape_errors
 from tests.fitter.measured import various_operators
 
@@ -90,3 +90,47 @@ def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None
     held = np.mean(np.abs(0.1 * rng.standard_normal(10_000)) <= near * sigma)
     assert far == near
     assert held >= 0.85
+
+
+SHARES_OF_MANY = 4000
+SPREAD_OF_GPUS = 0.38
+"""By how much mean errors of a kind of kernel differ from GPU to GPU [ln]."""
+
+
+def drawn(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.ndarray:
+    """Magnitudes of errors with a mean of 1."""
+    if shape == "exponential":
+        return rng.exponential(1.0, size)
+    if shape == "normal":
+        return np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
+    return np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
+
+
+@pytest.mark.parametrize("count", [12, 20, FEWEST_LOCAL - 1])
+@pytest.mark.parametrize(("shape", "low", "high"), [("exponential", 0.88, 0.92), ("normal", 0.91, 0.95), ("heavy", 0.88, 0.93)])
+def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_than_the_other(
+    count: int, shape: str, low: float, high: float
+) -> None:
+    rng = np.random.default_rng(count)
+    held = []
+    for scale in 0.05 * np.exp(SPREAD_OF_GPUS * rng.standard_normal(SHARES_OF_MANY)):
+        half = few_errors_half(scale * drawn(rng, shape, (count,)), 0.05 * np.sqrt(2.0))
+        held.append(np.mean(scale * drawn(rng, shape, (50,)) <= half))
+    assert low <= np.mean(held) <= high
+
+
+def test_many_errors_outvote_what_was_expected_and_none_leaves_it() -> None:
+    rng = np.random.default_rng(3)
+    error = 0.02 * rng.exponential(1.0, 20_000)
+    assert few_errors_half(error, 0.5) == pytest.approx(np.quantile(error, 0.9), rel=0.03)
+    assert few_errors_half(np.zeros(0), 0.1) == pytest.approx(0.1 / np.sqrt(2.0) * 7.0 * (10.0 ** (1.0 / 7.0) - 1.0))
+
+
+def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found() -> None:
+    shapes = shape_errors(list(SHAPES.operators[:20]))
+    error = 0.1 * np.random.default_rng(4).standard_normal(20)
+    near, far, _, _ = interval_quantiles(shapes, forecast_with(error), [], Fading(), 0.06)
+    assert near == far
+    assert near * (0.01 + np.abs(error).mean()) == pytest.approx(few_errors_half(np.abs(error), 0.06))
+    wide = interval_quantiles(shapes, forecast_with(error), [], Fading(), 0.3)[0]
+    assert 1.5 * near < wide < 4.0 * near

@@ -53,6 +53,14 @@ def write(tmp_path: Path) -> Write:
     return writer
 
 
+def test_layouts_of_a_product_weigh_together_as_one_row(write: Write) -> None:
+    layouts = [{"transpose": layout, "latency_s": 2e-5 * (1.0 + 0.1 * i), "trial": 0} for i, layout in enumerate(("tn", "nn", "nt", "tt"))]
+    rows, _ = read(write(*layouts, {"sm_clock_mhz": 1200.0, "trial": 0}))
+    assert rows.weight.tolist() == [0.25] * 4 + [1.0]
+    assert rows.latency_s.tolist() == pytest.approx([2e-5, 2.2e-5, 2.4e-5, 2.6e-5, 2e-5])
+    assert len(rows.operators) == 1
+
+
 def read(path: Path) -> tuple[KernelRows, list[RejectedRow]]:
     _, rows, rejected = read_collected(path)
     assert rows is not None

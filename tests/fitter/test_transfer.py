@@ -19,7 +19,7 @@ from fitter.priors import kernel_priors
 from fitter.rows import KernelRows
 from fitter.selection import read_selection
 from fitter.tiers import kernel_tiers, tier_counts, tier_errors
-from fitter.transfer.prior_bundle import fit_transferred, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import equation_errors, fit_transferred, transfer_source, with_strengths
 from fitter.transfer.priors import moved_values, transferred_priors, with_family_shift
 from fitter.transfer.probe_selection import probe_rows
 from fitter.transfer.probes import Candidates, choose_probes
@@ -81,6 +81,27 @@ def test_a_prior_from_a_twin_forecasts_better_than_general_priors_do(twin: Bundl
         error.append(float(np.nanmean(np.abs(np.log(found.predicted_s / found.measured_s)))))
     assert error[0] < error[1]
     assert error[0] < 0.03
+
+
+def test_what_the_other_gpus_equations_leave_over_is_expected_here(twin: Bundle) -> None:
+    stated = {"latency": {"groups": {"softmax.softmax.fp32": 0.04, "elementwise.add.fp32": float("nan")}}}
+    bundle = replace(twin, uncertainty=stated, residuals={})
+    assert equation_errors(bundle, ("softmax", "softmax.softmax.fp32", "elementwise")) == {"softmax": 0.04, "softmax.softmax.fp32": 0.04}
+    rows = stream_rows(60, 11)
+    residuals = fit_kernel_groups(rows, A100, seed=0).residuals
+    key = next(key for key, tier in residuals.items() if any(tier["ln_error"]))
+    mended = float(np.sqrt(np.mean(np.square(residuals[key]["ln_error"]))))
+    assert equation_errors(replace(bundle, residuals={key: residuals[key]}), (key,))[key] == pytest.approx(max(mended, 0.0))
+
+
+def test_intervals_of_probes_are_wider_where_the_other_gpu_was_predicted_worse() -> None:
+    rows = stream_rows(40, 13)
+
+    def widest(error: float) -> float:
+        fit = fit_kernel_groups(rows, A100, seed=0, sibling_error=dict.fromkeys(("softmax", "elementwise"), error))
+        return max(float(tier["near"]) for tier in fit.residuals.values())
+
+    assert widest(0.3) > 1.5 * widest(0.02)
 
 
 def test_narrowing_scales_widths_and_keeps_centres() -> None:

@@ -9,6 +9,7 @@ import pytest
 from collector.devices.board_runner import BoardRunner
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator, make_operator
+from microbench.layouts import LAYOUTS
 from microbench.library.cublas import reference_product
 from microbench.names import parse_kernel_name
 from microbench.sizing import operator_bytes, operator_flop
@@ -60,8 +61,8 @@ def attended(q: Any, k: Any, v: Any) -> Any:
     return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
 
 
-def result(runner: BoardRunner, operator: Operator, l2_state: str = "warm") -> Any:
-    prepared = runner.prepare(operator, l2_state)
+def result(runner: BoardRunner, operator: Operator, l2_state: str = "warm", transpose: str = "") -> Any:
+    prepared = runner.prepare(operator, l2_state, transpose)
     runner.run(prepared, 7 * prepared.buffer_sets)
     return runner.bound(prepared).host_values(prepared.buffer_sets - 1)
 
@@ -80,6 +81,16 @@ def test_products_are_right(runner: BoardRunner, precision: str, name: str, l2_s
         pytest.skip(f"no {precision} products on this board")
     values = result(runner, operator, l2_state)
     assert_near(values.output, reference_product(values, "tn" if name == "linear" else "nn"), precision)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["linear", "bmm"])
+def test_products_are_right_in_every_layout(runner: BoardRunner, name: str, layout: str) -> None:
+    operator = make_operator("gemm", name, "bf16", batch=1 if name == "linear" else 3, m=200, n=328, k=520)
+    if not runner.supports(operator, layout):
+        pytest.skip("no bf16 products on this board")
+    values = result(runner, operator, "warm", layout)
+    assert_near(values.output, reference_product(values, layout), "bf16")
 
 
 def test_fp8_products_are_right(runner: BoardRunner) -> None:

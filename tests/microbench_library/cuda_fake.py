@@ -245,6 +245,7 @@ class FakeCublas:
         self.status = 0
         self.workspace_bytes = 0
         self.compute_types: list[int] = []
+        self.operations: list[tuple[int, int, int, int]] = []
 
     def cublasCreate_v2(self, handle: Any) -> int:
         return 0
@@ -280,6 +281,7 @@ class FakeCublas:
         if self.status:
             return self.status
         self.compute_types.append(compute)
+        self.operations.append((opa, opb, a[2], b[2]))
         scale_type = ctypes.c_double if compute == 70 else ctypes.c_float
         assert isinstance(alpha._obj, scale_type)
         assert isinstance(beta._obj, scale_type)

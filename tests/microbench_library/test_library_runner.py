@@ -15,6 +15,8 @@ from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
+from microbench.layouts import LAYOUTS
+from microbench.library.cublas import reference_product
 from microbench.sizing import DISPLACING_L2_SIZES
 from tests.microbench_library.conftest import OpenBoard, open_fake_board
 from tests.microbench_library.cuda_fake import HOST_LAUNCH_S, CudaRuntimeError, OutOfMemoryError, World, fake_cupy
@@ -110,6 +112,43 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board: OpenBoard
     assert prepared.shared_bytes_per_block == 34816
     assert prepared.blocks_per_sm == 2  # 122 registers of 256 threads: two blocks of 32768
     assert prepared.untraced == ""
+
+
+@pytest.mark.parametrize(("name", "batch", "natural"), [("linear", 1, "tn"), ("bmm", 3, "nn")])
+def test_layouts_reach_cublas_and_their_products_are_right(open_board: OpenBoard, name: str, batch: int, natural: str) -> None:
+    m, n, k = 24, 40, 56
+    operator = make_operator("gemm", name, "fp32", batch=batch, m=m, n=n, k=k)
+    with open_board() as board:
+        prepared = {layout: board.runner.prepare(operator, "warm", layout) for layout in LAYOUTS}
+        for layout, one in prepared.items():
+            board.cublas.operations.clear()
+            board.runner.run(one, 3)
+            values = board.runner.bound(one).host_values(0)
+            assert one.transpose == layout
+            assert [array.shape[1:] for array in values.inputs] == [
+                (m, k) if layout[1] == "n" else (k, m),
+                (n, k) if layout[0] == "t" else (k, n),
+            ]
+            assert values.output == pytest.approx(reference_product(values, layout), rel=1e-4, abs=1e-4)
+        board.runner.close()
+        board.cublas.operations.clear()
+        for layout, one in prepared.items():  # bound again: the call itself, before it is in any graph
+            board.runner.run(one, 1)
+            operations = {(int(layout[0] == "t"), int(layout[1] == "t"), k if layout[0] == "t" else n, m if layout[1] == "t" else k)}
+            assert set(board.cublas.operations) == operations
+            board.cublas.operations.clear()
+        assert board.runner.prepare(operator) == prepared[natural]
+    assert len(set(prepared.values())) == len(LAYOUTS)
+
+
+def test_a_layout_that_no_library_here_has_is_refused_by_name(open_board: OpenBoard) -> None:
+    fp8 = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64)
+    with open_board() as board:
+        assert not board.runner.supports(fp8, "nt")
+        with pytest.raises(RunnerError, match="gemm.linear in fp8: is multiplied in layout tn alone, not in nt"):
+            board.runner.prepare(fp8, "warm", "nt")
+        with pytest.raises(RunnerError, match=r"gemm.linear in int8: CuPy .*wattprint\[torch\]"):
+            board.runner.prepare(make_operator("gemm", "linear", "int8", batch=1, m=64, n=64, k=64), "warm", "nt")
 
 
 def test_without_a_tracer_kernels_run_and_the_reason_is_kept(open_board: OpenBoard) -> None:

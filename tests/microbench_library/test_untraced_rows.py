@@ -22,11 +22,11 @@ class WithoutTracer:
         self._runner = runner
         self._known: dict[PreparedKernel, PreparedKernel] = {}
 
-    def supports(self, operator: Operator) -> bool:
-        return self._runner.supports(operator)
+    def supports(self, operator: Operator, transpose: str = "") -> bool:
+        return self._runner.supports(operator, transpose)
 
-    def prepare(self, operator: Operator, l2_state: str = "warm") -> PreparedKernel:
-        known = self._runner.prepare(operator, l2_state)
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        known = self._runner.prepare(operator, l2_state, transpose)
         nothing = dict.fromkeys(
             ("registers_per_thread", "shared_bytes_per_block", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages"), 0
         )

@@ -13,6 +13,7 @@ from collector.dataset import read_kernel_dataset
 from collector.devices.board_claim import claimed_board
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, DEADLINE_S, OTHER_BOARD, Place, row_ids, until, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
+from tests.words import changed
 
 UUID = board_uuid()
 
@@ -59,7 +60,7 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
     Path("there.parquet").touch()
     Path("folder").mkdir()
     words = ["submit", place.campaign(2), "--gpu", BOARD, "--freqs", "900", "--config", str(place.config)]
-    found, line = failure(capsys, *words, *change)
+    found, line = failure(capsys, *changed(words, *change))
     assert (found, reason in line) == (status, True), line
     assert place.overview().jobs == ()
 
@@ -111,11 +112,12 @@ def test_all_boards_of_a_submission_are_those_of_the_daemon(place: Place, capsys
 
 
 def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["submit", place.campaign(3), "--gpu", BOARD, "--freqs", "510,900", "--config", str(place.config)]
+    words = ["submit", place.campaign(3), "--freqs", "510,900", "--config", str(place.config)]
     assert main([*words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run", "--json"]) == 0
     assert [plan["rows"] for plan in json.loads(capsys.readouterr().out)] == [6, 6]
     assert place.overview().jobs == ()
     assert not Path("both").exists()
+    words = [*words, "--gpu", BOARD]
     assert main([*words, "--out", str(place.folder / "d.parquet"), "--budget", "90s", "--priority", "3", "--", "--traces"]) == 0
     captured = capsys.readouterr()
     assert "3 kernels (softmax 3)" in captured.out
@@ -209,7 +211,7 @@ def test_several_boards_are_all_checked_before_one_begins(
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
     words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", "quick", "--out", "both"]
-    found, line = failure(capsys, *words, *change)
+    found, line = failure(capsys, *changed(words, *change))
     assert (found, reason in line) == (status, True), line
     assert sorted(place.folder.iterdir()) == before
 

@@ -1,0 +1,277 @@
+"""Layouts of matrix products: what a campaign asks for reaches the dataset, and one that asks for none is the campaign that it was."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.bench import open_bench
+from collector.campaigns.context_guard import GuardedRunner
+from collector.campaigns.files import CampaignSpec, campaign_from_document
+from collector.campaigns.plan import CampaignPlan, chosen_plan, hastened, plan_campaign
+from collector.campaigns.selection import kind_of
+from collector.cli import main
+from collector.dataset import read_kernel_dataset
+from collector.devices.protocols import PreparedKernel
+from collector.errors import CampaignError, DeviceError, RunnerError
+from collector.replay.play import PlayedRunner, open_recording
+from collector.replay.values import plain
+from collector.sensor.calibration import SensorCalibration
+from estimator.workload import make_operator
+from microbench.layouts import LAYOUTS, natural_layout
+from microbench.names import parse_kernel_name
+
+BOARD = "sim:a100-pcie-40gb"
+SHAPE = {"batch": 1, "m": {"low": 16, "high": 8192, "multiple": 8}, "n": {"low": 64, "high": 8192, "multiple": 64}, "k": [512, 1024]}
+LINEAR: dict[str, Any] = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "shape": SHAPE}
+BMM: dict[str, Any] = {**LINEAR, "operator": "bmm", "l2_state": "cold", "shape": {**SHAPE, "batch": 4}}
+SOFTMAX: dict[str, Any] = {
+    "family": "softmax",
+    "operator": "softmax",
+    "precision": "fp32",
+    "count": 2,
+    "shape": {"rows": 64, "dim": [32, 64]},
+}
+
+
+def document(*groups: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": "layouts", "warmup_s": 1.0, "idle_settle_s": 0.5, "idle_window_s": 0.5, "anchor_every": 0, "retries": 0,
+        "measurement": {"updates": 5, "window_s": 0.5, "settle_s": 0.3, "idle_s": 0.5}, "kernels": list(groups),
+    }  # fmt: skip
+
+
+def spec_of(*groups: dict[str, Any]) -> CampaignSpec:
+    return campaign_from_document(document(*groups), "campaign x")
+
+
+def plan_of(*groups: dict[str, Any], board: str = BOARD) -> CampaignPlan:
+    with open_bench(board) as bench:
+        return plan_campaign(spec_of(*groups), (900.0,), (), 3, "u", bench.runner, bench.gpu_spec)
+
+
+def test_rows_of_campaigns_without_the_key_keep_their_names() -> None:
+    ids = [point.row_id for point in plan_of(LINEAR, BMM, SOFTMAX).points]
+    assert ids == GOLDEN_IDS
+
+
+GOLDEN_IDS = [
+    "5feb1e971cd48b52", "4d4d4bf6d791a223", "0602cc8eb7950414", "1a539be2378c6771", "a5a387101a2690b8", "941a55deee0dd88b",
+]  # fmt: skip
+"""As they were before campaigns could ask for a layout."""
+
+
+def test_every_product_runs_in_every_layout_asked_for() -> None:
+    plan = plan_of({**LINEAR, "transpose": list(LAYOUTS)}, SOFTMAX)
+    products = [point for point in plan.points if point.operator.family == "gemm"]
+    found = {(point.operator, point.transpose or natural_layout(point.operator)) for point in products}
+    assert found == {(operator, layout) for operator in {point.operator for point in products} for layout in LAYOUTS}
+    assert plan.kernels == {"gemm": 8, "softmax": 2}
+    assert len({point.row_id for point in plan.points}) == len(plan.points) == 10
+
+
+@pytest.mark.parametrize(("group", "natural"), [(LINEAR, "tn"), (BMM, "nn")])
+def test_the_natural_layout_by_name_is_the_kernel_that_has_none(group: dict[str, Any], natural: str) -> None:
+    named, plain_group = {**group, "transpose": natural}, {**group, "transpose": [natural, natural]}
+    assert {point.transpose for point in plan_of(named).points} == {""}
+    assert [replace(one, row_id="") for one in plan_of(named).points] == [replace(one, row_id="") for one in plan_of(group).points]
+    assert len(plan_of(plain_group).points) == 2
+
+
+def test_layouts_are_kinds_of_their_own_in_an_active_choice_and_the_natural_one_is_not_named() -> None:
+    spec = spec_of({**LINEAR, "transpose": list(LAYOUTS), "count": 30})
+    with open_bench(BOARD) as bench:
+        plan = plan_campaign(spec, (900.0,), (), 3, "u", bench.runner, bench.gpu_spec)
+        chosen = chosen_plan(hastened(spec, "active"), plan, "active", 100.0, 3, bench.gpu_spec)
+    kinds = {"gemm.linear.bf16", "gemm.linear.bf16 nn", "gemm.linear.bf16 nt", "gemm.linear.bf16 tt"}
+    assert {kind_of(point) for point in plan.points} == kinds
+    assert {kind_of(point) for point in chosen.points if not point.timed_only} == kinds
+    assert chosen.kernels["gemm"] == len(chosen.points) < 120
+
+
+def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precision_goes_before() -> None:
+    fp8 = {**LINEAR, "precision": "fp8", "transpose": ["nn", "tn"], "count": 3}
+    plan = plan_of(fp8, board="sim:h200-sxm")
+    assert plan.skipped == {"gemm.linear.fp8 nn: not on this board": 3}
+    assert {(point.operator.precision, point.transpose) for point in plan.points} == {("fp8", "")}
+    either = plan_of({**fp8, "precision": "fp8|bf16"}, board="sim:h200-sxm")
+    assert either.skipped == {}
+    assert {(point.operator.precision, point.transpose) for point in either.points} == {("bf16", "nn"), ("bf16", "")}
+
+
+@pytest.mark.parametrize(
+    ("group", "reason"),
+    [
+        ({**SOFTMAX, "transpose": "nn"}, r"kernels\[0\].transpose: only matrix products \(family gemm\) have a layout, softmax has none"),
+        ({**LINEAR, "transpose": "nx"}, r"kernels\[0\].transpose = 'nx'; known: nn, nt, tn, tt, or a list"),
+        ({**LINEAR, "transpose": []}, r"kernels\[0\].transpose = \[\]"),
+        ({**LINEAR, "transpose": ["nn", 1]}, r"transpose = \['nn', 1\]"),
+        ({**LINEAR, "transpose": {"nn": 1}}, "transpose = {"),
+        ({**LINEAR, "transpose": [["nn"]]}, "transpose = "),
+        ({**LINEAR, "transpose": "n" * 100_000}, "known: nn, nt, tn, tt"),
+        ({**LINEAR, "transpose": True}, "transpose = True"),
+        ({**LINEAR, "transpose": list(LAYOUTS), "count": 60_000}, r"60000 kernels in 4 layouts each are more than 100000"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused_in_one_short_line(group: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CampaignError, match=reason) as caught:
+        spec_of(group)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.fixture(scope="module")
+def measured(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
+    """A dataset with products in all layouts, the recording of its run, and the options that both were made with."""
+    folder = tmp_path_factory.mktemp("layouts")
+    (folder / "sensor.json").write_text(json.dumps(calibration.document()))
+    (folder / "layouts.toml").write_text(TOML)
+    options = ["--freqs", "900", "--campaign", str(folder / "layouts.toml"), "--sensor", str(folder / "sensor.json"), "--quiet"]
+    assert main(["--gpu", BOARD, *options, "--out", str(folder / "d.parquet"), "--record", str(folder / "run.recording")]) == 0
+    return folder / "d.parquet", folder / "run.recording", options
+
+
+TOML = """
+warmup_s = 1.0
+idle_settle_s = 0.5
+idle_window_s = 0.5
+anchor_every = 0
+retries = 0
+[measurement]
+updates = 5
+window_s = 0.5
+settle_s = 0.3
+idle_s = 0.5
+[[kernels]]
+family = "gemm"
+operator = "linear"
+precision = "bf16"
+transpose = ["nn", "nt", "tn", "tt"]
+count = 2
+[kernels.shape]
+batch = 1
+m = { low = 64, high = 4096, multiple = 8 }
+n = { low = 64, high = 4096, multiple = 64 }
+k = [512, 1024]
+[[kernels]]
+family = "gemm"
+operator = "bmm"
+precision = "fp16"
+transpose = "nt"
+l2_state = "cold"
+count = 1
+[kernels.shape]
+batch = 8
+m = 512
+n = 512
+k = 512
+[[kernels]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+count = 1
+[kernels.shape]
+rows = 4096
+dim = 1024
+"""
+
+
+def test_a_dataset_says_in_which_layout_each_product_ran(measured: tuple[Path, Path, list[str]]) -> None:
+    rows = read_kernel_dataset(measured[0]).table.to_pylist()
+    linear = [row for row in rows if row["operator"] == "linear"]
+    assert sorted(row["transpose"] for row in linear) == sorted(2 * LAYOUTS)
+    assert [(row["transpose"], row["l2_state"]) for row in rows if row["operator"] == "bmm"] == [("nt", "cold")]
+    assert [row["transpose"] for row in rows if row["family"] == "softmax"] == [None]
+    for row in rows:
+        if row["family"] == "gemm":
+            name = parse_kernel_name(row["kernel_name"])
+            assert name is not None
+            assert name.transpose == row["transpose"]
+
+
+def test_on_a_simulated_board_layouts_of_a_product_take_the_same_time(measured: tuple[Path, Path, list[str]]) -> None:
+    times: dict[tuple[int, ...], list[float]] = {}
+    for row in read_kernel_dataset(measured[0]).table.to_pylist():
+        if row["operator"] == "linear":
+            times.setdefault((row["m"], row["n"], row["k"]), []).append(row["latency_s"])
+    assert len(times) == 2
+    for layouts in times.values():
+        assert len(layouts) == 4
+        assert max(layouts) / min(layouts) < 1.05
+
+
+def test_a_replay_of_layouts_gives_the_same_dataset_to_the_byte(measured: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    dataset, recording, options = measured
+    assert main(["--gpu", f"replay:{recording}", *options, "--out", str(tmp_path / "again.parquet")]) == 0
+    assert (tmp_path / "again.parquet").read_bytes() == dataset.read_bytes()
+
+
+def test_a_recording_made_before_layouts_plays_back(measured: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+    """Its calls name an operator and an L2 state, and nothing else."""
+    operator = make_operator("gemm", "linear", "bf16", batch=1, m=64, n=128, k=512)
+    with open_bench(BOARD) as bench:
+        prepared = bench.runner.prepare(operator, "cold")
+    called = {"value": "Operator", "family": "gemm", "operator": "linear", "precision": "bf16", "shape": [1.0, 64.0, 128.0, 512.0],
+              "precision_out": "", "precision_kv": "", "cuda_cores": False, "host_share": 1.0, "origin": "listed"}  # fmt: skip
+    lines = [
+        json.loads(gzip.decompress(measured[1].read_bytes()).splitlines()[0]),
+        {"device": "runner", "method": "supports", "arguments": [called], "answer": True},
+        {"device": "runner", "method": "prepare", "arguments": [called, "cold"], "answer": plain(prepared)},
+    ]
+    old = tmp_path / "old.recording"
+    old.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    with open_recording(old) as (_, player):
+        runner = PlayedRunner(player)
+        assert runner.supports(operator)
+        assert runner.prepare(operator, "cold") == prepared
+    with open_recording(old) as (_, player):
+        runner = PlayedRunner(player)
+        with pytest.raises(DeviceError, match="with other arguments"):
+            runner.supports(operator, "nn")
+
+
+def test_what_is_recorded_without_a_layout_is_what_was_always_recorded(measured: tuple[Path, Path, list[str]]) -> None:
+    lines = [json.loads(line) for line in gzip.decompress(measured[1].read_bytes()).splitlines()]
+    told = {
+        tuple(line["arguments"][1:]) for line in lines if line.get("method") == "prepare" and line["arguments"][0]["operator"] == "linear"
+    }
+    assert told == {("warm",), ("warm", "nn"), ("warm", "nt"), ("warm", "tt")}
+    assert {
+        len(line["arguments"]) for line in lines if line.get("method") == "supports" and line["arguments"][0]["family"] == "softmax"
+    } == {1}
+
+
+def test_a_dry_run_says_how_many_products_run_in_which_layout(
+    measured: tuple[Path, Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["--gpu", BOARD, *measured[2], "--dry-run"]) == 0
+    assert "layouts    nn 2, nt 3, tt 2; the other products in their natural one\n" in capsys.readouterr().out
+    assert main(["--gpu", BOARD, *measured[2], "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layouts"] == {"nn": 2, "nt": 3, "tt": 2}
+
+
+def test_a_layout_that_broke_the_context_is_passed_over_and_the_others_are_not(tmp_path: Path) -> None:
+    operator = make_operator("gemm", "linear", "bf16", batch=1, m=64, n=128, k=512)
+
+    class Breaking:
+        def __init__(self, runner: Any) -> None:
+            self.prepare = runner.prepare
+
+        def run(self, prepared: PreparedKernel, launches: int) -> Any:
+            raise DeviceError("illegal address")
+
+    path = tmp_path / "x.killers.json"
+    with open_bench(BOARD) as bench:
+        breaking = GuardedRunner(Breaking(bench.runner), path)  # type: ignore[arg-type]
+        with pytest.raises(DeviceError):
+            breaking.run(breaking.prepare(operator, "warm", "nt"), 3)
+        guarded = GuardedRunner(bench.runner, path)
+        assert [suspect.name for suspect in guarded.killers] == ["gemm.linear bf16 batch=1 m=64 n=128 k=512 warm nt"]
+        with pytest.raises(RunnerError, match="warm nt: it broke the context before"):
+            guarded.prepare(operator, "warm", "nt")
+        for layout in ("", "tn", "nn", "tt"):
+            assert guarded.run(guarded.prepare(operator, "warm", layout), 3).launches == 3
