@@ -118,25 +118,20 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board: OpenBoard
 def test_layouts_reach_cublas_and_their_products_are_right(open_board: OpenBoard, name: str, batch: int, natural: str) -> None:
     m, n, k = 24, 40, 56
     operator = make_operator("gemm", name, "fp32", batch=batch, m=m, n=n, k=k)
+    prepared = {}
     with open_board() as board:
-        prepared = {layout: board.runner.prepare(operator, "warm", layout) for layout in LAYOUTS}
-        for layout, one in prepared.items():
+        for layout in LAYOUTS:
             board.cublas.operations.clear()
+            prepared[layout] = one = board.runner.prepare(operator, "warm", layout)
+            leading = (k if layout[0] == "t" else n, m if layout[1] == "t" else k)
+            assert set(board.cublas.operations) == {(int(layout[0] == "t"), int(layout[1] == "t"), *leading)}
+            assert one.transpose == layout
+        for layout, one in prepared.items():  # all of them in memory: each is run with its own operands
             board.runner.run(one, 3)
             values = board.runner.bound(one).host_values(0)
-            assert one.transpose == layout
-            assert [array.shape[1:] for array in values.inputs] == [
-                (m, k) if layout[1] == "n" else (k, m),
-                (n, k) if layout[0] == "t" else (k, n),
-            ]
+            stored = ((k, m) if layout[1] == "t" else (m, k), (n, k) if layout[0] == "t" else (k, n))
+            assert tuple(array.shape[1:] for array in values.inputs) == stored
             assert values.output == pytest.approx(reference_product(values, layout), rel=1e-4, abs=1e-4)
-        board.runner.close()
-        board.cublas.operations.clear()
-        for layout, one in prepared.items():  # bound again: the call itself, before it is in any graph
-            board.runner.run(one, 1)
-            operations = {(int(layout[0] == "t"), int(layout[1] == "t"), k if layout[0] == "t" else n, m if layout[1] == "t" else k)}
-            assert set(board.cublas.operations) == operations
-            board.cublas.operations.clear()
         assert board.runner.prepare(operator) == prepared[natural]
     assert len(set(prepared.values())) == len(LAYOUTS)
 
