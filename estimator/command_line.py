@@ -149,9 +149,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
     except errors as error:
         _complain(f"{name}: {_one_line(str(error))}")
         return FAILED
-    except OSError as error:  # a full disk behind stdout, a name that no file can have
-        place = f"{error.filename}: " if error.filename else ""
-        _complain(f"{name}: {_one_line(f'{place}{error.strerror or error}')}")
+    except OSError as error:  # a name that no file can have; without a name it is stdout, say a full disk behind it
+        told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
+        _complain(f"{name}: {_one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
         return FAILED
 
 

@@ -43,6 +43,14 @@ def domain_warnings(workload: Workload, bundle: Bundle, groups: Sequence[str | N
     return tuple(found)
 
 
+SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say nothing about a GPU"
+
+
+def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
+    """A line for every answer from a bundle that was fitted on a simulated board; none for a measured one."""
+    return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
+
+
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
     """Whether an answer holds: outside: lines on how its request leaves what the bundle was fitted on."""
     return "forecast" if forecast is not None else "outside" if outside else "inside"

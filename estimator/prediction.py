@@ -10,7 +10,7 @@ import numpy as np
 from estimator.arguments import require
 from estimator.bundles.content import Bundle, PowerCoefficients
 from estimator.coefficients import coefficient_rows, group_key
-from estimator.domain import Validity, clock_warning, domain_warnings, lockable, step_warning, validity_of
+from estimator.domain import Validity, clock_warning, domain_warnings, lockable, simulated_notes, step_warning, validity_of
 from estimator.forecast import Forecast, forecast_lines, forecast_of, limit_notes
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kernel_estimates import KernelColumns, KernelEstimate
@@ -283,7 +283,11 @@ def _estimate(
         completed_share=completed,
         validity=validity_of(prepared.forecast, outside),
         warnings=(*warnings, STAYS_ABOVE.format(limit_w)) if over else warnings,
-        notes=(*limit_notes(bundle.gpu, prepared.gpu), *_notes(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w)),
+        notes=(
+            *simulated_notes(bundle),
+            *limit_notes(bundle.gpu, prepared.gpu),
+            *_notes(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w),
+        ),
         _kernels=KernelColumns(
             operators=prepared.workload.operators,
             counts=prepared.workload.counts,

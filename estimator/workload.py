@@ -46,6 +46,9 @@ COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
 """How `Operator.origin` starts for operators that a completion rule added, or put in a listed one's place."""
 
+LARGEST_DIMENSION: Final = 1e15
+"""Above this a dimension is a mistake: 10^15 elements of one byte are a petabyte."""
+
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
 
@@ -96,10 +99,11 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
     for name in FAMILY_FIELDS[family]:
         value = details.pop(name, None)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise WorkloadError(f"{prefix}{family} needs the number {name!r}, got {value!r}")
+            found = "which is missing" if value is None else f"got {value!r}"
+            raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
         low = 0.0 if name in ZERO_ALLOWED else 1.0
-        if not low <= value < 1e18:
-            raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be at least {low:.0f} and finite")
+        if not low <= value < LARGEST_DIMENSION:
+            raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be from {low:.0f} to below {LARGEST_DIMENSION:.0e}; correct it")
         shape.append(float(value))
     unknown = set(details) - {"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"}
     if unknown:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, isnan, nan
 from typing import Any, Final
 
-from estimator.bundles.content import Bundle
+from estimator.bundles.content import Bundle, GroupCoefficients
 from estimator.frozen import thaw
+from estimator.instructions.energies import LINKS
 from fitter.blocks.section import block_lines
 from fitter.error_notes import NO_INTERVAL, NOTHING, Label, label_of, lacks_interval
 from fitter.errors import FitterError
@@ -80,6 +81,15 @@ def error_table(rows: Sequence[ErrorRow], notes: Mapping[Label, str] = NOTHING) 
     return [*lines, f"  {NO_INTERVAL}"] if any(map(lacks_interval, rows)) else lines
 
 
+def next_lines(bundle: Bundle, path: str) -> list[str]:
+    """What to do with a fitted bundle that lies at a path: a line for every command that has an answer of its own data."""
+    measured = bundle.power is not None or any(group.rows for group in bundle.groups.values()) or bool(bundle.errors)
+    words = ["WORKLOAD.json"] if measured else []
+    words += ["counts COUNTS"] if set(bundle.instruction_energies) - {LINKS} else []
+    words += ["blocks"] if bundle.block_models else []
+    return [f"next: estimate {word} --bundle {path}" for word in words] or [f"next: fit show {path}"]
+
+
 def show_lines(bundle: Bundle) -> list[str]:
     """A bundle for people: what it is, how good, its coefficients."""
     origin = bundle.provenance
@@ -91,8 +101,11 @@ def show_lines(bundle: Bundle) -> list[str]:
     ]
     lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
     lines += [f"note: {note}" for note in bundle.notes]
-    lines += ["", *_stored_errors(bundle), "", "coefficients (± standard deviation; * set by the prior, not by the data)"]
-    for key, group in bundle.groups.items():
+    lines += ["", *_stored_errors(bundle), ""]
+    fitted = {key: group for key, group in bundle.groups.items() if _has_data(group)}
+    if fitted:
+        lines.append("coefficients (± standard deviation; * set by the prior, not by the data)")
+    for key, group in fitted.items():
         lines.append(f"  {key}  ({group.rows:,} rows)")
         for name, value in group.coefficients.items():
             std = group.ln_std.get(name)
@@ -106,7 +119,16 @@ def show_lines(bundle: Bundle) -> list[str]:
             lines.append(f"    C {name:18} {farad * 1e9:.4g}{_plus_minus(power.capacitance_std_f.get(name, nan) * 1e9)} nF")
         lines.append(f"    {'busy':20} {power.busy_w:.3g}{_plus_minus(power.busy_std_w)} W")
         lines.append(f"    {'active':20} {power.active_w:.3g}{_plus_minus(power.active_std_w)} W")
-    return [*lines, *instruction_lines(bundle), *block_lines(bundle)]
+    lines += [*instruction_lines(bundle), *block_lines(bundle)]
+    priors = [key for key in bundle.groups if key not in fitted]
+    if priors:
+        lines.append(f"at their priors, no row in the data (`fit show --json` has the values): {len(priors)} groups, {', '.join(priors)}")
+    return lines
+
+
+def _has_data(group: GroupCoefficients) -> bool:
+    """Whether rows, or another bundle's knowledge, set any coefficient of a group."""
+    return group.rows > 0 or any(group.identified.values())
 
 
 def _plus_minus(std: float) -> str:

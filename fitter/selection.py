@@ -68,6 +68,16 @@ def require_one_gpu(selection: Selection) -> str:
     raise SelectionError(f"rows of {len(names)} GPUs: {listed}; a bundle describes one, choose it with --gpu NAME")
 
 
+def require_one_world(selection: Selection) -> None:
+    """Raises SelectionError where measurements of a GPU and of a simulated board would become one bundle."""
+    simulated = [dataset.name for dataset in selection.datasets if dataset.used and dataset.metadata.get("simulated") is True]
+    measured = [dataset.name for dataset in selection.datasets if dataset.used and dataset.metadata.get("simulated") is not True]
+    if simulated and measured:
+        raise SelectionError(
+            f"{simulated[0]} comes from a simulated board and {measured[0]} does not: a bundle tells of one of them; fit them apart"
+        )
+
+
 def _canonical(gpu: str | None) -> str | None:
     if gpu is None:
         return None

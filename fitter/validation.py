@@ -51,7 +51,8 @@ class Prediction:
         """The rows `index`."""
         keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
         columns = {name: getattr(self, name)[keep] for name in Prediction.__slots__ if name not in ("labels", "origins")}
-        return Prediction(labels=tuple(self.labels[i] for i in keep), origins=tuple(self.origins[i] for i in keep), **columns)
+        places = keep.tolist()
+        return Prediction(labels=tuple(self.labels[i] for i in places), origins=tuple(self.origins[i] for i in places), **columns)
 
     def known(self) -> "Prediction":
         """Rows with a prediction."""
@@ -269,7 +270,7 @@ def by_model_family(prediction: Prediction, rows: WorkloadRows) -> Prediction:
 
 def row_origins(rows: KernelRows | WorkloadRows) -> tuple[str, ...]:
     """File and row number of each row, to follow a residual back to its measurement."""
-    return tuple(f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index, rows.row, strict=True))
+    return tuple(f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index.tolist(), rows.row.tolist(), strict=True))
 
 
 def gpu_of(bundle: Bundle, name: str) -> GpuSpec:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Final
 
 from estimator.specifications import near_match
 from microbench.copy_load import COPY_ENGINE, CopyLoad
@@ -12,15 +13,23 @@ from microbench.generated_load import COPIES, COPY_WAYS
 from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
 
 
+CATALOGUE: Final = "catalogue"
+VARIANT: Final = "variant"
+COPY: Final = "copy"
+KINDS: Final = {CATALOGUE: "of the catalogue", VARIANT: "variants in chains and unrolling (for the regression)", COPY: "copies"}
+"""What a listed name is: a kernel with an energy of its own to tell, the same with other chains or unrolling (`SWEEP`), or a copy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedKernel:
-    """A name that a campaign can give.
+    """A name that a campaign can give; `kind` is one of `KINDS`.
 
     `instruction` is the PTX instruction or access that it prices, `level` the memory level, or the link, that its data come from.
     `architectures` run it; `modes`, `patterns` and `levels` are what a campaign's keys `modes`, `pattern` and `level` may say.
     """
 
     name: str
+    kind: str
     family: str
     instruction: str
     module: str
@@ -59,10 +68,18 @@ def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tupl
     return [one for one in asked if architecture in one.architectures], [refusal for refusal in refusals if refusal]
 
 
+def counted_kinds(kernels: Sequence[ListedKernel]) -> str:
+    """How many names and families a listing has, and what they are, in one line."""
+    numbers = {kind: sum(one.kind == kind for one in kernels) for kind in KINDS}
+    parts = ", ".join(f"{number} {KINDS[kind]}" for kind, number in numbers.items() if number)
+    return f"{len(kernels)} names in {len({one.family for one in kernels})} families: {parts}"
+
+
 def _generated() -> list[ListedKernel]:
     return [
         ListedKernel(
             name=kernel.name,
+            kind=kind,
             family=kernel.family,
             instruction=kernel.instruction,
             module=kernel.module,
@@ -74,7 +91,8 @@ def _generated() -> list[ListedKernel]:
             patterns=kernel.patterns,
             levels=OPTIMISATION_LEVELS,
         )
-        for kernel in (*KERNELS, *SWEEP)
+        for kind, kernels in ((CATALOGUE, KERNELS), (VARIANT, SWEEP))
+        for kernel in kernels
     ]
 
 
@@ -82,6 +100,7 @@ def _copies() -> list[ListedKernel]:
     return [
         ListedKernel(
             name=copy.name,
+            kind=COPY,
             family=copy.family,
             instruction=COPY_ENGINE,
             module="none",

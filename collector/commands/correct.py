@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from collector.correction.recording import CorrectedRecording
 
 FOLD_AUTO: Final = "auto"
-DOUBTS: Final = ("field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "readings", "gaps", "load")
+DOUBTS: Final = (
+    "field",
+    "sensor",
+    "execution_energy",
+    "averaging",
+    "update_period_s",
+    "profile",
+    "profile_power",
+    "readings",
+    "gaps",
+    "load",
+)
 """Notes under which the result holds with a warning."""
 
 

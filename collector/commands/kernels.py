@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 @click.command("kernels", context_settings=CONTEXT)
-@click.option("--families", default="", metavar="LIST", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
+@click.option("--families", metavar="LIST", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
 @click.option("--arch", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
 @output_options
-def kernels_command(families: str, arch: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+def kernels_command(families: str | None, arch: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
     """What `kernels = […]` of a campaign's [[instructions]] can name: generated microbenchmarks and copies.
 
     One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
@@ -25,18 +25,24 @@ def kernels_command(families: str, arch: str | None, as_json: bool, quiet: bool,
     """
     from microbench.errors import UnsupportedError
     from microbench.kernel import ARCHITECTURES
-    from microbench.listing import listed_kernels
+    from microbench.listing import counted_kinds, listed_kernels
 
     if arch is not None and arch not in ARCHITECTURES:
-        raise click.UsageError(f"--arch {arch!r}: kernels are there for {', '.join(ARCHITECTURES)}")
+        meant = f"; write sm_{arch}" if f"sm_{arch}" in ARCHITECTURES else ""
+        raise click.UsageError(f"--arch {arch!r}: kernels are there for {', '.join(ARCHITECTURES)}{meant}")
+    names = [] if families is None else [name.strip() for name in families.split(",") if name.strip()]
+    if families is not None and not names:
+        raise click.UsageError(f"--families: {families!r} names no family; leave the option out for all")
     try:
-        kernels, refusals = listed_kernels([name.strip() for name in families.split(",") if name.strip()], arch or "")
+        kernels, refusals = listed_kernels(names, arch or "")
     except UnsupportedError as error:
         raise click.UsageError(f"--families: {error}") from error
     if as_json:
         say([asdict(kernel) for kernel in kernels])
     elif kernels:
         say(_lines(kernels))
+    if kernels and not quiet:
+        note(counted_kinds(kernels))
     if refusals and not quiet:
         for refusal in refusals if verbose else ():
             note(refusal)

@@ -278,8 +278,16 @@ def _status(document: dict[str, Any], quiet: bool) -> int:
     if not document["lost"] and not document["discarded_bytes"]:
         return DONE
     if not quiet:
-        note(f"warning: {document['lost']} samples are missing, {document['discarded_bytes']} bytes were discarded")
+        lost, discarded = document["lost"], document["discarded_bytes"]
+        said = [f"{_counted(lost, 'sample')} missing"] if lost else []
+        said += [f"{_counted(discarded, 'byte')} left out, in no packet that can be trusted"] if discarded else []
+        note(f"warning: {'; '.join(said)}")
     return DONE_WITH_WARNINGS
+
+
+def _counted(count: int, name: str) -> str:
+    """A count with its noun and verb."""
+    return f"{count:,} {name} is" if count == 1 else f"{count:,} {name}s are"
 
 
 def _tell(seconds: float, count: int) -> None:

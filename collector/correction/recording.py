@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from collector.correction.aliases import alias_text
 from collector.correction.contradiction import contradictions
 from collector.correction.deconvolution import Deconvolved, deconvolve
 from collector.correction.response import PossibleResponses, SensorResponse, possible_responses
@@ -291,8 +292,9 @@ def _folded(
         stamps = periodic_load(fold, *(_ends(load) if load is not None else (begin, end)))
         check_fold(updates, fold, load, calibration.reading_noise_w)
     profile = fold_profile(updates, stamps, calibration)
-    if load is None and rests:
-        profile = replace(profile, notes=FrozenMapping({**profile.notes, "fold": rests}))
+    if load is None:
+        told = alias_text(profile.duration_s, updates.period_s)
+        profile = replace(profile, notes=FrozenMapping({**profile.notes, "fold": f"{rests}; {told}" if rests else told}))
     return profile
 
 

@@ -12,9 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from collector.correction.aliases import LEAST_TURNS, alias_text, load_harmonics, turns_through
 from collector.correction.response import possible_responses
 from collector.correction.settled import NO_GAIN, inversion
 from collector.correction.updates import BoardUpdates
+from collector.devices.possible_power import LEAST_POWER_W, MOST_POWER_W
 from collector.energy.execution_fit import FitSettings, fit_executions
 from collector.energy.repeated_energy import alike, response_probabilities
 from collector.errors import SensorError
@@ -34,6 +36,8 @@ UNSEEN_BINS: Final = 4.0
 more than so many parts."""
 SMEAR_SHARE: Final = 0.02
 """Executions differ in length and jumps smear over parts: added to the errors, as a share of the mean (`sensor-method.md` 6)."""
+IMPOSSIBLE_STD: Final = 3.0
+"""A place is impossible where no board draws what lies within so many standard errors of it."""
 MIN_EXECUTIONS: Final = 4
 LONGEST_FOLD_S: Final = 200.0
 """Executions of so long a span are folded, the first ones of a longer recording; bounds time and memory."""
@@ -119,6 +123,8 @@ def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCal
             f"{np.count_nonzero(unseen)} of {bins} places were not seen by any update: executions of {duration * 1e3:.4g} ms keep the same "
             f"phase to updates of {updates.period_s * 1e3:.4g} ms; put pauses of changing length between them"
         )
+    if impossible := _impossible(power, std):
+        notes["profile_power"] = impossible
     resolution = fit.profile_resolution * duration / bins
     return Profile(
         place_s=(np.arange(bins) + 0.5) * duration / bins,
@@ -129,6 +135,18 @@ def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCal
         executions=fit.executions,
         attained_s=float(np.median(resolution[~unseen])) if not np.all(unseen) else math.nan,
         notes=FrozenMapping(notes),
+    )
+
+
+def _impossible(power_w: Array, std_w: Array) -> str:
+    """What of a profile no board can draw, beyond its errors; "" where all of it can be."""
+    reach = IMPOSSIBLE_STD * std_w
+    count = int(np.count_nonzero((power_w + reach < LEAST_POWER_W) | (power_w - reach > MOST_POWER_W)))
+    if not count:
+        return ""
+    return (
+        f"the profile is impossible: {count} of {len(power_w)} places lie beyond what a board can draw ({np.min(power_w):.4g} to "
+        f"{np.max(power_w):.4g} W); the period, or the sensor, is another: give --load, or fold by another period"
     )
 
 
@@ -198,30 +216,53 @@ def check_fold(updates: BoardUpdates, period_s: float, load: LoadStamps | None, 
     if not count or float(np.std(value)) < NOISE_FACTOR * (noise_w or 0.0):
         return
     span = float(np.ptp(time_s))
+    if load is None and turns_through(period_s, updates.period_s, span) < LEAST_TURNS:
+        raise SensorError(
+            f"{said}updates every {updates.period_s:.6g} s see that period in the same place again and again; give --load, "
+            "or fold by the load's own period"
+        )
     turns = np.linspace(-NEARBY_TURNS, NEARBY_TURNS, NEARBY_STEPS)
     frequency = 1.0 / period_s + turns / span
-    frequency = np.append(frequency[frequency > 0.0], 1.0 / period_s)
-    r2 = np.array([_follows(time_s, value, float(f), count) for f in frequency])
-    best = int(np.argmax(r2))
-    if r2[best] > max(r2[-1] + NEARBY_R2, LEAST_FOLD_R2 + 2.0 * count / len(value)):
+    told = [f for f in frequency.tolist() if f > 0.0 and turns_through(1.0 / f, updates.period_s, span) >= LEAST_TURNS]
+    frequency = np.append(told, 1.0 / period_s)
+    known = _trend(time_s)
+    if load is not None and _within_execution(period_s, load):
+        known = np.concatenate([known, load_harmonics(time_s, load, count)], axis=1)
+    r2 = np.array([_follows(time_s, value, float(f), count, known) for f in frequency])
+    best, enough = int(np.argmax(r2)), LEAST_FOLD_R2 + 2.0 * count / len(value)
+    if r2[best] > max(r2[-1] + NEARBY_R2, enough):
+        found = 1.0 / float(frequency[best])
+        family = f"; {alias_text(found, updates.period_s)}" if load is None else ""
+        raise SensorError(f"{said}the readings repeat every {found:.6g} s ({r2[best]:.0%} of their variance, not {r2[-1]:.0%}){family}")
+    if r2[-1] < enough:
+        beside = " beside the load's own" if known.shape[1] > 2 else ""
         raise SensorError(
-            f"{said}the readings repeat every {1.0 / frequency[best]:.6g} s ({r2[best]:.0%} of their variance, not {r2[-1]:.0%})"
-        )
-    if r2[-1] < LEAST_FOLD_R2 + 2.0 * count / len(value):
-        raise SensorError(
-            f"{said}the readings do not repeat with that period (it explains {r2[-1]:.0%} of their variance); try --fold auto"
+            f"{said}the readings do not repeat with that period{beside} (it explains {r2[-1]:.0%} of their variance); try --fold auto"
         )
 
 
-def _follows(time_s: Array, value: Array, frequency: float, count: int) -> float:
-    """Share of the readings' variance, a trend aside, that harmonics of a frequency explain."""
+def _within_execution(period_s: float, load: LoadStamps) -> bool:
+    """Whether a period is an iteration's within executions that begin anywhere in it: the load's own rhythm is no sign of it."""
+    if len(load.start_s) < MIN_EXECUTIONS or period_s > 0.5 * float(np.median(np.diff(load.start_s))):
+        return False
+    return float(np.abs(np.mean(np.exp(2j * np.pi * load.start_s / period_s)))) < LEAST_COHERENCE
+
+
+def _trend(time_s: Array) -> Array:
+    """A level and a line, shape (n, 2)."""
     centred = time_s - time_s.mean()
-    trend = np.stack([np.ones_like(centred), centred], axis=1)
-    angle = 2.0 * np.pi * frequency * centred[:, None] * np.arange(1, count + 1)
-    design = np.concatenate([trend, np.cos(angle), np.sin(angle)], axis=1)
-    left = [value - columns @ np.linalg.lstsq(columns, value, rcond=None)[0] for columns in (trend, design)]
-    before, after = (float(residual @ residual) for residual in left)
-    return 1.0 - after / before if before > 0.0 else 0.0
+    return np.stack([np.ones_like(centred), centred], axis=1)
+
+
+def _follows(time_s: Array, value: Array, frequency: float, count: int, known: Array) -> float:
+    """Share of the readings' variance that harmonics of a frequency explain beyond what is known, the columns of `known` (n, c)."""
+    angle = 2.0 * np.pi * frequency * (time_s - time_s.mean())[:, None] * np.arange(1, count + 1)
+    design = np.concatenate([known, np.cos(angle), np.sin(angle)], axis=1)
+    trend = _trend(time_s)
+    total, before, after = (
+        float(np.sum((value - columns @ np.linalg.lstsq(columns, value, rcond=None)[0]) ** 2)) for columns in (trend, known, design)
+    )
+    return (before - after) / total if total > 0.0 else 0.0
 
 
 def find_period(updates: BoardUpdates) -> float:

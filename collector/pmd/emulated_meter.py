@@ -28,7 +28,7 @@ from collector.pmd.packets import (
     RawWords,
     encode_packets,
 )
-from collector.pmd.pmd2_block import GPU_RAILS, PMD2_RAILS, encode_block
+from collector.pmd.pmd2_block import GPU_RAILS, PMD2_RAILS, RAIL_VOLTS, encode_block
 from collector.pmd.protocol import (
     CONTINUOUS,
     PMD2_READ_SENSORS,
@@ -58,8 +58,10 @@ STRETCHED: Final = ((684, 606), (739, 637))
 """A stretched interval and the one after it, in turn."""
 LONGEST: Final = (952, 596)
 SUPPLY_V: Final = 12.17
+SUPPLY_RATIO: Final = SUPPLY_V / 12.0
+"""A supply without load is this much above its nominal voltage, on every rail."""
 SOURCE_OHM: Final = 0.01
-"""Supply and its resistance: 0.2 V less at 20 A."""
+"""Its resistance: 0.2 V less at 20 A."""
 VOLTAGE_NOISE_LSB: Final = 1.0
 CURRENT_NOISE_LSB: Final = 1.2
 ZERO_LSB: Final = (1.7, -0.6, 2.1, 1.5)
@@ -200,7 +202,7 @@ class EmulatedPmdUsb:
     def _raw(self, sampled_ns: IntArray) -> RawWords:
         """What the converter makes of the wave at these host times, shape (n, 8)."""
         power_w = self._wave.at((sampled_ns - self._start_ns) / NS_PER_S)
-        volts, amperes = _loaded(power_w[:, None] * np.array(RAIL_SHARES))
+        volts, amperes = _loaded(power_w[:, None] * np.array(RAIL_SHARES), SUPPLY_V)
         noise = self._random.standard_normal((len(sampled_ns), WORDS))
         exact = np.empty((len(sampled_ns), WORDS))
         exact[:, 0::2] = volts / VOLT_PER_LSB + VOLTAGE_NOISE_LSB * noise[:, 0::2]
@@ -247,13 +249,13 @@ class EmulatedPmd2:
     def _block(self, now_ns: int) -> bytes:
         power_w = float(self._wave.at(np.array([(now_ns - self._start_ns) / NS_PER_S]))[0])
         share = dict(zip(GPU_RAILS, PMD2_SHARES, strict=True))
-        volts, amperes = _loaded(power_w * np.array([share.get(name, 0.0) for name in PMD2_RAILS]))
+        volts, amperes = _loaded(power_w * np.array([share.get(name, 0.0) for name in PMD2_RAILS]), SUPPLY_RATIO * np.array(RAIL_VOLTS))
         self.packets_sent += 1
         return encode_block(volts, amperes)
 
 
-def _loaded(power_w: Array) -> tuple[Array, Array]:
-    """Voltage [V] and current [A] at which a rail delivers a power."""
-    root = np.sqrt(np.maximum(SUPPLY_V**2 - 4.0 * SOURCE_OHM * power_w, 0.0))
-    volts = 0.5 * (SUPPLY_V + root)
+def _loaded(power_w: Array, supply_v: Array | float) -> tuple[Array, Array]:
+    """Voltage [V] and current [A] at which a rail delivers a power; supply_v: its voltage without load [V]."""
+    root = np.sqrt(np.maximum(np.square(supply_v) - 4.0 * SOURCE_OHM * power_w, 0.0))
+    volts = 0.5 * (supply_v + root)
     return volts, power_w / volts

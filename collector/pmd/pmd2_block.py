@@ -14,6 +14,8 @@ BLOCK_BYTES: Final = 122
 PMD2_RAILS: Final = ("atx_12v", "atx_5v", "atx_5vsb", "atx_3v3", "hpwr", "eps1", "eps2", "pcie1", "pcie2", "pcie3")
 GPU_RAILS: Final = ("hpwr", "pcie1", "pcie2", "pcie3")
 """The rails that end at a graphics board; the others feed the host."""
+RAIL_VOLTS: Final = (12.0, 5.0, 5.0, 3.3, 12.0, 12.0, 12.0, 12.0, 12.0, 12.0)
+"""Nominal voltage of each rail [V] (Intel, ATX12V design guide 2.x)."""
 MILLI: Final = 1e-3
 
 _RAIL: Final = np.dtype([("millivolt", "<u2"), ("milliampere", "<u4"), ("milliwatt", "<u4")])

@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.errors import DatasetError
 from collector.pmd.clock_tie import NS_PER_S, ClockTie, fit_clock_tie, nominal_tie
-from collector.pmd.decoder import PacketDecoder, Packets, Tally
+from collector.pmd.decoder import LOCK_BYTES, LOCK_PACKETS, PacketDecoder, Packets, Tally
 from collector.pmd.packets import NOMINAL_TICKS_PER_MS, rail_amperes, rail_volts, step_range
 from collector.pmd.pmd2_block import BLOCK_BYTES, block_amperes, block_volts
 from collector.pmd.recording_files import Recording
@@ -60,6 +60,11 @@ def scan_recording(recording: Recording, known: ClockTie | None = None) -> Scann
     for packets in _decoded(recording, decoder):
         scan.add(packets)
     tally = decoder.tally()
+    if not tally.packets and tally.bytes < LOCK_BYTES:
+        raise DatasetError(
+            f"{recording.path}: {tally.bytes} bytes are too few: packets are known by {LOCK_PACKETS} of them in a row, {LOCK_BYTES} bytes; "
+            "record for longer"
+        )
     if not tally.packets:
         remedy = "" if recording.header else f" at {recording.baud} baud; --baud names another line rate"
         raise DatasetError(f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB{remedy}")

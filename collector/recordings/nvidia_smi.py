@@ -24,7 +24,13 @@ US_PER_S: Final = 1e6
 WHOLE, FRACTION = 19, 7
 """Characters of a stamp to its seconds, and of what follows them that counts: a point and microseconds."""
 NOTHING: Final = pa.scalar(None, pa.string())
-MILLI_UNIT: Final = "mW"
+POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3, "kW": 1e3, "MW": 1e6}
+"""What figures of a unit are multiplied with to be watts; a column without a unit is in watts, as nvidia-smi's are."""
+POWER_WORDS: Final = ("power", "watt")
+NO_DRAW_WORDS: Final = ("limit", "management", "cap", "brake", "reasons")
+"""Columns that name power are a board's draw, but for limits and settings."""
+OTHER_WORDS: Final = ("temperature", "utilization", "clocks", "memory", "fan", "pstate", "energy", "voltage", "current")
+"""Of columns with names of a user's own, those that are plainly no power."""
 
 
 def bare_name(name: str) -> str:
@@ -32,9 +38,31 @@ def bare_name(name: str) -> str:
     return re.sub(r"\s*\[[^\]]*\]\s*$", "", name).strip().lower()
 
 
-def unit_factor(name: str) -> float:
-    """What a column's figures are multiplied with to be watts."""
-    return 1e-3 if f"[{MILLI_UNIT}]" in name else 1.0
+def unit_factor(name: str, where: str) -> float:
+    """What a column's figures are multiplied with to be watts.  Raises SensorError for a unit that is none of power."""
+    unit = re.search(r"\[([^\]]*)\]\s*$", name)
+    said = unit.group(1).strip() if unit is not None else ""
+    if said not in POWER_UNITS:
+        known = ", ".join(f"[{known}]" for known in POWER_UNITS if known)
+        raise SensorError(f"{where}: column {name!r} has the unit [{said}], which is none of power; power comes in {known}")
+    return POWER_UNITS[said]
+
+
+def check_power(name: str, names: Sequence[str], where: str, *, own_names: bool = False) -> None:
+    """Raises SensorError for a column that is no draw of power by its name, and lists those that are.
+
+    With `own_names` the columns are a user's, and only names that are plainly something else's are refused.
+    """
+    bare = bare_name(name)
+    other = any(word in bare for word in (*OTHER_WORDS, *NO_DRAW_WORDS))
+    if _names_power(bare) or (own_names and not other):
+        return
+    powers = ", ".join(bare_name(column) for column in names if _names_power(bare_name(column)))
+    raise SensorError(f"{where}: column {bare!r} is no power; its power columns: {powers or 'none'}")
+
+
+def _names_power(bare: str) -> bool:
+    return any(word in bare for word in POWER_WORDS) and not any(word in bare for word in NO_DRAW_WORDS)
 
 
 def is_nvidia_smi(names: Sequence[str]) -> bool:
@@ -53,11 +81,22 @@ def power_columns(names: Sequence[str], wanted: str | None, where: str) -> tuple
         asked = bare_name(wanted)
         if asked not in bare:
             raise SensorError(f"{where}: no column {wanted!r}{near_match(asked, bare)}; its columns: {', '.join(bare)}")
-        return (bare.index(asked),)
-    found = tuple(bare.index(name) for name in POWER_COLUMNS if name in bare)
+        check_power(asked, names, where)
+        found: tuple[int, ...] = (bare.index(asked),)
+    else:
+        found = tuple(bare.index(name) for name in POWER_COLUMNS if name in bare)
     if not found:
         raise SensorError(f"{where}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
+    for place in found:
+        check_once(bare[place], bare, where)
+        unit_factor(names[place], where)
     return found
+
+
+def check_once(name: str, bare: Sequence[str], where: str) -> None:
+    """Raises SensorError where two columns have a name."""
+    if bare.count(name) > 1:
+        raise SensorError(f"{where}: {bare.count(name)} columns are named {name}; keep one")
 
 
 def board_columns(names: Sequence[str]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.devices.possible_power import MOST_POWER_W as MOST_DRAWN_W
 from collector.errors import SensorError
 from estimator.quantities import Array
 
@@ -19,8 +20,12 @@ MICRO_STEP: Final = 500.0
 LEAST_STEP_S: Final = 1e-6
 MOST_LEFT_OUT: Final = 0.5
 """A file most of whose rows run backwards in time is not in order at all."""
+MOST_ABSURD: Final = 0.2
+"""Figures beyond what anything draws are slips where they are fewer than this share; more of them are another unit."""
 LEAST_POWER_W: Final = -10.0
 """Median reading below which figures are no power; offsets of sensors and meters reach a few watts below zero."""
+HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
+"""Distances of stamps beyond so many usual ones, and of a second at least, are holes."""
 MOST_POWER_W: Final = 5000.0
 """Median reading beyond which power is not in watts; the largest module draws 2.7 kW."""
 
@@ -29,7 +34,7 @@ MOST_POWER_W: Final = 5000.0
 class Ordered:
     """Rows in order: time [s] strictly ascending, power [W] finite, shape (n,), and remarks on what was put right.
 
-    `left_out` rows have no time or no power, or a time before that of an earlier row.
+    `left_out` rows have no time or no power, one that cannot be, or a time before that of an earlier row.
     """
 
     time_s: Array
@@ -51,6 +56,13 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     if len(finite) and not np.all(finite):
         remarks.append(f"{np.count_nonzero(~finite)} of {len(finite)} rows have no time or no power")
     time_s, power_w = time_s[finite], power_w[finite]
+    absurd = np.abs(power_w) > MOST_DRAWN_W
+    if np.any(absurd) and np.count_nonzero(absurd) <= MOST_ABSURD * len(absurd):
+        remarks.append(
+            f"{np.count_nonzero(absurd)} of {len(absurd)} rows have a power that nothing draws, the first {power_w[absurd][0]:.4g} W"
+        )
+        time_s, power_w = time_s[~absurd], power_w[~absurd]
+    lost = len(finite) - len(time_s)
     if len(time_s) < 2:
         raise SensorError(f"{where}: holds {len(time_s)} rows with a time and a power; record a run of some seconds")
     if local_time:
@@ -64,12 +76,24 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     if np.count_nonzero(~forward) > MOST_LEFT_OUT * len(forward):
         backwards = f"{np.count_nonzero(~forward)} of {len(forward)} rows"
         raise SensorError(f"{where}: t_s of {backwards} lies before that of an earlier row; give the rows in the order of time")
-    left_out = int(np.count_nonzero(~finite) + np.count_nonzero(~forward))
+    left_out = int(lost + np.count_nonzero(~forward))
     time_s, power_w = time_s[forward], power_w[forward]
     last = np.append(time_s[1:] > time_s[:-1], True)
     time_s, power_w = time_s[last], power_w[last]
     check_units(time_s, power_w, where)
+    remarks.extend(_holes(time_s))
     return Ordered(time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(remarks))
+
+
+def _holes(time_s: Array) -> tuple[str, ...]:
+    """A remark on the largest hole in a log, where there is one."""
+    step = np.diff(time_s)
+    holes = step > max(HOLE_STEPS * float(np.median(step)), LEAST_HOLE_S)
+    if not np.any(holes):
+        return ()
+    place = int(np.argmax(step))
+    more = f"; {np.count_nonzero(holes)} holes in all, {step[holes].sum():.4g} s" if np.count_nonzero(holes) > 1 else ""
+    return (f"no row for {step[place]:.4g} s, {time_s[place] - time_s[0]:.5g} s after the first: a hole, or a clock put forward{more}",)
 
 
 def check_units(time_s: Array, power_w: Array, where: str) -> None:

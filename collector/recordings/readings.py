@@ -10,7 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.errors import SensorError
-from collector.recordings.nvidia_smi import bare_name, board_columns, is_nvidia_smi, is_uuid, named_so, power_columns, stamps_s, unit_factor
+from collector.recordings.nvidia_smi import (
+    bare_name,
+    board_columns,
+    check_once,
+    check_power,
+    is_nvidia_smi,
+    is_uuid,
+    named_so,
+    power_columns,
+    stamps_s,
+    unit_factor,
+)
 from collector.recordings.ordering import ordered
 from collector.recordings.text_columns import LogFile, StrayLines, numbers, open_log, read_columns
 from estimator.quantities import Array
@@ -63,8 +74,12 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
     if wanted not in bare:
         raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {', '.join(bare[:12])}")
     stray = StrayLines()
-    time, power = gathered(log, [bare.index(TIME), only_place(wanted, bare, log)], stray)
-    rows = ordered(time, power, str(log.path), local_time=False)
+    place = only_place(wanted, bare, log)
+    if column is not None:
+        check_power(wanted, log.names, str(log.path), own_names=True)
+    factor = unit_factor(log.names[place], str(log.path))
+    time, power = gathered(log, [only_place(TIME, bare, log), place], stray)
+    rows = ordered(time, factor * power, str(log.path), local_time=False)
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,
@@ -72,14 +87,13 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         board="",
         local_time=False,
         left_out=rows.left_out + stray.count,
-        remarks=(*rows.remarks, *stray.remark()),
+        remarks=(*rows.remarks, *stray.remark(), *log.remark()),
     )
 
 
 def only_place(name: str, names: Sequence[str], log: LogFile) -> int:
     """Where a column stands.  Raises SensorError where two have its name."""
-    if names.count(name) > 1:
-        raise SensorError(f"{log.path}: {names.count(name)} columns are named {name}; keep one")
+    check_once(name, names, str(log.path))
     return names.index(name)
 
 
@@ -87,12 +101,13 @@ def gathered(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = Non
     """Columns of numbers as arrays; the last row of a text that was cut is left out, lines that are no row are counted in `stray`."""
     parts = [[numbers(column) for column in columns] for columns in read_columns(log, wanted, stray)]
     joined = [np.concatenate([part[place] for part in parts]) if parts else np.empty(0) for place in range(len(wanted))]
-    return joined if log.complete else [column[:-1] for column in joined]
+    return [column[:-1] for column in joined] if log.cut_row else joined
 
 
 def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> RecordedReadings:
     """Readings from nvidia-smi's log; where no column is named the first that holds figures."""
     bare = [bare_name(name) for name in log.names]
+    check_once("timestamp", bare, str(log.path))
     powers = power_columns(log.names, column, str(log.path))
     boards = board_columns(log.names)
     if board is not None and not boards:
@@ -111,20 +126,22 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     if not times:
         raise SensorError(f"{log.path}: has a header and no rows")
     time, power = np.concatenate(times), np.concatenate(figures, axis=1)
+    if log.cut_row:
+        time[-1] = np.nan
     if boards:
         chosen, kept = _one_board([pa.concat_arrays(parts) for parts in names], board, log)
         time, power = time[kept], power[:, kept]
     else:
         chosen = ""
-    if not log.complete:
-        time, power = time[:-1], power[:, :-1]
+    whole = slice(None, -1) if log.cut_row and len(time) and not np.isfinite(time[-1]) else slice(None)
+    time, power = time[whole], power[:, whole]
     filled = np.flatnonzero(np.any(np.isfinite(power), axis=1))
     if not len(filled):
         raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure ([N/A] throughout)")
     place = int(filled[0])
     _check_single(time, log, bool(boards))
-    rows = ordered(time, power[place] * unit_factor(log.names[powers[place]]), str(log.path), local_time=True)
-    remarks = (*rows.remarks, *stray.remark())
+    rows = ordered(time, power[place] * unit_factor(log.names[powers[place]], str(log.path)), str(log.path), local_time=True)
+    remarks = (*rows.remarks, *stray.remark(), *log.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     return RecordedReadings(

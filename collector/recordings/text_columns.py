@@ -49,6 +49,15 @@ class LogFile:
     last: bytes = b""
     content: bytes | None = field(default=None, repr=False)
 
+    @property
+    def cut_row(self) -> bool:
+        """Whether the last line may be cut and still has the cells of a row."""
+        return not self.complete and self.last.count(b",") == len(self.names) - 1
+
+    def remark(self) -> tuple[str, ...]:
+        """What is to be said of the last line: nothing where it ends."""
+        return () if self.complete else ("the last line has no end and was left out: its last figure may be cut",)
+
     def source(self) -> Any:
         """What Arrow reads from."""
         return self.path if self.content is None else pa.BufferReader(self.content)

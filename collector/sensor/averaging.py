@@ -61,6 +61,7 @@ BLOCKS, LEAST_BLOCK = 12, 6
 POLLS_IN_WIDTH: Final = 3.0
 MIN_CYCLES: Final = 3
 AT_BOUND: Final = 0.98
+LOCKED: Final = "the load is locked to the update clock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Averaging:
 
     Where undetermined, `reason` says why and `remedy` which run would tell.  `fits` are all kernels, best first (where
     undetermined: of those about equally likely the one that explains most).  `source` is "meter" or "load", `updates`
-    how many were compared.
+    how many were compared.  `locked`: undetermined as most of the load's period is never seen.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Averaging:
     fits: tuple[KernelFit, ...]
     source: str
     updates: int
+    locked: bool
 
     @property
     def ranked(self) -> tuple[KernelFit, ...]:
@@ -114,7 +116,9 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
     if kind == "undetermined":
         close = [fit for fit in ranked if fit.score > ranked[0].score - CLAIM_LEAD]
         ranked = (*sorted(close, key=lambda fit: -fit.r2), *ranked[len(close) :])
-    return Averaging(kind=kind, reason=reason, remedy=remedy, fits=ranked, source=source.kind, updates=len(value))
+    return Averaging(
+        kind=kind, reason=reason, remedy=remedy, fits=ranked, source=source.kind, updates=len(value), locked=reason.startswith(LOCKED)
+    )
 
 
 def _jitter_s(clock: UpdateClock) -> float:
@@ -166,7 +170,7 @@ def _blind(
     if load is not None and _unseen(fits, time_s, source, load):
         hole = phase_hole(time_s - best.delay_s, load)[0]
         return (
-            f"the load is locked to the update clock: {hole:.0%} of its period is never seen",
+            f"{LOCKED}: {hole:.0%} of its period is never seen",
             "change the load's period, or vary its cycles by 1 to 2 %",
         )
     if best.r2 < CLAIM_R2:

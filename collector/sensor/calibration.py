@@ -145,6 +145,10 @@ def check_plausible(calibration: SensorCalibration, where: str) -> None:
             raise SensorError(f"{where}: {key} = {shown} is no power sensor's; {low:g} to {high:g} is what one can have")
 
 
+ANOTHER: Final = "name a file that `collect sensor --out SENSOR.json` wrote"
+"""What to do about a file that is there and no calibration: nothing that would write over it."""
+
+
 def load_calibration(path: Path) -> SensorCalibration:
     """A calibration from a JSON file, whatever board it is of.
 
@@ -152,14 +156,19 @@ def load_calibration(path: Path) -> SensorCalibration:
     """
     try:
         document = json.loads(small_content(path, MOST_BYTES))
+    except FileNotFoundError as error:
+        raise SensorError(f"{path}: no such file; `collect sensor --out {path}` makes a sensor calibration") from error
     except OSError as error:
-        raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out {path}` makes a sensor calibration") from error
+        raise SensorError(f"{path}: cannot be read ({error.strerror}); {ANOTHER}") from error
     except (ValueError, RecursionError) as error:
-        raise SensorError(f"{path}: no sensor calibration, it is not JSON; `collect sensor --out {path}` makes one") from error
+        raise SensorError(f"{path}: no sensor calibration, it is not JSON; {ANOTHER}") from error
     if not isinstance(document, Mapping):
-        raise SensorError(f"{path}: no sensor calibration; `collect sensor --out {path}` makes one")
-    calibration = calibration_from_document(document, str(path))
-    check_plausible(calibration, str(path))
+        raise SensorError(f"{path}: no sensor calibration, it is no JSON object; {ANOTHER}")
+    try:
+        calibration = calibration_from_document(document, str(path))
+        check_plausible(calibration, str(path))
+    except SensorError as error:
+        raise SensorError(f"{error}; {ANOTHER}") from error
     return calibration
 
 

@@ -1,6 +1,6 @@
 """Gain and offset of a sensor against an external meter."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,10 @@ HUBER: Final = 1.5
 """Residuals beyond this many standard deviations count less."""
 STEADY_GAIN_FLOOR, STEADY_OFFSET_FLOOR_W = 1.5e-3, 0.25
 """What a steady fit's own errors leave out: an averaging that is not known."""
+LONG_SETTLED_S: Final = (0.05, 0.4, 1.3)
+"""Power that kept its mean over each of these is settled for every averaging there is, known or not."""
+NOW_S: Final = 0.01
+"""What a meter says of one moment is its mean over this: single samples are noisy."""
 BLOCKS: Final = 12
 MIN_SPAN_W: Final = 10.0
 """Least spread of the meter's power; a smaller one tells no gain."""
@@ -82,6 +86,17 @@ def joint_gain(fit: KernelFit) -> Gain:
         offset_std_w=offset_std,
         correlation=float(np.clip(covariance[0, 1] / max(offset_std * gain_std, 1e-300), -1.0, 1.0)),
     )
+
+
+def long_settled(updates: Updates, meter: PowerSource) -> Updates:
+    """The updates before which the meter's power was steady for longer than any sensor averages."""
+    kept = (updates.time_s > meter.from_s) & (updates.time_s < meter.until_s)
+    boxcar = averaged_by("boxcar", meter)
+    power = boxcar(NOW_S, updates.time_s)[:, 0]
+    span = float(np.ptp(power[kept])) if np.any(kept) else 0.0
+    for width_s in LONG_SETTLED_S:
+        kept &= np.abs(boxcar(width_s, updates.time_s)[:, 0] - power) < STEADY_SHARE * span
+    return replace(updates, time_s=updates.time_s[kept], value=updates.value[kept], number=updates.number[kept])
 
 
 def fit_gain(updates: Updates, fit: KernelFit, meter: PowerSource) -> Gain:

@@ -9,11 +9,11 @@ from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
 from collector.sensor.averaging import Averaging, fit_averaging
 from collector.sensor.calibration import NO_METER, SensorCalibration
-from collector.sensor.gain import Gain, LevelGain, fit_gain, fit_levels, joint_gain
+from collector.sensor.gain import Gain, LevelGain, fit_gain, fit_levels, joint_gain, long_settled
 from collector.sensor.kernel_fit import KernelFit
 from collector.sensor.load import LoadStamps
 from collector.sensor.meter_edges import load_of_meter
-from collector.sensor.rise import LAGGED_SHARE, Rise, fit_rise
+from collector.sensor.rise import AT_ONCE_S, LAGGED_SHARE, Rise, fit_rise
 from collector.sensor.sources import PowerSource, load_source, meter_source, rested
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
@@ -98,6 +98,10 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     if rise is None:
         missing = NO_LOAD if load is None else "no rise of a load is seen in the readings"
         notes["rise_time_s"] = notes["transient"] = f"{missing}; {NO_LOAD_REMEDY}" if load is None else missing
+    elif averaging is not None and averaging.locked:
+        notes["rise_time_s"] = notes["settle_s"] = notes["transient"] = notes["averaging"]
+    elif averaging is not None and (unknown := _open_rise(averaging, rise, clock, meter)):
+        notes["transient"] = unknown
     calibration = _calibration(name, clock, updates, averaging, gain, rise, notes)
     return Identification(calibration=calibration, clock=clock, updates=updates, averaging=averaging)
 
@@ -167,9 +171,11 @@ def _gain(
         if averaging.source == "meter" and averaging.kind not in ("undetermined", "trailing-mean"):
             gain = joint_gain(averaging.best)
         else:
-            gain = fit_gain(updates, averaging.best, meter)
+            used = long_settled(updates, meter) if averaging.locked else updates
+            gain = fit_gain(used, averaging.best, meter)
     except SensorError as error:
-        notes["gain"] = notes["offset_w"] = str(error)
+        reason = f"{notes['averaging']}; no power stayed long enough to tell a gain all the same" if averaging.locked else str(error)
+        notes["gain"] = notes["offset_w"] = reason
         return None
     steady = record.levels or record.load
     levels: LevelGain | None = fit_levels(updates, averaging.best, meter, steady) if steady is not None else None
@@ -205,6 +211,7 @@ def _calibration(
     """Everything that was found, as one value."""
     kind = averaging.kind if averaging is not None else "undetermined"
     best = averaging.best if averaging is not None and kind != "undetermined" else None
+    shown = rise if averaging is None or not averaging.locked else None
     if kind not in ("low-pass", "undetermined"):
         notes["tau_s"] = f"a time constant belongs to a low-pass; this is {kind}"
     return SensorCalibration(
@@ -222,11 +229,11 @@ def _calibration(
         tau_s=0.5 * best.width_s if best and kind == "low-pass" else None,
         delay_s=best.delay_s if best else None,
         delay_std_s=_with_polls(best.delay_std_s, clock) if best else None,
-        rise_time_s=rise.readings_s if rise else None,
-        settle_s=rise.settle_s + clock.jitter_s + clock.poll_s if rise else None,
+        rise_time_s=shown.readings_s if shown else None,
+        settle_s=shown.settle_s + clock.jitter_s + clock.poll_s if shown else None,
         board_rise_s=rise.board_s if rise else None,
         sensor_rise_s=rise.sensor_s if rise and best else None,
-        transient=_transient(kind, best, rise, clock.period_s),
+        transient=None if "transient" in notes else _transient(kind, best, rise, clock.period_s),
         gain=gain.gain if gain else None,
         gain_std=gain.gain_std if gain else None,
         offset_w=gain.offset_w if gain else None,
@@ -245,6 +252,24 @@ def _calibration(
 def _with_polls(std_s: float, clock: UpdateClock) -> float:
     """A standard error enlarged for a clock without a grid: an update's time is known to a share of a poll only [s]."""
     return std_s if clock.rigid else float(np.hypot(std_s, FREE_CLOCK_POLLS * clock.poll_s))
+
+
+def _open_rise(averaging: Averaging, rise: Rise, clock: UpdateClock, meter: PowerSource | None) -> str:
+    """Why the class of a rise cannot be told; "" where it can: late power is the board's or the sensor's, and only one of them is known."""
+    if meter is not None and rise.late_share > LAGGED_SHARE:
+        return ""
+    if averaging.kind == "undetermined":
+        known_s, by = clock.period_s, "an update"
+    elif meter is None and _transient(averaging.kind, averaging.best, rise, clock.period_s) == "instant":
+        known_s, by = rise.sensor_s + AT_ONCE_S, "the sensor's averaging"
+    else:
+        return ""
+    if rise.readings_s <= known_s + clock.poll_s:
+        return ""
+    late = f"readings rise in {rise.readings_s * 1e3:.3g} ms, later than {by} explains"
+    if averaging.kind == "undetermined":
+        return f"{late}: a long averaging or a slow board, and {averaging.reason}"
+    return f"{late}: without a meter the board's own rise and the sensor's cannot be told apart"
 
 
 def _transient(kind: str, best: KernelFit | None, rise: Rise | None, period_s: float) -> str | None:

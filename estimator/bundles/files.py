@@ -24,7 +24,7 @@ from estimator.bundles.content import (
     VoltageTable,
 )
 from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
-from estimator.bundles.migrations import migrate
+from estimator.bundles.migrations import migrate, refuse_newer
 from estimator.bundles.store import stored_names, stored_path
 from estimator.errors import BundleError
 from estimator.resources import resource_folder, resource_names
@@ -173,7 +173,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(document: dict[str, Any]) -> dict[str, Any]:
-    """The document, its digest compared with its content."""
+    """The document, its digest compared with its content.  A newer format may count its digest in another way."""
+    refuse_newer(document, FORMAT_VERSION)
     stated, found = document.get("digest"), digest_of(document)
     if not isinstance(stated, str):
         raise BundleError("has no digest; restore the file or fit again")

@@ -28,11 +28,8 @@ def migrate(
 
     Raises BundleError for a version that is no version, newer than `current`, or older with no way up.
     """
+    refuse_newer(document, current)
     version = _parsed(document.get("format_version"))
-    if version > _parsed(current):
-        raise BundleError(
-            f"format version {_written(version)} is newer than {current}, the newest that this program reads: upgrade wattprint"
-        )
     while version < _parsed(current):
         if _written(version) not in steps:
             raise BundleError(f"format version {_written(version)} is unknown: read it with the program that wrote it, or fit again")
@@ -40,6 +37,14 @@ def migrate(
         document = {**step(dict(document)), "format_version": becomes}
         version = _parsed(becomes)
     return document
+
+
+def refuse_newer(document: Document, current: str) -> None:
+    """Raises BundleError for a document in a format version newer than `current`."""
+    stated = document.get("format_version")
+    if isinstance(stated, str) and _VERSION.fullmatch(stated) and _parsed(stated) > _parsed(current):
+        written = _written(_parsed(stated))
+        raise BundleError(f"format version {written} is newer than {current}, the newest that this program reads: upgrade wattprint")
 
 
 def _parsed(text: Any) -> tuple[int, int]:

@@ -73,6 +73,8 @@ def blocks_command(**options: Any) -> int:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section
     from estimator.bundles.files import load_bundle
+    from estimator.display.estimates import printable
+    from estimator.domain import simulated_notes
 
     bundle = load_bundle(options["bundle_name"])
     models = models_from_section(bundle.block_models)
@@ -85,14 +87,15 @@ def blocks_command(**options: Any) -> int:
         rows = _simulated(chosen, options["blocks"]) if options["form"] == SIMGRID else _estimates(chosen, options)
     else:
         rows = _listing(chosen)
+    rows.sort(key=lambda row: (row["sm_clock_mhz"], row["kernel"], row["block_threads"]))
     click.echo(_text(rows, options), nl=False)
     outside = sorted({row["blocks"] for row in rows if row.get("inside") is False})
     warnings = [f"{_few(outside)} blocks lie outside the measured grids"] if outside else []
-    if bundle.simulated:
-        warnings.append(f"bundle {bundle.name} was fitted on a simulated board: its numbers say nothing about a GPU")
     if not options["quiet"]:
         for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
+        for note in simulated_notes(bundle):
+            click.echo(f"note: {printable(note)}", err=True)
     return DONE_WITH_WARNINGS if warnings else DONE
 
 
@@ -165,6 +168,7 @@ def _simulated(models: "Sequence[BlockModel]", grids: Sequence[int]) -> list[dic
 
 
 def _listing(models: "Sequence[BlockModel]") -> list[dict[str, Any]]:
+    """The models; `time_…` and `energy_…` are relative errors of the forms on grids left out [1]."""
     return [
         {
             "kernel": model.kernel,
@@ -198,8 +202,21 @@ def _text(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
         writer.writerow(rows[0])
         writer.writerows([["" if _nulled(value) is None else value for value in row.values()] for row in rows])
         return text.getvalue()
-    shown = [[_shown(value) for value in row.values()] for row in rows]
-    return aligned([list(rows[0]), *shown])
+    names = [f"{name} %" if _is_error(name) else name for name in rows[0]]
+    shown = [[_percent(value) if _is_error(name) else _shown(value) for name, value in row.items()] for row in rows]
+    return aligned([names, *shown], left_columns=(0,)) + (ERRORS if any(map(_is_error, rows[0])) else "")
+
+
+ERRORS: Final = "  time_…, energy_… %: how far each form is off on grids left out of its fit, relative to what was measured\n"
+
+
+def _is_error(name: str) -> bool:
+    """Whether a column of the listing is a relative error of a form."""
+    return name.startswith(("time_", "energy_")) and name.partition("_")[2] in FORM_NAMES
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.2f}" if math.isfinite(share) else "-"
 
 
 def _shown(value: Any) -> str:

@@ -16,6 +16,8 @@ from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE, Number
 from estimator.errors import CountsError
 
 if TYPE_CHECKING:
+    from estimator.bundles.content import Bundle
+    from estimator.domain import Validity
     from estimator.instructions.activities import CountedKernel
     from estimator.instructions.counted_energy import CountedEnergy
     from estimator.instructions.modules import Integration
@@ -52,8 +54,10 @@ def counts_command(**options: Any) -> int:
 
     E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, with several modules if asked.
     """
+    from estimator.display.estimates import printable
+    from estimator.domain import simulated_notes, validity_of
     from estimator.instructions.activities import METRICS, read_activities
-    from estimator.instructions.counted_energy import counted_energies
+    from estimator.instructions.counted_energy import counted_energies, power_warnings
     from estimator.instructions.modules import scaling_efficiency
 
     if options["metrics"] and options["counts"]:
@@ -62,23 +66,32 @@ def counts_command(**options: Any) -> int:
         click.echo(",".join(METRICS))
         return DONE
     _check(options)
-    table = _table(options)
+    bundle = _bundle(options)
+    table = _table(bundle, options)
+    clock = table.energies.reference_clock_mhz if options["freq_mhz"] is None else options["freq_mhz"]
     integration = _integration(options)
-    kernels = _clocked([kernel for name in options["counts"] for kernel in read_activities(Path(name), table.vocabulary)], options)
+    kernels = _clocked([kernel for name in options["counts"] for kernel in read_activities(Path(name), table.vocabulary)], bundle, options)
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
     rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=options["modules"], integration=integration)
+    outside = [*_outside_clocks(bundle, clock), *power_warnings(rows, table, options["modules"])]
     document = _document(rows, total, table, options)
     if options["against"] is not None:
-        one = _clocked(read_activities(Path(options["against"]), table.vocabulary), options)
-        _, alone, _ = counted_energies(one, table, constant_w=constant)
+        one = _clocked(read_activities(Path(options["against"]), table.vocabulary), bundle, options)
+        alone_rows, alone, _ = counted_energies(one, table, constant_w=constant)
+        outside += power_warnings(alone_rows, table)
         pairs = (alone.energy_j, alone.time_s), (total.energy_j, total.time_s)
         document["speedup"] = alone.time_s / total.time_s
         document["energy_ratio"] = total.energy_j / alone.energy_j
         document["scaling_efficiency_percent"] = float(scaling_efficiency(*pairs, options["modules"], options["delay_exponent"]))
+    foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
+    document |= _validity(bundle, clock, validity_of(None, [*outside, *foreign]))
     click.echo(_text(document, options), nl=False)
+    warnings = (*outside, *_between(bundle, clock), *warnings)
     if not options["quiet"]:
         for warning in warnings:
-            click.echo(f"warning: {warning}", err=True)
+            click.echo(f"warning: {printable(warning)}", err=True)
+        for note in () if bundle is None else simulated_notes(bundle):
+            click.echo(f"note: {printable(note)}", err=True)
     return DONE_WITH_WARNINGS if warnings else DONE
 
 
@@ -96,17 +109,51 @@ def _check(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--integration, --link-pj-per-bit and --against are for --modules of 2 and more")
 
 
-def _table(options: Mapping[str, Any]) -> "EnergyTable":
+def _bundle(options: Mapping[str, Any]) -> "Bundle | None":
+    """The bundle that is asked for, None for published energies.  Raises OperatingPointError for a clock that its GPU cannot have."""
+    if options["bundle_name"] is None:
+        return None
+    from estimator.bundles.files import load_bundle
+    from estimator.settings import asked_clocks
+
+    bundle = load_bundle(options["bundle_name"])
+    if options["freq_mhz"] is not None:
+        asked_clocks(options["freq_mhz"], bundle.gpu)
+    return bundle
+
+
+def _outside_clocks(bundle: "Bundle | None", clock_mhz: float) -> "tuple[str, ...]":
+    """A line where energies are asked for at a clock outside those of their measurements."""
+    from estimator.domain import clock_warning
+
+    return () if bundle is None else clock_warning(bundle.clocks_mhz, clock_mhz)
+
+
+def _between(bundle: "Bundle | None", clock_mhz: float) -> "tuple[str, ...]":
+    """A line where the board cannot be locked at the clock."""
+    from estimator.domain import step_warning
+
+    return () if bundle is None else step_warning(bundle.gpu, [clock_mhz])
+
+
+def _validity(bundle: "Bundle | None", clock_mhz: float, validity: "Validity") -> dict[str, Any]:
+    """What the document says of the answer: the clock of the energies, null for published ones, and whether they hold there."""
+    return {
+        "sm_clock_mhz": clock_mhz if math.isfinite(clock_mhz) else None,
+        "simulated": bundle is not None and bundle.simulated,
+        "validity": validity,
+    }
+
+
+def _table(bundle: "Bundle | None", options: Mapping[str, Any]) -> "EnergyTable":
     """The energies that are asked for.  Raises CountsError where a bundle has none."""
     from estimator.instructions.tables import EnergyTable, load_energy_table
 
-    if options["energies"] is not None:
+    if bundle is None:
         table = load_energy_table(options["energies"])
     else:
-        from estimator.bundles.files import load_bundle
         from estimator.instructions.energies import energies_from_section
 
-        bundle = load_bundle(options["bundle_name"])
         energies = energies_from_section(bundle.instruction_energies)
         if energies is None:
             raise CountsError(f"bundle {bundle.name} has no energies of instructions; `collect --campaign instructions` measures them")
@@ -118,6 +165,7 @@ def _table(options: Mapping[str, Any]) -> "EnergyTable":
             vocabulary="sass",
             energies=energies,
             constant_w=_at_clock(bundle.idle or bundle.gpu.idle_w, "power_w", clock),
+            power_limit_w=bundle.gpu.power_limit_w,
         )
     dram = options["dram_pj_per_bit"]
     return table if dram is None else table.with_dram(dram)
@@ -133,14 +181,11 @@ def _at_clock(found: Any, values: str, clock_mhz: float) -> float:
     return float(np.interp(clock_mhz, found.sm_clock_mhz, column))
 
 
-def _clocked(kernels: "Sequence[CountedKernel]", options: Mapping[str, Any]) -> "tuple[CountedKernel, ...]":
+def _clocked(kernels: "Sequence[CountedKernel]", bundle: "Bundle | None", options: Mapping[str, Any]) -> "tuple[CountedKernel, ...]":
     """The kernels at the asked clock and the bundle's voltage there."""
     clock = options["freq_mhz"]
-    if clock is None or options["bundle_name"] is None:
+    if clock is None or bundle is None:
         return tuple(kernels)
-    from estimator.bundles.files import load_bundle
-
-    bundle = load_bundle(options["bundle_name"])
     volt = _at_clock(bundle.voltage or bundle.gpu.voltage_v, "voltage_v", clock)
     return tuple(replace(kernel, activity=replace(kernel.activity, voltage_v=volt, sm_clock_mhz=clock)) for kernel in kernels)
 
@@ -202,7 +247,11 @@ def _text(document: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         writer.writerows([list(row.values()) for row in rows[:-1]])
         return text.getvalue()
     shown = [[printable(str(row.pop("name")))[:40], *(f"{value:.4g}" for value in row.values())] for row in [dict(row) for row in rows]]
-    text_out = aligned([list(rows[0]), *shown], left_columns=(0,))
+    clock = "" if document["sm_clock_mhz"] is None else f" at {document['sm_clock_mhz']:g} MHz"
+    origin = ", fitted on a simulated board" if document["simulated"] else ""
+    text_out = f"energies of {printable(document['energies'])}{clock}{origin}\n" + aligned([list(rows[0]), *shown], left_columns=(0,))
+    if document["validity"] == "outside":
+        text_out += "  outside what these energies hold for: the warnings say why\n"
     if "scaling_efficiency_percent" in document:
         text_out += (
             f"\nspeed-up {document['speedup']:.3g}, energy × {document['energy_ratio']:.3g}, "

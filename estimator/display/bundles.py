@@ -33,7 +33,7 @@ def _row(name: str) -> dict[str, Any]:
         "version": bundle.version,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
-        "families": sorted({key.partition(".")[0] for key in bundle.groups}),
+        "families": sorted({key.partition(".")[0] for key, group in bundle.groups.items() if group.rows > 0}),
         "power": bundle.power is not None,
         "clocks_mhz": list(bundle.clocks_mhz),
         "created_utc": bundle.provenance.created_utc,

@@ -141,7 +141,8 @@ def _number(entry: dict[str, Any], field: str, place: str, low: float = 0.0) -> 
     allow_zero = field == "host_share"
     good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value < LARGEST_COUNT and (value > 0 or allow_zero)
     if not good:
-        raise WorkloadError(f"{place}: {field} = {value!r} must be a number {'of at least' if allow_zero else 'above'} 0 and finite")
+        found = f"{field} = {value!r}" if field in entry else f"{field} is missing; it"
+        raise WorkloadError(f"{place}: {found} must be a number {'of at least' if allow_zero else 'above'} 0 and below {LARGEST_COUNT:.0e}")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from estimator.instructions.energies import CONSTANT, HEAT, STALL, TRANSACTION, 
 from estimator.instructions.modules import Integration, module_energy
 from estimator.instructions.opcodes import RARE
 from estimator.instructions.tables import EnergyTable
+from estimator.prediction import LIMIT_TOLERANCE
 from estimator.specifications import near_match
 
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
@@ -82,6 +83,19 @@ def counted_energies(
     if missing:
         warnings.append(f"not counted, taken as none: {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else ""))
     return tuple(rows), total, tuple(warnings)
+
+
+def power_warnings(rows: Sequence[CountedEnergy], table: EnergyTable, modules: int = 1) -> tuple[str, ...]:
+    """A line where kernels would draw more than the boards may: their time, their counts or the constant power cannot be right."""
+    limit_w = table.power_limit_w * modules
+    hungry = sorted((row for row in rows if row.power_w > limit_w * LIMIT_TOLERANCE), key=lambda row: -row.power_w)
+    if not hungry:
+        return ()
+    others = f" ({len(hungry) - 1} more kernels are above it too)" if len(hungry) > 1 else ""
+    return (
+        f"{hungry[0].name} would draw {hungry[0].power_w:.4g} W, above the limit of {table.title}, {limit_w:g} W{others}: "
+        "check its time, its counts and the clock",
+    )
 
 
 def _energy(

@@ -22,14 +22,16 @@ BITS: Final = 8
 PRINTED_STD: Final = 0.01 / math.sqrt(12.0)
 """Standard deviation of a number that was rounded to 0.01 [the number's unit]."""
 
-FIELDS: Final = frozenset({"name", "title", "source", "vocabulary", "instructions_nj", "transactions_nj", "stall_nj", "constant_w"})
+FIELDS: Final = frozenset(
+    {"name", "title", "source", "vocabulary", "instructions_nj", "transactions_nj", "stall_nj", "constant_w", "power_limit_w"}
+)
 LARGEST: Final = 1 << 20
 """Longest file [byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyTable:
-    """Energies with their names: `constant_w` is the power of the board at rest, nan where it was not published [W]."""
+    """Energies with their names: `constant_w` is the power of the board at rest, `power_limit_w` what it may draw, nan if unknown [W]."""
 
     name: str
     title: str
@@ -37,6 +39,7 @@ class EnergyTable:
     vocabulary: Vocabulary
     energies: InstructionEnergies
     constant_w: float = math.nan
+    power_limit_w: float = math.nan
 
     def with_dram(self, pj_per_bit: float) -> "EnergyTable":
         """The same with another DRAM: GPUJoule puts HBM at 21.1 pJ/bit in the place of GDDR5.  Raises CountsError for no energy."""
@@ -98,7 +101,9 @@ def _table(document: Mapping[str, Any], at: str) -> EnergyTable:
             values[prefix + key] = _positive(value, f"{at}: {field}.{key}")
     if "stall_nj" in document:
         values[STALL] = _positive(document["stall_nj"], f"{at}: stall_nj")
-    constant = _positive(document["constant_w"], f"{at}: constant_w") if "constant_w" in document else math.nan
+    constant, limit = (
+        _positive(document[field], f"{at}: {field}") if field in document else math.nan for field in ("constant_w", "power_limit_w")
+    )
     energies = InstructionEnergies(
         terms=tuple(values),
         values=np.array(list(values.values())) * NANO,
@@ -110,7 +115,9 @@ def _table(document: Mapping[str, Any], at: str) -> EnergyTable:
         scatter=0.0,
         rows=0,
     )
-    return EnergyTable(name=name, title=title, source=source, vocabulary=vocabulary, energies=energies, constant_w=constant)
+    return EnergyTable(
+        name=name, title=title, source=source, vocabulary=vocabulary, energies=energies, constant_w=constant, power_limit_w=limit
+    )
 
 
 def _text(document: Mapping[str, Any], field: str, at: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -117,7 +118,7 @@ def fit_command(**options: Any) -> int:
     from fitter.power.worth import power_notes
     from fitter.report.left_out import leave_out
     from fitter.scale.streamed import is_design_data, is_streamed, read_streamed
-    from fitter.selection import read_selection, require_one_gpu
+    from fitter.selection import read_selection, require_one_gpu, require_one_world
     from fitter.transfer.probe_selection import calibrate_probes
 
     outputs = [path for path in (options["out"], options["report"]) if path is not None]
@@ -134,6 +135,7 @@ def fit_command(**options: Any) -> int:
     else:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = load_gpu(require_one_gpu(selection))
+    require_one_world(selection)
     prior = None if options["prior"] is None else load_bundle(options["prior"])
     how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
     how = partial(how, seed=options["seed"], holdout=options["holdout"])
@@ -245,6 +247,11 @@ def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
             raise FitterError(f"{path}: cannot be written, the folder {folder} does not exist")
         if any(Path(name).exists() and path.exists() and path.samefile(name) for name in datasets):
             raise FitterError(f"{path}: is an input of this fit; name another output")
+        try:
+            with TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise FitterError(f"{path}: cannot be written ({error.strerror or error}); name another place") from error
     if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
         raise FitterError(f"{outputs[0]}: bundle and report need different files")
 
@@ -286,7 +293,7 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 def _fit_lines(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
-    from fitter.display import error_table, selection_lines
+    from fitter.display import error_table, next_lines, selection_lines
     from fitter.error_notes import held_out_notes, with_missing
 
     errors: Sequence[ErrorRow] = calibration.errors
@@ -302,9 +309,7 @@ def _fit_lines(
     lines.append(f"  {bundle.digest}")
     if options["report"] is not None:
         lines.append(f"report written to {options['report']}")
-    measured = selection.kernels is not None or selection.workloads is not None or selection.instructions is not None
-    lines.append(f"next: estimate {'WORKLOAD.json' if measured else 'blocks'} --bundle {options['out']}")
-    return lines
+    return [*lines, *next_lines(bundle, str(options["out"]))]
 
 
 def _fit_document(
@@ -343,7 +348,9 @@ def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[st
             click.echo(f"warning: {line}", err=True)
         if selection.rejected:
             count = sum(row.count for row in selection.rejected)
-            click.echo(f"warning: {count} rejections; -v names the rows", err=True)
+            click.echo(
+                f"warning: {count} {'rows were' if count > 1 else 'row was'} rejected; -v names {'them' if count > 1 else 'it'}", err=True
+            )
     missed = missed_line(verdicts)
     if missed:
         click.echo(missed, err=True)

@@ -11,7 +11,7 @@ from collector.dataset import is_collected, kernel_metadata
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import save_bundle
 from estimator.specifications import gpu_names, load_gpu
-from fitter.display import error_table
+from fitter.display import error_table, next_lines
 from fitter.errors import InputError, SelectionError
 from fitter.rows import Dataset, Selection, count_reasons, reason_meaning
 from fitter.scale.design_bundle import KIND, design_bundle
@@ -113,8 +113,7 @@ def _lines(bundle: Bundle, found: DesignFit, table: PartitionedTable, options: M
     if found.errors:
         lines += ["", f"errors on kernels left out of the fit ({options['holdout']:.0%}):", *error_table(found.errors)]
     lines += ["", f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
-    lines.append(f"next: estimate WORKLOAD.json --bundle {options['out']}")
-    return lines
+    return [*lines, *next_lines(bundle, str(options["out"]))]
 
 
 def _document(

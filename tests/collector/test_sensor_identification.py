@@ -17,8 +17,10 @@ from sensor_identification import NAME, locked, lone_step, outcomes, sensor_reco
 
 from collector.recordings.run import read_run
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.gain import long_settled
 from collector.sensor.identification import SensorRecord, identify_sensor
 from collector.sensor.load import LoadStamps
+from collector.sensor.sources import meter_source
 from collector.sensor.update_clock import fit_update_clock
 
 SAMPLE = range(5000, 5004)
@@ -89,6 +91,27 @@ def test_a_locked_load_is_undetermined_and_says_so(source: str) -> None:
     found = identified(locked(replace(A100_LIKE, jitter_s=1e-4)), source)
     assert found.averaging == "undetermined"
     assert "locked" in found.notes["averaging"]
+    assert (found.rise_time_s, found.transient) == (None, None)
+    assert "locked" in found.notes["transient"]
+    assert (found.gain, found.gain_std, found.offset_w) == (None, None, None), "a tight error for a gain of the phase that was seen"
+    assert ("locked" if source == "meter" else "meter") in found.notes["gain"]
+
+
+def test_power_that_settled_long_ago_tells_a_gain_under_a_locked_load() -> None:
+    long = replace(A100_LIKE, jitter_s=1e-4, load_period_s=40.0 * A100_LIKE.period_s)
+    recording = recorded(long)
+    source = meter_source(recording.meter_s, recording.meter_w)
+    _, updates = fit_update_clock(recording.time_s, recording.reading_w)
+    settled = long_settled(updates, source)
+    assert len(settled.time_s) > 10
+    edges = recording.edge_s[recording.edge_s < settled.time_s[-1]]
+    last = edges[np.searchsorted(edges, settled.time_s, side="right") - 1]
+    inside = settled.time_s > edges[0]
+    assert np.min((settled.time_s - last)[inside]) > 0.9
+    fast = recorded(replace(A100_LIKE, load_period_s=2.0 * A100_LIKE.period_s))
+    during = (fast.time_s > fast.edge_s[0]) & (fast.time_s < fast.edge_s[-1])
+    _, moving = fit_update_clock(fast.time_s[during], fast.reading_w[during])
+    assert len(long_settled(moving, meter_source(fast.meter_s, fast.meter_w)).time_s) < 5
 
 
 @pytest.mark.parametrize("lost_w", [0.0, -3.0, float("nan"), 6e4])
@@ -253,6 +276,23 @@ def test_the_rtx_3090s_step_is_undetermined_without_the_meter(shared_data: Path)
     found = published(shared_data, "rtx3090_step", "power.draw.instant", meter=False)
     assert found.averaging == "undetermined"
     assert "lone step" in found.notes["averaging"]
+
+
+def test_a_ramp_over_a_second_is_not_called_instant_without_the_meter(shared_data: Path) -> None:
+    found = published(shared_data, "rtx3090_step", "power.draw.average", meter=False)
+    assert found.averaging == "undetermined"
+    assert (found.rise_time_s or 0.0) > 0.8
+    assert found.transient is None
+    assert "later than an update explains" in found.notes["transient"]
+
+
+def test_without_a_meter_a_rise_later_than_the_averaging_has_no_class() -> None:
+    recording = next(found for found in (recorded(SLOW_LOAD, seed) for seed in range(40, 80)) if 0.1 < late_share(found) < 0.19)
+    found = identify_sensor(sensor_record(recording, "load"), NAME).calibration
+    explained = found.sensor_rise_s if found.sensor_rise_s is not None else found.update_period_s
+    assert (found.rise_time_s or 0.0) > (explained or 9.0) + 0.03
+    assert found.transient != "instant"
+    assert found.transient is not None or "later than" in found.notes["transient"]
 
 
 @pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])

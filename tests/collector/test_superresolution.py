@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collector.correction.aliases import aliases
 from collector.correction.recording import correct_recording
 from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
 from collector.correction.updates import BoardUpdates, board_updates
@@ -131,3 +132,51 @@ def test_an_iteration_within_stamped_executions_may_be_folded_by() -> None:
 def test_readings_that_never_change_are_folded_by_any_period() -> None:
     flat = BoardUpdates(time_s=0.1 * np.arange(300), value=np.full(300, 80.0), period_s=0.1, time_std_s=1e-3, notes={})
     check_fold(flat, 0.3, None, 0.3)
+
+
+ALIASED_S, UPDATE_S = 0.10434, 0.1012
+
+
+@pytest.fixture(scope="module")
+def near_the_updates() -> Made:
+    """A load whose period is near that of the updates, which see its beat."""
+    return made("low-pass", 0.025, UPDATE_S, 1.0 + ALIASED_S * np.arange(110), 0.052, seed=7, after_s=0.2)
+
+
+@pytest.mark.parametrize("period_s", [0.104, 0.73, 0.0983, 0.05])
+def test_aliases_are_the_periods_that_leave_the_same_readings(period_s: float) -> None:
+    time_s = UPDATE_S * np.arange(50)
+    others = aliases(period_s, UPDATE_S)
+    assert len(others) == 4
+    assert period_s not in others
+    for other in others:
+        np.testing.assert_allclose(np.cos(2 * np.pi * time_s / other), np.cos(2 * np.pi * time_s / period_s), atol=1e-6)
+
+
+@pytest.mark.parametrize("rates", [1, 2])
+def test_with_stamps_an_alias_of_the_load_is_refused_and_the_load_is_not(near_the_updates: Made, rates: int) -> None:
+    updates = board_updates(near_the_updates.time_s, near_the_updates.power_w, near_the_updates.calibration)
+    check_fold(updates, ALIASED_S, near_the_updates.load, 0.3)
+    alias = 1.0 / ((rates + 1) / UPDATE_S - 1.0 / ALIASED_S)
+    with pytest.raises(SensorError, match="beside the load's own|begin every"):
+        check_fold(updates, alias, near_the_updates.load, 0.3)
+
+
+def test_without_stamps_a_period_at_the_updates_own_is_refused(near_the_updates: Made) -> None:
+    updates = board_updates(near_the_updates.time_s, near_the_updates.power_w, near_the_updates.calibration)
+    for period_s in (UPDATE_S, 0.5 * UPDATE_S):
+        with pytest.raises(SensorError, match="in the same place again and again; give --load"):
+            check_fold(updates, period_s, None, 0.3)
+    with pytest.raises(SensorError, match=r"readings repeat every 0\.104.*look the same for periods of"):
+        check_fold(updates, 1.008 * ALIASED_S, None, 0.3)
+
+
+def test_a_profile_without_stamps_names_its_aliases_and_says_where_it_is_impossible(near_the_updates: Made) -> None:
+    record = near_the_updates
+    true = correct_recording(record.time_s, record.power_w, record.calibration, None, ALIASED_S)
+    assert "look the same" in true.notes["fold"]
+    assert "profile_power" not in true.notes
+    alias = 1.0 / (2.0 / UPDATE_S + 1.0 / ALIASED_S)
+    false = correct_recording(record.time_s, record.power_w, record.calibration, None, alias)
+    assert "0.1043" in false.notes["fold"]
+    assert "impossible" in false.notes["profile_power"]

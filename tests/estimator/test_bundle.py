@@ -442,6 +442,12 @@ def test_newer_format_is_refused_with_the_remedy(tmp_path, version):
     refused(written(tmp_path, changed(("format_version",), version)), rf"{re.escape(version)} is newer than 1\.0.*upgrade wattprint")
 
 
+def test_a_newer_format_is_named_before_its_digest_which_may_be_counted_otherwise(tmp_path):
+    path = tmp_path / "newer.json"
+    path.write_text(json.dumps(signed(example()) | {"format_version": "2.0"}))
+    refused(path, r"2\.0 is newer than 1\.0")
+
+
 @pytest.mark.parametrize("version", ["", "1", "1.0.0", "one", "-1.0", "1.٣", None, 1.0, ["1.0"]])
 def test_version_that_is_none_is_refused(tmp_path, version):
     refused(written(tmp_path, changed(("format_version",), version)), "must read MAJOR.MINOR")

@@ -225,10 +225,13 @@ def test_several_gpus_need_a_choice(run: Run, shared_data: Path, tmp_path: Path)
 
 def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tmp_path: Path) -> None:
     table = small_table(tmp_path)
-    for out in (tmp_path / "no" / "b.json", tmp_path, table):
+    unwritable = [Path("/proc/b.json")] if Path("/proc/self").is_dir() else []
+    for out in (tmp_path / "no" / "b.json", tmp_path, table, *unwritable):
         found = run(table, "-o", out)
         assert found.status == 1
         assert found.err.count("\n") == 1
+        assert found.out == "", "the fit was made first"
+    assert all("name another place" in run(table, "-o", out).err for out in unwritable)
     assert table.read_text().startswith(HEADER)
     same = run(table, "-o", tmp_path / "x", "--report", tmp_path / "x")
     assert same.status == 1

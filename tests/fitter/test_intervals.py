@@ -92,7 +92,7 @@ def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None
     assert held >= 0.85
 
 
-SHARES_OF_MANY = 4000
+COLLECTIONS = 4000
 SPREAD_OF_GPUS = 0.38
 """By how much mean errors of a kind of kernel differ from GPU to GPU [ln]."""
 
@@ -102,8 +102,10 @@ def drawn(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.nda
     if shape == "exponential":
         return rng.exponential(1.0, size)
     if shape == "normal":
-        return np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
-    return np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
+        normal: np.ndarray = np.abs(rng.standard_normal(size)) / np.sqrt(2.0 / np.pi)
+        return normal
+    heavy: np.ndarray = np.abs(rng.standard_t(4.0, size))  # the mean magnitude of Student's t with four degrees of freedom is 1
+    return heavy
 
 
 @pytest.mark.parametrize("count", [12, 20, FEWEST_LOCAL - 1])
@@ -113,7 +115,7 @@ def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_
 ) -> None:
     rng = np.random.default_rng(count)
     held = []
-    for scale in 0.05 * np.exp(SPREAD_OF_GPUS * rng.standard_normal(SHARES_OF_MANY)):
+    for scale in 0.05 * np.exp(SPREAD_OF_GPUS * rng.standard_normal(COLLECTIONS)):
         half = few_errors_half(scale * drawn(rng, shape, (count,)), 0.05 * np.sqrt(2.0))
         held.append(np.mean(scale * drawn(rng, shape, (50,)) <= half))
     assert low <= np.mean(held) <= high

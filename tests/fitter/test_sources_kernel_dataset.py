@@ -8,8 +8,9 @@ import pytest
 
 from collector.dataset import FLAGS, DatasetError, operator_columns, write_kernel_dataset
 from estimator.workload import make_operator
+from fitter.errors import SelectionError
 from fitter.rows import KernelRows, RejectedRow
-from fitter.selection import read_selection
+from fitter.selection import read_selection, require_one_world
 from fitter.sources.kernel_dataset import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW, read_collected
 
 Write = Callable[..., Path]
@@ -51,6 +52,16 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return writer
+
+
+def test_measurements_and_a_simulated_board_do_not_become_one_bundle(write: Write, tmp_path: Path) -> None:
+    table = tmp_path / "measured.csv"
+    table.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a100-pcie-40gb,fp32,4096,512,2e-5\n")
+    other = write({}, name="other.parquet")
+    require_one_world(read_selection([write({}), other]))
+    require_one_world(read_selection([table]))
+    with pytest.raises(SelectionError, match=r"dataset\.parquet comes from a simulated board and measured\.csv does not"):
+        require_one_world(read_selection([table, write({})]))
 
 
 def test_layouts_of_a_product_weigh_together_as_one_row(write: Write) -> None:

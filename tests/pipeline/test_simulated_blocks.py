@@ -54,11 +54,11 @@ def test_grids_that_were_measured_predict_others(tmp_path: Path, capsys: pytest.
         assert model.scatter["occupancy"]["energy"] < 0.03
         assert model.scatter["rounds"]["time"] > 0.1, "one resident block is not what this GPU holds"
     capsys.readouterr()
-    assert estimate(["blocks", "hotspot_16", "--bundle", str(bundle), "--blocks", "1000", "--json"]) == 3, "a simulated board"
+    assert estimate(["blocks", "hotspot_16", "--bundle", str(bundle), "--blocks", "1000", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["inside"]
     assert 0 < row["latency_std_s"] < 0.05 * row["latency_s"]
     assert row["power_w"] == pytest.approx(row["energy_j"] / row["latency_s"])
     platform = tmp_path / "platform.xml"
-    assert estimate(["blocks", "--bundle", str(bundle), "--simgrid", str(platform), "--quiet"]) == 3
+    assert estimate(["blocks", "--bundle", str(bundle), "--simgrid", str(platform), "--quiet"]) == 0
     assert platform.read_text().count("<host ") == 2
