@@ -167,7 +167,9 @@ def _notes(kernels: KernelRows | None, workloads: WorkloadRows | None, source: s
     if kernels is not None and np.any(kernels.at_limit):
         notes.append(f"{source}: {int(kernels.at_limit.sum())} rows at the power limit say only that the kernel would draw more")
     if workloads is not None and np.any(workloads.perturbed):
-        notes.append(f"{source}: {int(workloads.perturbed.sum())} runs changed their pace; they count less in the fit")
+        changed = int(workloads.perturbed.sum())
+        runs = "1 run changed its pace; it counts" if changed == 1 else f"{changed} runs changed their pace; they count"
+        notes.append(f"{source}: {runs} less in the fit")
     if workloads is not None and not np.any(workloads.startup_s > 0):
         notes.append(f"{source}: the runs aim at no common duration; start-up stays in them")
     partly = [workload for workload in workloads.workloads if workload.unknown] if workloads is not None else []

@@ -12,7 +12,6 @@ from microbench.families.catalogue import KERNELS, SWEEP
 from microbench.generated_load import COPIES, COPY_WAYS
 from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
 
-
 CATALOGUE: Final = "catalogue"
 VARIANT: Final = "variant"
 COPY: Final = "copy"

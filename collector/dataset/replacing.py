@@ -33,6 +33,4 @@ def check_replaceable(output: Path) -> None:
 
 
 def _refusal(output: Path) -> str:
-    return (
-        f"{output}: is no kernel dataset, and --fresh replaces nothing else; remove it, or name another file with --out"
-    )
+    return f"{output}: is no kernel dataset, and --fresh replaces nothing else; remove it, or name another file with --out"

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from collector.devices.nvml import FEWEST_UUID_CHARACTERS, pci_key
 from collector.errors import SensorError
+from collector.recordings.text_columns import QUICK_UNIT, numbers
 from estimator.quantities import Array
 from estimator.specifications import near_match
 
@@ -26,9 +27,12 @@ WHOLE, FRACTION = 19, 7
 NOTHING: Final = pa.scalar(None, pa.string())
 POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3, "kW": 1e3, "MW": 1e6}
 """What figures of a unit are multiplied with to be watts; a column without a unit is in watts, as nvidia-smi's are."""
+CELL_FIGURE: Final = r"^[-+0-9.]+([eE][-+]?[0-9]+)?\s*"
+LONGEST_UNIT: Final = 4
 POWER_WORDS: Final = ("power", "watt")
 NO_DRAW_WORDS: Final = ("limit", "management", "cap", "brake", "reasons")
 """Columns that name power are a board's draw, but for limits and settings."""
+PLAIN_TIME: Final = "t_s"
 OTHER_WORDS: Final = ("temperature", "utilization", "clocks", "memory", "fan", "pstate", "energy", "voltage", "current")
 """Of columns with names of a user's own, those that are plainly no power."""
 
@@ -48,13 +52,30 @@ def unit_factor(name: str, where: str) -> float:
     return POWER_UNITS[said]
 
 
+def watts(column: Any, factor: float) -> Array:
+    """A column's figures in watts: by the unit in the cell where there is one, else by its header's `factor`; nan for all else."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return np.asarray(numbers(column) * factor)
+    trimmed = pc.utf8_trim_whitespace(column)
+    if factor == 1.0:
+        try:
+            return np.asarray(pc.utf8_rtrim(trimmed, QUICK_UNIT).cast(pa.float64()).to_numpy(zero_copy_only=False))
+        except pa.ArrowInvalid:  # another unit, or a cell that is no number
+            pass
+    figures = numbers(column)
+    units = pc.utf8_slice_codeunits(pc.replace_substring_regex(trimmed, CELL_FIGURE, ""), 0, LONGEST_UNIT).dictionary_encode()
+    factors = np.array([POWER_UNITS.get(unit, np.nan) if unit else factor for unit in units.dictionary.to_pylist()] or [factor])
+    places = pc.fill_null(units.indices, 0).to_numpy(zero_copy_only=False)
+    return np.asarray(figures * factors[places])
+
+
 def check_power(name: str, names: Sequence[str], where: str, *, own_names: bool = False) -> None:
     """Raises SensorError for a column that is no draw of power by its name, and lists those that are.
 
     With `own_names` the columns are a user's, and only names that are plainly something else's are refused.
     """
     bare = bare_name(name)
-    other = any(word in bare for word in (*OTHER_WORDS, *NO_DRAW_WORDS))
+    other = bare == PLAIN_TIME or any(word in bare for word in (*OTHER_WORDS, *NO_DRAW_WORDS))
     if _names_power(bare) or (own_names and not other):
         return
     powers = ", ".join(bare_name(column) for column in names if _names_power(bare_name(column)))

@@ -106,7 +106,9 @@ def check_units(time_s: Array, power_w: Array, where: str) -> None:
         raise SensorError(f"{where}: stamps {step:.3g} apart (median) look like {unit}; give t_s in seconds")
     level = float(np.median(np.abs(power_w)))
     if level > MOST_POWER_W:
-        raise SensorError(f"{where}: a median power of {level:.4g} looks like milliwatts; give power in watts")
+        raise SensorError(
+            f"{where}: a median power of {level:.4g} looks like milliwatts, or another unit than its column names; give power in watts"
+        )
     if float(np.median(power_w)) < LEAST_POWER_W:
         raise SensorError(f"{where}: a median power of {float(np.median(power_w)):.4g} W is below zero; turn the meter's or the log's sign")
 

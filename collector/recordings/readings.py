@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from collector.errors import SensorError
 from collector.recordings.nvidia_smi import (
+    PLAIN_TIME,
     bare_name,
     board_columns,
     check_once,
@@ -21,13 +22,14 @@ from collector.recordings.nvidia_smi import (
     power_columns,
     stamps_s,
     unit_factor,
+    watts,
 )
 from collector.recordings.ordering import ordered
 from collector.recordings.text_columns import LogFile, StrayLines, numbers, open_log, read_columns
 from estimator.quantities import Array
 from estimator.specifications import near_match
 
-TIME: Final = "t_s"
+TIME: Final = PLAIN_TIME
 POWER: Final = "power_w"
 TOGETHER_SHARE: Final = 0.8
 """Where this share of the rows has the time of the row before, rows of several boards lie side by side."""
@@ -78,8 +80,8 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
     if column is not None:
         check_power(wanted, log.names, str(log.path), own_names=True)
     factor = unit_factor(log.names[place], str(log.path))
-    time, power = gathered(log, [only_place(TIME, bare, log), place], stray)
-    rows = ordered(time, factor * power, str(log.path), local_time=False)
+    time, power = gathered(log, [only_place(TIME, bare, log), place], stray, factor)
+    rows = ordered(time, power, str(log.path), local_time=False)
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,
@@ -97,9 +99,12 @@ def only_place(name: str, names: Sequence[str], log: LogFile) -> int:
     return names.index(name)
 
 
-def gathered(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None) -> list[Array]:
-    """Columns of numbers as arrays; the last row of a text that was cut is left out, lines that are no row are counted in `stray`."""
-    parts = [[numbers(column) for column in columns] for columns in read_columns(log, wanted, stray)]
+def gathered(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None, factor: float = 1.0) -> list[Array]:
+    """A column of times and columns of power [W], `factor` being the unit of their headers, as arrays.
+
+    The last row of a text that was cut is left out, lines that are no row are counted in `stray`.
+    """
+    parts = [[numbers(first), *(watts(item, factor) for item in rest)] for first, *rest in read_columns(log, wanted, stray)]
     joined = [np.concatenate([part[place] for part in parts]) if parts else np.empty(0) for place in range(len(wanted))]
     return [column[:-1] for column in joined] if log.cut_row else joined
 
@@ -115,12 +120,13 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
             f"{log.path}: names no boards, so that --gpu {board} cannot be chosen; log with --query-gpu=index,… or leave it out"
         )
     wanted = [bare.index("timestamp"), *powers, *boards]
+    factors = [unit_factor(log.names[index], str(log.path)) for index in powers]
     times, figures = [], []
     names: list[list[Any]] = [[] for _ in boards]
     stray = StrayLines()
     for columns in read_columns(log, wanted, stray):
         times.append(stamps_s(columns[0]))
-        figures.append(np.stack([numbers(item) for item in columns[1 : 1 + len(powers)]]))
+        figures.append(np.stack([watts(item, factor) for item, factor in zip(columns[1 : 1 + len(powers)], factors, strict=True)]))
         for place, column_names in enumerate(names):
             column_names.append(_texts(columns[1 + len(powers) + place]))
     if not times:
@@ -140,7 +146,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure ([N/A] throughout)")
     place = int(filled[0])
     _check_single(time, log, bool(boards))
-    rows = ordered(time, power[place] * unit_factor(log.names[powers[place]], str(log.path)), str(log.path), local_time=True)
+    rows = ordered(time, power[place], str(log.path), local_time=True)
     remarks = (*rows.remarks, *stray.remark(), *log.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")

@@ -12,7 +12,7 @@ from collector.pmd.recording_files import read_recording, stamps_path
 from collector.pmd.samples import chosen_rails
 from collector.pmd.zero import zero_currents
 from collector.recordings.ordering import ordered
-from collector.recordings.readings import POWER, TIME, gathered
+from collector.recordings.readings import POWER, TIME, gathered, only_place
 from collector.recordings.text_columns import open_log
 from estimator.quantities import Array
 
@@ -45,7 +45,7 @@ def read_reference(path: Path) -> RecordedReference:
     bare = [name.lower() for name in log.names]
     if TIME not in bare or POWER not in bare:
         raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {', '.join(bare[:12])}")
-    time, power = gathered(log, [bare.index(TIME), bare.index(POWER)])
+    time, power = gathered(log, [only_place(TIME, bare, log), only_place(POWER, bare, log)])
     rows = ordered(time, power, str(path), local_time=False)
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)
 

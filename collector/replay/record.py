@@ -216,9 +216,7 @@ def _check_replaceable(path: Path) -> None:
     except OSError as error:
         raise CollectorError(f"{path}: cannot be read ({error.strerror}); name another file with --record") from error
     if not ours:
-        raise CollectorError(
-            f"{path}: is no recording, and nothing else is replaced; remove it, or name another file with --record"
-        )
+        raise CollectorError(f"{path}: is no recording, and nothing else is replaced; remove it, or name another file with --record")
 
 
 GZIP_MAGIC: Final = b"\x1f\x8b"

@@ -157,7 +157,7 @@ def load_calibration(path: Path) -> SensorCalibration:
     try:
         document = json.loads(small_content(path, MOST_BYTES))
     except FileNotFoundError as error:
-        raise SensorError(f"{path}: no such file; `collect sensor --out {path}` makes a sensor calibration") from error
+        raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out {path}` makes a sensor calibration") from error
     except OSError as error:
         raise SensorError(f"{path}: cannot be read ({error.strerror}); {ANOTHER}") from error
     except (ValueError, RecursionError) as error:

@@ -21,6 +21,10 @@ from estimator.quantities import Array
 
 NO_LOAD: Final = "readings alone do not say what the board drew"
 NO_LOAD_REMEDY: Final = "give the load's stamps or an external meter's power beside them"
+NO_METER_RISE: Final = (
+    "without a meter the board's own rise cannot be told from the sensor's: "
+    "errors of window and delay hold what another form of it would move"
+)
 SUGGESTED: Final = (
     "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
 )
@@ -142,6 +146,8 @@ def _averaging(
             reason = str(error)
     if found is not None and found.kind != "undetermined":
         notes["delay_s"] = "includes how early or late the host stamps a reading"
+        if found.source == "load":
+            notes["board_rise_s"] = NO_METER_RISE
         return found
     if found is not None:
         reason = f"{found.reason}; {found.remedy}; likeliest so far: {_described(found.best)}"

@@ -15,6 +15,7 @@ from collector.sensor.kernel_fit import (
     KernelFit,
     KernelProblem,
 )
+from collector.sensor.load import SLOW_RISE_S, pole
 from collector.sensor.simplex import simplex_maximum
 from estimator.quantities import Array
 
@@ -40,6 +41,8 @@ FEW_EDGES_SHARE: Final = 0.05
 reading on a ramp directly (`sensor-method.md` 4: 101.3 to 105.4 ms for the same step by the rates of seven recordings)."""
 NOISES: Final = 1
 """Parameters that were fitted beside those of the covariance: the noise."""
+SLOW: Final = 1
+"""Place of the slow rise among a load's columns, after the one that follows at once."""
 RANK: Final = 1e-10
 TINY: Final = 1e-300
 SURE_SHARE: Final = 0.6
@@ -119,7 +122,24 @@ def _covariance(problem: KernelProblem, fit: KernelFit) -> Array:
     least = np.sqrt(np.maximum(floor / np.maximum(np.diag(seen), TINY), 1.0))
     freedom = max(len(score) - jacobian.shape[1] - NOISES, 1)
     covariance: Array = BEYOND_FIRST_ORDER**2 * len(score) / freedom * seen * np.outer(least / scale, least / scale)
+    if problem.source.kind == "load":
+        shift = inverse @ (share * scaled.T @ (_other_rise(problem, fit, expected) / variance)) / scale
+        covariance = covariance + np.outer(shift, shift)
     return covariance
+
+
+def _other_rise(problem: KernelProblem, fit: KernelFit, expected: Array) -> Array:
+    """What readings would change by if the power that follows a launch late rose by one pole, not two (n,) [W].
+
+    Stamps alone do not tell the form of a rise, and window and delay follow what is taken for it: one standard deviation.
+    """
+    columns = problem.source.columns.copy()
+    count = columns.shape[1]
+    columns[SLOW] = np.fft.irfft(np.fft.rfft(columns[SLOW - 1]) * pole(count, SLOW_RISE_S), n=count)
+    other = KernelProblem(problem.kernel, replace(problem.source, columns=columns), problem.time_s, problem.value, problem.jitter_s)
+    column = 1 + SLOW
+    change: Array = float(fit.amplitude_w[column]) * (_moments(other, fit)[0][:, column] - expected[:, column])
+    return change
 
 
 def _moments(problem: KernelProblem, fit: KernelFit) -> tuple[Array, Array, Array]:

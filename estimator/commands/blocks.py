@@ -86,8 +86,7 @@ def blocks_command(**options: Any) -> int:
     if options["blocks"]:
         rows = _simulated(chosen, options["blocks"]) if options["form"] == SIMGRID else _estimates(chosen, options)
     else:
-        rows = _listing(chosen)
-    rows.sort(key=lambda row: (row["sm_clock_mhz"], row["kernel"], row["block_threads"]))
+        rows = sorted(_listing(chosen), key=lambda row: (row["sm_clock_mhz"], row["kernel"], row["block_threads"]))
     click.echo(_text(rows, options), nl=False)
     outside = sorted({row["blocks"] for row in rows if row.get("inside") is False})
     warnings = [f"{_few(outside)} blocks lie outside the measured grids"] if outside else []

@@ -1,6 +1,7 @@
 """Groups of generated kernels and copies: what they name, what of them cannot be, and what a board without an assembler still runs."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from collector.errors import CampaignError
 from estimator.specifications import load_gpu
 from microbench.compile import Toolchain
 from microbench.copy_load import copy_loads
+from microbench.families.catalogue import KERNELS, SWEEP
 from microbench.generated_load import COPIES, COPY_WAYS, LoadGroup, generated_loads
 from microbench.listing import listed_kernels
 
@@ -125,6 +127,14 @@ def test_the_list_names_what_a_campaign_takes_and_how(capsys: pytest.CaptureFixt
         campaign_from_document({"name": "x", "instructions": [group]}, "test")
 
 
+def test_the_list_says_what_its_names_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "--json"]) == 0
+    said = capsys.readouterr()
+    kinds = Counter(one["kind"] for one in json.loads(said.out))
+    assert kinds == {"catalogue": len(KERNELS), "variant": len(SWEEP), "copy": len(COPIES)}
+    assert said.err.startswith(f"{sum(kinds.values())} names in {len({one.family for one in KERNELS}) + 1} families: {len(KERNELS)} of the")
+
+
 def test_the_list_goes_by_family_and_architecture(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "--families", "wgmma_f16,copy", "--arch", "sm_90a"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -147,8 +157,11 @@ def test_the_list_goes_by_family_and_architecture(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
+        (["--families", ""], "names no family; leave the option out for all"),
+        (["--families", " ,"], "names no family"),
+        (["--arch", "80"], "sm_120; write sm_80"),
         (["--families", "ffam"], "no family is named 'ffam', did you mean 'ffma'?"),
-        (["--arch", "sm_70"], "--arch sm_70: kernels are there for sm_75, sm_80"),
+        (["--arch", "sm_70"], "--arch 'sm_70': kernels are there for sm_75, sm_80"),
     ],
 )
 def test_what_the_list_cannot_show_is_wrong_usage(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

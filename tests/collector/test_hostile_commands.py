@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from collector.cli import main
+from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration, load_calibration
 from estimator.resources import resource_folder
 
@@ -126,6 +127,18 @@ def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path:
     known = sensor(tmp_path / "s.json", gpu_uuid="", driver="")
     assert load_calibration(known).gain == 1.0
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
+
+
+@pytest.mark.parametrize("content", ["root:x:0:0\n", "[1]", "{}", '{"gain": 1.0, "colour": "blue"}'])
+def test_nobody_is_told_to_write_over_a_file_that_is_no_sensor(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text(content)
+    with pytest.raises(SensorError) as caught:
+        load_calibration(path)
+    assert f"--out {path}" not in str(caught.value)
+    assert str(caught.value).endswith("name a file that `collect sensor --out SENSOR.json` wrote")
+    with pytest.raises(SensorError, match="cannot be read .*; `collect sensor --out .*none.json` makes a sensor calibration"):
+        load_calibration(tmp_path / "none.json")
 
 
 def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,15 @@
 """What a reading is expected to be: the kernel's mean over the power, and over the jitter of its window's end."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from collector.sensor.kernel_errors import with_errors
-from collector.sensor.kernel_fit import KernelProblem, described
-from collector.sensor.load import BIN_S
+from collector.sensor.kernel_fit import KernelProblem, described, fit_kernel
+from collector.sensor.load import BIN_S, SLOW_RISE_S, LoadStamps, pole
 from collector.sensor.simplex import simplex_maximum
-from collector.sensor.sources import PowerSource, averaged_by, meter_source, rested
+from collector.sensor.sources import PowerSource, averaged_by, load_source, meter_source, rested
 from estimator.quantities import Array
 
 PERIOD_S = 9.25e-3
@@ -113,3 +115,25 @@ def test_a_meter_counts_from_its_beginning_where_the_readings_rest() -> None:
     assert rested(source, update, reading).from_s == pytest.approx(0.1)
     remembering = np.where(update < 0.3, 120.0, reading)
     assert rested(source, update, remembering).from_s == source.from_s > 1.0
+
+
+@pytest.mark.parametrize("slow_share", [0.0, 0.3])
+def test_without_a_meter_errors_hold_a_rise_of_another_form(slow_share: float) -> None:
+    """A board whose late power follows by one pole, where a load's shapes have two: nothing in the stamps says so."""
+    random = np.random.default_rng(5)
+    width_s, delay_s = 0.1, 1e-3
+    edge_s = 1.0 + np.cumsum(0.115 * (1.0 + 0.01 * random.normal(size=81)))
+    load = LoadStamps(start_s=edge_s[:-1:2], end_s=edge_s[1::2])
+    source = load_source(load, float(edge_s[-1]))
+    columns = source.columns.copy()
+    columns[1] = np.fft.irfft(np.fft.rfft(columns[0]) * pole(columns.shape[1], SLOW_RISE_S), n=columns.shape[1])
+    time_s = np.arange(0.8, float(edge_s[-1]), 0.1)
+    ends = time_s - delay_s + random.normal(0.0, 3e-4, len(time_s))
+    seen = averaged_by("boxcar", replace(source, columns=columns))(width_s, ends)
+    value = 60.0 + 150.0 * seen @ np.array([1.0 - slow_share, slow_share, 0.02]) + random.normal(0.0, 0.3, len(time_s))
+    problem = KernelProblem("boxcar", source, time_s, value)
+    fit = with_errors(problem, fit_kernel(problem, 0.1))
+    assert abs(fit.width_s - width_s) < 2.0 * fit.width_std_s
+    assert abs(fit.delay_s - delay_s) < 2.0 * fit.delay_std_s
+    metered = with_errors(KernelProblem("boxcar", replace(source, kind="meter"), time_s, value), fit)
+    assert (fit.delay_std_s > 2.0 * metered.delay_std_s) == (slow_share > 0.0)

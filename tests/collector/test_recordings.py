@@ -197,6 +197,69 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str
     assert "log.csv" in str(caught.value)
 
 
+@pytest.mark.parametrize(("unit", "scale"), [("W", 1.0), ("mW", 1e3), ("kW", 1e-3), ("MW", 1e-6)])
+@pytest.mark.parametrize("place", ["header", "cells", "both"])
+def test_power_is_in_watts_whatever_unit_a_log_names(tmp_path: Path, unit: str, scale: float, place: str) -> None:
+    header = f"timestamp, power.draw [{unit}]" if place != "cells" else "timestamp, power.draw"
+    behind = f" {unit}" if place != "header" else ""
+    log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i] * scale:.9f}{behind}"))
+    assert read_readings(log).power_w == pytest.approx(POWER, rel=1e-3)
+    rows = "".join(f"{i * POLL_S},{power * scale:.9f}{behind}\n" for i, power in enumerate(POWER))
+    plain = written(tmp_path, f"t_s,power_w{header[len('timestamp, power.draw') :]}\n{rows}", "plain.csv")
+    assert read_readings(plain).power_w == pytest.approx(POWER, rel=1e-3)
+
+
+@pytest.mark.parametrize("unit", ["BTU/h", "%", "C", "hp"])
+def test_a_unit_that_is_none_of_power_is_refused(tmp_path: Path, unit: str) -> None:
+    with pytest.raises(SensorError, match="is none of power"):
+        read_readings(written(tmp_path, smi_text(f"timestamp, utilization.gpu [%], power.draw [{unit}]")))
+
+
+@pytest.mark.parametrize("column", ["temperature.gpu", "utilization.gpu [%]", "clocks.current.sm", "power.limit"])
+def test_a_column_that_is_no_power_is_refused_with_those_that_are(tmp_path: Path, column: str) -> None:
+    header = "timestamp, temperature.gpu, utilization.gpu [%], clocks.current.sm [MHz], power.limit [W], power.draw [W]"
+    log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, 40, 0, 1410, 250, {POWER[i]}"))
+    with pytest.raises(SensorError, match=r"is no power; its power columns: power\.draw$"):
+        read_readings(log, column)
+    rows = "".join(f"{i * POLL_S},{power},40\n" for i, power in enumerate(POWER))
+    with pytest.raises(SensorError, match=r"is no power; its power columns: power_w$"):
+        read_readings(written(tmp_path, f"t_s,power_w,{column}\n{rows}"), column)
+
+
+def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
+    log = written(tmp_path, smi_text("timestamp, power.draw [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, 1, {POWER[i]}"))
+    for column in (None, "power.draw"):
+        with pytest.raises(SensorError, match=r"2 columns are named power\.draw; keep one"):
+            read_readings(log, column)
+
+
+@pytest.mark.parametrize("slip", ["1e308", "-1e300", "99999"])
+def test_a_power_that_nothing_draws_is_left_out_and_counted(tmp_path: Path, slip: str) -> None:
+    log = written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {slip if i == 7 else POWER[i]}"))
+    read = read_readings(log)
+    assert (len(read.time_s), read.left_out) == (COUNT - 1, 1)
+    assert "that nothing draws" in " ".join(read.remarks)
+
+
+@pytest.mark.parametrize("missing", range(1, 9))
+def test_a_last_line_that_may_be_cut_is_left_out_and_said(tmp_path: Path, missing: int) -> None:
+    text = smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}")
+    read = read_readings(written(tmp_path, text[:-missing]))
+    assert read.power_w == pytest.approx(POWER[:-1])
+    assert "last line has no end" in " ".join(read.remarks)
+
+
+def test_a_cut_line_of_one_board_takes_no_row_of_another(tmp_path: Path) -> None:
+    read = read_readings(written(tmp_path, boards_text(index=True)[:-2]), board="0")
+    assert len(read.time_s) == COUNT
+
+
+def test_a_hole_is_said_with_its_place_and_length(tmp_path: Path) -> None:
+    log = written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S + 37.0 * (i > 100))}, 0, {POWER[i]}"))
+    assert "no row for 37.01 s, 0.7 s after the first" in " ".join(read_readings(log).remarks)
+    assert "no row" not in " ".join(read_readings(written(tmp_path, smi_text())).remarks)
+
+
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for read in (read_readings, read_load, read_reference):
         with pytest.raises(CollectorError, match="cannot be read|is not known"):

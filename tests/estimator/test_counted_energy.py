@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.bundles.files import save_bundle
 from estimator.commands.counts import counts_command
-from estimator.errors import CountsError
+from estimator.domain import SIMULATED
+from estimator.errors import CountsError, OperatingPointError
 from estimator.instructions.activities import METRICS, CountedKernel, read_activities
 from estimator.instructions.counted_energy import PARTS, counted_energies
-from estimator.instructions.energies import TRANSACTION_BYTES, Activity
+from estimator.instructions.energies import TRANSACTION_BYTES, Activity, section_of
 from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, parallel_efficiency, scaling_efficiency
 from estimator.instructions.tables import energy_table_names, load_energy_table
+from tests.fitter.measured import planted_bundle
 
 K40 = load_energy_table("tesla-k40")
 NANO = 1e-9
@@ -302,6 +306,69 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         assert found.exception is not None
         assert message in str(found.exception)
     assert run("--metrics").stdout.strip() == ",".join(METRICS)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> str:
+    """Energies that were fitted at 1200 to 1410 MHz on a simulated A100, 250 W."""
+    path = tmp_path / "bundle.json"
+    energies = replace(K40.energies, reference_clock_mhz=1410.0)
+    base = planted_bundle()
+    section = section_of(energies)
+    save_bundle(replace(base, instruction_energies=section, clocks_mhz=(1200.0, 1410.0), environment={"simulated": "true"}), path)
+    return str(path)
+
+
+def counts_file(folder: Path, time_s: float) -> str:
+    path = folder / f"counts-{time_s:g}.json"
+    path.write_text(
+        json.dumps(
+            {
+                **JSON,
+                "kernels": [
+                    {"name": "axpy", "instructions": {"f32.fma": 1e9}, "transactions": {"dram": 1e6}, "stalls": 0, "time_s": time_s}
+                ],
+            }
+        )
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("clock", ["100000", "5"])
+def test_a_clock_that_the_board_cannot_have_is_refused(clock: str, bundle: str, tmp_path: Path) -> None:
+    found = run(counts_file(tmp_path, 1.0), "--bundle", bundle, "--constant-w", "40", "--freq", clock)
+    assert isinstance(found.exception, OperatingPointError)
+    assert "can lock: 210 to 1410 MHz" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "words", "validity", "warning"),
+    [
+        (1.0, (), "inside", ""),
+        (1.0, ("--freq", "1215"), "inside", ""),
+        (1.0, ("--freq", "900"), "outside", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
+        (1e-9, (), "outside", "above the limit of a100-pcie-40gb, 250 W"),
+    ],
+)
+def test_the_answer_says_its_clock_and_whether_it_holds(
+    time_s: float, words: tuple[str, ...], validity: str, warning: str, bundle: str, tmp_path: Path
+) -> None:
+    found = run(counts_file(tmp_path, time_s), "--bundle", bundle, "--constant-w", "40", "--json", *words)
+    document = json.loads(found.stdout)
+    assert document["sm_clock_mhz"] == float(words[1] if words else 1410)
+    assert (document["validity"], document["simulated"]) == (validity, True)
+    assert found.return_value == (3 if warning else 0)
+    assert warning in found.stderr
+    assert found.stderr.count("warning: ") == bool(warning)
+    assert f"note: {SIMULATED.format('planted')}" in found.stderr, "as estimate and estimate blocks say"
+
+
+def test_published_energies_too_are_held_to_the_power_of_their_board(tmp_path: Path) -> None:
+    words = ("--energies", "tesla-k40", "--constant-w", "25")
+    assert run(counts_file(tmp_path, 1.0), *words).return_value == 0
+    found = run(counts_file(tmp_path, 1e-9), *words)
+    assert found.return_value == 3
+    assert "235 W" in found.stderr
 
 
 def test_constant_power_must_be_known_and_classes_too() -> None:

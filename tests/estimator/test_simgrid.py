@@ -17,6 +17,7 @@ from estimator.blocks.model import BlockModel, section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundles.files import save_bundle
 from estimator.cli import main
+from estimator.domain import SIMULATED
 from estimator.errors import EstimatorError
 from tests.fitter.measured import planted_bundle
 
@@ -150,6 +151,20 @@ def test_the_command_says_what_simgrid_is_to_execute(tmp_path: Path, capsys: pyt
         assert row["latency_s"] == pytest.approx(units / row["speed"], rel=1e-12)
         model = FERMI if row["pstate"] == 0 else SLOWER
         assert row["latency_s"] == pytest.approx(float(model.latency_s(row["blocks"])), rel=1e-9)
+
+
+def test_models_are_listed_by_clock_and_kernel_with_errors_in_percent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = tmp_path / "blocks.json"
+    models = [replace(FERMI, kernel="stencil", scatter={"rounds": {"time": 0.36087}}), FERMI, SLOWER]
+    save_bundle(replace(planted_bundle(), block_models=section_of(models), environment={"simulated": "true"}), bundle)
+    assert main(["blocks", "--bundle", str(bundle)]) == 0
+    said = capsys.readouterr()
+    header, *rows, legend = said.out.splitlines()
+    assert [row.split()[0] for row in rows] == [SLOWER.kernel, "stencil", FERMI.kernel]
+    assert "time_rounds %" in header
+    assert "36.09" in rows[1].split()
+    assert "relative to what was measured" in legend
+    assert said.err == f"note: {SIMULATED.format('planted')}\n", "as estimate and estimate counts say"
 
 
 @pytest.mark.parametrize(

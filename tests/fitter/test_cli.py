@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import pytest
 
 from estimator.bundles.files import load_bundle
 from fitter.cli import main
+from fitter.display import next_lines, show_lines
 from tests.fitter.measured import planted_bundle, saved
 
 HEADER = "family,operator,gpu,precision,rows,dim,latency_s"
@@ -152,6 +154,21 @@ def test_show_and_diff_speak_to_people_and_programs(fitted: tuple[Path, dict[str
     assert "another GPU" in run("diff", other, folder / "b.json").out
     assert "no coefficient changed" in run("diff", other, other).out
     assert json.loads(run("diff", other, folder / "b.json", "--json").out)["changes"]
+
+
+def test_what_has_no_row_is_one_last_line_of_a_bundle_and_the_next_step_fits_its_data() -> None:
+    whole = planted_bundle()
+    some = {key: replace(group, rows=rows, identified={}) for (key, group), rows in zip(whole.groups.items(), (5, 0, 0), strict=False)}
+    lines = show_lines(replace(whole, groups=some))
+    assert any(line.startswith(f"  {next(iter(some))}  (5 rows)") for line in lines)
+    assert lines[-1].endswith(f"2 groups, {', '.join(list(some)[1:])}")
+    unfitted = {key: replace(group, rows=0, identified={}) for key, group in whole.groups.items()}
+    bare = replace(whole, groups=unfitted, power=None)
+    assert not any("(0 rows)" in line or line.startswith("coefficients") for line in show_lines(bare))
+    assert next_lines(whole, "b.json") == ["next: estimate WORKLOAD.json --bundle b.json"]
+    assert next_lines(replace(bare, instruction_energies={"terms": []}), "b.json") == ["next: estimate counts COUNTS --bundle b.json"]
+    assert next_lines(replace(bare, block_models={"stencil": {}}), "b.json") == ["next: estimate blocks --bundle b.json"]
+    assert next_lines(replace(bare, instruction_energies={"links": {}}), "b.json") == ["next: fit show b.json"]
 
 
 def test_release_writes_a_new_file_and_leaves_the_old(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:

@@ -154,6 +154,26 @@ def test_a_log_is_a_recording_and_its_table(port_of: Callable[..., Any], tmp_pat
 
 
 @in_real_time
+@pytest.mark.parametrize("packets", [1, 2])
+def test_fewer_packets_than_are_known_for_packets_say_how_many_are_needed(
+    packets: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "short.bin"
+    short.write_bytes(stream(3)[0][: packets * PACKET_BYTES])
+    status, error = failure(capsys, "pmd", "decode", str(short), "--out", str(tmp_path / "short.csv"))
+    assert status == 1
+    assert f"{packets * PACKET_BYTES} bytes are too few: packets are known by 3 of them in a row, 54 bytes" in error
+    short.write_bytes(stream(3)[0])
+    assert main(["pmd", "decode", str(short), "--out", str(tmp_path / "short.csv")]) == 0
+
+
+def test_a_warning_names_only_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shifted = tmp_path / "shifted.bin"
+    shifted.write_bytes(b"\x01" * 13 + stream(50)[0])
+    assert main(["pmd", "decode", str(shifted), "--out", str(tmp_path / "shifted.csv")]) == 3
+    assert capsys.readouterr().err == "warning: 13 bytes are left out, in no packet that can be trusted\n"
+
+
 def test_a_pmd2_is_logged_with_the_host_s_stamps(port_of: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path = fresh(tmp_path)
     capsys.readouterr()

@@ -9,6 +9,8 @@ from collector.errors import DeviceError
 from collector.pmd.packets import AMPERE_PER_LSB, VOLT_PER_LSB, encode_packets, rail_amperes, rail_volts
 from collector.pmd.pmd2_block import BLOCK_BYTES, PMD2_RAILS, block_amperes, block_volts, encode_block
 from collector.pmd.protocol import (
+    PMD2,
+    PMD2_READ_SENSORS,
     START_STREAM,
     STOP_STREAM,
     baud_of_uart_command,
@@ -18,6 +20,7 @@ from collector.pmd.protocol import (
     parse_config,
     uart_command,
 )
+from tests.collector.pmd.conftest import emulated
 
 
 def test_commands_are_those_of_the_published_logger() -> None:
@@ -64,6 +67,17 @@ def test_a_word_is_a_signed_twelve_bit_value_in_the_upper_bits() -> None:
     assert content[4:6] == bytes.fromhex("90ff")
     assert rail_volts(raw)[0, 0] == pytest.approx(1599 * VOLT_PER_LSB)
     assert rail_amperes(raw, np.array([0.1, 0.0, 0.0, 0.0]))[0, 0] == pytest.approx(-7 * AMPERE_PER_LSB - 0.1)
+
+
+def test_an_emulated_pmd2_holds_each_rail_near_its_nominal_voltage() -> None:
+    meter = emulated(PMD2, 0)
+    meter.opened(0)
+    meter.send(0, 0)
+    meter.receive(bytes([PMD2_READ_SENSORS]), 0, 10**7)
+    volts = dict(zip(PMD2_RAILS, block_volts(meter.send(0, 10**7))[0].tolist(), strict=True))
+    nominal = {"atx_5v": 5.0, "atx_5vsb": 5.0, "atx_3v3": 3.3}
+    for rail, value in volts.items():
+        assert value == pytest.approx(nominal.get(rail, 12.0), rel=0.05), rail
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 60.0), st.floats(0.0, 600.0)), min_size=10, max_size=10))
