@@ -45,7 +45,7 @@ TELLABLE_HOLE = 0.15
 TELLABLE_WIDTH_S = 3e-3
 TELLABLE_NONE_PERIOD_S = 0.06
 PUBLISHED_PERIODS_S = {"a100_10ms_load": 0.101148, "rtx3090_10ms_load": 0.099970}
-"""Periods of the two long logs, from all of their 200 s (sensor.md 3.1)."""
+"""Periods of the two long logs, from all of their 200 s (fits of their own by another method)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

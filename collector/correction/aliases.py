@@ -1,7 +1,7 @@
 """Periods that readings alone cannot tell from one another: a load is seen at the update rate only.
 
 Sampled every P, a load of period T leaves the same readings as any of period 1/(k/P ± 1/T): its harmonics fall on the same
-places (`sensor-method.md` 3).  Only the load's stamps, or what the averaging makes possible, tell which one it is.
+places.  Only the load's stamps, or what the averaging makes possible, tell which one it is.
 """
 
 from typing import Final

@@ -59,7 +59,7 @@ GAIN_OFFSET_PRIOR_CORRELATION: Final = -0.6
 catalogue, where it amounts to 12 % of 60 W, 5 % of 150 W and 4.5 % of 250 W."""
 UNSTATED_GAIN_STD: Final = 0.01
 UNSTATED_OFFSET_STD_W: Final = 1.5
-"""Where a calibration has a gain without its error: what two levels against a meter give (`sensor.md` 3.7)."""
+"""Where a calibration has a gain without its error: what two levels against a meter give (published recordings)."""
 NO_GAIN: Final = "gain and offset are not known: readings are taken for power, errors hold the spread of 72 measured boards"
 
 

@@ -35,7 +35,7 @@ UNSEEN_BINS: Final = 4.0
 """A place is undetermined where its error is more than this share of the profile's own size and its value is smeared over
 more than so many parts."""
 SMEAR_SHARE: Final = 0.02
-"""Executions differ in length and jumps smear over parts: added to the errors, as a share of the mean (`sensor-method.md` 6)."""
+"""Executions differ in length and jumps smear over parts: added to the errors, as a share of the mean (simulated sensors)."""
 IMPOSSIBLE_STD: Final = 3.0
 """A place is impossible where no board draws what lies within so many standard errors of it."""
 MIN_EXECUTIONS: Final = 4

@@ -26,7 +26,7 @@ SLOW_STD_SHARE: Final = 0.3
 CREEP_STD_SHARE: Final = 0.1
 DRIFT_STD_SHARE: Final = 0.05
 """Prior standard deviations of the slow rise, the creep and the drift through a run, as shares of the load's power:
-60 to 100 % of the boards' step comes at once, 2 to 8 % creeps (`sensor.md` 3.2 and 6)."""
+60 to 100 % of the boards' step comes at once, 2 to 8 % creeps (published recordings)."""
 FLAT_STD_FACTOR: Final = 1e3
 """Rest and load power are not known before: their prior is this many times the spread of the readings."""
 TAIL_DEGREES: Final = 4.0
@@ -36,7 +36,7 @@ NOISE_DEGREES: Final = 4.0
 DEFAULT_NOISE_W: Final = 0.5
 LEAST_NOISE_W: Final = 1e-3
 STAMP_JITTER_S: Final = 3e-4
-"""Jitter of an update's time where the calibration has none (`sensor.md` 6: 0.3 to 0.5 ms)."""
+"""Jitter of an update's time where the calibration has none (0.3 to 0.5 ms in published recordings)."""
 SLOPE_STEP_S: Final = 1e-3
 LEAST_STEP_SHARE: Final = 0.25
 """The load's power over rest is taken for at least this share of the power."""
@@ -53,10 +53,10 @@ SHAPE_STD_SHARE: Final = 5e-4
 simulated runs whose own errors are far smaller."""
 EDGE_STD_S: Final = 5e-4
 """How well stamps tell when the power of an execution begins after a pause, and ends before one: launch lag 0.2 to 0.45 ms
-(`sensor.md` 6) and blocks that fill up within a millisecond or at once.  Readings that see edges tell it better."""
+(published recordings) and blocks that fill up within a millisecond or at once.  Readings that see edges tell it better."""
 PAUSE_STD_SHARE: Final = 0.01
 """How well the columns describe the power in pauses, as a share of the load's power: 5 to 20 % of a step lingers, in a form
-of its own (`sensor.md` 3.2)."""
+of its own (published recordings)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ EDGE_S: Final = 1e-3
 ENERGIES: Final = 2
 """The first questions are the energies: of an execution, and in total."""
 LAUNCH_LAG_S: Final = 3e-4
-"""From the host's stamp to the first block of a launch (`sensor.md` 6: 0.2 to 0.45 ms)."""
+"""From the host's stamp to the first block of a launch (0.2 to 0.45 ms in published recordings)."""
 PAUSE_S: Final = 1e-3
 """Executions that follow closer than this belong together: what lies between them is part of their profile."""
 PROFILE_SMOOTH_SHARE: Final = 0.15

@@ -26,7 +26,7 @@ Execution = Callable[[], tuple[int, int]]
 ASKED_STD: Final = 0.003
 """Standard error that is asked for by default, as a share of the energy, gain and offset aside."""
 LEAST_SETTLE_S: Final = 0.3
-"""Rise that is left out at the least: the boards' own takes 100 to 250 ms (`sensor.md` 3.2)."""
+"""Rise that is left out at the least: the boards' own takes 100 to 250 ms (published recordings)."""
 RANGING_EXECUTIONS: Final = 3
 LONG_EXECUTION_S: Final = 2.0
 """The length of an execution comes from so many; of one alone where it is that long."""

@@ -247,7 +247,7 @@ def _on_ramps(fit: KernelFit) -> int:
 
 
 def _informative(best: KernelFit, period_s: float) -> str:
-    """The run that would tell the leading kernels apart, after the lead that each load gives (sensor-method.md 3)."""
+    """The run that would tell the leading kernels apart, after the lead that each load gives on simulated sensors."""
     if best.kernel == "low-pass":
         share = 0.5 * best.width_s / period_s
         ratio = 1.27 if share < 0.15 else 4.7 if share < 1.0 else 12.0

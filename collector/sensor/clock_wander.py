@@ -1,6 +1,6 @@
 """What slow wander of a clock adds to the error of its period.
 
-Clocks of sensors wander by some milliseconds within a minute (`sensor.md` 3.1), so a recording's mean period is not the card's.  How
+Clocks of sensors wander by some milliseconds within a minute (published recordings), so a recording's mean period is not the card's.  How
 much is not the same for every card; a recording that is shorter than the wander shows it as a bend of the phase.  The slope
 that belongs to such a bend is worked out over all wanders that may be.
 """
@@ -15,7 +15,7 @@ from collector.sensor.clock_tracking import Drift
 from estimator.quantities import Array, IntArray
 
 AMPLITUDES_S: Final = (1e-4, 5e-3)
-"""Amplitudes that may be: 0.6 ms rms on a board of the RTX 3090's class, 3.4 ms on one of the A100's (`sensor.md` 6)."""
+"""Amplitudes that may be: 0.6 ms rms on a board of the RTX 3090's class, 3.4 ms on one of the A100's (published recordings)."""
 CYCLES_S: Final = (30.0, 120.0)
 """And times from one swing to the next: some tens of seconds to 100 s."""
 ONE_STD: Final = 0.6827

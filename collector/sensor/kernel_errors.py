@@ -38,7 +38,7 @@ LONG_STD_S: Final = 0.025
 """A one-second mean has uneven weights: its width means no more than this."""
 FEW_EDGES_SHARE: Final = 0.05
 """The least error of a width that a step or two tell: a meter's rate and the board's fall before an end's stamp move the one
-reading on a ramp directly (`sensor-method.md` 4: 101.3 to 105.4 ms for the same step by the rates of seven recordings)."""
+reading on a ramp directly (published recordings: 101.3 to 105.4 ms for the same step by the rates of seven recordings)."""
 NOISES: Final = 1
 """Parameters that were fitted beside those of the covariance: the noise."""
 SLOW: Final = 1

@@ -18,7 +18,7 @@ FIRST_UPDATE_S: Final = 1.5
 """Updates begin this long after the trace, so that every window lies within it."""
 
 CLOCK_ERROR: Final = 3e-4
-"""Largest relative error of a sensor's clock against the host's; `sensor.md` 6: ±300 ppm."""
+"""Largest relative error of a sensor's clock against the host's: ±300 ppm (assumed from published recordings)."""
 
 STALE_SLOTS_KEPT: Final = 64
 ENERGY_QUANTUM_J: Final = 1e-3

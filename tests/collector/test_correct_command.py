@@ -294,7 +294,7 @@ def test_the_page_of_a_sensor_shows_clock_model_and_loss(record: Made) -> None:
 
 
 def pmd_samples(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Power of the recorded PMD over host time: 12-bit words, volts and amps of four rails (`sensor.md` 1.3)."""
+    """Power of the recorded PMD over host time: 12-bit words, volts and amps of four rails."""
     raw = np.frombuffer((folder / "PMD_data.bin").read_bytes(), dtype="<i2").reshape(-1, 9)
     ticks = np.cumsum(np.diff(raw[:, 0].astype(np.uint16).astype(np.int64), prepend=int(raw[0, 0].view(np.uint16))) % 65536)
     begin = int((folder / "PMD_start_ts.txt").read_text()) / 1e6 - 0.05
