@@ -46,8 +46,8 @@ COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
 """How `Operator.origin` starts for operators that a completion rule added, or put in a listed one's place."""
 
-LARGEST_DIMENSION: Final = 1e15
-"""Above this a dimension is a mistake: 10^15 elements of one byte are a petabyte."""
+LARGEST_NUMBER: Final = 1e18
+"""No number of a shape, elements of whole tensors among them, is larger."""
 
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
@@ -102,8 +102,8 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
             found = "which is missing" if value is None else f"got {value!r}"
             raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
         low = 0.0 if name in ZERO_ALLOWED else 1.0
-        if not low <= value < LARGEST_DIMENSION:
-            raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be from {low:.0f} to below {LARGEST_DIMENSION:.0e}; correct it")
+        if not low <= value < LARGEST_NUMBER:
+            raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be from {low:.0f} to below {LARGEST_NUMBER:.0e}; correct it")
         shape.append(float(value))
     unknown = set(details) - {"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"}
     if unknown:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from estimator.errors import WorkloadError
-from estimator.formats.entries import Entry, checked_entries, precision_of, short, whole
+from estimator.formats.entries import LARGEST_DIMENSION, Entry, checked_entries, precision_of, short, whole
 from estimator.forms.host_shares import INNER, LIGHT
 from estimator.listing import Listing
 from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
-from estimator.workload import LARGEST_DIMENSION, Operator, UnknownOperator, make_operator
+from estimator.workload import Operator, UnknownOperator, make_operator
 
 ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
     "pointwise_add": ("add", 2),

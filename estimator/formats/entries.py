@@ -6,7 +6,9 @@ from typing import Any, Final, NamedTuple
 
 from estimator.errors import WorkloadError
 from estimator.quantities import canonical_precision
-from estimator.workload import LARGEST_DIMENSION
+
+LARGEST_DIMENSION: Final = 1e15
+"""Above this a dimension is a mistake: 10^15 elements of one byte are a petabyte."""
 
 MARSHAL_VERSION: Final = 2
 """The last version without references between objects: equal entries give equal bytes."""
