@@ -23,7 +23,6 @@ from estimator import Sizes, load_bundle, read_workload, sweep_chunks, variants
 from estimator.bundles.files import bundle_names
 
 LAYERS = 4
-MEGABYTE = 1e6
 KILOBYTE = 1e3
 WORKLOADS_TARGET = 300.0
 KERNELS_TARGET = 1e6

@@ -162,7 +162,7 @@ def _board(word: str) -> Iterator[Finding]:
             yield from _identity(board)
             yield from _clocks(library, board)
             yield from _others(board)
-            yield from _readings(library, board)
+            yield from _readings(board)
     except DeviceError as error:
         seen, _, remedy = str(error).partition("; ")
         yield Finding(check=f"board {word}", state=FAULT, seen=seen, remedy=remedy or "take another board, or simulate one")
@@ -217,7 +217,7 @@ def _others(board: NvmlBoard) -> Iterator[Finding]:
         yield Finding(check=check, state=OK, seen="nobody else computes on it")
 
 
-def _readings(library: NvmlLibrary, board: NvmlBoard) -> Iterator[Finding]:
+def _readings(board: NvmlBoard) -> Iterator[Finding]:
     check = f"GPU {board.index} power"
     fields = board.sensor.fields()
     if not fields:

@@ -12,7 +12,7 @@ from collector.simulated.links import require_link
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
-from collector.simulated.silicon import planted_event_energy_j, rest_power_w, voltage_v
+from collector.simulated.silicon import planted_event_energy_j, voltage_v
 from collector.simulated.world import LoadedKernel, World
 from estimator.errors import SpecificationError
 from estimator.gpu import GpuSpec
@@ -288,17 +288,9 @@ class SimulatedBoard:
         """Supply at rest for a clock [V]."""
         return voltage_v(self.world.profile, sm_clock_mhz)
 
-    def planted_rest_power_w(self, sm_clock_mhz: float, temperature_c: float) -> float:
-        """Power at rest for a clock and a die temperature [W]."""
-        return rest_power_w(self.world.profile, sm_clock_mhz, temperature_c)
-
     def planted_latency_s(self, prepared: PreparedKernel, sm_clock_mhz: float) -> float:
         """Time from one launch to the next at a clock, without a run's luck [s]."""
         return self.world.operating_point(self.runner.loaded(prepared), sm_clock_mhz).period_s
-
-    def planted_added_power_w(self, prepared: PreparedKernel, sm_clock_mhz: float) -> dict[str, float]:
-        """Power beyond the board at rest, by where it goes [W]."""
-        return dict(self.world.operating_point(self.runner.loaded(prepared), sm_clock_mhz).parts_w)
 
     def true_energy_j(self, start_ns: int, end_ns: int) -> float:
         """Energy that the board drew between two host times [J]."""

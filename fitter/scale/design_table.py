@@ -26,7 +26,6 @@ PHASE_COLUMNS: Final[dict[str, str]] = {f"{name}_s": name for name in OVERLAPPED
 
 NEEDED: Final = ("group", "latency_s")
 
-EPSILON: Final = "epsilon_s"
 EPSILON_UNIT_S: Final = 1e-6
 """The fixed cost of a kernel is fitted in microseconds, so that all coefficients are near 1."""
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from collector.dataset import KERNEL_COLUMNS, conforming
 from estimator.quantities import IntArray
-from estimator.workload import Operator
 from fitter.kernels.groups import section_key
 from fitter.rows import KernelRows, RejectedRow, join_rows
 from fitter.scale.partitions import Partition, read_batches, shown
@@ -201,11 +200,3 @@ def _compact(rows: KernelRows, index: IntArray) -> KernelRows:
         changes[number] = np.array([places.setdefault(i, len(places)) for i in old.tolist()], dtype=np.int64)
         changes[unique] = tuple(values[i] for i in places)
     return replace(chosen, **changes)
-
-
-def kernels_of(rows: KernelRows) -> dict[str, int]:
-    """Kernels by section."""
-    found: dict[str, set[Operator]] = {}
-    for operator in rows.operators:
-        found.setdefault(section_key(operator), set()).add(operator)
-    return {key: len(operators) for key, operators in sorted(found.items())}

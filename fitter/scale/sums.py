@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.quantities import Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +105,6 @@ def sorted_by_group(codes: IntArray, groups: int) -> tuple[IntArray | None, IntA
         return None, counts
     narrow = codes.astype(np.uint16) if groups <= np.iinfo(np.uint16).max else codes  # 16 bits are sorted digit by digit
     return np.argsort(narrow, kind="stable"), counts
-
-
-def without_groups(sums: GroupSums, keep: BoolArray) -> GroupSums:
-    """The groups `keep` alone."""
-    names = tuple(name for name, kept in zip(sums.names, keep, strict=True) if kept)
-    return GroupSums(names=names, rows=sums.rows[keep], high=sums.high[keep], low=sums.low[keep])
 
 
 def _spread(sums: GroupSums, names: tuple[str, ...]) -> GroupSums:

@@ -11,31 +11,11 @@ from collector.sensor.calibration import SensorCalibration
 from collector.sensor.characterisation import characterise_sensor
 from microbench.compile import Toolchain, find_toolchain
 from microbench.errors import CompileError
+from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "sim:a100-pcie-40gb"
 
-TINY_CAMPAIGN = """
-description = "a dozen kernels"
-warmup_s = 2.0
-retries = 0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 4
-anchor_every = 6
-
-[measurement]
-updates = 8
-window_s = 0.8
-settle_s = 0.3
-idle_s = 1.5
-
-[[anchors]]
-family = "elementwise"
-operator = "add"
-precision = "fp16"
-elements = 33554432
-reads = 67108864
-
+TINY_CAMPAIGN = f"""{ANCHORED_HEAD}
 [[kernels]]
 family = "gemm"
 operator = "linear"
@@ -43,19 +23,10 @@ precision = "bf16|fp16"
 count = 6
 [kernels.shape]
 batch = 1
-m = { low = 16, high = 8192, multiple = 8 }
-n = { low = 64, high = 8192, multiple = 64 }
+m = {{ low = 16, high = 8192, multiple = 8 }}
+n = {{ low = 64, high = 8192, multiple = 64 }}
 k = [512, 1024, 4096]
-
-[[kernels]]
-family = "softmax"
-operator = "softmax"
-precision = "fp32"
-count = 4
-[kernels.shape]
-rows = { low = 64, high = 65536 }
-dim = { low = 64, high = 4096 }
-"""
+{softmax_of_many_sizes(4)}"""
 
 
 @pytest.fixture(scope="session")

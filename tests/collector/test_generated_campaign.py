@@ -27,23 +27,11 @@ from microbench.compile import Toolchain
 from microbench.copy_load import copy_loads
 from microbench.errors import UnsupportedError
 from microbench.generated_load import GeneratedLoad, LoadGroup, architecture_of, generated_loads
+from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
-CAMPAIGN = """
-description = "a few instructions"
-warmup_s = 1.0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 8
-anchor_every = 0
-
-[measurement]
-updates = 6
-window_s = 0.6
-settle_s = 0.3
-idle_s = 1.0
-
+CAMPAIGN = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64"]
 modes = ["full", "single"]
@@ -264,7 +252,7 @@ def test_a_campaign_of_which_nothing_runs_says_why(
     group: str, reason: str, toolchain: Toolchain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = tmp_path / "none.toml"
-    campaign.write_text(CAMPAIGN.partition("[[instructions]]")[0] + "[[instructions]]\n" + group, encoding="utf-8")
+    campaign.write_text(SHORT_HEAD + "[[instructions]]\n" + group, encoding="utf-8")
     assert main(["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--dry-run"]) == 1
     assert f"has no kernel that this board runs ({reason})" in capsys.readouterr().err
 

@@ -16,32 +16,10 @@ from microbench.copy_load import copy_loads
 from microbench.families.catalogue import KERNELS, SWEEP
 from microbench.generated_load import COPIES, COPY_WAYS, LoadGroup, generated_loads
 from microbench.listing import listed_kernels
+from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 
 BOARD = "a100-pcie-40gb"
 WGMMA_F16 = ("wgmma_f16_n64", "wgmma_f16_n128", "wgmma_f16_n256")
-HEAD = """
-description = "some"
-warmup_s = 1.0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 8
-anchor_every = 0
-[measurement]
-updates = 6
-window_s = 0.6
-settle_s = 0.3
-idle_s = 1.0
-"""
-SOFTMAX = """
-[[kernels]]
-family = "softmax"
-operator = "softmax"
-precision = "fp32"
-count = 1
-[kernels.shape]
-rows = 4096
-dim = 1024
-"""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +61,7 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     """sm_70, which the assembler of CUDA 13 does not know: copies and library kernels are measured, the others named."""
     campaign = tmp_path / "mixed.toml"
     names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
-    campaign.write_text(f"{HEAD}\n[[instructions]]\nkernels = {list(names)}\n{SOFTMAX}", encoding="utf-8")
+    campaign.write_text(f"{SHORT_HEAD}\n[[instructions]]\nkernels = {list(names)}\n{ONE_SOFTMAX}", encoding="utf-8")
     words = ["--campaign", str(campaign), "--gpu", "sim:v100-pcie-32gb", "--freqs", "current", "--dry-run", "--json"]
     assert main(words) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -91,7 +69,7 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     ((reason, count),) = plan["skipped"].items()
     assert reason.startswith("ffma_k8_u64, ")
     assert f" and {count - 3} more: v100-pcie-32gb is sm_70; generated kernels are there for sm_75" in reason
-    campaign.write_text(f'{HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n', encoding="utf-8")
+    campaign.write_text(f'{SHORT_HEAD}\n[[instructions]]\nkernels = ["ffma_k8_u64"]\n', encoding="utf-8")
     assert main(words) == 1
     assert "has no kernel that this board runs (ffma_k8_u64: v100-pcie-32gb is sm_70" in capsys.readouterr().err
 
@@ -102,7 +80,7 @@ def test_a_cache_in_disorder_costs_one_warning_and_no_campaign(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     campaign = tmp_path / "two.toml"
     groups = "".join(f'[[instructions]]\nkernels = ["ffma_k8_u64"]\nlevel = "{level}"\n' for level in ("O3", "O0"))
-    campaign.write_text(HEAD + groups, encoding="utf-8")
+    campaign.write_text(SHORT_HEAD + groups, encoding="utf-8")
     words = ["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--dry-run"]
     assert main(words) == 0
     assert "machine code" not in capsys.readouterr().err

@@ -25,6 +25,7 @@ from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
 from microbench.interpreter import execute
 from microbench.interpreter.program import parse
 from microbench.kernel import Kernel
+from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
@@ -33,18 +34,7 @@ CAMPAIGN: dict[str, Any] = {
     "kernels_per_block": 8, "anchor_every": 0,
     "instructions": [{"kernels": ["ffma_k8_u64", "iadd3_k8_u64"], "modes": ["full", "single"]}],
 }  # fmt: skip
-CAMPAIGN_FILE = """
-description = "a few instructions"
-warmup_s = 1.0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 8
-anchor_every = 0
-[measurement]
-updates = 6
-window_s = 0.6
-settle_s = 0.3
-idle_s = 1.0
+CAMPAIGN_FILE = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64"]
 modes = ["full", "single"]

@@ -23,6 +23,7 @@ from collector.sensor.calibration import SensorCalibration
 from estimator.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
 from microbench.names import parse_kernel_name
+from tests.collector.campaign_texts import ONE_SOFTMAX
 
 BOARD = "sim:a100-pcie-40gb"
 SHAPE = {"batch": 1, "m": {"low": 16, "high": 8192, "multiple": 8}, "n": {"low": 64, "high": 8192, "multiple": 64}, "k": [512, 1024]}
@@ -128,13 +129,13 @@ def measured(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFa
     """A dataset with products in all layouts, the recording of its run, and the options that both were made with."""
     folder = tmp_path_factory.mktemp("layouts")
     (folder / "sensor.json").write_text(json.dumps(calibration.document()))
-    (folder / "layouts.toml").write_text(TOML)
+    (folder / "layouts.toml").write_text(LAYOUTS_FILE + ONE_SOFTMAX)
     options = ["--freqs", "900", "--campaign", str(folder / "layouts.toml"), "--sensor", str(folder / "sensor.json"), "--quiet"]
     assert main(["--gpu", BOARD, *options, "--out", str(folder / "d.parquet"), "--record", str(folder / "run.recording")]) == 0
     return folder / "d.parquet", folder / "run.recording", options
 
 
-TOML = """
+LAYOUTS_FILE = """
 warmup_s = 1.0
 idle_settle_s = 0.5
 idle_window_s = 0.5
@@ -168,14 +169,6 @@ batch = 8
 m = 512
 n = 512
 k = 512
-[[kernels]]
-family = "softmax"
-operator = "softmax"
-precision = "fp32"
-count = 1
-[kernels.shape]
-rows = 4096
-dim = 1024
 """
 
 

@@ -24,6 +24,7 @@ from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensor.calibration import load_calibration
 from estimator.specifications import load_gpu
+from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)
@@ -32,37 +33,7 @@ INTERRUPTED = 130
 DONE = "done"
 """Told last: a signal after that may find its handler gone."""
 
-CAMPAIGN = """
-description = "a campaign that is interrupted"
-warmup_s = 2.0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 4
-anchor_every = 6
-retries = 0
-
-[measurement]
-updates = 8
-window_s = 0.8
-settle_s = 0.3
-idle_s = 1.5
-
-[[anchors]]
-family = "elementwise"
-operator = "add"
-precision = "fp16"
-elements = 33554432
-reads = 67108864
-
-[[kernels]]
-family = "softmax"
-operator = "softmax"
-precision = "fp32"
-count = 9
-[kernels.shape]
-rows = { low = 64, high = 65536 }
-dim = { low = 64, high = 4096 }
-"""
+CAMPAIGN = ANCHORED_HEAD + softmax_of_many_sizes(9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
