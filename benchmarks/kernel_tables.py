@@ -3,8 +3,9 @@
     python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--json]
 
 Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
-the weight shapes (n, k) or of the head counts, "larger" is another collection of larger shapes.  Errors in percent,
-mean / median / 95th percentile; [target] of the mean with the residual tier.
+the weight shapes (n, k) or of the head counts, "longer" the quarter with the longest rows, reductions or contexts, whatever their work,
+"larger" is another collection of larger shapes.  Errors in percent, mean / median / 95th percentile; [target] of the mean with the residual
+tier.
 """
 
 import hashlib
@@ -21,8 +22,8 @@ import numpy as np
 
 from estimator.kernel_times import kernel_times
 from estimator.kernels.registry import KnownTiles
-from estimator.quantities import Array, BoolArray
-from estimator.residuals import NORMAL_90, operator_work
+from estimator.quantities import NORMAL_90, Array, BoolArray
+from estimator.residuals import operator_work
 from estimator.specifications import load_gpu
 from estimator.workload import Operator
 from fitter.kernels.groups import TileSource, fit_kernel_groups
@@ -45,6 +46,9 @@ TARGETS = {
 
 LEFT_OUT = 0.2
 LARGEST = 0.1
+LONGEST = 0.25
+LENGTH = {"softmax": "dim", "norm": "dim", "gemm": "k", "attention": "context"}
+"""The size by which rows are long, by family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,16 @@ def _seen(operator: Operator) -> bool:
     return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 100 >= 100 * LEFT_OUT
 
 
+def shorter_rows(rows: KernelRows) -> BoolArray:
+    """Rows to fit when the longest quarter is left out; all where the family has no length."""
+    operators = rows.row_operators()
+    name = LENGTH.get(operators[0].family)
+    if name is None:
+        return np.ones(len(rows), dtype=np.bool_)
+    length = np.array([operator[name] for operator in operators])
+    return length <= np.quantile(length, 1.0 - LONGEST)
+
+
 SPLITS: dict[str, Callable[[KernelRows], BoolArray]] = {"random": random_rows, "largest": smaller_rows, "unseen": seen_rows}
 
 
@@ -202,6 +216,9 @@ def scores(folder: Path, only: str = "") -> Iterator[Score]:
                 continue
             train = chosen(rows)
             yield evaluate(cell, split, rows.select(train), rows.select(~train))
+        train = shorter_rows(rows)
+        if not train.all():
+            yield evaluate(cell, "longer", rows.select(train), rows.select(~train))
         if cell.operators == ("linear",) and cell.gpu == "a100-pcie-40gb":
             larger = read_table(folder / "neusight/linear_larger_shapes.csv")
             yield evaluate(cell, "larger", rows, larger)

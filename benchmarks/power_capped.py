@@ -7,6 +7,10 @@ latency come from H200.  "as specified" takes the clock for which the vendor quo
 power equation fits the limit, with energies of H200 or with those of GB200's own rows below the limit; "20 probes" are chosen kernels of
 GB200 in a fit from H200's, without a solved clock, tested on the rows that were not offered as probes.  Mean absolute error and mean
 error of the latency [%].
+
+The second table asks what an estimate of a workload does, which solves the clock from the limit: the share of its published fp32 rate that
+a board sustains in large matrix products, forecast by each shipped bundle from the board's specification alone, with the limit and with
+none, beside the shares that NeuSight's measurements show (MIT; rows of these boards are no part of the tables at hand, the shares are).
 """
 
 import json
@@ -21,11 +25,13 @@ from kernel_tables import cell_rows, gemm_cells, random_rows, read_table
 from transfer import PROBES, selection_of, source_bundle
 
 from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kernel_prediction import predict_kernels
-from estimator.prediction import board_tables
-from estimator.quantities import Array, BoolArray
+from estimator.prediction import board_tables, estimate
+from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.specifications import load_gpu
+from estimator.workload import Workload, make_operator
 from fitter.calibration import calibrate
 from fitter.drafts import draft_from_rows
 from fitter.export import board_knowledge
@@ -40,6 +46,52 @@ CLOCKS = 36
 
 NO_LIMIT = 20.0
 """Times the board's power limit: none, as far as kernels go."""
+
+
+BUNDLES = ("a10-eager", "a100-pcie-40gb-eager")
+SUSTAINED = {"l4": (0.27, 0.32), "t4": (0.38, 0.52), "h100-sxm": (0.77, 0.80), "a100-sxm-80gb": (0.83, 0.93)}
+"""Shares of the published fp32 rate that boards reach in large products (NeuSight's bmm.csv and linear.csv, MIT): over its two
+collections and, on T4, over kernels of 0.5 to 1 ms and of more than 5 ms [1]."""
+
+PRODUCT = make_operator("gemm", "linear", "fp32", batch=1.0, m=8192.0, n=4096.0, k=4096.0)
+PRODUCTS = 200.0
+"""So many large products make the workload whose clock is solved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """Share of its published fp32 rate that a board sustains [1]: by forecast with its power limit, and without one; as measured."""
+
+    board: str
+    bundle: str
+    solved: float
+    interval: tuple[float, float]
+    unlimited: float
+    measured: tuple[float, float]
+
+    def line(self) -> str:
+        """For people."""
+        low, high = self.interval
+        least, most = self.measured
+        shares = f"{self.solved:10.2f}   {low:.2f} to {high:.2f}   {self.unlimited:12.2f}   {least:.2f} to {most:.2f}"
+        return f"{self.board:16s} {self.bundle:22s} {shares}"
+
+
+def sustained() -> Iterator[Sustained]:
+    """Every board of SUSTAINED by every shipped bundle."""
+    workload = Workload(name="products", operators=(PRODUCT,), counts=(PRODUCTS,))
+    flop = 2.0 * PRODUCTS * PRODUCT["m"] * PRODUCT["n"] * PRODUCT["k"]
+    for board, measured in SUSTAINED.items():
+        gpu = load_gpu(board)
+        peak = gpu.cuda_flop_per_clock["fp32"] * gpu.num_sms * gpu.sm_clock_max_mhz * HZ_PER_MHZ
+        for name in BUNDLES:
+            bundle = load_bundle(name)
+            (found,) = estimate(workload, bundle, gpu=gpu)
+            (free,) = estimate(workload, bundle, gpu=gpu, power_cap_w=NO_LIMIT * gpu.power_limit_w)
+            shares = [flop / (seconds * peak) for seconds in (found.latency_s, found.latency_s_high, found.latency_s_low, free.latency_s)]
+            yield Sustained(
+                board=board, bundle=name, solved=shares[0], interval=(shares[1], shares[2]), unlimited=shares[3], measured=measured
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +178,19 @@ def main(data: Path, as_json: bool) -> None:
     if not (data / "aiconfigurator").is_dir():
         click.echo(f"skipped: the published tables are not at {data}; --data names another folder", err=True)
         return
-    found = []
+    found: list[Outcome | Sustained] = []
     if not as_json:
         click.echo(f"{'GEMM bf16, H200 to GB200':46s} {'rows':>6s}{'at limit':>18s}{'below':>18s}{'all':>18s}")
     for one in outcomes(data):
         found.append(one)
         if not as_json:
             click.echo(one.line())
+    if not as_json:
+        click.echo(f"\n{'share of fp32 rate':16s} {'from bundle':20s} {'with limit':>12s}   {'90 %':>12s}   {'without':>12s}   measured")
+    for share in sustained():
+        found.append(share)
+        if not as_json:
+            click.echo(share.line())
     if as_json:
         json.dump([asdict(one) for one in found], sys.stdout, indent=1)
 

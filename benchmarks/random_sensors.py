@@ -17,6 +17,8 @@ LEAD_S = 1.5
 PERIODS_S = (0.01541, 0.02004, 0.031, 0.09997, 0.1012)
 LOAD_RATIOS = (0.6, 0.75, 0.9, 1.1, 1.27, 1.6, 2.3, 3.1, 5.3)
 POLLS_S = (0.001, 0.002, 0.005, 0.007, 0.008, 0.013)
+LATE_FORMS = ("two poles", "one pole", "after 100 ms")
+"""Forms of what follows a launch late; on two boards a quarter to two fifths of the step came between 100 and 200 ms."""
 TRAILING_SLOTS = 11
 TRAILING_WEIGHT = 0.0905
 
@@ -47,9 +49,14 @@ class PlantedSensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Polls, an external meter and the load's edges [s, W], and the planted truth with its update times."""
+    """Polls, an external meter and the load's edges [s, W], and the planted truth with its update times.
+
+    `mean_period_s` is the period of this recording: the slope of the updates' times over their numbers, jitter aside and slow wander
+    included.
+    """
 
     planted: PlantedSensor
+    mean_period_s: float
     update_s: Array
     time_s: Array
     reading_w: Array
@@ -96,7 +103,7 @@ def record(planted: PlantedSensor, random: np.random.Generator, duration_s: floa
     edge_s, level = _load(planted.load_period_s, planted.load_spread, duration_s, random)
     time_s = np.arange(-LEAD_S, duration_s, GRID_S)
     power = _board_power(time_s, edge_s, level, planted.step_w, random)
-    update_s = _updates(planted, duration_s, random)
+    update_s, due_s = _updates(planted, duration_s, random)
     value = planted.gain * _averaged(planted, time_s, power, update_s) + planted.offset_w
     quantum = float(random.choice([0.01, 0.01, 0.09]))
     value = np.round((value + random.normal(0.0, planted.noise_w, len(value))) / quantum) * quantum
@@ -108,8 +115,10 @@ def record(planted: PlantedSensor, random: np.random.Generator, duration_s: floa
     shown = np.searchsorted(update_s + planted.delay_s, poll_s, side="right") - 1
     early = float(random.choice([2e-4, 1e-3, 1e-3])) * random.random(len(poll_s))
     seen = shown >= 0
+    polled = due_s[(due_s > poll_s[seen][0]) & (due_s < poll_s[-1])]
     return Recording(
         planted=planted,
+        mean_period_s=float(np.polyfit(np.arange(len(polled)), polled, 1)[0]),
         update_s=update_s,
         time_s=(poll_s - early)[seen],
         reading_w=value[shown[seen]],
@@ -140,12 +149,23 @@ def _board_power(time_s: Array, edge_s: Array, level: Array, step_w: float, rand
     two_parts = random.random() < 1.0 / 3.0
     at_once = float(random.uniform(0.6, 0.8)) if two_parts else 1.0
     fast = _pole(on, 1e-3)
-    shape = at_once * fast + (1.0 - at_once) * _pole(_pole(on, 0.05), 0.05)
+    shape = at_once * fast + (1.0 - at_once) * _late(time_s, lagged, level, on, str(random.choice(LATE_FORMS)))
     creep = float(random.uniform(0.0, 0.06))
     tail = float(random.uniform(0.0, 0.12 if two_parts else 0.04))
     shape = (1.0 - creep) * shape + creep * _pole(on, 0.8) + 0.5 * tail * np.maximum(_pole(on, 0.6) - on, 0.0)
     ripple = float(random.uniform(0.0, 0.015)) * np.sin(2.0 * np.pi * (random.uniform(0.5, 9.0) * time_s + random.random()))
     return float(random.uniform(50, 135)) + step_w * shape * (1.0 + ripple) + random.normal(0.0, 2.0, len(time_s))
+
+
+def _late(time_s: Array, edge_s: Array, level: Array, on: Array, form: str) -> Array:
+    """The part of the power that follows a launch late, 0 to 1: what form it has, readings do not tell."""
+    if form == "two poles":
+        return _pole(_pole(on, 0.05), 0.05)
+    if form == "one pole":
+        return _pole(on, 0.08)
+    starts = edge_s[level > 0]
+    age = time_s - starts[np.maximum(np.searchsorted(starts, time_s, side="right") - 1, 0)]
+    return _pole(on * np.clip((age - 0.1) / 0.1, 0.0, 1.0), 1e-3)
 
 
 def _pole(x: Array, time_constant_s: float) -> Array:
@@ -154,20 +174,24 @@ def _pole(x: Array, time_constant_s: float) -> Array:
     return filtered
 
 
-def _updates(planted: PlantedSensor, duration_s: float, random: np.random.Generator) -> Array:
-    """Times at which windows end: rigid with jitter and wander, or with jitter that adds up; some do not come."""
+def _updates(planted: PlantedSensor, duration_s: float, random: np.random.Generator) -> tuple[Array, Array]:
+    """Times at which windows end: rigid with jitter and wander, or with jitter that adds up; some do not come.
+
+    And times at which all were due, without the jitter of single ones.
+    """
     count = int((duration_s + 1.3) / planted.period_s) + 20
     start = -1.2 + float(random.uniform(0, planted.period_s))
     if planted.rigid:
         update_s = start + planted.period_s * np.arange(count)
         wander = float(random.choice([0.0, 6e-4, 2e-3]))
         update_s = update_s + wander * np.sin(2.0 * np.pi * (update_s / random.uniform(30, 100) + random.random()))
+        due_s = update_s
         update_s = update_s + random.normal(0.0, planted.jitter_s, count)
     else:
-        update_s = start + np.cumsum(planted.period_s + random.normal(0.0, 6e-4, count))
+        update_s = due_s = start + np.cumsum(planted.period_s + random.normal(0.0, 6e-4, count))
     update_s = np.sort(update_s[update_s < duration_s])
     kept: Array = update_s[random.random(len(update_s)) >= random.choice([0.0, 0.002, 0.01])]
-    return kept
+    return kept, due_s
 
 
 def _averaged(planted: PlantedSensor, time_s: Array, power: Array, update_s: Array) -> Array:

@@ -22,12 +22,12 @@ from benchmarks.planted_spread import RATIOS, planted_coverage
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.prediction import estimate
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import NORMAL_90, Array, BoolArray
 from estimator.specifications import load_gpu
 from fitter.rows import WorkloadRows
-from fitter.run_spread import NORMAL_90
 from fitter.runs import fit_runs, stated_uncertainty
 from fitter.selection import read_selection
+from fitter.validation import facing_std
 
 REFERENCE_CLOCK_MHZ = 900.0
 LANGUAGE = ("bert", "gpt2", "opt")
@@ -82,7 +82,7 @@ class Score:
 class Outcome:
     """Runs and what a fit of others said of them, columns of shape (n,).
 
-    latency_ln_std, power_ln_std: stated standard deviations of the logarithms; nan where none was asked for.
+    latency_ln_std, power_ln_std: stated deviations of the logarithms on the side of the measured value; nan where none was asked for.
     """
 
     rows: WorkloadRows
@@ -115,8 +115,16 @@ def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case
         for workload, clock in zip(test.row_workloads(), clocks, strict=True)
     ]
     latency, power = np.array([e.latency_s for e in found]), np.array([e.power_w for e in found])
-    spread = np.array([(e.latency_s_std / e.latency_s, e.power_w_std / e.power_w) if intervals else (np.nan, np.nan) for e in found])
-    return Outcome(rows=test, latency_s=latency, power_w=power, latency_ln_std=spread[:, 0], power_ln_std=spread[:, 1])
+    limits_s = np.log([(e.latency_s_low, e.latency_s, e.latency_s_high) for e in found])
+    limits_w = np.log([(e.power_w_low, e.power_w, e.power_w_high) for e in found])
+    unknown = np.full(len(found), np.nan)
+    return Outcome(
+        rows=test,
+        latency_s=latency,
+        power_w=power,
+        latency_ln_std=facing_std(test.latency_s, limits_s) if intervals else unknown,
+        power_ln_std=facing_std(test.power_w, limits_w) if intervals else unknown,
+    )
 
 
 def summary(*parts: Outcome) -> Score:

@@ -122,7 +122,7 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
     if root and not part:
         return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
     notes = f", {outcome.kept} of them from before" if outcome.kept else ""
-    notes += f", {outcome.repeated} more measured again" if outcome.repeated else ""
+    notes += f"; of these {outcome.repeated} measured a second time" if outcome.repeated else ""
     board = "simulated " if simulated else ""
     time = f"{duration_text(outcome.elapsed_s)} of {board}board time"
     lines = [f"{part or outcome.output}: {outcome.rows - outcome.repeated} of {outcome.planned} rows{notes}, {time}"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from collector.errors import CollectorError
+from collector.recordings.pipes import is_pipe
 from estimator.frozen import FrozenMapping
 from estimator.specifications import near_match
 
@@ -35,6 +36,8 @@ class TableReader:
     def read(self, path: Path, what: str) -> dict[str, Any]:
         """The document in a TOML file; `what` says what it should be."""
         try:
+            if is_pipe(path) and not path.is_relative_to("/dev"):  # what a shell hands over for `<(…)` lies there, and has a writer
+                raise self.error(f"{self.where}: is a pipe, which may have no writer; write its content to a file and name that")
             with path.open("rb") as stream:
                 content = stream.read(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:

@@ -21,6 +21,8 @@ def real(value: Any, name: str, unit: str) -> float:
 
 def reals(value: Any, name: str, unit: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A number or numbers as an array of one axis.  Raises TypeError for what are none, ValueError for tables."""
+    if type(value) is float:
+        return np.array([value])
     try:
         found = np.atleast_1d(np.asarray(value if isinstance(value, np.ndarray) or np.isscalar(value) else list(value)))
     except (TypeError, ValueError):

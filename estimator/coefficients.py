@@ -39,7 +39,7 @@ MEANING: Final[dict[str, str]] = {
     "math": "tensor-core or CUDA-core time over its ideal [1]",
     "l2": "time to bring tiles or streams from L2 to the SMs over its ideal [1]",
     "dram": "time on DRAM over bytes / published bandwidth [1]",
-    "dram_activations": "the same for a matrix product's activations [1]",
+    "dram_activations": "the same for a matrix product's activations, or for what norms and softmax read again [1]",
     "issue": "instruction issue of element-wise work over its ideal [1]",
     "loop": "latency of the serial reduction loop over its ideal [1]",
     "sfu": "special-function time over its ideal [1]",
@@ -139,21 +139,34 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CoefficientTable:
+    """Coefficients of groups, ready to be looked up: the row of each group, and rows (g + 1, len(COEFFICIENTS)), the last DEFAULTS."""
+
+    number: dict[str, int]
+    vectors: Array
+
+    def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
+        """As `coefficient_rows`."""
+        found: dict[str, str | None] = {}
+        served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
+        none = len(self.number)
+        return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
+
+
+def coefficient_table(groups: Mapping[str, Mapping[str, float]]) -> CoefficientTable:
+    """The table of groups."""
+    return CoefficientTable(
+        number={name: i for i, name in enumerate(groups)}, vectors=np.array([coefficient_vector(own) for own in (*groups.values(), {})])
+    )
+
+
 def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
     """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that served each (None: none does).
 
     A kernel without a group gets DEFAULTS, which is no prediction; the caller must say so.
     """
-    cache: dict[str, tuple[Array, str | None]] = {}
-    rows, served = [], []
-    for key in keys:
-        if key not in cache:
-            name = longest_prefix(key, groups.keys())
-            cache[key] = (coefficient_vector(groups[name] if name else {}), name)
-        rows.append(cache[key][0])
-        served.append(cache[key][1])
-    table = np.array(rows) if rows else np.zeros((0, len(COEFFICIENTS)))
-    return table, served
+    return coefficient_table(groups).rows(keys)
 
 
 _DEFAULT_VECTOR: Final = np.array([DEFAULTS[name] for name in COEFFICIENTS])

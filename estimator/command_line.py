@@ -127,8 +127,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?" for it
     try:
-        _check_once(command, name, list(sys.argv[1:] if arguments is None else arguments))
-        status = command.main(args=None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        _check_once(command, name, list(given))  # reading options empties the list
+        status = _invoked(command, name, given)
         return status if isinstance(status, int) else DONE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else name
@@ -138,6 +139,8 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         _complain(f"{name}: {_one_line(error.format_message())}")
         return FAILED
     except (click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():  # the terminal has written "^C"
+            _complain("")
         _complain(f"{name}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
@@ -153,6 +156,20 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
         _complain(f"{name}: {_one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
         return FAILED
+
+
+def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
+    """What a command returns, by `command.main` where a shell asks for completions.
+
+    That function also writes an empty line when it is interrupted, even into a log.
+    """
+    if any(key.startswith("_") and key.endswith("_COMPLETE") for key in os.environ):
+        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    try:
+        with command.make_context(name, arguments) as context:
+            return command.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
 
 
 def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:

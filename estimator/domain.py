@@ -107,14 +107,16 @@ def _shape_warnings(
 
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:
     """The largest factor by which a shape field lies outside what the fit has seen, and that field; 1 and "" inside."""
-    ranges = domain.get(group, {}) if group is not None else {}
     worst, field = 1.0, ""
+    ranges = domain.get(group) if group is not None else None
     if not ranges:
         return worst, field
     for name, value in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True):
         if name in UNCHECKED_FIELDS or name not in ranges or value <= 0:
             continue
         low, high = ranges[name]
+        if low <= value <= high:
+            continue
         excess = max(value / max(high, 1e-300), low / value)
         if excess > worst:
             worst, field = excess, name

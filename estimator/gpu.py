@@ -5,13 +5,14 @@ Every figure comes from a TOML file in `configs/gpus`, with its source beside it
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from estimator.quantities import HZ_PER_MHZ, Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClockTable:
     """A quantity over the SM clock: `sm_clock_mhz` ascending, `value` of the same length, and its source."""
 
@@ -21,7 +22,24 @@ class ClockTable:
 
     def at(self, sm_clock_mhz: Array) -> Array:
         """The quantity at given clocks, linear between entries, constant beyond the ends."""
-        return np.interp(sm_clock_mhz, self.sm_clock_mhz, self.value)
+        return np.interp(sm_clock_mhz, *self._columns)
+
+    @cached_property
+    def _columns(self) -> tuple[Array, Array]:
+        return np.array(self.sm_clock_mhz), np.array(self.value)
+
+    def rising(self) -> "ClockTable":
+        """The same without dips: half-way between the highest value up to each clock and the lowest from it on.
+
+        Of a table that never falls it is that table, to the bit.
+        """
+        return self._rising
+
+    @cached_property
+    def _rising(self) -> "ClockTable":
+        _, value = self._columns
+        highest, lowest = np.maximum.accumulate(value), np.minimum.accumulate(value[::-1])[::-1]
+        return ClockTable(sm_clock_mhz=self.sm_clock_mhz, value=tuple((0.5 * (highest + lowest)).tolist()), source=self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

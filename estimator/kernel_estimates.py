@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from estimator.domain import TOLERATED_FACTOR, shape_excess
-from estimator.quantities import MODULES, Array
+from estimator.gpu import GpuSpec
+from estimator.phases import Phases
+from estimator.power import module_activity
+from estimator.quantities import HZ_PER_MHZ, MODULES, Array
 from estimator.untried import Untried
 from estimator.workload import Operator
 
@@ -30,7 +33,7 @@ class KernelEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelColumns:
-    """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,) and (n, 6).
+    """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,), and phases of shape (n, ·).
 
     untried as from `untried_precisions`, domain the bundle's, unfitted the groups whose coefficients are priors.
     """
@@ -40,13 +43,16 @@ class KernelColumns:
     groups: tuple[str | None, ...]
     latency_s: Array
     power_w: Array
-    activity: Array
+    phases: Phases
+    gpu: GpuSpec
+    sm_clock_mhz: float
     untried: tuple[Untried | None, ...]
     domain: Mapping[str, Mapping[str, tuple[float, float]]]
     unfitted: frozenset[str]
 
     def rows(self) -> tuple[KernelEstimate, ...]:
         """One KernelEstimate per operator."""
+        busy = module_activity(self.phases, self.gpu, self.latency_s, self.sm_clock_mhz * HZ_PER_MHZ)
         return tuple(
             KernelEstimate(
                 operator=operator_label(operator),
@@ -55,13 +61,13 @@ class KernelColumns:
                 latency_s=float(latency),
                 power_w=float(power),
                 energy_j=float(latency * power),
-                utilization=dict(zip(MODULES, (float(a) for a in activity), strict=True)),
+                utilization=dict(zip(MODULES, activity, strict=True)),
                 group=group,
                 origin=operator.origin,
                 outside_validity=odd is not None or self._outside(operator, group),
             )
             for operator, count, group, latency, power, activity, odd in zip(
-                self.operators, self.counts, self.groups, self.latency_s, self.power_w, self.activity, self.untried, strict=True
+                self.operators, self.counts, self.groups, self.latency_s, self.power_w, busy.tolist(), self.untried, strict=True
             )
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from estimator.phases import Phases
 from estimator.quantities import Array, IntArray
-from estimator.timeline import effective_math_clocks, norm_parts, p_norm
+from estimator.timeline import norm_parts, p_norm
 
 SHAPE_SCALE: Final = 3.0
 CLOCK_SCALE: Final = 2.0
@@ -62,9 +62,7 @@ class Kriging:
 
 def phase_features(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array) -> PhaseFeatures:
     """Features of kernels at their clocks; arguments as of `kernel_seconds`, with phases of shape (n, ·)."""
-    clocks, seconds, exponent, serial_clocks, serial_s = norm_parts(
-        phases, coefficients, effective_math_clocks(phases, coefficients), ratio
-    )
+    clocks, seconds, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
     terms = clocks / sm_clock_hz[:, None] + seconds
     parts = np.column_stack([terms, serial_clocks / sm_clock_hz, serial_s])
     total = p_norm(terms, np.broadcast_to(exponent, len(terms))) + parts[:, -2] + parts[:, -1]

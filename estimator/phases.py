@@ -7,6 +7,7 @@ clocks, one that it does not drive in seconds, so that one set of columns serves
 Classes of columns are not compared as wholes (`eq=False`, here and elsewhere): arrays have no one truth value.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,6 +96,12 @@ def empty_phases(shape: tuple[int, ...]) -> Phases:
     )
 
 
-def join_phases(parts: list[Phases], order: IntArray) -> Phases:
-    """Phases of several families one after the other, then reordered: row i of the result is row order[i]."""
-    return Phases(**{name: np.concatenate([getattr(part, name) for part in parts])[order] for name in Phases.__slots__})
+def join_phases(parts: Sequence[Phases], index: Sequence[IntArray], count: int) -> Phases:
+    """Phases of `count` kernels from parts, each with the rows at which its kernels stand; every row is in one part."""
+    if len(parts) == 1 and (index[0][1:] > index[0][:-1]).all():
+        return parts[0]  # all rows in their order
+    joined = {name: np.empty((count, *getattr(parts[0], name).shape[1:])) for name in Phases.__slots__}
+    for part, rows in zip(parts, index, strict=True):
+        for name, column in joined.items():
+            column[rows] = getattr(part, name)
+    return Phases(**joined)

@@ -93,15 +93,20 @@ class BoardTables:
     idle_temperature_c: float | None = None
 
     def at(self, sm_clock_mhz: Array) -> OperatingPoint:
-        """The board at clocks of shape (c,)."""
+        """The board at clocks of shape (c,).
+
+        Neither voltage nor idle power falls with the clock, so dips of measured tables are noise (`ClockTable.rising`).
+        """
         flat = np.ones_like(sm_clock_mhz)
         reference = np.array([self.reference_clock_mhz])
-        idle = flat * ASSUMED_IDLE_SHARE * self.power_limit_w if self.idle_w is None else self.idle_w.at(sm_clock_mhz)
+        voltage = None if self.voltage_v is None else self.voltage_v.rising()
+        idle = None if self.idle_w is None else self.idle_w.rising()
+        idle_w = flat * ASSUMED_IDLE_SHARE * self.power_limit_w if idle is None else idle.at(sm_clock_mhz)
         return OperatingPoint(
             sm_clock_hz=sm_clock_mhz * HZ_PER_MHZ,
-            voltage_ratio=flat if self.voltage_v is None else self.voltage_v.at(sm_clock_mhz) / self.voltage_v.at(reference),
-            idle_w=idle,
-            idle_ratio=flat if self.idle_w is None else idle / self.idle_w.at(reference),
+            voltage_ratio=flat if voltage is None else voltage.at(sm_clock_mhz) / voltage.at(reference),
+            idle_w=idle_w,
+            idle_ratio=flat if idle is None else idle_w / idle.at(reference),
         )
 
 
@@ -253,23 +258,11 @@ def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, te
     return np.where(np.isfinite(temperature_c), per_k * (temperature_c - leakage.idle_c), own)
 
 
-def settled_clock_mhz(power_w: Array, grid_mhz: Array, limit_w: float, asked_mhz: Array) -> Array:
-    """SM clock at which a board settles under its power limit [MHz], shape of `asked_mhz`.
-
-    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one.  A board over its limit alternates between
-    the highest clock that fits and the next, so that on average it holds the limit: its mean clock lies between them.
-    Where even the lowest clock does not fit, it runs at that.
-    """
-    fits = power_w <= limit_w
-    highest = np.maximum.accumulate(np.where(fits, np.arange(len(power_w)), 0))
-    index = np.searchsorted(grid_mhz, asked_mhz)
-    below = highest[index]
-    above = np.minimum(below + 1, len(power_w) - 1)
-    span = power_w[above] - power_w[below]
-    share = np.where(span > 0, (limit_w - power_w[below]) / np.where(span > 0, span, 1.0), 0.0)
-    between = grid_mhz[below] + np.clip(share, 0.0, 1.0) * (grid_mhz[above] - grid_mhz[below])
-    settled: Array = np.where(below == index, asked_mhz, np.where(fits[below], between, grid_mhz[0]))
-    return settled
+def workload_power_w(model: PowerModel, point: OperatingPoint, gpu_s: Array, latency_s: Array, energy_j: Array) -> Array:
+    """Mean power of an iteration without a limit [W], from its GPU time and latency [s] and what its events cost [J], shape (..., c)."""
+    other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
+    power_w: Array = other_w + leakage_power_w(model, point, other_w)
+    return power_w
 
 
 def tensor_rate(gpu: GpuSpec) -> float:

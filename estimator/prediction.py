@@ -3,19 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from estimator.arguments import require
-from estimator.bundles.content import Bundle, PowerCoefficients
-from estimator.coefficients import coefficient_rows, group_key
+from estimator.bundles.content import Bundle, PowerCoefficients, group_table, measured_tables
+from estimator.coefficients import group_key
 from estimator.domain import Validity, clock_warning, domain_warnings, lockable, simulated_notes, step_warning, validity_of
 from estimator.forecast import Forecast, forecast_lines, forecast_of, limit_notes
-from estimator.gpu import ClockTable, GpuSpec
+from estimator.gpu import GpuSpec
 from estimator.kernel_estimates import KernelColumns, KernelEstimate
 from estimator.kernels.registry import lower
-from estimator.phases import Phases
+from estimator.memory import memory_warnings
+from estimator.phases import EVENTS, Phases
 from estimator.power import (
     POWER_TERMS,
     BoardTables,
@@ -24,12 +25,23 @@ from estimator.power import (
     dynamic_power_w,
     events_per_second,
     leakage_power_w,
-    module_activity,
     power_events,
-    settled_clock_mhz,
     static_power_w,
     tensor_rate,
     term_scale,
+    workload_power_w,
+)
+from estimator.power_limit import (
+    LIMIT_TOLERANCE,
+    STAYS_ABOVE,
+    BoardCurve,
+    Ranges,
+    Settled,
+    curve_clocks_mhz,
+    near_limit,
+    over_clocks,
+    ranges,
+    std_of,
 )
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.reckoning import workload_warnings
@@ -47,16 +59,14 @@ LAUNCH_BOUND_NOTE: Final = 0.3
 COMPLETED_NOTE: Final = 0.25
 """Share of GPU time in operators that the workload file did not list above which the user should know."""
 
-LIMIT_TOLERANCE: Final = 1.001
-"""A power this close to the limit fits it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Prediction for one workload at one clock.
 
-    latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell).
-    `sm_clock_mhz` is the clock that runs: below `asked_clock_mhz` where the power limit lowers it.  `warnings` say how the
+    latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell) and the limits `…_low` and
+    `…_high` of their 90 % intervals, which are lopsided near a power limit.  `sm_clock_mhz` is the clock that runs: below
+    `asked_clock_mhz` where the power limit lowers it, by an amount that is uncertain too.  `warnings` say how the
     request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.  `validity`: whether it does:
     "inside", "outside" (kernels, shapes, precisions or clocks that the fit has not seen), or "forecast" (another or a changed board).
     """
@@ -72,6 +82,14 @@ class Estimate:
     power_w_std: float
     energy_j: float
     energy_j_std: float
+    sm_clock_mhz_low: float
+    sm_clock_mhz_high: float
+    latency_s_low: float
+    latency_s_high: float
+    power_w_low: float
+    power_w_high: float
+    energy_j_low: float
+    energy_j_high: float
     gpu_s: float
     host_s: float
     launch_bound_share: float
@@ -136,28 +154,32 @@ def estimate(
     prepared = prepare(workload, bundle, spec, efficiency or {})
     launch = bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s)
     model, tables = power_model(bundle), board_tables(bundle, spec)
-    settled = asked
     columns = _evaluate(prepared, tables, model, asked, launch)
-    if model is not None and np.any(columns.power_w > limit):
-        grid = np.union1d(spec.clocks_mhz(), asked)
-        over_grid = _evaluate(prepared, tables, model, grid, launch)
-        settled = settled_clock_mhz(over_grid.power_w, grid, limit, asked)
+    free_w, settled, curve = columns.power_w, asked, None
+    if model is not None and np.any(free_w > limit):
+        curve = _curve(prepared, tables, model, asked, launch)
+        settled = curve.settled_mhz(limit, asked)
         columns = _evaluate(prepared, tables, model, settled, launch)
     spreads = _spreads(prepared, bundle, columns)
-    outside = domain_warnings(workload, bundle, prepared.groups, {odd: float(np.max(share)) for odd, share in spreads.untried.items()})
+    if model is not None and curve is None and np.any(near_limit(free_w, limit, spreads.power_ln)):
+        curve = _curve(prepared, tables, model, asked, launch)
+    held_w = np.where(columns.power_w > limit * LIMIT_TOLERANCE, columns.power_w, np.minimum(columns.power_w, limit))
+    point = Settled(asked_mhz=asked, free_w=free_w, clock_mhz=settled, latency_s=columns.latency_s, power_w=held_w)
+    numbers = _numbers(point, ranges(point, curve, limit, spreads.latency_ln, spreads.power_ln))
+    untried = {odd: float(np.max(share)) for odd, share in spreads.untried.items()}
+    moved = prepared.phases.events[:, EVENTS.index("dram")]
+    outside = domain_warnings(workload, bundle, prepared.groups, untried) + memory_warnings(workload.operators, moved, spec)
     locked = sm_clock_mhz is None or bool(lockable(spec, asked).all())
     return [
-        _estimate(prepared, bundle, columns, spreads, i, float(f), float(s), limit, outside, () if locked else step_warning(spec, [f]))
-        for i, (f, s) in enumerate(zip(asked, settled, strict=True))
+        _estimate(prepared, bundle, columns, spreads, numbers, i, limit, outside, () if locked else step_warning(spec, [f]))
+        for i, f in enumerate(asked.tolist())
     ]
 
 
 def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mapping[str, float]) -> Prepared:
     """The clock-independent part of an estimate."""
     operators = workload.operators
-    coefficients, served = coefficient_rows(
-        {name: group.coefficients for name, group in bundle.groups.items()}, [group_key(o) for o in operators]
-    )
+    coefficients, served = bundle.once(group_table).rows([group_key(o) for o in operators])
     fitted, coefficients = coefficients, with_efficiency(coefficients, efficiency)
     lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     correction, _ = log_corrections(operators, served, bundle.residuals)
@@ -211,12 +233,26 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
     else:
         dynamic = dynamic_power_w(model, events, seconds, full_rate, point).sum(axis=-1)
     energy_j = prepared.counts @ (dynamic * seconds)
-    busy = np.minimum(gpu_s / latency_s, 1.0)
-    other_w = static_power_w(model, point, busy) + energy_j / latency_s
+    other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
     leakage_w = leakage_power_w(model, point, other_w)
     power_w = other_w + leakage_w
-    kernel_w = static_power_w(model, point, np.ones_like(busy)) + leakage_w + dynamic
+    kernel_w = static_power_w(model, point, np.ones_like(gpu_s)) + leakage_w + dynamic
     return _Columns(seconds=seconds, kernel_w=kernel_w, gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, host_s=host_s)
+
+
+def _curve(prepared: Prepared, tables: BoardTables, model: PowerModel, asked_mhz: Array, launch_s: float) -> BoardCurve:
+    """The workload over all clocks that can be locked, and those asked for."""
+    grid = np.union1d(prepared.gpu.clocks_mhz(), asked_mhz)
+    if model.concavity != 1.0:  # power is no sum over events: every kernel counts at every clock
+        columns = _evaluate(prepared, tables, model, grid, launch_s)
+        return BoardCurve(clock_mhz=grid, latency_s=columns.latency_s, power_w=columns.power_w)
+    seconds = sweep_seconds(prepared.phases, prepared.coefficients, curve_clocks_mhz(grid) * HZ_PER_MHZ)
+    gpu_s = over_clocks((prepared.counts * np.exp(prepared.log_correction)) @ seconds, grid)
+    latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, launch_s * prepared.host_share))
+    point = tables.at(grid)
+    events = prepared.counts @ power_events(prepared.phases, prepared.gpu, model.l2_credit)
+    energy_j = term_scale(model, point) @ (events * model.event_energy_j)
+    return BoardCurve(clock_mhz=grid, latency_s=latency_s, power_w=workload_power_w(model, point, gpu_s, latency_s, energy_j))
 
 
 class _Spreads(NamedTuple):
@@ -235,12 +271,25 @@ class _Spreads(NamedTuple):
 def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns) -> _Spreads:
     launch = launch_bound_share(columns.gpu_s, np.full_like(columns.gpu_s, columns.host_s))
     kernels = prepared.counts[:, None] * columns.seconds / np.maximum(columns.gpu_s, 1e-300)
-    shares, untried = group_shares(prepared.groups, kernels), untried_shares(prepared.untried, kernels)
+    single = len(launch) == 1  # numbers add several times faster than arrays of one
+    paced: Loading = float(launch[0]) if single else launch
+    weights: Array | Sequence[Loading] = kernels[:, 0].tolist() if single else kernels
+    shares, untried = group_shares(prepared.groups, weights), untried_shares(prepared.untried, weights)
     family, forecast = prepared.workload.model_family, prepared.forecast
-    latency = joined(latency_sources(bundle, family, launch, shares, forecast=forecast, untried=untried).values())
-    power = joined(power_sources(bundle, family, launch, shares, forecast=forecast, untried=untried).values())
+    latency = joined(latency_sources(bundle, family, paced, shares, forecast=forecast, untried=untried).values())
+    power = joined(power_sources(bundle, family, paced, shares, forecast=forecast, untried=untried).values())
     nothing = np.zeros_like(launch)
     return _Spreads(launch=launch, kernels=kernels, untried=untried, latency_ln=nothing + latency, power_ln=nothing + power)
+
+
+def _numbers(point: Settled, found: Ranges) -> dict[str, list[float]]:
+    """Columns of the answers over the clocks: clocks, predictions with their standard deviations, and limits of intervals."""
+    predicted = {"latency_s": point.latency_s, "power_w": point.power_w, "energy_j": point.power_w * point.latency_s}
+    columns = {"asked_clock_mhz": point.asked_mhz, "sm_clock_mhz": point.clock_mhz, **predicted}
+    columns |= {f"{name}_std": std_of(value, getattr(found, name)) for name, value in predicted.items()}
+    for name in Ranges.__slots__:
+        columns[f"{name}_low"], columns[f"{name}_high"] = getattr(found, name)
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def _estimate(
@@ -248,36 +297,26 @@ def _estimate(
     bundle: Bundle,
     columns: _Columns,
     spreads: _Spreads,
+    numbers: Mapping[str, Sequence[float]],
     i: int,
-    asked_mhz: float,
-    settled_mhz: float,
     limit_w: float,
     outside: tuple[str, ...],
     between: tuple[str, ...],
 ) -> Estimate:
     """Row i of the answer; outside: lines on how the workload leaves what was fitted, between: on a clock that cannot be locked."""
-    latency, power = float(columns.latency_s[i]), float(columns.power_w[i])
-    gpu_s = float(columns.gpu_s[i])
+    values: dict[str, Any] = {name: column[i] for name, column in numbers.items()}
+    asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
     share, seconds = float(spreads.launch[i]), columns.seconds[:, i]
     completed = float(spreads.kernels[:, i] @ prepared.completed)
-    latency_ln, power_ln = float(spreads.latency_ln[i]), float(spreads.power_ln[i])
-    over = power > limit_w * LIMIT_TOLERANCE
-    held_w = power if over else min(power, limit_w)
+    over = values["power_w"] > limit_w * LIMIT_TOLERANCE
     outside = (*outside, *clock_warning(bundle.clocks_mhz, asked_mhz))
     warnings = (*workload_warnings(prepared.workload), *forecast_lines(prepared.forecast), *outside, *between)
     return Estimate(
         workload=prepared.workload.name,
         bundle=f"{bundle.name} {bundle.version}",
         gpu=prepared.gpu.name,
-        asked_clock_mhz=asked_mhz,
-        sm_clock_mhz=settled_mhz,
-        latency_s=latency,
-        latency_s_std=latency * latency_ln,
-        power_w=held_w,
-        power_w_std=power * power_ln,
-        energy_j=held_w * latency,
-        energy_j_std=power * latency * float(np.hypot(latency_ln, power_ln)),
-        gpu_s=gpu_s,
+        **values,
+        gpu_s=float(columns.gpu_s[i]),
         host_s=columns.host_s,
         launch_bound_share=share,
         completed_share=completed,
@@ -294,15 +333,14 @@ def _estimate(
             groups=prepared.groups,
             latency_s=seconds,
             power_w=columns.kernel_w[:, i],
-            activity=module_activity(prepared.phases, prepared.gpu, seconds, settled_mhz * HZ_PER_MHZ),
+            phases=prepared.phases,
+            gpu=prepared.gpu,
+            sm_clock_mhz=settled_mhz,
             untried=prepared.untried,
             domain=bundle.domain,
             unfitted=frozenset(unfitted_groups(bundle, prepared.groups)),
         ),
     )
-
-
-STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
 
 def _notes(
@@ -322,6 +360,10 @@ def _notes(
 
 def power_model(bundle: Bundle) -> PowerModel | None:
     """The bundle's power coefficients, None where it has none."""
+    return bundle.once(_power_model)
+
+
+def _power_model(bundle: Bundle) -> PowerModel | None:
     power = bundle.power
     if power is None:
         return None
@@ -349,15 +391,10 @@ def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
 
 def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
     """Voltage and idle power: the bundle's, for another GPU that GPU's own."""
-    own = gpu.name == bundle.gpu.name
-    voltage, idle = gpu.voltage_v, gpu.idle_w
-    if own and bundle.voltage is not None:
-        voltage = ClockTable(sm_clock_mhz=bundle.voltage.sm_clock_mhz, value=bundle.voltage.voltage_v, source=bundle.voltage.source)
-    if own and bundle.idle is not None:
-        idle = ClockTable(sm_clock_mhz=bundle.idle.sm_clock_mhz, value=bundle.idle.power_w, source=bundle.idle.source)
+    voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
     return BoardTables(
-        voltage_v=voltage,
-        idle_w=idle,
+        voltage_v=voltage or gpu.voltage_v,
+        idle_w=idle or gpu.idle_w,
         reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
         power_limit_w=gpu.power_limit_w,
     )

@@ -57,6 +57,9 @@ PRECISION_ALIASES: Final[dict[str, str]] = {
 
 HZ_PER_MHZ: Final = 1e6
 
+NORMAL_90: Final = 1.6448536269514722
+"""Half width of a 90 % interval in standard deviations of a normal distribution."""
+
 
 def canonical_precision(name: str) -> str | None:
     """The precision's own name, or None where it is unknown.  Case does not matter."""

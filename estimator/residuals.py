@@ -22,7 +22,7 @@ import numpy as np
 
 from estimator.errors import BundleError
 from estimator.kriging import SHARES, Kriging, PhaseFeatures, kriged
-from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
 from estimator.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -42,9 +42,6 @@ SPREAD_OFFSET: Final = 0.01
 
 FAR: Final = 1.0
 """Kernels whose nearest neighbour is farther than this have their own quantile [octave]."""
-
-NORMAL_90: Final = 1.6448536269514722
-"""Half width of a 90 % interval in standard deviations of a normal distribution."""
 
 POWER_TIER: Final = "power"
 """Name of a tier's own tier of power: the same for what the power equation leaves over."""
@@ -76,7 +73,7 @@ class TierErrors:
     left_out     |ln(measured / prediction)| when the kernel was left out of the fit
     fading       how far these carry
     near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
-    beyond       90 % half width for work beyond the largest [ln]
+    beyond       90 % half width for work, or a size, beyond the largest [ln]
     beyond_octaves  how far beyond the largest work that was tested [octave]; farther out it grows as a random walk does
     kriging      in place of the neighbours' errors where phases are known, with the share of it that holds for work beyond the
                  largest measured; None where neighbours forecast better
@@ -98,6 +95,8 @@ class ResidualTier:
 
     fields       shape fields, each with its weight
     points       (n, f) weighted log2 of these fields
+    squared      (n,) sum of their squares
+    largest      (f,) largest of every size among them; infinite for fields that are no sizes, and where few shapes span no range
     largest_work the largest work among them
     predicted    errors with tiles as a prediction has them
     named        errors with the tiles that kernel names tell; None where these were not used
@@ -105,6 +104,8 @@ class ResidualTier:
 
     fields: tuple[tuple[str, float], ...]
     points: Array
+    squared: Array
+    largest: Array
     largest_work: float
     predicted: TierErrors
     named: TierErrors | None
@@ -178,6 +179,8 @@ def _tier(document: Mapping[str, Any]) -> ResidualTier:
     return ResidualTier(
         fields=fields,
         points=points,
+        squared=(points**2).sum(axis=1),
+        largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
         largest_work=_positive(document["largest_work"]),
         predicted=_errors(document, points),
         named=None if named is None else _errors(named, points),
@@ -250,13 +253,14 @@ def corrections(
 
     named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.
     """
-    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS)
+    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
     excess = np.log2(work / tier.largest_work)
-    correction, deviation = _corrected(tier.predicted, distance, index, excess)
+    longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
+    correction, deviation = _corrected(tier.predicted, distance, index, excess, longer)
     _krige(correction, tier.predicted, np.arange(len(points)), points, excess, features)
     if named is not None and tier.named is not None and named.any():
         own = np.flatnonzero(named)
-        correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own])
+        correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own], longer[own])
         _krige(correction, tier.named, own, points, excess, features)
     return correction, deviation
 
@@ -270,12 +274,17 @@ def _krige(correction: Array, errors: TierErrors, rows: IntArray, points: Array,
     correction[rows] = faded(found, np.zeros(len(rows)), excess[rows], Fading(beyond_share=beyond_share))
 
 
-def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> tuple[Array, Array]:
+def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array, longer: Array) -> tuple[Array, Array]:
+    """As `corrections`; longer (q,): how far one size lies beyond the largest measured, whatever the work [octave].
+
+    A row longer than all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows
+    as that of work beyond the largest does.
+    """
     correction = faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
     sigma = SPREAD_OFFSET + errors.left_out[index].mean(axis=1)
     half = np.where(distance[:, 0] <= FAR, errors.near, errors.far) * sigma
-    outer = errors.beyond * np.sqrt(np.maximum(excess / errors.beyond_octaves, 1.0))
-    half = np.where(excess > 0.0, np.maximum(half, outer), half)
+    walked = np.maximum(np.where(excess > 0.0, np.maximum(excess / errors.beyond_octaves, 1.0), 0.0), longer / errors.beyond_octaves)
+    half = np.maximum(half, errors.beyond * np.sqrt(walked))
     return correction, half / NORMAL_90
 
 
@@ -297,10 +306,14 @@ def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array
     return result
 
 
-def nearest(points: Array, queries: Array, count: int) -> tuple[Array, Any]:
-    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count)."""
+def nearest(points: Array, queries: Array, count: int, squares: Array | None = None) -> tuple[Array, Any]:
+    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count).
+
+    squares: the points' own squares, shape (n,), where they are known already.
+    """
     count = min(count, len(points))
-    squared = (points**2).sum(axis=1)[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
+    own = (points**2).sum(axis=1) if squares is None else squares
+    squared = own[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
     near = np.argpartition(squared, count - 1, axis=1)[:, :count]
     distance = np.sqrt(((points[near] - queries[:, None, :]) ** 2).sum(axis=2))
     order = np.argsort(distance, axis=1, kind="stable")

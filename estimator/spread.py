@@ -15,8 +15,8 @@ forecast counts in full at any pace.
 Sources have names, so that two predictions that share one can be compared (`estimator.questions.comparison`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def latency_sources(
     A bundle that states nothing gives nan.  Raises BundleError for a damaged section.
     """
     stated = _table(bundle.uncertainty.get("latency", {}))
-    gpu_error = _kernel_sources(bundle, stated, shares)
+    gpu_error = _kernel_sources(bundle, stated, shares, _latency_groups)
     launch = _number(stated["launch"]) if "launch" in stated else joined(gpu_error.values())
     gpu_error |= _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in _names(stated))
     gpu_error |= untried_sources(untried) | _forecast_source(forecast, 0)
@@ -88,7 +88,7 @@ def power_sources(
     stated = _table(bundle.uncertainty.get("power", {}))
     if bundle.power is None:
         return {"unknown": np.nan}
-    sources = _kernel_sources(bundle, stated, shares)
+    sources = _kernel_sources(bundle, stated, shares, _power_groups)
     if "launch" in stated:
         sources = {name: np.sqrt(1.0 - launch_share) * loading for name, loading in sources.items()}
         sources["launch"] = np.sqrt(launch_share) * _number(stated["launch"])
@@ -96,7 +96,7 @@ def power_sources(
     return sources | untried_sources(untried) | _family_source(stated, model_family)
 
 
-def group_shares(groups: Sequence[str | None], time_shares: Array) -> dict[str, Loading]:
+def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loading]) -> dict[str, Loading]:
     """Share of the GPU time by group of kernels; "" holds those that no group serves.  time_shares: shape (n,), or (n, c) at c clocks."""
     shares: dict[str, Loading] = {}
     for group, weight in zip(groups, time_shares, strict=True):
@@ -153,22 +153,47 @@ def _untested_sources(
 
 def unfitted_groups(bundle: Bundle, groups: Iterable[str | None]) -> list[str]:
     """Those of the groups whose coefficients are priors: no row had such a kernel, or a fit of runs left them all as they were."""
-    chosen = [(group, bundle.groups[group]) for group in dict.fromkeys(groups) if group]
+    priors = bundle.once(_prior_groups)
+    return [name for name in dict.fromkeys(groups) if name is not None and name in priors]
+
+
+def _prior_groups(bundle: Bundle) -> frozenset[str]:
     of_runs = bool(bundle.latency_parameters.names)
-    return [name for name, group in chosen if group.rows == 0 or (of_runs and not group.ln_std)]
+    return frozenset(name for name, group in bundle.groups.items() if group.rows == 0 or (of_runs and not group.ln_std))
 
 
-def _kernel_sources(bundle: Bundle, stated: Mapping[str, Any], shares: Mapping[str, Loading]) -> dict[str, Loading]:
+class _GroupErrors(NamedTuple):
+    """Stated held-out errors by group, their largest, and the groups of which rows were fitted."""
+
+    known: dict[str, float]
+    usual: float
+    seen: frozenset[str]
+
+
+def _latency_groups(bundle: Bundle) -> _GroupErrors:
+    return _group_errors(bundle, "latency")
+
+
+def _power_groups(bundle: Bundle) -> _GroupErrors:
+    return _group_errors(bundle, "power")
+
+
+def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
+    known = {group: _number(value) for group, value in _table(bundle.uncertainty[quantity]["groups"]).items()}
+    seen = frozenset(name for name, group in bundle.groups.items() if group.rows > 0)
+    return _GroupErrors(known=known, usual=max(known.values()), seen=seen)
+
+
+def _kernel_sources(
+    bundle: Bundle, stated: Mapping[str, Any], shares: Mapping[str, Loading], by_group: Callable[[Bundle], _GroupErrors]
+) -> dict[str, Loading]:
     """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
     if "gpu" in stated:
         error = _number(stated["gpu"])
         norm = joined(shares.values())
         return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
-    given = stated.get("groups", {})
-    if not given:
+    if not stated.get("groups"):
         return {"unknown": np.nan}
-    known = {group: _number(value) for group, value in _table(given).items()}
-    usual = max(known.values())
+    known, usual, seen = bundle.once(by_group)
     unseen = max(usual, PRIOR_STD)
-    seen = {name for name, group in bundle.groups.items() if group.rows > 0}
     return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}

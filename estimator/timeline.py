@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import COLUMN, column_index
+from estimator.coefficients import COLUMN
 from estimator.gpu import GpuSpec
 from estimator.phases import EVENTS, OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
 from estimator.quantities import Array, BoolArray
@@ -18,15 +18,17 @@ REFERENCE_TILE_AREA: Final = 16384.0
 LAUNCH_OVERLAP_EXPONENT: Final = 8.0
 """Sharpness of the smooth maximum of GPU time and host launch time; 8 is within 1 % of a hard maximum beyond 1.4 : 1."""
 
-_OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
-_SERIAL_COLUMNS: Final = column_index(SERIAL)
+_OVERLAPPED_COLUMNS: Final = slice(0, len(OVERLAPPED))
+_SERIAL_COLUMNS: Final = slice(len(OVERLAPPED), len(OVERLAPPED) + len(SERIAL))
+"""Where COEFFICIENTS names the phases: slices are looked at, lists of columns would be copied."""
 _TERMS: Final = max(OVERLAPPED_TERM) + 1
 _TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
 _CLOCKED_MATRIX: Final = _TERM_MATRIX * np.array(OVERLAPPED_CLOCKED)[:, None]
 _CONSTANT_MATRIX: Final = _TERM_MATRIX - _CLOCKED_MATRIX
 _MIXED: Final = OVERLAPPED_TERM[OVERLAPPED.index("wait")]
 _PURE: Final = [t for t in range(_TERMS) if t != _MIXED]
-_CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED)
+_CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED, dtype=np.float64)
+_CONSTANT_SERIAL: Final = 1.0 - _CLOCKED_SERIAL
 _MATH: Final = OVERLAPPED.index("math")
 _DRAM: Final = OVERLAPPED.index("dram")
 _DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
@@ -35,18 +37,20 @@ _PROLOGUE: Final = SERIAL.index("prologue")
 _TINY: Final = 1e-300
 
 
-def effective_math_clocks(phases: Phases, coefficients: Array) -> Array:
+def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
     """Math clocks with wave quantisation, small-tile loss and the clock lost under sustained load, shape (...,).
 
     Quantised and evenly spread work are joined geometrically (persistent kernels lie between the two); the
-    boost term is bounded, so that long kernels cannot drift away.
+    boost term is bounded, so that long kernels cannot drift away.  waves: as from `wave_share`, where it is known already.
     """
-    joined = phases.overlapped[..., _MATH] * wave_share(phases, coefficients)
-    area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
-    joined = joined * (area / REFERENCE_TILE_AREA) ** -coefficients[..., COLUMN["small_tile_exponent"]]
+    joined = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)
+    loss = coefficients[..., COLUMN["small_tile_exponent"]]
+    if loss.any():
+        area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
+        joined = joined * (area / REFERENCE_TILE_AREA) ** -loss
     drop = coefficients[..., COLUMN["boost_drop"]]
     result: Array = joined
-    if not np.any(drop):
+    if not drop.any():
         return result
     math_s = coefficients[..., COLUMN["math"]] * joined * phases.ideal_math_s / np.maximum(phases.ideal_math, _TINY)
     stream_s = phases.overlapped[..., _DRAM]
@@ -60,10 +64,9 @@ def wave_share(phases: Phases, coefficients: Array) -> Array:
     """Waves that count, in whole waves of filled SMs, shape (...,): (evenly spread work / quantised)^(1 − η)."""
     quantised, even = phases.overlapped[..., _MATH], phases.even_math
     eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
-    if np.all(eta == 1.0):
+    if (eta == 1.0).all():
         return np.ones(even.shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share: Array = np.where(even > 0, (np.maximum(even, _TINY) / np.maximum(quantised, _TINY)) ** (1.0 - eta), 1.0)
+    share: Array = np.where(even > 0, (np.maximum(even, _TINY) / np.maximum(quantised, _TINY)) ** (1.0 - eta), 1.0)
     return share
 
 
@@ -84,28 +87,27 @@ def dram_share(coefficients: Array, ratio: Array) -> Array:
     return result
 
 
-def norm_parts(
-    phases: Phases, coefficients: Array, math_clocks: Array, ratio: Array | None = None
-) -> tuple[Array, Array, Array, Array, Array]:
+def norm_parts(phases: Phases, coefficients: Array, ratio: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:
     """λ-weighted parts of the timeline, ready for any clock; `ratio` as from `warm_ratio`, None where all is cold.
 
     Returns (term clocks, term seconds, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (..., 6),
     (...,), (...,), (...,).
     """
+    waves = wave_share(phases, coefficients)
     weighted = coefficients[..., _OVERLAPPED_COLUMNS] * phases.overlapped
-    weighted[..., _MATH] = coefficients[..., _MATH] * math_clocks
+    weighted[..., _MATH] = coefficients[..., _MATH] * effective_math_clocks(phases, coefficients, waves)
     if ratio is not None:
         weighted[..., _DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
     serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
-    serial[..., _PROLOGUE] *= wave_share(phases, coefficients)
+    serial[..., _PROLOGUE] *= waves
     if ratio is not None:
         serial[..., _EPILOGUE] *= dram_share(coefficients, ratio)
     return (
         weighted @ _CLOCKED_MATRIX,
         weighted @ _CONSTANT_MATRIX,
         coefficients[..., COLUMN["exponent"]],
-        serial[..., _CLOCKED_SERIAL].sum(axis=-1),
-        serial[..., ~_CLOCKED_SERIAL].sum(axis=-1),
+        serial @ _CLOCKED_SERIAL,
+        serial @ _CONSTANT_SERIAL,
     )
 
 
@@ -114,8 +116,7 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 
     phases, coefficients: (..., ·); sm_clock_hz and ratio (as from `warm_ratio`; None: all cold): broadcastable to (...,).
     """
-    math_clocks = effective_math_clocks(phases, coefficients)
-    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, math_clocks, ratio)
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
     clock = np.asarray(sm_clock_hz, dtype=np.float64)
     joined = p_norm(clocks / clock[..., None] + constant_s, exponent) * coefficients[..., COLUMN["strided"]]
     result: Array = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
@@ -149,21 +150,21 @@ def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio
 
     The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
     """
-    math_clocks = effective_math_clocks(phases, coefficients)
-    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, math_clocks, ratio)
-    reference = float(sm_clock_hz.mean())
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
+    reference = float(sm_clock_hz.sum()) / sm_clock_hz.size
     top = np.maximum(_largest(clocks / reference + constant_s), _TINY)
     mixed = np.flatnonzero(constant_s[:, _MIXED] > 0.0)
     parts = clocks / (reference * top[:, None])
-    parts[mixed, _MIXED] = 0.0
+    if mixed.size:
+        parts[mixed, _MIXED] = 0.0
     clocked = (parts ** exponent[:, None]).sum(axis=-1)
     constant = ((constant_s[:, _PURE] / top[:, None]) ** exponent[:, None]).sum(axis=-1)
     ratio = reference / sm_clock_hz
-    if exponent.size and np.ptp(exponent) == 0:  # one p for all: one row of powers instead of a table
+    if exponent.size and (exponent == exponent[0]).all():  # one p for all: one row of powers instead of a table
         scaled = clocked[:, None] * (ratio ** exponent[0])[None, :]
     else:
         scaled = clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio)[None, :])
-    if len(mixed):
+    if mixed.size:
         seconds = clocks[mixed, _MIXED, None] / sm_clock_hz + constant_s[mixed, _MIXED, None]
         scaled[mixed] += (seconds / top[mixed, None]) ** exponent[mixed, None]
     joined = (top * coefficients[:, COLUMN["strided"]])[:, None] * (scaled + constant[:, None]) ** (1.0 / exponent[:, None])

@@ -51,7 +51,7 @@ def untried_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Se
     groups: the group of coefficients that serves each operator; one that names a precision was fitted on it.
     """
     kinds = {(operator.family, operator.precision) for operator in operators}
-    seen = fitted_precisions(bundle)
+    seen = bundle.once(fitted_precisions)
     found = {kind: odd for kind in kinds if (odd := _untried(seen, *kind))}
     if not found:
         return (None,) * len(operators)
@@ -61,7 +61,7 @@ def untried_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Se
     )
 
 
-def untried_shares(untried: Sequence[Untried | None], time_shares: Array) -> dict[Untried, Loading]:
+def untried_shares(untried: Sequence[Untried | None], time_shares: Array | Sequence[Loading]) -> dict[Untried, Loading]:
     """Share of the GPU time by family and untried precision; time_shares: shape (n,), or (n, c) at c clocks."""
     shares: dict[Untried, Loading] = {}
     if any(untried):

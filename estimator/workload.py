@@ -49,6 +49,9 @@ CORRECTED: Final = "corrected:"
 LARGEST_NUMBER: Final = 1e18
 """No number of a shape, elements of whole tensors among them, is larger."""
 
+OPTIONAL_FIELDS: Final = frozenset({"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"})
+"""Fields of an operator that have a value when nothing is said, its shape has none of them."""
+
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
 
@@ -98,14 +101,14 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
     shape = []
     for name in FAMILY_FIELDS[family]:
         value = details.pop(name, None)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):  # a union would be made anew each time
             found = "which is missing" if value is None else f"got {value!r}"
             raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
         low = 0.0 if name in ZERO_ALLOWED else 1.0
         if not low <= value < LARGEST_NUMBER:
             raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be from {low:.0f} to below {LARGEST_NUMBER:.0e}; correct it")
         shape.append(float(value))
-    unknown = set(details) - {"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"}
+    unknown = details.keys() - OPTIONAL_FIELDS
     if unknown:
         raise WorkloadError(f"{prefix}{family} has no field {sorted(unknown)[0]!r}; fields: {', '.join(FAMILY_FIELDS[family])}")
     fault = _geometry_fault(family, shape)

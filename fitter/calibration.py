@@ -14,7 +14,7 @@ from estimator.bundles.content import Bundle
 from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import NORMAL_90, Array, BoolArray
 from estimator.spread import ENOUGH_FAMILIES
 from fitter.blocks.section import block_section
 from fitter.collinearity import collinearity_notes
@@ -42,7 +42,6 @@ from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section, with_gain_std
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validation import (
-    NORMAL_90,
     ErrorRow,
     Prediction,
     error_rows,

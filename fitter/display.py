@@ -23,18 +23,18 @@ FIGURES: Final = ("mape", "median", "p95", "bias")
 def selection_lines(selection: Selection) -> list[str]:
     """What was read and what was left out."""
     used = sum(dataset.used for dataset in selection.datasets)
-    lines = [f"{used:,} of {selection.row_count:,} rows used"]
+    alone = selection.latency_only
+    lines = [
+        f"{used:,} of {selection.row_count:,} rows used" + (f", {alone:,} of them for their latency alone" if 0 < alone < used else "")
+    ]
     lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows" for d in selection.datasets]
     lines += [
         f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
     ]
-    counts = count_reasons(selection.rejected)
-    if counts:
-        lines.append("rejected:")
-        power_only = {row.reason for row in selection.rejected if row.power_only}
-        for reason, count in counts.items():
-            kept = "; latency kept" if reason in power_only else ""
-            lines.append(f"  {count:6,}  {reason}: {reason_meaning(reason)}{kept}")
+    for power_only, title in ((False, "rejected:"), (True, "power or energy rejected, the row's latency used:")):
+        counts = count_reasons(row for row in selection.rejected if row.power_only == power_only)
+        lines += [title] if counts else []
+        lines += [f"  {count:6,}  {reason}: {reason_meaning(reason)}" for reason, count in counts.items()]
     return lines
 
 
@@ -231,12 +231,17 @@ def startup_document(selection: Selection) -> list[dict[str, Any]]:
 
 
 def selection_document(selection: Selection) -> dict[str, Any]:
-    """Rows read, used and rejected, for programs."""
+    """Rows read, used and rejected, for programs.
+
+    `rejected` counts rows by reason, those of `rejected_power_only` among them, which are used for their latency: so
+    rows = used + Σ rejected − Σ rejected_power_only.  `used_latency_only` adds to these the rows that never had a power.
+    """
     rejected: Mapping[str, int] = count_reasons(selection.rejected)
     return {
         "rows": selection.row_count,
         "used": sum(dataset.used for dataset in selection.datasets),
         "rejected": dict(rejected),
+        "used_latency_only": selection.latency_only,
         "rejected_power_only": count_reasons(row for row in selection.rejected if row.power_only),
         "startup": startup_document(selection),
         "notes": list(selection.notes),

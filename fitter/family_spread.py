@@ -21,8 +21,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from estimator.quantities import Array
-from fitter.run_spread import LEVEL, NORMAL_90, PRIOR_RUNS, RunErrors, RunSpread
+from estimator.quantities import NORMAL_90, Array
+from fitter.run_spread import LEVEL, PRIOR_RUNS, RunErrors, RunSpread
 
 FAMILY_PRIOR: Final = 0.05
 FAMILY_POWER_PRIOR: Final = 0.035

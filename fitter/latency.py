@@ -174,9 +174,10 @@ def run_kernels(
         count.append(counts)
         clock.append(np.full(len(counts), clock_hz[i]))
         shares.append(share)
-    total = sum(len(c) for c in count)
+    ends = np.cumsum([len(own) for own in count], dtype=np.int64)
+    places = [np.arange(end - len(own), end) for end, own in zip(ends.tolist(), count, strict=True)]
     return RunKernels(
-        phases=join_phases(parts, np.arange(total)),
+        phases=join_phases(parts, places, int(ends[-1])),
         group=np.concatenate(group),
         run=np.concatenate(run),
         count=np.concatenate(count),

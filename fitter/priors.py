@@ -70,7 +70,7 @@ ATTENTION_DECODE: Final[dict[str, Prior]] = {
 GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
     "gemm": MATRIX,
     "gemm.bmm": {**MATRIX, "math": Prior(centre=1.5, width=0.25)},
-    "conv": {**MATRIX, "math": Prior(centre=1.45, width=0.3)},
+    "conv": {**MATRIX, "math": Prior(centre=1.2, width=0.3)},
     "conv.depthwise": STREAM,
     "attention.prefill": ATTENTION_PREFILL,
     "attention.decode": ATTENTION_DECODE,
@@ -130,8 +130,9 @@ ROWS: Final[dict[str, Prior]] = {
     "issue": Prior(centre=1.0, width=0.3),
     "rows": Prior(centre=1.0, width=0.7),
     "row_length": Prior(centre=0.2, width=0.5),
+    "dram_activations": Prior(centre=1.0, width=0.3),
 }
-"""Normalisations over rows, with the latency of a row."""
+"""Softmax and normalisations over rows, with the latency of a row, and what a second look at it brings from DRAM again."""
 
 ATTENTION_ALONE: Final[dict[str, Prior]] = {
     "exponent": Prior(centre=2.0, width=0.5),

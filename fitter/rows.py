@@ -347,6 +347,12 @@ class Selection:
         return tuple(found)
 
     @property
+    def latency_only(self) -> int:
+        """Accepted kernels and runs that have no power: it was not measured, or was rejected."""
+        powers = [rows.power_w for rows in (self.kernels, self.workloads) if rows is not None]
+        return sum(int(np.isnan(power).sum()) for power in powers)
+
+    @property
     def row_count(self) -> int:
         """Rows that were read, accepted or not."""
         return sum(dataset.rows for dataset in self.datasets)

@@ -14,13 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.quantities import NORMAL_90, Array
 
 LEVEL: Final = 0.9
 """Share of runs inside their interval."""
-
-NORMAL_90: Final = 1.6448536269514722
-"""Standard deviations on each side of a normal 90 % interval."""
 
 PRIOR_RUNS: Final = 5.0
 """Runs that the expected spread, and a normal distribution's quantile, count for."""

@@ -9,6 +9,7 @@ import numpy as np
 from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
+from estimator.power_limit import UNLIMITED_W
 from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
 from estimator.spread import UNTESTED_STD, group_shares, joined
@@ -59,9 +60,18 @@ def fit_runs(
 
 def predict_runs(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
     """Latency [s], power [W] and launch-bound share of each run at its asked clock, the power limit solved; shapes (n,)."""
+    return _predict(bundle, rows, gpu, rows.asked_clock_mhz(gpu), None)
+
+
+def _predict_unlimited(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
+    """As `predict_runs`, at the clock that ran and without a power limit."""
+    return _predict(bundle, rows, gpu, np.clip(rows.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), UNLIMITED_W)
+
+
+def _predict(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec, clocks_mhz: Array, limit_w: float | None) -> tuple[Array, Array, Array]:
     answers = [
-        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu)[0]
-        for workload, clock in zip(rows.row_workloads(), rows.asked_clock_mhz(gpu), strict=True)
+        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=limit_w)[0]
+        for workload, clock in zip(rows.row_workloads(), clocks_mhz, strict=True)
     ]
     columns = np.array([(a.latency_s, a.power_w, a.launch_bound_share) for a in answers]).reshape(len(answers), 3)
     return columns[:, 0], columns[:, 1], columns[:, 2]
@@ -70,13 +80,16 @@ def predict_runs(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Arra
 def held_out_errors(
     rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray], use: Sequence[Mapping[str, float]] = ()
 ) -> RunErrors:
-    """Every fold predicted by a fit of the others; runs in no fold have nan.  use: as from `group_use`; without it nothing is untested."""
+    """Every fold predicted by a fit of the others; runs in no fold have nan.  use: as from `group_use`; without it nothing is untested.
+
+    Errors are those of the equations at the clock that ran: what a power limit makes of them `estimator.power_limit` tells.
+    """
     latency, power, share = (np.full(len(rows), np.nan) for _ in range(3))
     untested = np.zeros(len(rows))
     for held in folds:
         rest, test = rows.select(~held), rows.select(held)
         fit = fit_runs(rest, gpu, tables)
-        predicted_s, predicted_w, bound = predict_runs(fit.bundle, test, gpu)
+        predicted_s, predicted_w, bound = _predict_unlimited(fit.bundle, test, gpu)
         latency[held] = np.log(test.latency_s / predicted_s)
         power[held] = np.log(test.power_w / predicted_w)
         share[held] = bound

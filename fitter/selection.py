@@ -19,7 +19,7 @@ from fitter.sources.block_table import is_block_sweep, is_block_table, read_bloc
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from fitter.sources.kernel_dataset import read_collected
 from fitter.sources.kernel_table import is_kernel_table, read_kernel_table
-from fitter.sources.screening import known_gpu
+from fitter.sources.screening import AT_LIMIT_SHARE, known_gpu
 from fitter.sources.tables import PARQUET_MAGIC, file_digest, open_table, read_head, read_header
 from fitter.sources.workload_dataset import is_workload_dataset, read_workload_dataset
 
@@ -165,7 +165,10 @@ def _notes(kernels: KernelRows | None, workloads: WorkloadRows | None, source: s
     if kernels is not None and not np.isfinite(kernels.sm_clock_mhz).any() and not np.isfinite(kernels.sm_clock_asked_mhz).any():
         notes.append(f"{source}: no clocks recorded; the clock for which the vendor quotes peak rates is assumed")
     if kernels is not None and np.any(kernels.at_limit):
-        notes.append(f"{source}: {int(kernels.at_limit.sum())} rows at the power limit say only that the kernel would draw more")
+        notes.append(
+            f"{source}: {int(kernels.at_limit.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or "
+            "nearly so: their power says only that the kernel would draw at least as much"
+        )
     if workloads is not None and np.any(workloads.perturbed):
         changed = int(workloads.perturbed.sum())
         runs = "1 run changed its pace; it counts" if changed == 1 else f"{changed} runs changed their pace; they count"

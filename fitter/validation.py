@@ -13,13 +13,10 @@ from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels
 from estimator.kernels.registry import KnownTiles
 from estimator.prediction import estimate
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.specifications import load_gpu
 from estimator.workload import Workload
 from fitter.rows import KernelRows, WorkloadRows
-
-NORMAL_90: Final = 1.6448536269514722
-"""Standard deviations on each side of a normal 90 % interval [1]."""
 
 PERCENT: Final = 100.0
 
@@ -245,19 +242,35 @@ def predict_workload_rows(bundle: Bundle, rows: WorkloadRows, *, raw: bool = Fal
         gpu, workload = gpu_of(bundle, name), rows.workloads[rows.workload_index[i]]
         clock = float(rows.select(np.array([i])).asked_clock_mhz(gpu)[0])
         answer = estimate(workload, bundle, sm_clock_mhz=clock, gpu=gpu)[0]
-        columns.append((answer.latency_s, answer.latency_s_std / answer.latency_s, answer.power_w, answer.power_w_std / answer.power_w))
+        intervals = (
+            (answer.latency_s_low, answer.latency_s, answer.latency_s_high),
+            (answer.power_w_low, answer.power_w, answer.power_w_high),
+        )
+        columns.append([np.log(limit) for interval in intervals for limit in interval])
         labels.append((name, WORKLOAD_FAMILY, "model", workload_precision(workload)))
-    table = np.array(columns).reshape(len(columns), 4)
+    table = np.array(columns).reshape(len(columns), 2, 3)
+    measured_s, measured_w = (rows.raw_latency_s, rows.raw_power_w) if raw else (rows.latency_s, rows.power_w)
     return Prediction(
         labels=tuple(labels),
         origins=row_origins(rows),
-        measured_s=rows.raw_latency_s if raw else rows.latency_s,
-        predicted_s=table[:, 0],
-        latency_ln_std=table[:, 1],
-        measured_w=rows.raw_power_w if raw else rows.power_w,
-        predicted_w=table[:, 2],
-        power_ln_std=table[:, 3],
+        measured_s=measured_s,
+        predicted_s=np.exp(table[:, 0, 1]),
+        latency_ln_std=facing_std(measured_s, table[:, 0]),
+        measured_w=measured_w,
+        predicted_w=np.exp(table[:, 1, 1]),
+        power_ln_std=facing_std(measured_w, table[:, 1]),
     )
+
+
+def facing_std(measured: Array, log_interval: Array) -> Array:
+    """Deviation of a logarithm on the side of each prediction on which the measured value lies, shape (n,): intervals may be lopsided.
+
+    log_interval: logarithms of lower limit, value and upper limit of 90 % intervals, shape (n, 3).
+    """
+    low, value, high = log_interval.T
+    with np.errstate(invalid="ignore"):
+        std: Array = np.where(np.log(measured) > value, high - value, value - low) / NORMAL_90
+    return std
 
 
 def by_model_family(prediction: Prediction, rows: WorkloadRows) -> Prediction:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from collector.bench import Bench
+from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
 from collector.campaigns.continued_clock import continued_bench
 from collector.campaigns.files import CampaignSpec
+from collector.campaigns.kept import KeptRows
 from collector.campaigns.measurement import Point, measure_traced
 from collector.campaigns.outcome import idle_entry
 from collector.campaigns.plan import CLOCK_SETTLE_S, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
@@ -19,8 +22,9 @@ from collector.campaigns.repetition import Trials
 from collector.campaigns.summary import anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.campaigns.thermal import keep_in_band, warm_up
 from collector.clocks import ClockHold, held_clock
-from collector.dataset import SCHEMA_VERSION, KernelWriter, flag_counts, open_kernel_writer, read_kernel_dataset
-from collector.dataset.log import log_path, read_log
+from collector.dataset import SCHEMA_VERSION, KernelWriter, claimed_dataset, flag_counts, open_kernel_writer
+from collector.dataset.claim import Claim
+from collector.dataset.log import log_path
 from collector.dataset.traces import IDLE, TraceRecord
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
@@ -45,14 +49,6 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRows:
-    """Rows of an earlier run of the same campaign, and its metadata."""
-
-    table: pa.Table
-    metadata: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOutcome:
     """What came of a campaign.
 
@@ -73,31 +69,6 @@ class CampaignOutcome:
     unusable: int
     drift: dict[str, float]
     elapsed_s: float
-
-
-def kept_rows(output: Path, key: Mapping[str, Any]) -> KeptRows | None:
-    """Rows to go on from: of an unfinished log, else of a finished dataset; None where there is neither.
-
-    Raises CampaignError where they belong to another campaign, board or version, and says which.
-    """
-    log = log_path(output)
-    if log.is_file():
-        recovered = read_log(log)
-        kept = KeptRows(table=recovered.table, metadata=recovered.metadata)
-    elif output.is_file():
-        dataset = read_kernel_dataset(output)
-        kept = KeptRows(table=dataset.table, metadata=dataset.metadata)
-    else:
-        return None
-    before = kept.metadata.get("key")
-    if not isinstance(before, dict):
-        raise CampaignError(f"{output}: not from a campaign that can be resumed; use --fresh, or another --out")
-    differs = [f"{name} was {before.get(name)!r}, is {value!r}" for name, value in key.items() if before.get(name) != value]
-    if len(differs) > 1:  # a plan follows from the rest: its digest tells nothing beside it
-        differs = [text for text in differs if not text.startswith("plan was")]
-    if differs:
-        raise CampaignError(f"{output} cannot be resumed: {'; '.join(differs)}; use the same settings, --fresh, or another --out")
-    return kept
 
 
 def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> dict[str, Any]:
@@ -133,8 +104,9 @@ def run_campaign(
     traces: bool = False,
     report: Callable[[Progress], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
+    claim: Claim | None = None,
 ) -> CampaignOutcome:
-    """Measure a plan into a dataset.
+    """Measure a plan into a dataset, of which `claim` is the right to write it where the caller has taken that already.
 
     Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
     all of them there nothing is written.  A `calibration` of this board's sensor saves
@@ -143,6 +115,26 @@ def run_campaign(
     those that were there is told to `warn`.  Raises CampaignError for a budget that leaves no time for a kernel, before anything is
     begun, DeviceError and DatasetError; finished rows are then on disk, in the log beside the output, as they are after an interruption.
     """
+    with claimed_dataset(output, (KILLERS_SUFFIX,)) if claim is None else nullcontext(claim) as held:
+        return _run(bench, spec, plan, key, output, held, kept, elsewhere, calibration, budget_s, traces, report, warn)
+
+
+def _run(
+    bench: Bench,
+    spec: CampaignSpec,
+    plan: CampaignPlan,
+    key: Mapping[str, Any],
+    output: Path,
+    claim: Claim,
+    kept: KeptRows | None,
+    elsewhere: pa.Table | None,
+    calibration: SensorCalibration | None,
+    budget_s: float,
+    traces: bool,
+    report: Callable[[Progress], None],
+    warn: Callable[[str], None],
+) -> CampaignOutcome:
+    """The campaign, its output claimed."""
     start_ns = bench.clock.now_ns()
     total = len(plan.points)
     known = _trials(elsewhere)
@@ -170,8 +162,9 @@ def run_campaign(
         else:
             metadata = kept.metadata
             calibration = calibration_from_document(metadata.get("sensor") or {}, f"{output}: sensor")
-        with open_kernel_writer(output, metadata, kept.table if kept else None, traces=traces, warn=warn) as writer:
-            writer.append_traces(tuple(idle))
+        with open_kernel_writer(
+            output, metadata, kept.table if kept else None, traces=traces, first_traces=tuple(idle), warn=warn, claim=claim
+        ) as writer:
             session = _Session(
                 bench=bench,
                 sampler=sampler,

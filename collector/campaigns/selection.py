@@ -1,7 +1,8 @@
 """Which points of a plan a budget is spent on: those that add most to the fit, or a random choice.
 
 Actively, kernels are chosen by the shared criterion of `estimator.design`.  Part of the budget measures power, of every kind of kernel
-first; the rest times many more kernels without it, as ten to thirty of them take no longer than one power.
+first; the rest times many more kernels without it, as several of them take no longer than one power.  `paced` spends the time in the
+same way on kernels drawn at random, which shows what the criterion adds.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from estimator.design_columns import design_points, phase_columns
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, IntArray
 
-Way = Literal["active", "random"]
+Way = Literal["active", "random", "paced"]
 
-POWER_SHARE: Final = 0.65
+POWER_SHARE: Final = 0.75
 """Share of the time for kernels in which power is measured, the rest in which kernels are only timed [1].  With it, and a tenth of the
 quick campaign's time, latency and power of a simulated A100 and H200 suffer about alike."""
 
@@ -93,10 +94,10 @@ def choose_points(
     if left_s < costs.full_s:
         raise CampaignError(no_time_text(budget_s, fixed_s, costs.full_s))
     random = np.random.default_rng(np.random.SeedSequence([seed, len(points), 2]))
-    if way == "active":
-        if gpu is None:
-            raise CampaignError("--select active needs the equations of a GPU with a specification, and this one has none; use random")
-        powered, timed = _active(points, candidates, left_s, costs, gpu, random)
+    if way == "active" and gpu is None:
+        raise CampaignError("--select active needs the equations of a GPU with a specification, and this one has none; use random")
+    if way != "random":
+        powered, timed = _shared_time(points, candidates, left_s, costs, gpu if way == "active" else None, random)
     else:
         powered, timed = random.permutation(candidates)[: int(left_s / costs.full_s)].tolist(), []
     only = frozenset(timed)
@@ -134,10 +135,10 @@ def kind_of(point: Point) -> str:
     return f"{operator.family}.{operator.operator}.{operator.precision}{cuda}{cold}{layout}"
 
 
-def _active(
-    points: Sequence[Point], candidates: IntArray, left_s: float, costs: PointCosts, gpu: GpuSpec, random: np.random.Generator
+def _shared_time(
+    points: Sequence[Point], candidates: IntArray, left_s: float, costs: PointCosts, gpu: GpuSpec | None, random: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Points whose power is measured, and points that are only timed."""
+    """Points whose power is measured, and points that are only timed; drawn at random without a `gpu`."""
     generated = [i for i in candidates.tolist() if points[i].load is not None]
     library = [i for i in candidates.tolist() if points[i].load is None]
     powered: list[int] = []
@@ -152,7 +153,10 @@ def _active(
         spare_s = left_s - count * costs.full_s - timed * costs.timed_s
         more = min(timed, int(spare_s / (costs.full_s - costs.timed_s)))
         count, timed = count + more, timed - more
-    order = _ordered(points, library, count + timed, gpu, random)
+    if gpu is None:
+        order = random.permutation(library)[: count + timed].tolist()
+    else:
+        order = _ordered(points, library, count + timed, gpu, random)
     first, rest = order[: min(kinds, count)], order[min(kinds, count) :]
     spread = np.zeros(len(rest), dtype=np.bool_)  # power from the most telling to the least: its coefficients serve them all
     if count > len(first):

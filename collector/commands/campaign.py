@@ -55,15 +55,16 @@ def measure_campaign(
 
         return measure_several(gpu, out, sensor, record, pmd, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose)
     from collector.bench import open_bench
+    from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.files import load_campaign
     from collector.campaigns.plan import check_budget, plan_campaign
     from collector.campaigns.running import campaign_key, run_campaign
     from collector.daemon.reporting import reporting, told_errors
-    from collector.dataset import check_writable
+    from collector.dataset import check_writable, claimed_dataset
     from collector.dataset.log import log_path
     from collector.dataset.partition import partitioned_place
-    from collector.dataset.traces import has_traces, traces_path
+    from collector.dataset.traces import traces_of, traces_path
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
     from collector.sensor.calibration import read_calibration
 
@@ -104,9 +105,9 @@ def measure_campaign(
         output = Path(out) if place is None else place.running_output(key)
         elsewhere = None if place is None else _published(place, output, key, resume, quiet)
         check_writable(output)
-        kept = _kept(output, key, resume)
         watched = reporting(bench, spec, plan) if worker else _watched(output, len(plan.points), quiet, verbose)
-        with guarded_bench(bench, output) as guarded, watched as report:
+        with claimed_dataset(output, (KILLERS_SUFFIX,)) as claim, guarded_bench(bench, output) as guarded, watched as report:
+            kept = _kept(output, key, resume)
             outcome = run_campaign(
                 guarded,
                 spec,
@@ -117,9 +118,10 @@ def measure_campaign(
                 elsewhere=elsewhere,
                 calibration=calibration,
                 budget_s=budget_s,
-                traces=traces or (kept is not None and has_traces(output)),
+                traces=traces or (kept is not None and traces_of(output, kept.table) is not None),
                 report=report,
                 warn=lambda text: None if quiet else note(f"warning: {text}"),
+                claim=claim,
             )
         simulated = bench.simulated
     part, root = ("", "") if place is None else (place.publish(output) if outcome.rows else "", out)
@@ -192,7 +194,7 @@ def _families(text: str | None) -> tuple[str, ...]:
 
 def _kept(out: Path, key: dict[str, Any], resume: bool | None) -> Any:
     """Rows to go on from.  Raises CollectorError where something is at `out` and neither flag says what to do with it."""
-    from collector.campaigns.running import kept_rows
+    from collector.campaigns.kept import kept_rows
     from collector.daemon.outputs import check_unused
 
     check_unused(out, resume)

@@ -61,7 +61,8 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         held = held_updates(time_s, power_w, period)
         std = min(UNKNOWN_TIME_SHARE * period, float(np.median(np.diff(time_s))))
         return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
-    period_std = float(np.hypot(clock.period_std_s, calibration.update_period_std_s or 0.0))
+    stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_68_s or 0.0)
+    period_std = float(np.hypot(clock.card_period_68_s, stated))
     if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, PERIOD_Z * period_std):
         notes["update_period_s"] = (
             f"the recording's updates come every {clock.period_s * 1e3:.5g} ms, the sensor's every {known * 1e3:.5g} ms: "

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ BUSY_TIMEOUT_S: Final = 5.0
 OWNER_ONLY: Final = 0o700
 NEW_SUFFIX: Final = ".new"
 """Ending of a database that is being made; one that a process left when it was killed is nobody's."""
+UNFINISHED_S: Final = 60.0
+"""Making a database takes milliseconds: after so long its maker counts as dead [s]."""
 
 TABLES: Final = """
 CREATE TABLE job (
@@ -114,7 +117,7 @@ def check_own_folder(folder: Path, *, own: bool = False) -> None:
 
 @contextmanager
 def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connection]:
-    """The state database of a folder, made where there is none; `check` reads all of it for damage first.
+    """The state database of a folder, made where there is none; `check` reads all of it for damage first and tidies the folder.
 
     Statements outside `transaction` take effect one by one.  Raises DaemonError for a file that is empty, damaged, foreign or
     of a newer version, and for a folder on which SQLite cannot work.
@@ -129,6 +132,8 @@ def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connectio
     try:
         with named_failures(path):
             _open(connection, path, check=check)
+            if check:
+                _remove_unfinished(path)
         yield connection
     finally:
         connection.close()
@@ -154,12 +159,20 @@ def _make(path: Path) -> None:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         finally:
             connection.close()  # the last one: its write-ahead log is in the file then, and on disk
-        with suppress(FileExistsError):
+        with suppress(FileExistsError, FileNotFoundError):  # not found: another was faster, and took this one for left
             os.link(beside, path)
         _sync_folder(path.parent)
     finally:
         for ending in ("", "-wal", "-shm", "-journal"):
             Path(f"{beside}{ending}").unlink(missing_ok=True)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed while they made a database have left; there is one now."""
+    for left in path.parent.glob(f"{path.name}.*{NEW_SUFFIX}*"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > UNFINISHED_S:
+                left.unlink()
 
 
 def _check_file(path: Path) -> None:

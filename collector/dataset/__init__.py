@@ -23,7 +23,7 @@ from collector.dataset.schema import (
     operators_of,
     rows_to_table,
 )
-from collector.dataset.writer import KernelWriter, check_writable, open_kernel_writer, write_kernel_dataset
+from collector.dataset.writer import KernelWriter, check_writable, claimed_dataset, open_kernel_writer, write_kernel_dataset
 from collector.errors import DatasetError
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "KernelWriter",
     "Row",
     "check_writable",
+    "claimed_dataset",
     "conforming",
     "file_digest",
     "flag_counts",

@@ -3,7 +3,8 @@
 A claim is a small file beside the output that says which process of which host writes.  It comes into being by a hard
 link, which one of several wins on every file system, NFS included, where locks of the kernel may reach one host only or
 be missing.  A process that was killed leaves its claim: on its own host it is known to be dead, on others by the
-age of its claim, which is renewed with every row, in the time of the server and of nobody else.
+age of its claim, which is renewed before every row, in the time of the server and of nobody else.  One that was only taken
+for dead finds another's claim in the place of its own when it goes on, and writes no more.
 """
 
 import errno
@@ -14,6 +15,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,12 @@ SILENT_S: Final = 3600.0
 BEGINNING_S: Final = 10.0
 """Age at which a claim that is not whole belongs to nobody [s]."""
 ATTEMPTS: Final = 20
+NEW_SUFFIX: Final = ".new"
+"""A claim that is being written."""
+PROBE_SUFFIX: Final = ".now"
+"""An empty file that tells a server's time."""
+DEAD_SUFFIX: Final = ".dead"
+"""A claim that is being taken away."""
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES})
 """How file systems without hard links say so."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -47,13 +55,24 @@ class Writer:
 class Claim:
     """A dataset that this process writes; made by `claimed`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, output: Path, mine: Writer) -> None:
+        self._output = output
+        self._path = claim_path(output)
+        self._mine = mine
 
     def renew(self) -> None:
-        """Say that the writer lives."""
+        """Say that the writer lives; a claim that somebody has taken away is put back.
+
+        Raises DatasetError where another process has the claim: it took this one for dead.
+        """
+        owner = _read(self._path)
+        if owner is not None and owner != self._mine:
+            raise DatasetError(_overtaken(self._output, owner))
         with suppress(OSError):  # a claim that cannot be renewed is a shorter claim, no reason to lose a row
-            os.utime(self._path)
+            if owner is None:
+                _placed(self._path, self._mine)
+            else:
+                os.utime(self._path)
 
 
 def claim_path(output: Path) -> Path:
@@ -78,10 +97,19 @@ def claimed(output: Path) -> Iterator[Claim]:
     else:
         raise DatasetError(f"{output}: another campaign keeps taking this place; name another with --out")
     try:
-        yield Claim(path)
+        _remove_remains(path)
+        yield Claim(output, mine)
     finally:
         if _read(path) == mine:
             path.unlink(missing_ok=True)
+
+
+def _remove_remains(path: Path) -> None:
+    """Remove what processes that were killed while they took or judged a claim have left beside it."""
+    for ending in (NEW_SUFFIX, PROBE_SUFFIX, DEAD_SUFFIX):
+        for left in path.parent.glob(f"{escape(path.name)}.*{ending}"):
+            if not _alive(_read(left), left):
+                left.unlink(missing_ok=True)
 
 
 def _refusal(output: Path, owner: Writer | None, path: Path) -> str:
@@ -89,6 +117,13 @@ def _refusal(output: Path, owner: Writer | None, path: Path) -> str:
     here = owner is None or owner.host == socket.gethostname()
     way_out = "" if here else f"; if that host is gone, remove {path}"
     return f"{output}: another campaign is writing there{who}; wait for it or name another place with --out{way_out}"
+
+
+def _overtaken(output: Path, owner: Writer) -> str:
+    return (
+        f"{output}: process {owner.pid} on {owner.host} writes there now, this one was silent for so long that it counted as dead; "
+        "the rows before that are in its dataset"
+    )
 
 
 def _this_process() -> Writer:
@@ -129,10 +164,11 @@ def _alive(owner: Writer | None, path: Path) -> bool:
 
 def _age_s(path: Path) -> float:
     """How long ago a claim was renewed, by the clock of the server that keeps it [s]."""
-    probe = path.with_name(f"{path.name}.{secrets.token_hex(4)}.now")
+    probe = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PROBE_SUFFIX}")
     try:
-        probe.touch()
-        return probe.stat().st_mtime - path.stat().st_mtime
+        with probe.open("xb") as stream:
+            now_s = os.fstat(stream.fileno()).st_mtime  # of what is open: the claim's owner may remove the name
+        return now_s - path.stat().st_mtime
     except FileNotFoundError:
         return SILENT_S
     finally:
@@ -141,7 +177,7 @@ def _age_s(path: Path) -> float:
 
 def _placed(path: Path, mine: Writer) -> bool:
     """Whether this process has the claim now; False where there is one already.  Raises OSError."""
-    beside = path.with_name(f"{path.name}.{mine.token}.new")
+    beside = path.with_name(f"{path.name}.{mine.token}{NEW_SUFFIX}")
     content = json.dumps(asdict(mine)).encode()
     try:
         beside.write_bytes(content)
@@ -163,13 +199,13 @@ def _placed(path: Path, mine: Writer) -> bool:
 
 def _set_aside(path: Path, judged: Writer | None) -> None:
     """Take a dead claim away; one that somebody else has put in its place meanwhile is given back."""
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.dead")
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DEAD_SUFFIX}")
     try:
         os.rename(path, aside)
     except FileNotFoundError:
         return
     if _read(aside) != judged:
-        with suppress(FileExistsError):
+        with suppress(FileExistsError, FileNotFoundError):
             os.link(aside, path)
     aside.unlink(missing_ok=True)
 

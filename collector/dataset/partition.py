@@ -10,20 +10,21 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import socket
 import tempfile
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.leftovers import PART_SUFFIX, WHOLE_FILE_NAME
+from collector.dataset.reader import file_digest, read_kernel_dataset
 from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
 from estimator.user_folders import user_folder
@@ -34,7 +35,7 @@ RUNNING_FOLDER: Final = ".running"
 """Folder of logs and unpublished parts within a local root; readers pass over names with a point."""
 BOARD_KEY: Final = "board="
 SPOOL_VARIABLE: Final = "WATTPRINT_SPOOL"
-TOKEN_BYTES: Final = 4
+TOKEN_DIGITS: Final = 8
 KEY_DIGITS: Final = 12
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "gs", "abfs", "abfss"})
 """Where an object appears when its writing ends, whole; elsewhere a file is renamed."""
@@ -49,11 +50,12 @@ class PartitionedPlace:
     root: str
     local: Path | None
 
-    def part_name(self, board: str, gpu_uuid: str) -> str:
-        """A name for a new part, below the root, that nobody else has."""
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    def part_name(self, board: str, gpu_uuid: str, finished: Path) -> str:
+        """The name of a part, below the root, that nobody else has: the same for the same file, however often its publishing is begun."""
+        stamp = datetime.fromtimestamp(finished.stat().st_mtime, UTC).strftime("%Y%m%dT%H%M%SZ")
         keys = f"{BOARD_KEY}{_safe(board)}/host={_safe(socket.gethostname())}"
-        return f"{keys}/{_safe(gpu_uuid)}-{stamp}-{secrets.token_hex(TOKEN_BYTES)}.parquet"
+        token = hashlib.sha256(f"{finished.name} {file_digest(finished)}".encode()).hexdigest()[:TOKEN_DIGITS]
+        return f"{keys}/{_safe(gpu_uuid)}-{stamp}-{token}.parquet"
 
     def running_output(self, key: Mapping[str, Any]) -> Path:
         """Where this host writes a campaign until its part is published; the same for the same campaign on the same board."""
@@ -63,7 +65,7 @@ class PartitionedPlace:
 
     def check(self, running: Path) -> None:
         """Raises DatasetError where parts could not be written: known before anything is measured."""
-        probe = f"{self.root}/{RUNNING_FOLDER}-{secrets.token_hex(TOKEN_BYTES)}"
+        probe = f"{self.root}/{RUNNING_FOLDER}-{_safe(socket.gethostname())}-{os.getpid()}"
         try:
             running.parent.mkdir(parents=True, exist_ok=True)
             self.filesystem.create_dir(self.root, recursive=True)
@@ -76,21 +78,32 @@ class PartitionedPlace:
     def publish(self, finished: Path) -> str:
         """Move a finished part, its traces before it, to a name of its own below the root; the name.
 
-        Raises DatasetError, and then leaves the part where it is.
+        Raises DatasetError, and then leaves the part where it is.  A part whose publishing was cut off is published again under the same
+        name, whole: readers find it once.
         """
         metadata = read_kernel_dataset(finished).metadata
         board = metadata.get("gpu") or {}
-        part = self.part_name(str(board.get("specification") or board.get("name") or "unknown"), str(board.get("uuid")))
+        part = self.part_name(str(board.get("specification") or board.get("name") or "unknown"), str(board.get("uuid")), finished)
         try:
+            self._remove_unfinished(part)
             if traces_path(finished).is_file():
                 self._put(traces_path(finished), traces_path(Path(part)).as_posix())
             self._put(finished, part)
         except (OSError, pa.ArrowException) as error:
             safe = f"everything measured is safe in {finished}; the same command with --resume publishes it"
             raise DatasetError(f"{self.name}: the part cannot be written there ({_reason(error)}); {safe}") from error
-        for path in (finished, traces_path(finished)):
+        for path in (traces_path(finished), finished):  # what is left of the two is published again, under the same name
             path.unlink(missing_ok=True)
         return f"{self.name.rstrip('/')}/{part}"
+
+    def _remove_unfinished(self, part: str) -> None:
+        """Remove what a killed process had not finished of a part."""
+        if self.local is None:
+            return  # written again under the same name
+        for name in (part, traces_path(Path(part)).as_posix()):
+            target = self.local / name
+            for left in target.parent.glob(f".{escape(target.name)}.{WHOLE_FILE_NAME}{PART_SUFFIX}"):
+                left.unlink(missing_ok=True)
 
     def measured(self, key: Mapping[str, Any]) -> pa.Table | None:
         """Rows of one campaign on one board in the parts that are there; None without any.  Raises DatasetError."""
@@ -107,11 +120,14 @@ class PartitionedPlace:
         return pa.concat_tables(found) if found else None
 
     def _part_rows(self, path: str, key: Mapping[str, Any]) -> pa.Table | None:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "part.parquet"
-            with self.filesystem.open_input_stream(path) as stream:
-                copy.write_bytes(stream.read())
-            dataset = read_kernel_dataset(copy)
+        if self.local is not None:
+            dataset = read_kernel_dataset(Path(path))
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                copy = Path(folder) / "part.parquet"
+                with self.filesystem.open_input_stream(path) as stream:
+                    copy.write_bytes(stream.read())
+                dataset = read_kernel_dataset(copy)
         return dataset.table if dataset.metadata.get("key") == dict(key) else None
 
     def _put(self, source: Path, name: str) -> None:

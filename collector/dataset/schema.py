@@ -188,8 +188,8 @@ IDENTITY_COLUMNS: Final = tuple(name for name in KERNEL_COLUMNS if name not in O
 """All other columns: rows that are equal in them measured the same kernel on the same board with the same settings."""
 
 FLAGS: Final[dict[str, str]] = {
-    "throttled": "the board ran below the clock asked for, because of a limit",
-    "clock_off_target": "the measured clock is not the clock asked for",
+    "throttled": "a limit lowered the clock at some time of the window, if only for a moment",
+    "clock_off_target": "the mean clock is more than 1.5 % off the clock asked for: among throttled rows those held back most",
     "clock_varied": "the clock changed during the measured window",
     "few_samples": "too few sensor updates for a standard error",
     "short_window": "the run was shorter than the sensor needs",

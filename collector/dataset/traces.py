@@ -104,9 +104,24 @@ def running_traces_path(output: Path) -> Path:
     return log.with_name(log.name + TRACES_SUFFIX)
 
 
-def has_traces(output: Path) -> bool:
-    """Whether traces lie beside a dataset or its log."""
-    return traces_path(output).is_file() or running_traces_path(output).is_file()
+def traces_of(output: Path, rows: pa.Table) -> Path | None:
+    """The trace file of rows that lie in the log of an output or in its finished dataset; None where they have none.
+
+    Beside a log a finished file may be that of the dataset before: it counts where it holds a run of these rows.
+    """
+    running, finished = running_traces_path(output), traces_path(output)
+    if running.is_file():
+        return running
+    if not finished.is_file():
+        return None
+    if not log_path(output).is_file():
+        return finished
+    own = set(zip(rows.column("row_id").to_pylist(), rows.column("started_unix_s").to_pylist(), strict=True))
+    try:
+        found = any((record.row_id, record.started_unix_s) in own for record in read_traces(finished) if record.kind == RUN)
+    except DatasetError:
+        return finished
+    return finished if found else None
 
 
 def trace_schema(metadata: Mapping[str, Any]) -> pa.Schema:

@@ -7,8 +7,7 @@ written beside its place, synced and renamed; only then is the log removed.  One
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from glob import escape
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -17,15 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.dataset.claim import Claim, claimed
+from collector.dataset.leftovers import PART_SUFFIX, PROBE_SUFFIX, part_path, remove_leftovers
 from collector.dataset.log import LogFile, continued_log, log_path, new_log, read_log
 from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
-from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_path
+from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_of, traces_path
 from collector.errors import DatasetError
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Added to the name of a trace file that cannot be gone on with."""
-RANDOM_CHARACTERS: Final = 8
-"""What `tempfile.mkstemp` puts into a name."""
 
 
 class KernelWriter:
@@ -44,11 +42,6 @@ class KernelWriter:
         """Rows on disk."""
         return self._rows
 
-    @property
-    def keeps_traces(self) -> bool:
-        """Whether raw traces are written beside the rows."""
-        return self._traces is not None
-
     def table(self) -> pa.Table:
         """All rows so far, in the order in which they came, read from disk."""
         if self._read is None or self._read[0] != self._rows:
@@ -58,13 +51,13 @@ class KernelWriter:
     def append(self, row: Row, traces: tuple[TraceRecord, ...] = ()) -> None:
         """Put one row on disk, its traces before it; both are there, synced, when this returns.
 
-        Raises DatasetError for a row that does not fit the schema, or where the disk does not take it.
+        Raises DatasetError for a row that does not fit the schema, where the disk does not take it, and where another process writes.
         """
+        self._claim.renew()
         self.append_traces(traces)
         with self._told(log_path(self._output)):
             self._log.append(row)
         self._rows += 1
-        self._claim.renew()
 
     def append_traces(self, traces: tuple[TraceRecord, ...]) -> None:
         """Put traces on disk where they are kept.  Raises DatasetError where the disk does not take them."""
@@ -78,6 +71,7 @@ class KernelWriter:
         `metadata` replace those given at the start; `order` names row ids in the order in which they shall
         stand (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
         """
+        self._claim.renew()
         table = self.table()
         if table.num_rows != self._rows:
             raise DatasetError(
@@ -119,24 +113,29 @@ def open_kernel_writer(
     kept: pa.Table | None = None,
     *,
     traces: bool = False,
+    first_traces: tuple[TraceRecord, ...] = (),
     warn: Callable[[str], None] = lambda _: None,
+    claim: Claim | None = None,
 ) -> Iterator[KernelWriter]:
     """A dataset open for writing.  `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.
 
     A trace file of theirs that is damaged at its beginning is set aside; that, and how many of them have no traces, is told to `warn`.
-    Whatever ends the block, the rows appended so far are on disk.  Raises DatasetError where the place of
-    `output` cannot be written, or another process writes there.
+    `first_traces` are on disk before the log is.
+    A process that has the dataset's `claim` already gives it.  Whatever ends the block, the rows appended so far are on disk.  Raises
+    DatasetError where the place of `output` cannot be written, or another process writes there.
     """
-    with _claimed(output) as claim:
+    with claimed_dataset(output) if claim is None else nullcontext(claim) as held:
+        held.renew()
         try:
-            _remove_leftovers(output)
-            log, rows = _opened_log(output, dict(metadata), kept)
             stream = _opened_traces(output, metadata, kept, warn) if traces else None
             if stream is None:
                 running_traces_path(output).unlink(missing_ok=True)
+            elif first_traces:
+                stream.append(first_traces)
+            log, rows = _opened_log(output, dict(metadata), kept)
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"{log_path(output)}: cannot be written ({_reason(error)}); name another place with --out") from error
-        writer = KernelWriter(output, claim, log, rows, stream)
+        writer = KernelWriter(output, held, log, rows, stream)
         try:
             yield writer
         finally:
@@ -144,11 +143,15 @@ def open_kernel_writer(
 
 
 @contextmanager
-def _claimed(output: Path) -> Iterator[Claim]:
-    """The sole right to write.  Raises DatasetError."""
+def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[Claim]:
+    """The sole right to write a dataset within a block; what killed writers had not finished is gone then.
+
+    `beside` are endings of further files that the dataset's writer keeps beside it.  Raises DatasetError.
+    """
     with ExitStack() as stack:
         try:
             claim = stack.enter_context(claimed(output))
+            remove_leftovers(output, beside)
         except OSError as error:
             raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
         yield claim
@@ -160,7 +163,7 @@ def _opened_log(output: Path, metadata: dict[str, Any], kept: pa.Table | None) -
     if kept is not None and path.is_file():
         recovered = read_log(path)
         return continued_log(path, recovered.whole_bytes), recovered.table.num_rows
-    beside = _part(path)
+    beside = part_path(path)
     log = new_log(beside, metadata, kept)
     os.replace(beside, path)
     _sync_folder(path.parent)
@@ -169,10 +172,10 @@ def _opened_log(output: Path, metadata: dict[str, Any], kept: pa.Table | None) -
 
 def _opened_traces(output: Path, metadata: Mapping[str, Any], kept: pa.Table | None, warn: Callable[[str], None]) -> TraceStream:
     """Traces to append to, those of the kept rows before them."""
-    running, finished = running_traces_path(output), traces_path(output)
+    running = running_traces_path(output)
     if kept is None:
         return TraceStream(running, metadata, None)
-    before, lost = next((path for path in (running, finished) if path.is_file()), None), ""
+    before, lost = traces_of(output, kept), ""
     if before is not None:
         try:
             check_beginning(before)
@@ -194,18 +197,6 @@ def _set_aside(path: Path) -> Path:
     return aside
 
 
-def _part(path: Path) -> Path:
-    """The name under which a file is written until it is whole."""
-    return path.with_name(f".{path.name}.part")
-
-
-def _remove_leftovers(output: Path) -> None:
-    """Files that a killed writer of this output had not finished; nobody else writes them while the claim is held."""
-    unfinished = output.parent.glob(f".{escape(output.name)}.{'?' * RANDOM_CHARACTERS}.part")
-    for path in (*unfinished, _part(log_path(output)), _part(running_traces_path(output))):
-        path.unlink(missing_ok=True)
-
-
 def write_kernel_dataset(rows: Sequence[Row], metadata: Mapping[str, Any], output: Path) -> None:
     """Write rows as a Parquet file, whole or not at all.  Raises DatasetError."""
     write_parquet(rows_to_table(rows, metadata), output)
@@ -215,7 +206,7 @@ def write_parquet(table: pa.Table, output: Path) -> None:
     """Write a table beside its place, sync, rename, sync the folder.  Raises DatasetError; nothing is left then."""
     handle, beside = -1, Path()
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".part", dir=output.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=PART_SUFFIX, dir=output.parent)
         beside = Path(name)
         with os.fdopen(handle, "wb") as stream:
             pq.write_table(table, stream, compression="zstd", store_schema=True, write_page_checksum=True)
@@ -241,9 +232,9 @@ def check_writable(output: Path) -> None:
     if not folder.is_dir():
         raise DatasetError(f"{output}: there is no folder {folder}; make it or name another place with --out")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".probe", dir=folder)
+        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=PROBE_SUFFIX, dir=folder)
         os.close(handle)
-        os.unlink(name)
+        Path(name).unlink(missing_ok=True)  # the dataset's writer may have removed it as a leftover
     except OSError as error:
         raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
 

@@ -22,6 +22,7 @@ from collector.devices.clock_record import (
     read_record,
     record_path,
     remove_record,
+    remove_unfinished,
     state_folder,
     write_record,
 )
@@ -156,6 +157,8 @@ def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing
             if time.monotonic() > deadline:
                 return 1
         time.sleep(RETRY_S)  # the dying owner's lock may outlive its pipe for a moment; a driver may be restarting
+    with suppress(CollectorError, OSError):
+        remove_unfinished(folder, gpu_uuid)
     return 0
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -65,7 +65,7 @@ def record_path(folder: Path, gpu_uuid: str) -> Path:
 def write_record(folder: Path, record: ClockRecord) -> None:
     """Put a record on disk, file and folder synced.  Raises ClockError where that cannot be done."""
     path = record_path(folder, record.gpu_uuid)
-    beside = path.with_suffix(f".{record.pid}.tmp")
+    beside = _unfinished(path)
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -75,7 +75,14 @@ def write_record(folder: Path, record: ClockRecord) -> None:
         os.replace(beside, path)
         _sync_folder(folder)
     except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
+
+
+def _unfinished(record: Path) -> Path:
+    """A record that is being written; only who holds the board's lock writes one."""
+    return record.with_suffix(".tmp")
 
 
 def read_record(path: Path) -> ClockRecord | None:
@@ -97,6 +104,18 @@ def remove_record(folder: Path, gpu_uuid: str) -> None:
     """The clock has been given back."""
     record_path(folder, gpu_uuid).unlink(missing_ok=True)
     _sync_folder(folder)
+
+
+def remove_unfinished(folder: Path, gpu_uuid: str) -> None:
+    """Remove a record that was not whole when its writer died: no clock had been changed.
+
+    Nothing is done while somebody holds the board.
+    """
+    beside = _unfinished(record_path(folder, gpu_uuid))
+    if beside.exists():
+        with board_lock(folder, gpu_uuid) as mine:
+            if mine:
+                beside.unlink(missing_ok=True)
 
 
 def left_records(folder: Path) -> list[ClockRecord]:
@@ -143,8 +162,9 @@ def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: 
     """Give a dead writer's clock back by `reset(uuid)` and forget its record; True where that was done.
 
     With a token only the record that carries it is looked at.  Nothing is done while somebody holds the board.
-    Raises what `reset` raises, and then keeps the record.
+    A record that was never finished is removed.  Raises what `reset` raises, and then keeps the record.
     """
+    remove_unfinished(folder, gpu_uuid)
     with board_lock(folder, gpu_uuid) as mine:
         record = read_record(record_path(folder, gpu_uuid)) if mine else None
         if record is None or (token is not None and record.token != token):

@@ -12,7 +12,17 @@ from typing import Final
 import numpy as np
 
 from collector.correction.response import SensorResponse
-from collector.energy.execution_model import EDGE_S, EDGES, ENERGIES, model_columns, profile_modes, question_rows, running, trace_rows
+from collector.energy.execution_model import (
+    EDGE_S,
+    EDGES,
+    ENERGIES,
+    PAUSES,
+    model_columns,
+    profile_modes,
+    question_rows,
+    running,
+    trace_rows,
+)
 from collector.errors import SensorError
 from collector.sensor.load import LoadShapes, LoadStamps, load_shapes
 from estimator.quantities import Array, BoolArray
@@ -54,6 +64,11 @@ simulated runs whose own errors are far smaller."""
 EDGE_STD_S: Final = 5e-4
 """How well stamps tell when the power of an execution begins after a pause, and ends before one: launch lag 0.2 to 0.45 ms
 (published recordings) and blocks that fill up within a millisecond or at once.  Readings that see edges tell it better."""
+LINGER_STD_SHARE: Final = 0.05
+"""How well it is known what lingers in pauses, as a share of the load's power: 5 to 20 % does on published boards, by half of that
+range less or more than the middle of it."""
+FEW_CYCLES: Final = 3.0
+"""A window of no more cycles of execution and pause sees pauses with a good part of itself, one of many with its ends alone."""
 PAUSE_STD_SHARE: Final = 0.01
 """How well the columns describe the power in pauses, as a share of the load's power: 5 to 20 % of a step lingers, in a form
 of its own (published recordings)."""
@@ -158,7 +173,9 @@ def fit_executions(
     best = solutions[int(np.argmax(probability))]
     moved = _moved_answers(problem, [_design(time_s[used], other, basis) for other in _moved(response)], best)
     std = np.sqrt(variance * _student_factor(problem) + moved**2 + (SHAPE_STD_SHARE * mean) ** 2)
-    std[1] = np.hypot(std[1], PAUSE_STD_SHARE * problem.amplitude_w * _paused_s(load, kept))
+    paused_j = problem.amplitude_w * _paused_s(load, kept)
+    std[0] = np.hypot(std[0], LINGER_STD_SHARE * _unresolved(load, response) * paused_j / np.count_nonzero(kept))
+    std[1] = np.hypot(std[1], PAUSE_STD_SHARE * paused_j)
     places = slice(ENERGIES, ENERGIES + settings.bins)
     sizes = np.array([solution.size for solution in solutions]) * problem.amplitude_w
     predicted = np.full(len(time_s), np.nan)
@@ -226,7 +243,7 @@ def _basis(load: LoadStamps, settings: FitSettings, until_s: float) -> _Basis:
 
 
 def _design(time_s: Array, response: SensorResponse, basis: _Basis) -> Array:
-    """Columns of readings through a response, shape (n, 7 + modes)."""
+    """Columns of readings through a response, shape (n, 8 + modes)."""
     return model_columns(time_s, response, basis.active, basis.shapes, basis.modes)
 
 
@@ -244,7 +261,7 @@ def _problem(
     flat = FLAT_STD_FACTOR * amplitude
     edge = EDGE_STD_S / EDGE_S * amplitude
     shares = amplitude * np.array([SLOW_STD_SHARE, CREEP_STD_SHARE, DRIFT_STD_SHARE])
-    levels = np.concatenate([[flat, flat], shares, np.full(EDGES, edge)])
+    levels = np.concatenate([[flat, flat], shares, np.full(EDGES, edge), np.full(PAUSES, LINGER_STD_SHARE * amplitude)])
     return _Problem(
         design=_design(time_s, response, basis),
         ahead=_design(time_s + SLOPE_STEP_S, response, basis),
@@ -351,6 +368,16 @@ def _paused_s(load: LoadStamps, kept: BoolArray) -> float:
     """Time between the kept executions [s]."""
     start, end = load.start_s[kept], load.end_s[kept]
     return max(float(end[-1] - start[0] - (end - start).sum()), 0.0)
+
+
+def _unresolved(load: LoadStamps, response: SensorResponse) -> float:
+    """How little readings tell a pause from its execution, 0 to 1: the share of a window beyond FEW_CYCLES.
+
+    What the ends of a long window tell hangs on its width to a part of a cycle, and on the weights of a one-second mean being even.
+    """
+    if len(load.start_s) < 2:
+        return 0.0
+    return max(0.0, 1.0 - FEW_CYCLES * float(np.median(np.diff(load.start_s))) / response.width_s)
 
 
 def _student_factor(problem: _Problem) -> float:

@@ -1,7 +1,7 @@
 """The linear model of a load that repeats: what each part of its power makes of a reading, and of an energy.
 
 Parts: rest, the load at once, its slow rise, its creep, a drift through the run, what starts after and ends before a pause
-depart from that by, and a profile within an execution that adds up to nothing.
+depart from that by, what lingers in pauses, and a profile within an execution that adds up to nothing.
 Columns are what the sensor shows of each, rows of questions what an answer takes of each.
 """
 
@@ -19,6 +19,10 @@ EDGES: Final = 2
 """Parts before the profile: levels, then what the power at starts after a pause and at ends before one departs from the rise."""
 EDGE_S: Final = 1e-3
 """Length of what departs at an edge: far below any averaging window, so that only its energy counts."""
+PAUSES: Final = 1
+LINGER_S: Final = 0.5
+"""Then the part that lingers in a pause, up to so long after an execution: 5 to 20 % of the step does for 0.5 to 2 s (published
+recordings).  A mean over a second sees executions and their pauses as one: how they share it, this part leaves open."""
 ENERGIES: Final = 2
 """The first questions are the energies: of an execution, and in total."""
 LAUNCH_LAG_S: Final = 3e-4
@@ -56,11 +60,11 @@ def profile_modes(bins: int) -> Array:
 
 
 def model_columns(time_s: Array, response: SensorResponse, load: LoadStamps, shapes: LoadShapes, modes: Array) -> Array:
-    """Columns of the readings: ones, load at once, slow rise, creep, drift, both edges, profile; shape (n, 7 + modes)."""
+    """Columns of the readings: ones, load at once, slow rise, creep, drift, both edges, pauses, profile; shape (n, 8 + modes)."""
     level = shape_columns(response, shapes, time_s)
     drift = level[:, 0] * _drift(time_s - response.lag_s, load)
     parts = interval_shares(response, load.start_s + LAUNCH_RISE_S, load.end_s + LAUNCH_RISE_S, len(modes), time_s) @ modes
-    edges = [interval_shares(response, start, end, 1, time_s) for start, end in _edges(load)]
+    edges = [interval_shares(response, start, end, 1, time_s) for start, end in _stretches(load)]
     return np.column_stack([np.ones(len(time_s)), level, drift, *edges, parts])
 
 
@@ -72,9 +76,23 @@ def _edges(load: LoadStamps) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     return (start, np.minimum(start + EDGE_S, load.end_s[after])), (end, np.minimum(end + EDGE_S, np.append(start[1:], np.inf)))
 
 
-def _in_edges(load: LoadStamps, from_s: Array, to_s: Array) -> Array:
-    """Time spent in the stretches at edges between two times [s], shape (2, n)."""
-    spent = [time_in_bins(start, end, 1, to_s) - time_in_bins(start, end, 1, from_s) for start, end in _edges(load)]
+def _pauses(load: LoadStamps) -> tuple[Array, Array]:
+    """The first LINGER_S of pauses between executions: their starts and ends (k,); one of no length where there is none."""
+    pause = _after_pause(load)[1:]
+    start, until = load.end_s[:-1][pause], load.start_s[1:][pause]
+    if not len(start):
+        return load.end_s[-1:], load.end_s[-1:]
+    return start, np.minimum(until, start + LINGER_S)
+
+
+def _stretches(load: LoadStamps) -> tuple[tuple[Array, Array], ...]:
+    """Both kinds of edges, and pauses."""
+    return (*_edges(load), _pauses(load))
+
+
+def _in_stretches(load: LoadStamps, from_s: Array, to_s: Array) -> Array:
+    """Time spent at edges and in pauses between two times [s], shape (3, n)."""
+    spent = [time_in_bins(start, end, 1, to_s) - time_in_bins(start, end, 1, from_s) for start, end in _stretches(load)]
     return np.array(spent)[:, :, 0]
 
 
@@ -86,7 +104,7 @@ def _drift(time_s: Array, load: LoadStamps) -> Array:
 
 
 def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes: LoadShapes, modes: Array) -> Array:
-    """Coefficients of energy per execution, total energy and power by place, shape (2 + bins, 7 + modes).
+    """Coefficients of energy per execution, total energy and power by place, shape (2 + bins, 8 + modes).
 
     `load` are the stamps between which energy is asked for, `active` the executions as the board runs them.
     """
@@ -98,7 +116,7 @@ def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes:
     def integral(from_s: Array, to_s: Array) -> Array:
         level = np.array([np.interp(to_s, edge, row) - np.interp(from_s, edge, row) for row in sums])
         drift = level[0] * _drift(0.5 * (from_s + to_s), load)
-        return np.concatenate([[to_s - from_s], level, [drift], _in_edges(active, from_s, to_s)])
+        return np.concatenate([[to_s - from_s], level, [drift], _in_stretches(active, from_s, to_s)])
 
     spent = time_in_bins(active.start_s + LAUNCH_RISE_S, active.end_s + LAUNCH_RISE_S, bins, np.concatenate([start, end]))
     by_bin = (spent[len(start) :] - spent[: len(start)]).mean(axis=0)
@@ -116,7 +134,7 @@ def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes:
 
 
 def trace_rows(edge_s: Array, load: LoadStamps, modes: Array) -> Array:
-    """Coefficients of the mean power between edges (t + 1,), shape (t, 7 + modes)."""
+    """Coefficients of the mean power between edges (t + 1,), shape (t, 8 + modes)."""
     shapes = load_shapes(load, float(edge_s[-1]))
     grid = shapes.origin_s + BIN_S * np.arange(shapes.shapes.shape[1] + 1)
     length = np.diff(edge_s)
@@ -125,5 +143,5 @@ def trace_rows(edge_s: Array, load: LoadStamps, modes: Array) -> Array:
     level = np.array([np.diff(np.interp(edge_s, grid, row)) / length for row in sums])
     spent = time_in_bins(load.start_s + LAUNCH_RISE_S, load.end_s + LAUNCH_RISE_S, len(modes), edge_s)
     profile = np.diff(spent, axis=0) / length[:, None] @ modes
-    at_edges = _in_edges(load, edge_s[:-1], edge_s[1:]) / length
-    return np.column_stack([np.ones(len(length)), level.T, level[0] * _drift(middle, load), at_edges.T, profile])
+    at_stretches = _in_stretches(load, edge_s[:-1], edge_s[1:]) / length
+    return np.column_stack([np.ones(len(length)), level.T, level[0] * _drift(middle, load), at_stretches.T, profile])

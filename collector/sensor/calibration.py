@@ -45,14 +45,14 @@ NO_METER: Final = "needs an external meter: without one, gain and offset cannot 
 class SensorCalibration:
     """How one sensor of one board turns power into readings; None is "not known", with the reason under `notes`.
 
-    `gpu_uuid`, `driver`, `sensor` and `field` say which.  Updates come every `update_period_s`; each averages by
-    `averaging` over `window_s` (boxcar width, or 2τ with τ = `tau_s`) and ends `delay_s` before its host stamp;
-    `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a load's start to
-    90 % of its level, `settle_s` to within one per cent, creep aside; the board's power alone takes `board_rise_s`, the
-    sensor `sensor_rise_s`; `transient` is the class.  A reading is `gain` · power + `offset_w`, with noise
-    `reading_noise_w` in steps of `resolution_w`; `residual_w` is the rms distance of readings from the fit.  `_std` are standard
-    errors, those of gain and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the
-    kernels that were compared, best first.
+    `gpu_uuid`, `driver`, `sensor` and `field` say which.  Updates come every `update_period_s`, on average over the record, whose
+    error is `update_period_std_s`; the card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within
+    `card_period_95_s` in 95.  Each update averages by `averaging` over `window_s` (boxcar width, or 2τ with τ = `tau_s`) and ends
+    `delay_s` before its host stamp; `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a
+    load's start to 90 % of its level, `settle_s` to within one per cent, creep aside; the board's power alone takes `board_rise_s`,
+    the sensor `sensor_rise_s`; `transient` is the class.  A reading is `gain` · power + `offset_w`, with noise `reading_noise_w` in
+    steps of `resolution_w`; `residual_w` is the rms distance of readings from the fit.  `_std` are standard errors, those of gain
+    and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the kernels that were compared, best first.
     """
 
     gpu_uuid: str
@@ -63,6 +63,8 @@ class SensorCalibration:
     n_updates: int
     update_period_s: float | None = None
     update_period_std_s: float | None = None
+    card_period_68_s: float | None = None
+    card_period_95_s: float | None = None
     update_jitter_s: float | None = None
     window_s: float | None = None
     window_std_s: float | None = None

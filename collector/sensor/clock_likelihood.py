@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.quantities import Array, IntArray
 
 CHANGE_FLOOR: Final = 2e-3
 """Probability of a change that no update explains; keeps one odd reading from deciding."""
@@ -60,9 +60,17 @@ class Changes:
         """Stretches of STRETCH changes from the first to the last, MOST_EVALUATED together, and how many joints lie between them."""
         if len(self) <= MOST_EVALUATED:
             return self, 0
+        index = self.stretches()
+        part = Changes(after_s=self.after_s[index], until_s=self.until_s[index], value=self.value[index])
+        return part, MOST_EVALUATED // STRETCH - 1
+
+    def stretches(self) -> IntArray:
+        """Places of the changes of those stretches, of all changes where there are few."""
+        if len(self) <= MOST_EVALUATED:
+            return np.arange(len(self), dtype=np.int64)
         firsts = np.linspace(0, len(self) - STRETCH, MOST_EVALUATED // STRETCH).astype(np.int64)
-        index = (firsts[:, None] + np.arange(STRETCH)).ravel()
-        return Changes(after_s=self.after_s[index], until_s=self.until_s[index], value=self.value[index]), len(firsts) - 1
+        index: IntArray = (firsts[:, None] + np.arange(STRETCH)).ravel()
+        return index
 
 
 def find_changes(time_s: Array, value: Array) -> Changes:
@@ -77,8 +85,14 @@ def expected_updates(x: Array, period: Array, phase: Array, jitter: Array) -> Ar
     """Expected number of updates before times x, up to a constant: N(x) = k + Φ((x − φ − kT)/s)."""
     position = (x - phase) / period
     whole = np.rint(position)
-    z = np.clip((position - whole) * (period / jitter), -SHARP, SHARP)
-    return whole + 0.5 * (1.0 + np.tanh(TANH_FACTOR * z * (1.0 + TANH_CUBIC * z * z)))
+    return whole + normal_share((position - whole) * (period / jitter))
+
+
+def normal_share(z: Array) -> Array:
+    """Share of a normal distribution below z standard deviations, error below 4e-4."""
+    z = np.clip(z, -SHARP, SHARP)
+    share: Array = 0.5 * (1.0 + np.tanh(TANH_FACTOR * z * (1.0 + TANH_CUBIC * z * z)))
+    return share
 
 
 def log_likelihoods(changes: Changes, points: Array, origin_s: float) -> Array:

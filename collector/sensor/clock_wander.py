@@ -1,16 +1,22 @@
 """What slow wander of a clock adds to the error of its period.
 
-Clocks of sensors wander by some milliseconds within a minute (published recordings), so a recording's mean period is not the card's.  How
-much is not the same for every card; a recording that is shorter than the wander shows it as a bend of the phase.  The slope
+Clocks of sensors wander by some milliseconds within a minute (published recordings), so a recording's mean period is not the card's.
+How much is not the same for every card; a recording that is shorter than the wander shows it as a bend of the phase.  The slope
 that belongs to such a bend is worked out over all wanders that may be.
+
+Where the card's own period lies is no normal distribution, and no single deviation holds 68 % of it once and 95 % twice: a bend of
+A θ²/3 cos ψ goes with a slope of A θ sin ψ (θ the recording's share of half a cycle, ψ its place in it), so the slope is the bend times
+tan ψ, with the tails of a tangent, cut at the largest amplitude; in 10 s even with amplitudes and cycles known exactly.  So the mean
+period over the recording has a standard error, and the card's own two half widths, of 68 and of 95 %.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from collector.sensor.clock_likelihood import Changes, log_likelihoods
+from collector.sensor.clock_likelihood import Changes, normal_share
+from collector.sensor.clock_posterior import Bend
 from collector.sensor.clock_tracking import Drift
 from estimator.quantities import Array, IntArray
 
@@ -18,52 +24,64 @@ AMPLITUDES_S: Final = (1e-4, 5e-3)
 """Amplitudes that may be: 0.6 ms rms on a board of the RTX 3090's class, 3.4 ms on one of the A100's (published recordings)."""
 CYCLES_S: Final = (30.0, 120.0)
 """And times from one swing to the next: some tens of seconds to 100 s."""
-ONE_STD: Final = 0.6827
-"""What one standard error holds: possible slopes have a long tail, whose root mean square would hold nine in ten."""
+ONE_STD, TWO_STD = 0.6827, 0.9545
+"""What one and two standard deviations of a normal distribution hold."""
 GRID: Final = 9
 PHASES: Final = 24
 PLACES: Final = 65
-BENDS: Final = 61
-BEND_CURVE: Final = 5.0
-LEAST_REACH: Final = 0.02
-"""Bends that are compared, closer together near none; up to what the largest swing makes."""
-LEAST_JITTER_S: Final = 3e-5
+BISECTIONS: Final = 40
 TINY: Final = 1e-300
 
 
-def wander_std_s(bend_likelihood: Callable[[float], float], slots: int, period_s: float) -> float:
-    """Standard error of a recording's mean period as the card's own [s].
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanders:
+    """Wanders that may be: slope (first Legendre coefficient) and bend of each over a recording [s], and its probability; shape (w,)."""
 
-    `bend_likelihood` is the log-likelihood of a bend: the second Legendre coefficient of the phase over the recording [s], which is
-    `slots` updates long.
-    """
-    slope_of, bend_of = _projections(slots * period_s)
+    slope_s: Array
+    bend_s: Array
+    probability: Array
+
+    @property
+    def bend(self) -> Bend:
+        """The bend that a recording has after all: what it shows itself, and what may be."""
+        mean = float(self.probability @ self.bend_s)
+        return Bend(bend_s=mean, bend_std_s=float(np.sqrt(self.probability @ (self.bend_s - mean) ** 2)))
+
+
+STEADY: Final = Wanders(slope_s=np.zeros(1), bend_s=np.zeros(1), probability=np.ones(1))
+"""No wander."""
+
+
+def wanders_of(seen: Bend, span_s: float) -> Wanders:
+    """All wanders over `span_s`, each as probable as the bend that the recording shows makes it."""
+    slope_of, bend_of = _projections(span_s)
     amplitude = np.geomspace(*AMPLITUDES_S, GRID)[:, None, None]
-    reach = AMPLITUDES_S[1] * max(float(np.abs(bend_of).max()), LEAST_REACH)
-    bends = reach * np.sinh(np.linspace(-BEND_CURVE, BEND_CURVE, BENDS)) / np.sinh(BEND_CURVE)
-    likelihood = np.array([bend_likelihood(float(bend)) for bend in bends])
-    weight = np.exp(np.interp(amplitude * bend_of, bends, likelihood) - likelihood.max())
-    slope = np.abs(amplitude * slope_of).ravel()
-    order = np.argsort(slope)
-    reached = np.cumsum(weight.ravel()[order]) / max(float(np.sum(weight)), TINY)
-    return 2.0 * float(np.interp(ONE_STD, reached, slope[order])) / max(slots, 1)
+    slope, bend = (np.ravel(amplitude * part) for part in (slope_of, bend_of))
+    distance = 0.5 * ((bend - seen.bend_s) / max(seen.bend_std_s, TINY)) ** 2
+    weight = np.exp(distance.min() - distance)
+    return Wanders(slope_s=slope, bend_s=bend, probability=weight / weight.sum())
 
 
-def bend_of_grid(changes: Changes, drift: Drift, tick_s: float) -> Callable[[float], float]:
-    """The log-likelihood of a bend of a rigid grid with a tick at `tick_s`: changes and silences decide, as they do of the period."""
-    part, _ = changes.spread()
-    shape = _second(_places(part.middle_s))
-    point = np.array([[drift.period_s, 0.0, np.log(max(drift.jitter_s, LEAST_JITTER_S))]])
+def card_bounds_s(wanders: Wanders, slots: int, period_std_s: float) -> tuple[float, float]:
+    """Half widths that hold 68 and 95 % of the distance from a recording's mean period to the card's own [s].
 
-    def likelihood(bend_s: float) -> float:
-        moved = Changes(after_s=part.after_s - bend_s * shape, until_s=part.until_s - bend_s * shape, value=part.value)
-        return float(log_likelihoods(moved, point, tick_s)[0])
+    The recording is `slots` updates long; the error of its own mean, normal, comes on top of the slopes.
+    """
+    away = 2.0 * np.abs(wanders.slope_s) / max(slots, 1)
+    std = max(period_std_s, TINY)
+    bounds = []
+    for share in (ONE_STD, TWO_STD):
+        low, high = 0.0, float(away.max()) + 10.0 * std
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            held = float(wanders.probability @ (normal_share((middle - away) / std) - normal_share((-middle - away) / std)))
+            low, high = (low, middle) if held >= share else (middle, high)
+        bounds.append(high)
+    return bounds[0], bounds[1]
 
-    return likelihood
 
-
-def bend_of_track(changes: Changes, number: IntArray, drift: Drift) -> Callable[[float], float]:
-    """The same for a clock that is tracked: the middles of the changes decide."""
+def bend_of_track(changes: Changes, number: IntArray, drift: Drift) -> Bend:
+    """The bend of a clock that is tracked, from the middles of its changes."""
     away = changes.middle_s - changes.middle_s[0] - drift.period_s * number
     place = _places(changes.middle_s)
     variance = changes.width_s**2 / 12.0 + drift.jitter_s**2
@@ -72,8 +90,7 @@ def bend_of_track(changes: Changes, number: IntArray, drift: Drift) -> Callable[
     covariance = np.linalg.pinv(design.T @ weighted)
     solution = covariance @ (weighted.T @ away)
     excess = max(1.0, float(np.median((away - design @ solution) ** 2 / variance)))
-    bend, bend_variance = float(solution[2]), max(excess * float(covariance[2, 2]), TINY)
-    return lambda bend_s: -0.5 * (bend_s - bend) ** 2 / bend_variance
+    return Bend(bend_s=float(solution[2]), bend_std_s=float(np.sqrt(max(excess * float(covariance[2, 2]), TINY))))
 
 
 def _places(time_s: Array) -> Array:

@@ -229,6 +229,8 @@ def _calibration(
         n_updates=clock.n_updates,
         update_period_s=clock.period_s,
         update_period_std_s=clock.period_std_s,
+        card_period_68_s=clock.card_period_68_s,
+        card_period_95_s=clock.card_period_95_s,
         update_jitter_s=clock.jitter_s,
         window_s=best.width_s if best else None,
         window_std_s=_with_polls(best.width_std_s, clock) if best else None,

@@ -129,17 +129,19 @@ def _covariance(problem: KernelProblem, fit: KernelFit) -> Array:
 
 
 def _other_rise(problem: KernelProblem, fit: KernelFit, expected: Array) -> Array:
-    """What readings would change by if the power that follows a launch late rose by one pole, not two (n,) [W].
+    """What readings would change by if the power that follows a launch late rose by one pole, not two (n,) [W], over √2.
 
-    Stamps alone do not tell the form of a rise, and window and delay follow what is taken for it: one standard deviation.
+    Stamps alone do not tell the form of a rise, and window and delay follow what is taken for it.  Of two forms, either as likely, the
+    one that is taken is wrong in half of the cases: one standard deviation is the difference over √2.
     """
     columns = problem.source.columns.copy()
     count = columns.shape[1]
     columns[SLOW] = np.fft.irfft(np.fft.rfft(columns[SLOW - 1]) * pole(count, SLOW_RISE_S), n=count)
     other = KernelProblem(problem.kernel, replace(problem.source, columns=columns), problem.time_s, problem.value, problem.jitter_s)
     column = 1 + SLOW
-    change: Array = float(fit.amplitude_w[column]) * (_moments(other, fit)[0][:, column] - expected[:, column])
-    return change
+    change = _moments(other, fit)[0][:, column] - expected[:, column]
+    result: Array = float(fit.amplitude_w[column]) * change / 2.0**0.5
+    return result
 
 
 def _moments(problem: KernelProblem, fit: KernelFit) -> tuple[Array, Array, Array]:

@@ -60,28 +60,3 @@ def simplex_maximum(
 
 def _walled(value: float) -> float:
     return value if np.isfinite(value) else -1e300
-
-
-def curvature_covariance(function: Callable[[Array], float], point: Array, step: Array) -> Array:
-    """Inverse of minus the Hessian of a log-likelihood at its maximum, shape (d, d); nan where it is no maximum.
-
-    `step` (d,) are the finite differences.
-    """
-    size = len(point)
-    eye = np.diag(step)
-    middle = function(point)
-    hessian = np.empty((size, size))
-    for i in range(size):
-        hessian[i, i] = (function(point + eye[i]) - 2.0 * middle + function(point - eye[i])) / step[i] ** 2
-        for j in range(i):
-            both = function(point + eye[i] + eye[j]) + function(point - eye[i] - eye[j])
-            mixed = both - function(point + eye[i] - eye[j]) - function(point - eye[i] + eye[j])
-            hessian[i, j] = hessian[j, i] = mixed / (4.0 * step[i] * step[j])
-    nothing = np.full((size, size), np.nan)
-    if not np.all(np.isfinite(hessian)):
-        return nothing
-    try:
-        covariance: Array = np.linalg.inv(-hessian).astype(np.float64)
-    except np.linalg.LinAlgError:
-        return nothing
-    return covariance if np.all(np.diag(covariance) > 0) else nothing

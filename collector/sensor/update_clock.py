@@ -11,10 +11,11 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.sensor.clock_likelihood import SILENCE_FLOOR, Changes, find_changes, likelihood_of
+from collector.sensor.clock_posterior import GridPosterior, grid_posterior
 from collector.sensor.clock_search import SECOND_CHANGES, ClockGuess, search_clock
-from collector.sensor.clock_tracking import Drift, fit_drift, numbered, smoothed_ticks
-from collector.sensor.clock_wander import bend_of_grid, bend_of_track, wander_std_s
-from collector.sensor.simplex import curvature_covariance, simplex_maximum
+from collector.sensor.clock_tracking import fit_drift, numbered, smoothed_ticks
+from collector.sensor.clock_wander import STEADY, bend_of_track, card_bounds_s, wanders_of
+from collector.sensor.simplex import simplex_maximum
 from estimator.quantities import Array, IntArray
 
 MIN_CHANGES: Final = 12
@@ -37,14 +38,18 @@ RELIABLE: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateClock:
-    """Period and its standard error, jitter of an update, and whether updates keep to a grid [s].
+    """Mean period over the record and its standard error, jitter of an update, and whether updates keep to a grid [s].
 
+    The card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within `card_period_95_s` in 95: slow wander, which
+    a short record cannot tell from another period, has no normal distribution (see `clock_wander`).
     `n_updates` counts the updates that the record spans, `missed_share` those among them that showed no change.
     `poll_s` is the median distance of two polls.
     """
 
     period_s: float
     period_std_s: float
+    card_period_68_s: float
+    card_period_95_s: float
     jitter_s: float
     rigid: bool
     n_updates: int
@@ -81,14 +86,20 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
         number = _numbered(changes, guess)
         drift = fit_drift(changes, number, guess.period_s)
         ticks = np.clip(smoothed_ticks(changes, number, drift), changes.after_s, changes.until_s)
+        bend = bend_of_track(changes, number, drift)
     else:
-        drift, number, ticks = grid
-    slots = int(number[-1])
-    bend = bend_of_track(changes, number, drift) if grid is None else bend_of_grid(changes, drift, float(ticks[0]))
-    wander = 0.0 if guess.free else wander_std_s(bend, slots, drift.period_s)
+        number, posterior = grid
+        bend = posterior.bend
+    slots, span_s = int(number[-1]), float(changes.until_s[-1] - changes.after_s[0])
+    wanders = STEADY if guess.free else wanders_of(bend, span_s)
+    if grid is not None:
+        drift, ticks = posterior.drift(wanders.bend), posterior.tick_s(number, wanders.bend)
+    card_s = card_bounds_s(wanders, slots, drift.period_std_s)
     clock = UpdateClock(
         period_s=drift.period_s,
-        period_std_s=float(np.hypot(drift.period_std_s, wander)),
+        period_std_s=drift.period_std_s,
+        card_period_68_s=card_s[0],
+        card_period_95_s=card_s[1],
         jitter_s=float(np.hypot(drift.jitter_s, drift.step_s)),
         rigid=not guess.free and drift.step_s < FREE_STEP_SHARE * drift.period_s,
         n_updates=slots,
@@ -111,8 +122,8 @@ def _numbered(changes: Changes, guess: ClockGuess) -> IntArray:
     return numbered(changes, slope if renewed else period, tick, guess.free)
 
 
-def _grid(changes: Changes, guess: ClockGuess) -> tuple[Drift, IntArray, Array] | None:
-    """A rigid grid for the whole record with the number and the tick of every change, where the record keeps to one.
+def _grid(changes: Changes, guess: ClockGuess) -> tuple[IntArray, GridPosterior] | None:
+    """The number of every change on a rigid grid, and that grid with its errors, where the record keeps to one.
 
     The grid is followed from the stretch where it was found, to both sides, in steps that keep its phase known.
     """
@@ -136,13 +147,8 @@ def _grid(changes: Changes, guess: ClockGuess) -> tuple[Drift, IntArray, Array] 
         return None
     place = np.rint((middle - guess.tick_s - point[1]) / period).astype(np.int64)
     number = np.maximum.accumulate(place - np.arange(len(place))) + np.arange(len(place))
-    slots = max(int(place[-1] - place[0]), 1)
-    scale = 0.3 * max(jitter, 0.1 * width)
-    curvature = curvature_covariance(likelihood_of(part, guess.tick_s), point, np.array([scale / slots, scale, 0.2]))
-    variance = float(curvature[0, 0])
-    std = float(np.sqrt(variance)) if np.isfinite(variance) else width / slots
-    drift = Drift(period_s=period, period_std_s=std, jitter_s=jitter, step_s=0.0)
-    return drift, number - number[0], guess.tick_s + float(point[1]) + period * place
+    number -= number[0]
+    return number, grid_posterior(changes, number, period, jitter)
 
 
 def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from estimator.bundles.checks import fields_of
 from estimator.errors import BundleError, EstimatorError
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
@@ -239,14 +240,7 @@ def models_from_section(section: Mapping[str, Any], at: str = "block_models") ->
 
 
 def _model(entry: Any, at: str) -> BlockModel:
-    if not isinstance(entry, Mapping):
-        raise BundleError(f"{at} is no object")
-    for name in SECTION_FIELDS:
-        if name not in entry:
-            raise BundleError(f"{at} lacks the field {name!r}")
-    for name in entry:
-        if name not in SECTION_FIELDS:
-            raise BundleError(f"{at} has an unknown field {name!r}")
+    fields_of(entry, at, SECTION_FIELDS)
     blocks = entry["blocks"]
     if not isinstance(blocks, Sequence) or len(blocks) != 2:
         raise BundleError(f"{at}.blocks is no pair of grids")

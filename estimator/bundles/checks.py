@@ -32,13 +32,13 @@ def mapping_of(value: Any, at: str) -> Mapping[str, Any]:
     return value
 
 
-def exact_fields(value: Any, at: str, names: Collection[str]) -> Mapping[str, Any]:
-    """An object with exactly the fields `names`."""
+def fields_of(value: Any, at: str, required: Collection[str], optional: Collection[str] = ()) -> Mapping[str, Any]:
+    """An object with all of the required fields, and others only if they are optional ones."""
     mapping = mapping_of(value, at)
     for key in mapping:
-        if key not in names:
-            raise BundleError(f"{at} has an unknown field {key!r}{near_match(key, names)}")
-    for name in names:
+        if key not in required and key not in optional:
+            raise BundleError(f"{at} has an unknown field {key!r}{near_match(key, [*required, *optional])}")
+    for name in required:
         if name not in mapping:
             raise BundleError(f"{at} lacks the field {name!r}")
     return mapping

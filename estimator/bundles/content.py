@@ -4,13 +4,15 @@
 the file is `schema/bundle-1.json`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from estimator.coefficients import longest_prefix
+from estimator.coefficients import CoefficientTable, coefficient_table, longest_prefix
 from estimator.frozen import FrozenMapping
-from estimator.gpu import GpuSpec
+from estimator.gpu import ClockTable, GpuSpec
+
+T = TypeVar("T")
 
 EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 
@@ -170,6 +172,17 @@ class Bundle:
     block_models: Mapping[str, Any] = EMPTY
     notes: tuple[str, ...] = ()
     digest: str = ""
+    _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, work: Callable[["Bundle"], T]) -> T:
+        """What a function of a module finds in this bundle: worked out when it is first asked for, as a bundle never changes.
+
+        What is found is given out again and again: it must not be changed either.
+        """
+        if work not in self._found:
+            self._found[work] = work(self)
+        found: T = self._found[work]
+        return found
 
     @property
     def simulated(self) -> bool:
@@ -180,3 +193,17 @@ class Bundle:
         """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
         name = longest_prefix(key, self.groups.keys())
         return None if name is None else self.groups[name]
+
+
+def group_table(bundle: Bundle) -> CoefficientTable:
+    """Coefficients of the bundle's groups, ready to be looked up; ask for them by `Bundle.once`."""
+    return coefficient_table({name: group.coefficients for name, group in bundle.groups.items()})
+
+
+def measured_tables(bundle: Bundle) -> tuple[ClockTable | None, ClockTable | None]:
+    """Voltage [V] and idle power [W] of the bundle's own board, None where they were not measured; ask for them by `Bundle.once`."""
+    volt, idle = bundle.voltage, bundle.idle
+    return (
+        None if volt is None else ClockTable(sm_clock_mhz=volt.sm_clock_mhz, value=volt.voltage_v, source=volt.source),
+        None if idle is None else ClockTable(sm_clock_mhz=idle.sm_clock_mhz, value=idle.power_w, source=idle.source),
+    )

@@ -48,10 +48,10 @@ def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
     Raises BundleError, naming the keys, for a field that is missing, foreign, of the wrong kind, not finite or
     out of its range.
     """
-    top = checks.exact_fields(document, "the bundle", TOP_FIELDS)
+    top = checks.fields_of(document, "the bundle", TOP_FIELDS)
     if top["format"] != FORMAT or top["format_version"] != FORMAT_VERSION:
         raise BundleError(f"format must be {FORMAT!r} {FORMAT_VERSION}, got {top['format']!r} {top['format_version']!r}")
-    gpu = checks.exact_fields(top["gpu"], "gpu", ("name", "uuid", "specification"))
+    gpu = checks.fields_of(top["gpu"], "gpu", ("name", "uuid", "specification"))
     try:
         spec = gpu_from_document(checks.mapping_of(gpu["specification"], "gpu.specification"), "gpu.specification")
     except SpecificationError as error:
@@ -128,7 +128,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _group(value: Any, at: str) -> GroupCoefficients:
-    group = checks.exact_fields(value, at, ("coefficients", "ln_std", "identified", "rows"))
+    group = checks.fields_of(value, at, ("coefficients", "ln_std", "identified", "rows"))
     coefficients = checks.named_numbers(group["coefficients"], f"{at}.coefficients", limits.COEFFICIENT_LIMITS)
     if not coefficients:
         raise BundleError(f"{at}.coefficients must not be empty")
@@ -141,7 +141,7 @@ def _group(value: Any, at: str) -> GroupCoefficients:
 
 
 def _host(value: Any, at: str) -> HostCost:
-    host = checks.exact_fields(value, at, HostCost.__slots__)
+    host = checks.fields_of(value, at, HostCost.__slots__)
     return HostCost(
         launch_s=checks.number(host["launch_s"], f"{at}.launch_s", limits.LAUNCH_S),
         launch_ln_std=checks.deviation(host["launch_ln_std"], f"{at}.launch_ln_std", limits.LN_STD),
@@ -150,7 +150,7 @@ def _host(value: Any, at: str) -> HostCost:
 
 
 def _power(value: Any, at: str, gpu: GpuSpec) -> PowerCoefficients:
-    power = checks.exact_fields({**LATER_POWER_FIELDS, **checks.mapping_of(value, at)}, at, PowerCoefficients.__slots__)
+    power = checks.fields_of({**LATER_POWER_FIELDS, **checks.mapping_of(value, at)}, at, PowerCoefficients.__slots__)
     values: dict[str, Any] = {key: checks.number(power[key], f"{at}.{key}", own) for key, own in limits.POWER_LIMITS.items()}
     low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
     margin = limits.REFERENCE_CLOCK_MARGIN
@@ -186,7 +186,7 @@ LATER_POWER_FIELDS: Final = {
 
 
 def _voltage(value: Any, at: str) -> VoltageTable:
-    table = checks.exact_fields(value, at, VoltageTable.__slots__)
+    table = checks.fields_of(value, at, VoltageTable.__slots__)
     clocks = checks.ascending(table["sm_clock_mhz"], f"{at}.sm_clock_mhz", limits.CLOCK_MHZ)
     std = table["std_v"]
     return VoltageTable(
@@ -198,7 +198,7 @@ def _voltage(value: Any, at: str) -> VoltageTable:
 
 
 def _idle(value: Any, at: str) -> IdleTable:
-    table = checks.exact_fields(value, at, IdleTable.__slots__)
+    table = checks.fields_of(value, at, IdleTable.__slots__)
     clocks = checks.ascending(table["sm_clock_mhz"], f"{at}.sm_clock_mhz", limits.CLOCK_MHZ)
     std, temperature = table["std_w"], table["temperature_c"]
     return IdleTable(
@@ -211,7 +211,7 @@ def _idle(value: Any, at: str) -> IdleTable:
 
 
 def _provenance(value: Any, at: str) -> Provenance:
-    origin = checks.exact_fields(value, at, Provenance.__slots__)
+    origin = checks.fields_of(value, at, Provenance.__slots__)
     datasets = checks.list_of(origin["datasets"], f"{at}.datasets")
     return Provenance(
         created_utc=checks.text_of(origin["created_utc"], f"{at}.created_utc"),
@@ -223,7 +223,7 @@ def _provenance(value: Any, at: str) -> Provenance:
 
 
 def _dataset(value: Any, at: str) -> DatasetRecord:
-    record = checks.exact_fields(value, at, DatasetRecord.__slots__)
+    record = checks.fields_of(value, at, DatasetRecord.__slots__)
     return DatasetRecord(
         name=checks.text_of(record["name"], f"{at}.name"),
         sha256=checks.text_of(record["sha256"], f"{at}.sha256"),
@@ -253,7 +253,7 @@ def _latency_parameters(value: Any, at: str) -> Covariance:
 
 def _covariance(value: Any, at: str, own: limits.Limits) -> Covariance:
     """Names and their covariance matrix."""
-    both = checks.exact_fields(value, at, Covariance.__slots__)
+    both = checks.fields_of(value, at, Covariance.__slots__)
     names = tuple(checks.text_of(name, f"{at}.names[{i}]") for i, name in enumerate(checks.list_of(both["names"], f"{at}.names")))
     rows = checks.list_of(both["covariance"], f"{at}.covariance")
     if len(rows) != len(names):

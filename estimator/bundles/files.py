@@ -28,6 +28,7 @@ from estimator.bundles.migrations import migrate, refuse_newer
 from estimator.bundles.store import stored_names, stored_path
 from estimator.errors import BundleError
 from estimator.resources import resource_folder, resource_names
+from estimator.special_files import refuse_special
 from estimator.specifications import near_match
 from estimator.whole_file import write_whole
 
@@ -131,10 +132,11 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 def _content(path: Path) -> bytes:
     try:
+        refuse_special(path)
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise BundleError(f"cannot be read ({_reason(error)})") from error
+        raise BundleError(f"cannot be read ({_reason(error)}); give another file, or one of those that 'estimate bundles' lists") from error
     if len(content) > MAX_FILE_BYTES:
         raise BundleError(f"larger than {MAX_FILE_BYTES >> 20} MiB; not a bundle")
     if not content.strip():

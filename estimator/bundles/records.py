@@ -26,13 +26,7 @@ def record(required: Mapping[str, Check], optional: Mapping[str, Check] = NOTHIN
     known = {**required, **optional}
 
     def check(value: Any, at: str) -> FrozenMapping[Any]:
-        mapping = checks.mapping_of(value, at)
-        for name in mapping:
-            if name not in known:
-                raise BundleError(f"{at} has an unknown field {name!r}{near_match(name, known)}")
-        for name in required:
-            if name not in mapping:
-                raise BundleError(f"{at} lacks the field {name!r}")
+        mapping = checks.fields_of(value, at, required, optional)
         return FrozenMapping({name: known[name](item, f"{at}.{name}") for name, item in mapping.items()})
 
     return check

@@ -5,7 +5,7 @@ What each means stands where it is used (`estimator.tiles`, `estimator.residuals
 `estimator.blocks`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from estimator.bundles import checks, limits
@@ -32,7 +32,8 @@ from estimator.specifications import near_match
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS
 
 COMPLETIONS: Final = ("eager-pytorch-1", "eager-1")
-"""Names of rule sets that complete operator lists; the second is what the first bundles called theirs."""
+"""Names of rule sets that complete operator lists, as in `estimator.completion`, whose rules opening a bundle does without; the second is
+what the first bundles called theirs."""
 
 SEVERAL: Final = " | "
 """Between the rule sets of a bundle whose runs were completed in different ways."""
@@ -287,26 +288,20 @@ INSTRUCTION_LIMITS: Final[dict[str, limits.Limits]] = {
 }
 """By the name under which numbers stand, alone, in lists and in tables; others are terms."""
 
-_INSTRUCTION_NUMBERS: Final = bounded(INSTRUCTION_LIMITS, limits.TERM)
 
+def _check_instructions(section: Mapping[str, Any], at: str) -> None:
+    from estimator.instructions.energies import energies_from_section  # few bundles have them
 
-def instruction_energies(value: Any, at: str) -> Any:
-    """The section, read once as it will be used."""
-    section = _INSTRUCTION_NUMBERS(checks.mapping_of(value, at), at)
-    if section:
-        from estimator.instructions.energies import energies_from_section  # few bundles have them
-
-        energies_from_section(section, at)
-        if "rows" in section:
-            checks.count(section["rows"], f"{at}.rows")
-        for name, link in section.get("links", NOTHING).items():
-            checks.count(link["runs"], f"{at}.links.{name}.runs")
-        for i, known in enumerate(section.get("identified", ())):
-            checks.truth(known, f"{at}.identified[{i}]")
-        for name, entry in section.get("ptx", NOTHING).items():
-            checks.truth(entry["companions"], f"{at}.ptx.{name}.companions")
-        check_covariance(section.get("covariance", ()), f"{at}.covariance")
-    return section
+    energies_from_section(section, at)
+    if "rows" in section:
+        checks.count(section["rows"], f"{at}.rows")
+    for name, link in section.get("links", NOTHING).items():
+        checks.count(link["runs"], f"{at}.links.{name}.runs")
+    for i, known in enumerate(section.get("identified", ())):
+        checks.truth(known, f"{at}.identified[{i}]")
+    for name, entry in section.get("ptx", NOTHING).items():
+        checks.truth(entry["companions"], f"{at}.ptx.{name}.companions")
+    check_covariance(section.get("covariance", ()), f"{at}.covariance")
 
 
 BLOCK_LIMITS: Final[dict[str, limits.Limits]] = {
@@ -329,22 +324,32 @@ BLOCK_LIMITS: Final[dict[str, limits.Limits]] = {
 }
 """The same of block-count models."""
 
-_BLOCK_NUMBERS: Final = bounded(BLOCK_LIMITS, limits.BLOCK_TERM)
+
+def _check_blocks(section: Mapping[str, Any], at: str) -> None:
+    from estimator.blocks.model import FORMS, LOGARITHMS, models_from_section  # few bundles have them
+
+    models_from_section(section, at)
+    for name, model in section.items():
+        items(one_of(LOGARITHMS))(model["tied"], f"{at}.{name}.tied")
+        checks.refuse_unknown(model["scatter"], f"{at}.{name}.scatter", FORMS)
+        for form, own in model["scatter"].items():
+            checks.refuse_unknown(own, f"{at}.{name}.scatter.{form}", ("time", "energy"))
+        for field in ("time_covariance", "energy_covariance"):
+            if all(None not in row for row in model[field]):
+                check_covariance(model[field], f"{at}.{name}.{field}")
 
 
-def block_models(value: Any, at: str) -> Any:
-    """The section, read once as it will be used."""
-    section = _BLOCK_NUMBERS(checks.mapping_of(value, at), at)
-    if section:
-        from estimator.blocks.model import FORMS, LOGARITHMS, models_from_section  # few bundles have them
+def _read_as_used(numbers: Check, check_use: Callable[[Mapping[str, Any], str], None]) -> Check:
+    """A section whose numbers pass `numbers` and which, where it holds anything, is read once as it will be used."""
 
-        models_from_section(section, at)
-        for name, model in section.items():
-            items(one_of(LOGARITHMS))(model["tied"], f"{at}.{name}.tied")
-            checks.refuse_unknown(model["scatter"], f"{at}.{name}.scatter", FORMS)
-            for form, own in model["scatter"].items():
-                checks.refuse_unknown(own, f"{at}.{name}.scatter.{form}", ("time", "energy"))
-            for field in ("time_covariance", "energy_covariance"):
-                if all(None not in row for row in model[field]):
-                    check_covariance(model[field], f"{at}.{name}.{field}")
-    return section
+    def check(value: Any, at: str) -> Any:
+        section = numbers(checks.mapping_of(value, at), at)
+        if section:
+            check_use(section, at)
+        return section
+
+    return check
+
+
+instruction_energies: Final = _read_as_used(bounded(INSTRUCTION_LIMITS, limits.TERM), _check_instructions)
+block_models: Final = _read_as_used(bounded(BLOCK_LIMITS, limits.BLOCK_TERM), _check_blocks)

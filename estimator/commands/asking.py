@@ -195,11 +195,12 @@ def shares(settings: Mapping[str, str]) -> dict[str, float]:
 
 def check_finite(points: "Sweep") -> None:
     """Refuse points without a time: the GPU has no rate for a precision, or a number is beyond all reason."""
-    for number, (latency, case) in enumerate(zip(points.latency_s.tolist(), points.case.tolist(), strict=True)):
+    for latency, case in zip(points.latency_s.tolist(), points.case.tolist(), strict=True):
         if not math.isfinite(latency):
             where = points.cases[case]
+            form = f" in {where.precision}" if where.precision else ""
             raise EstimatorError(
-                f"{where.workload}: point {number} has no finite time on {where.gpu}: its specification has no rate for a precision, "
+                f"{where.workload}{form} has no finite time on {where.gpu}: its specification has no rate for a precision, "
                 "or a setting is beyond reason; choose another --precision or --gpu-spec, check --host-launch-us and --set"
             )
 

@@ -167,7 +167,7 @@ def _simulated(models: "Sequence[BlockModel]", grids: Sequence[int]) -> list[dic
 
 
 def _listing(models: "Sequence[BlockModel]") -> list[dict[str, Any]]:
-    """The models; `time_…` and `energy_…` are relative errors of the forms on grids left out [1]."""
+    """The models; `time_error_…` and `energy_error_…` are relative errors of the forms on grids left out [1]."""
     return [
         {
             "kernel": model.kernel,
@@ -181,7 +181,7 @@ def _listing(models: "Sequence[BlockModel]") -> list[dict[str, Any]]:
             "round_power_w": model.round_power_w(),
             "static_w": model.static_w,
             **{
-                f"{quantity}_{form}": model.scatter.get(form, {}).get(quantity, math.nan)
+                f"{quantity}{ERROR}{form}": model.scatter.get(form, {}).get(quantity, math.nan)
                 for quantity in ("time", "energy")
                 for form in FORM_NAMES
             },
@@ -206,12 +206,15 @@ def _text(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
     return aligned([names, *shown], left_columns=(0,)) + (ERRORS if any(map(_is_error, rows[0])) else "")
 
 
-ERRORS: Final = "  time_…, energy_… %: how far each form is off on grids left out of its fit, relative to what was measured\n"
+ERROR: Final = "_error_"
+"""Between quantity and form in the name of a column that holds a relative error."""
+
+ERRORS: Final = "  time_error_…, energy_error_… %: how far each form is off on grids left out of its fit, relative to what was measured\n"
 
 
 def _is_error(name: str) -> bool:
     """Whether a column of the listing is a relative error of a form."""
-    return name.startswith(("time_", "energy_")) and name.partition("_")[2] in FORM_NAMES
+    return ERROR in name
 
 
 def _percent(share: float) -> str:

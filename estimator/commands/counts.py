@@ -211,6 +211,7 @@ def _document(rows: "Sequence[CountedEnergy]", total: "CountedEnergy", table: "E
         "energies": table.name,
         "source": table.source,
         "modules": options["modules"],
+        "delay_exponent": options["delay_exponent"],
         **{name: value for name, value in _row(total, options).items() if name != "name"},
         "kernels": [_row(row, options) for row in rows],
     }
@@ -250,6 +251,8 @@ def _text(document: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     clock = "" if document["sm_clock_mhz"] is None else f" at {document['sm_clock_mhz']:g} MHz"
     origin = ", fitted on a simulated board" if document["simulated"] else ""
     text_out = f"energies of {printable(document['energies'])}{clock}{origin}\n" + aligned([list(rows[0]), *shown], left_columns=(0,))
+    power = "" if document["delay_exponent"] == 1.0 else f"^{document['delay_exponent']:g}"
+    text_out += f"  energy_delay: energy · time{power} [J·s{power}]\n"
     if document["validity"] == "outside":
         text_out += "  outside what these energies hold for: the warnings say why\n"
     if "scaling_efficiency_percent" in document:

@@ -161,7 +161,6 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     import numpy as np
 
     from estimator.formats import read_workload
-    from estimator.forms.rewriting import with_precision
     from estimator.prediction import estimate
     from estimator.settings import settable_power_cap
 
@@ -174,6 +173,8 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     for path in options["workloads"]:
         workload = read_workload(path, completion=options["completion"], attention=options["attention"] or "")
         if options["precision"]:
+            from estimator.forms.rewriting import with_precision  # most workloads are taken as they are
+
             workload = with_precision(workload, options["precision"])
         if files.setdefault(workload.name, path) != path:  # two files may bear one name; their results must not pass for one
             workload = replace(workload, name=f"{workload.name} ({path})")

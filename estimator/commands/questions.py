@@ -202,8 +202,8 @@ def compare_command(**options: Any) -> int:
     least = 1 if options["baselines"] else 2
     if not least <= len(asked) <= MOST_COMPARED:
         raise click.UsageError(
-            f"{len(asked)} things to compare; name {least} to {MOST_COMPARED}: workloads, --bundle, --gpu-spec own,NAME, "
-            "--precision fp32,bf16, …"
+            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {MOST_COMPARED}: "
+            "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
     sides = [comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)]

@@ -77,9 +77,8 @@ def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
     if not squares:
         return found
     windows = Counter(
-        order[max(position - 1, 0) : position + 1 + NORM_WINDOW] if position else (-1, *order[: 1 + NORM_WINDOW])
-        for position, number in enumerate(order)
-        if number in squares
+        order[position - 1 : position + 1 + NORM_WINDOW] if position else (-1, *order[: 1 + NORM_WINDOW])
+        for position in patterns.listing.places(squares)
     )
     for window, count in windows.items():
         norm = _match_rms_norm(patterns, window)

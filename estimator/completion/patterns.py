@@ -86,7 +86,7 @@ class Patterns:
     @cached_property
     def counts(self) -> tuple[float, ...]:
         """How often each operator runs."""
-        return tuple(self.listing.counts())
+        return self.listing.counts
 
     @cached_property
     def precision(self) -> str:
@@ -101,8 +101,8 @@ class Patterns:
     @cached_property
     def conv_order(self) -> tuple[int, ...]:
         """Convolutions in the order of execution."""
-        convolutions = {number for number, operator in enumerate(self.operators) if operator.family == "conv"}
-        return tuple(number for number in self.order if number in convolutions) if convolutions else ()
+        convolutions = [number for number, operator in enumerate(self.operators) if operator.family == "conv"]
+        return tuple(self.order[place] for place in self.listing.places(convolutions)) if convolutions else ()
 
     @cached_property
     def conv_sites(self) -> tuple[ConvSite, ...]:
@@ -140,7 +140,7 @@ def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
     families = [operator.family for operator in listing.operators]
     heavy = {number for number, family in enumerate(families) if family != "elementwise"}
     places: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]] = Counter()
-    for (window, centre), count in _attention_windows(listing.order, families, heavy).items():
+    for (window, centre), count in _attention_windows(listing, families, heavy).items():
         marks = [position for position, number in enumerate(window) if number in heavy]
         number = window[marks[centre]]
         if families[number] == "softmax":
@@ -163,20 +163,23 @@ def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
             yield block
 
 
-def _attention_windows(order: tuple[int, ...], families: Sequence[str], heavy: Set[int]) -> Counter[tuple[tuple[int, ...], int]]:
+def _attention_windows(listing: Listing, families: Sequence[str], heavy: Set[int]) -> Counter[tuple[tuple[int, ...], int]]:
     """What runs around each softmax and fused attention, as far as a block of attention may reach: the number of occurrences.
 
     heavy: all that is not element-wise.  Beside each window stands which of its heavy operators the centre is.
     """
     centres = {number for number in heavy if families[number] in ("softmax", "attention")}
-    marks = [position for position, number in enumerate(order) if number in heavy]
-    found: Counter[tuple[tuple[int, ...], int]] = Counter()
-    for rank, position in enumerate(marks):
-        if order[position] in centres:
-            first = max(rank - 1 - PROJECTIONS, 0)
-            last = min(rank + 1, len(marks) - 1)
-            found[order[marks[first] : marks[last] + 1], rank - first] += 1
-    return found
+    if not centres:
+        return Counter()
+    order, marks = listing.order, listing.places(heavy)
+    ranks = {position: rank for rank, position in enumerate(marks)}
+    found: list[tuple[tuple[int, ...], int]] = []
+    for position in listing.places(centres):
+        rank = ranks[position]
+        first = max(rank - 1 - PROJECTIONS, 0)
+        last = min(rank + 1, len(marks) - 1)
+        found.append((order[marks[first] : marks[last] + 1], rank - first))
+    return Counter(found)
 
 
 def _projections(

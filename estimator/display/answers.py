@@ -13,7 +13,7 @@ from estimator.display.explanations import kernels_html
 from estimator.display.pages import figure_html, page_html, section_html, table_html
 from estimator.display.stacks import HIDDEN, Bar, Piece, stack_svg
 from estimator.display.sweeps import sweep_columns
-from estimator.questions.choosing import NORMAL_90, energy_per_request_j, pareto_front
+from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import LIMITS, PARTS, Explanation
 from estimator.questions.points import LABELS, VALUES, Sweep
 
@@ -37,12 +37,10 @@ def clock_svg(points: Sweep, quantity: str) -> str:
     for number in range(min(len(points.cases), MOST_LINES)):
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
-        value, std = getattr(own, column), getattr(own, f"{column}_std")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            spread = np.exp(NORMAL_90 * std / value)
+        value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
         series.append(Series(name=case_name(points, number), x=own.asked_clock_mhz, y=value))
-        bands.append(Band(x=own.asked_clock_mhz, low=value / spread, high=value * spread))
-        edges += [value, value / spread, value * spread]
+        bands.append(Band(x=own.asked_clock_mhz, low=low, high=high))
+        edges += [value, low, high]
     x = axis_over("asked SM clock [MHz]", [points.asked_clock_mhz], logarithmic=False)
     y = axis_over(label, edges, logarithmic=False)
     return line_svg(f"{quantity} over the clock", f"{label} over the asked SM clock with 90 % bands", series, x, y, bands=bands)
@@ -167,7 +165,7 @@ def explanation_page(answer: Explanation, simulated: bool) -> str:
         (name, chart(answer)) for name, chart in EXPLANATION_CHARTS.items() if name != "modules" or answer.energy_parts_j
     ]
     figures = "".join(figure_html(svg, name) for name, svg in charts)
-    fields = ("latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "launch_bound_share")
+    fields = ("latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "gpu_s", "launch_bound_share")
     numbers = table_html("result, SI units", ["field", "value"], [[name, getattr(result, name)] for name in fields])
     warnings = table_html(
         "warnings and notes", ["", "text"], [*(("warning", w) for w in result.warnings), *(("note", n) for n in result.notes)]

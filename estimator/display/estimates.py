@@ -15,7 +15,8 @@ ENERGY_UNITS: Final = ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e
 
 SUMMARY_FIELDS: Final = (
     "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
-    "asked_clock_mhz",
+    "asked_clock_mhz", "gpu_s", "sm_clock_mhz_low", "sm_clock_mhz_high", "latency_s_low", "latency_s_high", "power_w_low", "power_w_high",
+    "energy_j_low", "energy_j_high",
 )  # fmt: skip
 """Fields of one result, besides kernels and warnings."""
 

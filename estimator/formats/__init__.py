@@ -60,7 +60,7 @@ def _in_form(workload: Workload, attention: str) -> Workload:
 def _from_list(values: list[Any], order: list[int], path: Path, setting: str, rules: dict[str, Rule]) -> Workload:
     hint = BATCH_IN_NAME.search(path.stem)
     listing = read_energaizer(values, order, str(path), int(hint[1]) if hint else 0)
-    operators, counts = complete(listing, rules) if rules else merge_counts(listing.operators, listing.counts())
+    operators, counts = complete(listing, rules) if rules else merge_counts(listing.operators, listing.counts)
     return Workload(
         name=path.stem,
         operators=operators,

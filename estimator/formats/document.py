@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from estimator.errors import WorkloadError
+from estimator.special_files import refuse_special
 from estimator.whole_file import write_whole
 
 LIST_START: Final = "[["
@@ -15,6 +16,11 @@ LIST_END: Final = "]]]"
 
 MAX_FILE_BYTES: Final = 256 << 20
 """No workload comes near this; more is a mistake, or a device that never ends."""
+
+USUAL_FILE_BYTES: Final = 1 << 20
+"""Nearly all workload files are smaller."""
+
+BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -39,11 +45,14 @@ def read_text(path: Path) -> str:
     Raises WorkloadError where the file is missing, a folder, unreadable, too large, not text or empty.
     """
     try:
+        refuse_special(path)
         with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+            content = stream.read(USUAL_FILE_BYTES)
+            if len(content) == USUAL_FILE_BYTES:  # a buffer of the size of the largest file would be made for the smallest
+                content += stream.read(MAX_FILE_BYTES + 1 - USUAL_FILE_BYTES)
         if len(content) > MAX_FILE_BYTES:
             raise WorkloadError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; no workload file")
-        text = content.decode("utf-8-sig").strip()
+        text = content.decode("utf-8").removeprefix(BYTE_ORDER_MARK).strip()
     except UnicodeDecodeError as error:
         raise WorkloadError(f"{path}: not a text file (byte {error.start} is not UTF-8); a workload file is JSON") from error
     except OSError as error:
@@ -72,7 +81,7 @@ def parse_document(text: str, path: Path) -> Any:
 
 
 def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
-    """The distinct items of a JSON list of pairs, and for each place of the list the number of its item.
+    """The distinct items of a JSON list of pairs in first-seen order, and for each place of the list the number of its item.
 
     A traced model repeats a few dozen entries a thousand times; cutting the text between them and decoding each
     text once takes a quarter of the time.  The text is "[" item ", " item … "]": where every piece is a JSON value by
@@ -80,12 +89,42 @@ def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
     """
     if not (text.startswith(LIST_START) and text.endswith(LIST_END)):
         return None
-    pieces = text[len(LIST_START) : -len(LIST_END)].split(BETWEEN_PAIRS)
-    numbers = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    numbers, order = _numbered_pieces(text[len(LIST_START) : -len(LIST_END)])
     try:
-        return [_DECODER.decode(f"[{piece}]]") for piece in numbers], list(map(numbers.__getitem__, pieces))
+        items = [_whole_value(f"[{piece}]]") for piece in numbers]
     except (ValueError, RecursionError):
         return None
+    return items, order
+
+
+def _numbered_pieces(text: str) -> tuple[dict[str, int], list[int]]:
+    """The number of each distinct piece of a text between BETWEEN_PAIRS, in first-seen order, and the numbers of all pieces.
+
+    Layers repeat as a whole.  So the text is cut first wherever one piece from its middle stands, and of the long stretches between,
+    most of them alike, each distinct one is cut into pieces once.  No two separators overlap: the pieces are those of one cut.
+    """
+    numbers: dict[str, int] = {}
+    start = text.find(BETWEEN_PAIRS, len(text) // 2)
+    end = text.find(BETWEEN_PAIRS, start + 1) if start >= 0 else -1
+    if end < 0:  # a list too short to have a middle
+        return numbers, [numbers.setdefault(piece, len(numbers)) for piece in text.split(BETWEEN_PAIRS)]
+    middle = text[start + len(BETWEEN_PAIRS) : end]
+    cut: dict[str, list[int]] = {}
+    order: list[int] = []
+    for stretch in text.split(BETWEEN_PAIRS + middle + BETWEEN_PAIRS):
+        if stretch not in cut:
+            cut[stretch] = [numbers.setdefault(piece, len(numbers)) for piece in (*stretch.split(BETWEEN_PAIRS), middle)]
+        order += cut[stretch]
+    del order[-1]  # behind the last stretch the piece does not stand
+    return numbers, order
+
+
+def _whole_value(text: str) -> Any:
+    """The JSON value that a text without white space around it is.  Raises ValueError where it is none, or goes on after one."""
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise ValueError(f"goes on after its {end}th character")
+    return value
 
 
 def write_document(path: Path, text: str) -> None:

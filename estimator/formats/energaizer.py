@@ -9,12 +9,15 @@ Source: the artifact's workload files and its trace parser (arXiv 2604.20105).
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import filterfalse
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from estimator.errors import WorkloadError
 from estimator.formats.entries import LARGEST_DIMENSION, Entry, checked_entries, precision_of, short, whole
 from estimator.forms.host_shares import INNER, LIGHT
-from estimator.listing import Listing
+from estimator.listing import Listing, index_array
 from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.workload import Operator, UnknownOperator, make_operator
 
@@ -59,18 +62,19 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str, seq
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
     entries = checked_entries(values, order, where)
     known = [entry.kind in READERS for entry in entries]
-    counts = Counter(order)
+    counts: list[int] = np.bincount(index_array(order), minlength=len(entries)).tolist()
     unknown = _unknown_operators(entries, counts, known)
     kept = tuple(i for i in order if known[i]) if unknown else tuple(order)
     if not kept:
         names = ", ".join(sorted({entry.kind for entry in entries}))
         raise WorkloadError(f"{where}: no operator of a known kind, only {names}; known: {', '.join(READERS)}")
-    roles = _product_roles(entries, kept) | _attention_roles(entries, kept)
+    roles = _product_roles(entries, kept, counts) | _attention_roles(entries, kept)
     operators = [_operator(entry, roles.get(i, "")) if known[i] else None for i, entry in enumerate(entries)]
     place = {index: position for position, index in enumerate(i for i, operator in enumerate(operators) if operator is not None)}
     return Listing(
         operators=tuple(operator for operator in operators if operator is not None),
         order=tuple(place[i] for i in kept) if unknown else kept,
+        counts=tuple(float(counts[i]) for i in place),
         unknown=unknown,
         warnings=_assumptions(entries, counts, known),
         notes=_notes(roles),
@@ -78,7 +82,7 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str, seq
     )
 
 
-def _unknown_operators(entries: list[Entry], counts: Counter[int], known: list[bool]) -> tuple[UnknownOperator, ...]:
+def _unknown_operators(entries: list[Entry], counts: Sequence[int], known: list[bool]) -> tuple[UnknownOperator, ...]:
     if all(known):
         return ()
     return tuple(
@@ -96,7 +100,7 @@ def _stated_elements(entry: Entry) -> float:
     return float(numbers[0]) * numbers[1] if len(numbers) == 2 else 0.0
 
 
-def _assumptions(entries: list[Entry], counts: Counter[int], known: list[bool]) -> tuple[str, ...]:
+def _assumptions(entries: list[Entry], counts: Sequence[int], known: list[bool]) -> tuple[str, ...]:
     """What is modelled although the list leaves it open."""
     lines = []
     plain: Counter[str] = Counter()
@@ -124,13 +128,13 @@ def _notes(roles: dict[int, str]) -> tuple[str, ...]:
 # Which side of a product holds the tokens, and which products are batched ----------------------------------------
 
 
-def _product_roles(entries: list[Entry], order: Sequence[int]) -> dict[int, str]:
+def _product_roles(entries: list[Entry], order: Sequence[int], counts: Sequence[int]) -> dict[int, str]:
     """The role of every gemm entry: "bmm", "linear" (tokens in dimN) or "conv1d" (tokens in dimM)."""
     products = {i: _product(entry) for i, entry in enumerate(entries) if entry.kind == "gemm"}
     attention = _attention_products(entries, order, products)
     roles = {i: "bmm" for i, product in products.items() if product.batch > 1 or product.depth == 1 or i in attention}
     layers = {i: product for i, product in products.items() if i not in roles}
-    tokens = _token_counts(entries, layers, order)
+    tokens = _token_counts(entries, layers, counts)
     sides = {i: (p.rows in tokens, p.columns in tokens) for i, p in layers.items()}
     rows_win = sum(side == (True, False) for side in sides.values()) > sum(side == (False, True) for side in sides.values())
     for i, (in_rows, in_columns) in sides.items():
@@ -157,7 +161,8 @@ def _attention_products(entries: list[Entry], order: Sequence[int], products: di
     if all(product.batch > 1 for product in products.values()):
         return set()
     kinds = [entry.kind for entry in entries]
-    solid = [number for number in order if kinds[number] != "elementwise"]  # nothing but element-wise work may stand between
+    light = {number for number, kind in enumerate(kinds) if kind == "elementwise"}
+    solid = list(filterfalse(light.__contains__, order))  # nothing but element-wise work may stand between
     found: set[int] = set()
     for before, number, after in dict.fromkeys(zip(solid, solid[1:], solid[2:], strict=False)):
         if not kinds[number].startswith("softmax") or kinds[before] != "gemm" or kinds[after] != "gemm":
@@ -169,13 +174,12 @@ def _attention_products(entries: list[Entry], order: Sequence[int], products: di
     return found
 
 
-def _token_counts(entries: list[Entry], layers: dict[int, Product], order: Sequence[int]) -> set[int]:
+def _token_counts(entries: list[Entry], layers: dict[int, Product], counts: Sequence[int]) -> set[int]:
     """Numbers of tokens: rows of layer norms, or else the dimension that most linear layers share."""
     rows = {whole(entry, "batch") for entry in entries if entry.kind.startswith("layernorm")}
     if rows or not layers:
         return rows
     shared: Counter[int] = Counter()
-    counts = Counter(order)
     for i, product in layers.items():
         for size in {product.rows, product.columns}:
             shared[size] += counts[i]

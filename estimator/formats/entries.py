@@ -35,8 +35,11 @@ def distinct_values(document: Sequence[Any]) -> tuple[list[Any], list[int]]:
 
 def checked_entries(values: Sequence[Any], order: Sequence[int], where: str) -> list[Entry]:
     """Entries from distinct items; `where` names the file in messages."""
-    first = dict(zip(reversed(order), range(len(order) - 1, -1, -1), strict=True))  # the last to be written is the first place
-    return [_checked_entry(raw, f"{where}: entry {first[number]}") for number, raw in enumerate(values)]
+    entries, place = [], -1
+    for number, raw in enumerate(values):
+        place = order.index(number, place + 1)  # numbers are given in the order in which items are first seen
+        entries.append(_checked_entry(raw, f"{where}: entry {place}"))
+    return entries
 
 
 def _checked_entry(raw: Any, place: str) -> Entry:
@@ -64,6 +67,8 @@ def whole(entry: Entry, field: str, low: int = 1) -> int:
     if field not in entry.query:
         raise WorkloadError(f"{entry.place}: field {field!r} is missing; it must be a whole number of at least {low}")
     value = entry.query[field]
+    if type(value) is int and low <= value < LARGEST_DIMENSION:
+        return value
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         value = value[0]  # stride and padding may be written per axis
     good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value < LARGEST_DIMENSION and value == int(value)

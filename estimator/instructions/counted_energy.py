@@ -13,7 +13,7 @@ from estimator.instructions.energies import CONSTANT, HEAT, STALL, TRANSACTION, 
 from estimator.instructions.modules import Integration, module_energy
 from estimator.instructions.opcodes import RARE
 from estimator.instructions.tables import EnergyTable
-from estimator.prediction import LIMIT_TOLERANCE
+from estimator.power_limit import LIMIT_TOLERANCE
 from estimator.specifications import near_match
 
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")

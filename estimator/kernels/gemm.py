@@ -158,8 +158,11 @@ def candidate_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *,
     """
     row = Candidates(tile_m=tiles.tile_m[None, :], tile_n=tiles.tile_n[None, :], split=tiles.split[None, :])
     lifted = columns.lifted()
-    phases = matrix_phases(lifted, row, gpu, counted=counted)
-    too_many = matrix_blocks(lifted, row) > tiles.split_waves * gpu.num_sms
+    blocks = matrix_blocks(lifted, row)
+    phases = _timed_phases(lifted, row, gpu, blocks)
+    if counted:
+        count_events(phases.events, lifted, row, gpu)
+    too_many = blocks > tiles.split_waves * gpu.num_sms
     impossible = (row.split > 1) & ((lifted.k / row.split < SHORTEST_SPLIT) | too_many)
     phases.overlapped[..., OVERLAPPED.index("math")][impossible] = IMPOSSIBLE_CLOCKS
     phases.even_math[impossible] = IMPOSSIBLE_CLOCKS
@@ -172,23 +175,28 @@ def matrix_blocks(columns: MatrixColumns, tiles: Candidates) -> Array:
     return blocks
 
 
-def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, counted: bool = True) -> Phases:
-    """Phases of products with given tiles; all columns broadcast against each other.
+def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Phases:
+    """Phases of products with given tiles; all columns broadcast against each other."""
+    phases = _timed_phases(columns, tiles, gpu, matrix_blocks(columns, tiles))
+    count_events(phases.events, columns, tiles, gpu)
+    return phases
 
-    counted: whether events, which cost energy and no time, are wanted; where not, they are 0.
+
+def _timed_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array) -> Phases:
+    """The same without events, which are 0.
+
+    A workload has few distinct products, so that each operation on columns costs its call: what holds for none of them is left out.
     """
     dram = 1.0 / gpu.dram_bytes_per_s
     area = tiles.tile_m * tiles.tile_n
-    blocks = matrix_blocks(columns, tiles)
     on_tensor = columns.tensor > 0.0
     step = np.where(on_tensor, STEP_BYTES / columns.element_byte, CUDA_REDUCTION_STEP)
     steps = np.ceil(columns.padded_k / (step * tiles.split))
     reduction = step * steps
-    sharing = np.where(on_tensor, np.clip(np.floor(SM_FILL_AREA / area), 1.0, BLOCKS_FILLING_AN_SM), 1.0)
+    sharing = np.where(on_tensor, np.minimum(np.maximum(np.floor(SM_FILL_AREA / area), 1.0), BLOCKS_FILLING_AN_SM), 1.0)
     rounds = np.ceil(blocks / (gpu.num_sms * sharing))
     waves = sharing * rounds
     busiest = np.ceil(blocks / gpu.num_sms)
-    own_share = np.where((tiles.tile_m == TWO_WARP_EDGE) & (tiles.tile_n == TWO_WARP_EDGE), TWO_WARPS / SM_PARTITIONS, 1.0)
     block_clocks = 2.0 * area * reduction / columns.flop_per_clock
     loaded_byte = (np.minimum(tiles.tile_m, columns.m) + np.minimum(tiles.tile_n, columns.n)) * reduction * columns.element_byte
     useful_flop = 2.0 * columns.batch * columns.m * columns.n * columns.k
@@ -202,11 +210,13 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, co
     persistent = gpu.architecture in SHARING_ARCHITECTURES
     even = np.maximum(blocks / gpu.num_sms, 1.0) if persistent else busiest
     output_s = columns.output_byte * dram
-    hidden = np.where(on_tensor & (tiles.split == 1) & persistent, 1.0 - np.maximum(even, 1.0) ** OUTPUT_IN_THE_OPEN, 0.0)
+    hidden = np.where(on_tensor & (tiles.split == 1), 1.0 - np.maximum(even, 1.0) ** OUTPUT_IN_THE_OPEN, 0.0) if persistent else 0.0
     overlapped[..., OVERLAPPED.index("dram_activations")] = columns.activation_byte * dram + hidden * output_s
-    own_rounds = np.ceil(blocks / (gpu.num_sms * BLOCKS_FILLING_AN_SM))
-    own_clocks = np.maximum(block_clocks / own_share, steps * CUDA_STEP_CLOCKS)
-    loop = np.where(on_tensor, rounds * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS, own_rounds * own_clocks)
+    loop = rounds * reduction / REDUCTION_STEP * LOOP_STEP_CLOCKS
+    if not on_tensor.all():
+        own_share = np.where((tiles.tile_m == TWO_WARP_EDGE) & (tiles.tile_n == TWO_WARP_EDGE), TWO_WARPS / SM_PARTITIONS, 1.0)
+        own_rounds = np.ceil(blocks / (gpu.num_sms * BLOCKS_FILLING_AN_SM))
+        loop = np.where(on_tensor, loop, own_rounds * np.maximum(block_clocks / own_share, steps * CUDA_STEP_CLOCKS))
     overlapped[..., OVERLAPPED.index("loop")] = loop
     serial = phases.serial
     fill = np.where(on_tensor, PIPELINE_FILL, CUDA_PIPELINE_FILL)
@@ -216,25 +226,25 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, co
     serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0))
     outputs = columns.batch * columns.m * columns.n
     beside = np.where(on_tensor, sharing, BLOCKS_FILLING_AN_SM)
-    stored_byte = outputs * np.where(tiles.split > 1, PARTIAL_BYTES, columns.output_byte / outputs) * tiles.split / blocks
-    serial[..., SERIAL.index("store")] = np.maximum(busiest / beside, 1.0) * stored_byte / SM_PORT_BYTES
     is_split = tiles.split > 1
-    serial[..., SERIAL.index("reduce")] = np.where(is_split, SPLIT_TRAFFIC_BYTES * tiles.split * outputs / gpu.l2_bytes_per_clock, 0.0)
-    serial[..., SERIAL.index("reduce_launch")] = np.where(is_split, 1e-6, 0.0)
-    serial[..., SERIAL.index("reduce_start")] = np.where(is_split, REDUCE_START_CLOCKS, 0.0)
-    converted_s = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
-    serial[..., SERIAL.index("quantise")] = np.hypot(converted_s, QUANTISE_LATENCY_S) - QUANTISE_LATENCY_S
+    stored_byte = outputs * np.where(is_split, PARTIAL_BYTES, columns.output_byte / outputs) * tiles.split / blocks
+    serial[..., SERIAL.index("store")] = np.maximum(busiest / beside, 1.0) * stored_byte / SM_PORT_BYTES
+    if is_split.any():
+        serial[..., SERIAL.index("reduce")] = np.where(is_split, SPLIT_TRAFFIC_BYTES * tiles.split * outputs / gpu.l2_bytes_per_clock, 0.0)
+        serial[..., SERIAL.index("reduce_launch")] = is_split * 1e-6
+        serial[..., SERIAL.index("reduce_start")] = is_split * REDUCE_START_CLOCKS
+    if columns.quantised.any():
+        converted_s = columns.quantised * QUANTISE_BYTES * columns.batch * columns.m * columns.k * dram
+        serial[..., SERIAL.index("quantise")] = np.hypot(converted_s, QUANTISE_LATENCY_S) - QUANTISE_LATENCY_S
     phases.even_math[...] = even * block_clocks
     phases.tile_area[...] = area
     phases.ideal_math[...] = useful_flop / (columns.flop_per_clock * gpu.num_sms)
     phases.ideal_math_s[...] = phases.ideal_math / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
     phases.occupied[...] = np.where(blocks <= slots, np.minimum(blocks / gpu.num_sms, 1.0), blocks / (slots * np.ceil(blocks / slots)))
-    if counted:
-        _count_events(phases.events, columns, tiles, gpu, blocks=blocks)
     return phases
 
 
-def _count_events(events: Array, columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, *, blocks: Array) -> None:
+def count_events(events: Array, columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> None:
     """What costs energy, written into `events` of shape (..., 6).
 
     Blocks fetch no elements beyond the matrix's edge, but multiply zeros there.  Tensor flop are those of 16-bit operands that
@@ -242,6 +252,7 @@ def _count_events(events: Array, columns: MatrixColumns, tiles: Candidates, gpu:
     """
     on_tensor = columns.tensor > 0.0
     area = tiles.tile_m * tiles.tile_n
+    blocks = matrix_blocks(columns, tiles)
     step = np.where(on_tensor, STEP_BYTES / columns.element_byte, CUDA_REDUCTION_STEP)
     reduction = step * np.ceil(columns.padded_k / (step * tiles.split))
     edge = columns.m / np.ceil(columns.m / tiles.tile_m) + columns.n / np.ceil(columns.n / tiles.tile_n)
@@ -266,5 +277,5 @@ def _warp_edge(tile: Array) -> Array:
 
     Source: CUTLASS, generator.py (GenerateSM80_TensorOp_16816); 256 × 64 is the exception, with four warps along one edge.
     """
-    edge: Array = np.clip(tile / 2.0, SMALLEST_WARP_TILE, LARGEST_WARP_TILE)
+    edge: Array = np.minimum(np.maximum(tile / 2.0, SMALLEST_WARP_TILE), LARGEST_WARP_TILE)
     return edge

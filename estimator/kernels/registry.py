@@ -9,7 +9,7 @@ import numpy as np
 from estimator.coefficients import COLUMN
 from estimator.gpu import GpuSpec
 from estimator.kernels.attention import AttentionColumns, decode_phases, prefill_phases
-from estimator.kernels.gemm import MatrixColumns, candidate_phases, matrix_phases
+from estimator.kernels.gemm import MatrixColumns, candidate_phases, count_events, matrix_phases
 from estimator.kernels.streams import (
     BLOCK_REGISTERS,
     BLOCK_THREADS,
@@ -115,9 +115,7 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
         order.append(index)
     if not parts:
         return tiles
-    position = np.empty(count, dtype=np.int64)
-    position[np.concatenate(order)] = np.arange(count)
-    return Lowered(phases=join_phases(parts, position), tile_m=tiles.tile_m, tile_n=tiles.tile_n, split=tiles.split)
+    return Lowered(phases=join_phases(parts, order, count), tile_m=tiles.tile_m, tile_n=tiles.tile_n, split=tiles.split)
 
 
 def phase_kind(operator: Operator) -> str:
@@ -167,21 +165,33 @@ def _matrix(
 ) -> Phases:
     """Phases of matrix products with their tiles; writes the tiles into `tiles` at `index`."""
     columns = matrix_columns(operators, gpu)
-    on_cuda = columns.tensor == 0.0
-    widest_split = coefficients[index, COLUMN["widest_split"]]
-    unknown = np.ones(len(index), dtype=np.bool_)
+    searched = list(range(len(index)))
+    told = np.zeros(len(index), dtype=np.bool_)
     if known is not None:
-        unknown = np.isnan(known.tile_m[index]) | np.isnan(known.tile_n[index]) | np.isnan(known.split[index])
-    for cuda_cores, widest in set(zip(on_cuda[unknown].tolist(), widest_split[unknown].tolist(), strict=True)):
-        rows = np.flatnonzero(unknown & (on_cuda == cuda_cores) & (widest_split == widest))
-        chosen = fastest_tiles(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
-        tiles.tile_m[index[rows]], tiles.tile_n[index[rows]], tiles.split[index[rows]] = chosen.tile_m, chosen.tile_n, chosen.split
-    if known is not None:
+        fields = np.stack([getattr(known, name)[index] for name in KnownTiles.__slots__])
+        told = np.isfinite(fields).any(axis=0)
+        searched = np.flatnonzero(~np.isfinite(fields).all(axis=0)).tolist()
+    kinds: dict[tuple[bool, float], list[int]] = {}
+    on_cuda, widest_split = (columns.tensor == 0.0).tolist(), coefficients[index, COLUMN["widest_split"]].tolist()
+    for row in searched:
+        kinds.setdefault((on_cuda[row], widest_split[row]), []).append(row)
+    parts, order = [], []
+    for (cuda_cores, widest), members in kinds.items():
+        rows = np.array(members, dtype=np.int64)
+        chosen, phases = _fastest(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
         for name in KnownTiles.__slots__:
-            given = getattr(known, name)[index]
-            getattr(tiles, name)[index] = np.where(np.isnan(given), getattr(tiles, name)[index], given)
-    final = Candidates(tile_m=tiles.tile_m[index], tile_n=tiles.tile_n[index], split=tiles.split[index])
-    return matrix_phases(columns, final, gpu)
+            getattr(tiles, name)[index[rows]] = getattr(chosen, name)
+        parts.append(phases)
+        order.append(rows)
+    rows = np.flatnonzero(told)
+    if rows.size and known is not None:
+        for name in KnownTiles.__slots__:
+            given = getattr(known, name)[index[rows]]
+            getattr(tiles, name)[index[rows]] = np.where(np.isnan(given), getattr(tiles, name)[index[rows]], given)
+        final = Candidates(**{name: getattr(tiles, name)[index[rows]] for name in KnownTiles.__slots__})
+        parts.append(matrix_phases(_rows(columns, rows), final, gpu))
+        order.append(rows)
+    return join_phases(parts, order, len(index))
 
 
 def candidates_of(
@@ -213,15 +223,20 @@ def candidates_of(
     return phases, settled
 
 
-def fastest_tiles(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> Candidates:
-    """The candidate of least predicted time for every product, shape (n,)."""
-    phases = candidate_phases(columns, tiles, gpu, counted=False)
-    seconds = kernel_seconds(phases, coefficients[:, None, :], gpu.sm_clock_max_mhz * HZ_PER_MHZ)
+def _fastest(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> tuple[Candidates, Phases]:
+    """The candidate of least predicted time for every product, shape (n,), and its phases."""
+    every = candidate_phases(columns, tiles, gpu, counted=False)
+    seconds = kernel_seconds(every, coefficients[:, None, :], gpu.sm_clock_max_mhz * HZ_PER_MHZ)
     best = seconds.argmin(axis=1)
-    return Candidates(tile_m=tiles.tile_m[best], tile_n=tiles.tile_n[best], split=tiles.split[best])
+    chosen = Candidates(tile_m=tiles.tile_m[best], tile_n=tiles.tile_n[best], split=tiles.split[best])
+    phases = every.take(best)
+    count_events(phases.events, columns, chosen, gpu)
+    return chosen, phases
 
 
 def _rows(columns: MatrixColumns, rows: IntArray) -> MatrixColumns:
+    if len(rows) == len(columns.batch) and (rows[1:] > rows[:-1]).all():
+        return columns  # all of them
     return MatrixColumns(**{name: getattr(columns, name)[rows] for name in MatrixColumns.__slots__})
 
 

@@ -1,6 +1,7 @@
 """Kernels that stream through memory: element-wise work, copies, softmax, norms, reductions, depthwise convolution.
 
     dram    bytes / BW                                    what misses L2
+    dram_activations  bytes read again / BW               what a second look at a row no longer finds in L2
     l2      bytes · passes / (STREAM_BYTES_PER_CLOCK · S) what an SM sustains, whatever the level
     issue   instructions / (lanes · S)                    element instructions
     loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   one memory latency after the other: its way to L2 and back,
@@ -11,6 +12,7 @@
 The second and third make memory kernels follow the SM clock, as they do on real boards (docs/model.md).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -130,13 +132,12 @@ def stream_phases(columns: StreamColumns, gpu: GpuSpec) -> Phases:
     phases.overlapped[..., OVERLAPPED.index("loop")] = further * STEP_CLOCKS
     phases.overlapped[..., OVERLAPPED.index("wait")] = further * MEMORY_LATENCY_S
     phases.serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / columns.resident + (rounds > 1.0))
-    turns = np.where(columns.rows > 0, np.ceil(columns.rows / gpu.num_sms), 0.0)
+    turns = np.ceil(columns.rows / gpu.num_sms)
     phases.serial[..., SERIAL.index("rows")] = turns * ROW_CLOCKS
     phases.serial[..., SERIAL.index("row_length")] = turns * columns.dim * ROW_ELEMENT_CLOCKS
     phases.occupied[...] = np.minimum(even, 1.0)
-    under_way = np.minimum(columns.blocks, columns.resident * gpu.num_sms) * columns.read_byte / columns.blocks
-    under_way = np.where(columns.rows > 0, under_way, 0.0)  # a second look at rows that meanwhile left L2
-    again = columns.read_byte * (columns.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
+    again = _read_again(columns, gpu)
+    phases.overlapped[..., OVERLAPPED.index("dram_activations")] = again / gpu.dram_bytes_per_s
     phases.events[..., EVENTS.index("dram")] = total + again
     phases.events[..., EVENTS.index("l2")] = fetched
     phases.events[..., EVENTS.index("shared")] = columns.shared_byte
@@ -145,10 +146,20 @@ def stream_phases(columns: StreamColumns, gpu: GpuSpec) -> Phases:
     return phases
 
 
+def _read_again(columns: StreamColumns, gpu: GpuSpec) -> Array | float:
+    """Bytes that cross DRAM a second time, shape (n,): later passes over rows that meanwhile left L2."""
+    if (columns.passes == 1.0).all():
+        return 0.0
+    under_way = np.minimum(columns.blocks, columns.resident * gpu.num_sms) * columns.read_byte / columns.blocks
+    under_way = np.where(columns.rows > 0, under_way, 0.0)
+    again: Array = columns.read_byte * (columns.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
+    return again
+
+
 def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
     """Blocks of `threads` threads with `registers` registers each that an SM holds at once, at least one."""
     by_threads = gpu.warps_per_sm * WARP_LANES / threads
-    return max(1.0, float(np.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads)))))
+    return max(1.0, float(math.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads)))))
 
 
 def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:

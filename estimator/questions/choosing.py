@@ -3,19 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from estimator.errors import OperatingPointError
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, log_ratio_stds
 from estimator.questions.points import Sweep, joined_sweeps
 from estimator.questions.sweeping import sweep_chunks
 from estimator.settings import asked_clocks
-
-NORMAL_90: Final = 1.6448536269514722
-"""Half width of a 90 % interval in standard deviations of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +75,8 @@ def best(
     _check(goal, power_limit_w, latency_limit_s, confidence)
     questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
     points = joined_sweeps(list(answered(questions)))
-    of_power = _chance(points.power_w, points.power_w_std, power_limit_w)
-    of_latency = _chance(points.latency_s, points.latency_s_std, latency_limit_s)
+    of_power = _chance(points.power_w, points.power_w_low, points.power_w_high, power_limit_w)
+    of_latency = _chance(points.latency_s, points.latency_s_low, points.latency_s_high, latency_limit_s)
     fits = (of_power >= confidence) & (of_latency >= confidence)
     if not fits.any():
         raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s, confidence))
@@ -192,13 +188,13 @@ def _value(points: Sweep, goal: str) -> Array:
     return value
 
 
-def _chance(value: Array, std: Array, limit: float) -> Array:
-    """Probability that a value keeps its limit; where its uncertainty is unknown, 0 or 1."""
+def _chance(value: Array, low: Array, high: Array, limit: float) -> Array:
+    """Probability that a value keeps its limit; where its 90 % interval from `low` to `high` is unknown, 0 or 1."""
     if math.isinf(limit):
         return np.ones(len(value))
     with np.errstate(divide="ignore", invalid="ignore"):
-        width = np.where(std > 0.0, std / value, np.nan)
-        excess = np.log(limit / value) / width
+        width = np.log(np.where(limit < value, value / low, high / value)) / NORMAL_90
+        excess = np.log(limit / value) / np.where(width > 0.0, width, np.nan)
     known = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in np.nan_to_num(excess).tolist()])
     return np.where(np.isfinite(excess), known, (value <= limit).astype(np.float64))
 

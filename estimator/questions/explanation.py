@@ -19,6 +19,7 @@ from estimator.gpu import GpuSpec
 from estimator.kernel_estimates import operator_label
 from estimator.phases import OVERLAPPED, SERIAL, Phases
 from estimator.power import POWER_TERMS, dynamic_power_w, events_per_second, leakage_power_w, power_events, static_power_w, tensor_rate
+from estimator.power_limit import UNLIMITED_W
 from estimator.prediction import Estimate, Prepared, board_tables, estimate, power_model, prepare
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.questions.judging import Asked
@@ -136,9 +137,6 @@ def explain(asked: Asked) -> Explanation:
         capped_s=result.latency_s - free_s,
     )
 
-
-UNLIMITED_W: Final = 1e9
-"""A power limit that no board meets [W]."""
 
 PHASES: Final = (*OVERLAPPED, *SERIAL, "epsilon")
 

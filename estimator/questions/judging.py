@@ -89,9 +89,11 @@ class Judged:
     def loadings(self, quantity: str) -> dict[str, Array]:
         """Loadings of the quantity's logarithm."""
         of_time, of_power = QUANTITIES[quantity]
-        time = {name: of_time * loading for name, loading in self.latency.items()} if of_time else {}
-        power = {name: of_power * loading for name, loading in self.power.items()} if of_power else {}
-        return time | power
+        joint: dict[str, Array] = {}
+        for power, sources in ((of_time, self.latency), (of_power, self.power)):
+            for name, loading in sources.items() if power else ():
+                joint[name] = joint.get(name, 0.0) + power * loading
+        return joint
 
 
 def judged(asked: Asked) -> Judged:
@@ -118,13 +120,32 @@ def judged(asked: Asked) -> Judged:
     by_coefficient = _latency_loadings(asked.bundle, prepared, clock_hz, points.gpu_s) * own_share
     owner = asked.bundle.digest or f"{asked.bundle.name} {asked.bundle.version}"
     slope = np.log(points.sm_clock_mhz / gpu.sm_clock_max_mhz)
+    of_time = _split(time, by_coefficient, len(clock_hz))
+    of_power = _split(power, _power_loadings(asked, prepared, points), len(clock_hz))
+    felt, delayed = _through_limit(points, joined(of_time.values()), joined(of_power.values()))
+    named_power = _named(f"power:{owner}", asked, of_power, slope * CLOCK_SLOPE_STD[1])
     return Judged(
         points=points,
-        latency=_named(f"time:{owner}", asked, _split(time, by_coefficient, len(clock_hz)), slope * CLOCK_SLOPE_STD[0]),
-        power=_named(
-            f"power:{owner}", asked, _split(power, _power_loadings(asked, prepared, points), len(clock_hz)), slope * CLOCK_SLOPE_STD[1]
-        ),
+        latency=_named(f"time:{owner}", asked, of_time, slope * CLOCK_SLOPE_STD[0])
+        | {name: delayed * loading for name, loading in named_power.items() if np.any(delayed)},
+        power={name: felt * loading for name, loading in named_power.items()},
     )
+
+
+def _through_limit(points: Sweep, time_ln_std: Loading, power_ln_std: Loading) -> tuple[Array, Array]:
+    """What a power limit leaves of an error of the power equation in ln(power), and how much of it becomes one of ln(latency), shapes (c,).
+
+    By the stated deviations (`estimator.power_limit`): 1 and 0 where the limit is far.
+    """
+    stated_time, stated_power = points.latency_s_std / points.latency_s, points.power_w_std / points.power_w
+    with np.errstate(divide="ignore", invalid="ignore"):
+        felt = np.where(np.greater(power_ln_std, 0.0), stated_power / power_ln_std, 1.0)
+        added = np.sqrt(np.maximum(stated_time**2 - time_ln_std**2, 0.0)) / power_ln_std
+    return felt, np.where(np.isfinite(added) & (added > NO_DELAY), added, 0.0)
+
+
+NO_DELAY: Final = 1e-6
+"""Below this a share is what rounding leaves."""
 
 
 def log_ratio_std(left: Judged, i: int, right: Judged, j: int, quantity: str) -> float:

@@ -8,12 +8,13 @@ import numpy as np
 
 from estimator.domain import TOLERATED_CLOCK_MHZ, Validity, clock_warning
 from estimator.errors import OperatingPointError
-from estimator.prediction import STAYS_ABOVE
+from estimator.power_limit import STAYS_ABOVE
 from estimator.quantities import Array, BoolArray, IntArray
 
 VALUES: Final = (
     "asked_clock_mhz", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
-    "gpu_s", "launch_bound_share",
+    "gpu_s", "launch_bound_share", "sm_clock_mhz_low", "sm_clock_mhz_high", "latency_s_low", "latency_s_high",
+    "power_w_low", "power_w_high", "energy_j_low", "energy_j_high",
 )  # fmt: skip
 """Columns of numbers of a sweep."""
 
@@ -55,6 +56,7 @@ class Sweep:
     case              number of each point's case
     asked_clock_mhz   asked SM clock, sm_clock_mhz the one that runs under the power limit [MHz]
     latency_s, power_w, energy_j of one iteration, each with its standard deviation `…_std`, nan where unknown
+    …_low, …_high     limits of the 90 % intervals of these and of sm_clock_mhz
     gpu_s             time of the GPU's kernels [s]; launch_bound_share  how far the host's launches set the latency
     above_limit       whether the power stays above the limit even at the lowest clock
     """
@@ -71,6 +73,14 @@ class Sweep:
     energy_j_std: Array
     gpu_s: Array
     launch_bound_share: Array
+    sm_clock_mhz_low: Array
+    sm_clock_mhz_high: Array
+    latency_s_low: Array
+    latency_s_high: Array
+    power_w_low: Array
+    power_w_high: Array
+    energy_j_low: Array
+    energy_j_high: Array
     above_limit: BoolArray
 
     def __len__(self) -> int:

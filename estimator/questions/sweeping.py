@@ -1,12 +1,10 @@
 """Many operating points at once: workloads × bundles × GPUs × clocks as arrays, in pieces of bounded memory.
 
-The equations are those of `estimator.prediction`; here the kernels of many workloads are stacked into one table, so that a
-point costs little more than its kernels.  A test holds both to the same numbers.
+Kernels of many workloads are stacked into one table (`estimator.questions.stacking`), so that a point costs little more than its kernels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,30 +14,29 @@ from estimator.domain import domain_warnings, step_warning, validity_of
 from estimator.forecast import forecast_lines, limit_notes
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
-from estimator.power import (
-    OperatingPoint,
-    PowerModel,
-    dynamic_power_w,
-    events_per_second,
-    leakage_power_w,
-    power_events,
-    settled_clock_mhz,
-    static_power_w,
-    tensor_rate,
-    term_scale,
-)
-from estimator.prediction import LIMIT_TOLERANCE, Prepared, board_tables, power_model, prepare
-from estimator.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.memory import memory_warnings
+from estimator.phases import EVENTS
+from estimator.power_limit import LIMIT_TOLERANCE, BoardCurve, Ranges, Settled, curve_clocks_mhz, near_limit, over_clocks, ranges, std_of
+from estimator.prediction import Prepared, power_model
+from estimator.quantities import Array, IntArray
 from estimator.questions.points import Case, Sweep, joined_sweeps
+from estimator.questions.stacking import (
+    MOST_NUMBERS,
+    Board,
+    Stack,
+    StackedPoints,
+    points_in_pieces,
+    stacked,
+    stacked_points,
+    stacked_power_w,
+    summed_energy_j,
+)
 from estimator.reckoning import workload_warnings
 from estimator.settings import asked_clocks, host_launch, power_limit
 from estimator.spread import joined, latency_sources, power_sources
-from estimator.timeline import kernel_seconds, launch_bound_share, sweep_seconds, workload_seconds
+from estimator.timeline import launch_bound_share, workload_seconds
 from estimator.untried import Loading, Untried
 from estimator.workload import Workload
-
-MOST_NUMBERS: Final = 1_000_000
-"""Kernels times clocks that are computed at once: about twenty such tables live at a time, 160 MB."""
 
 
 def sweep(
@@ -83,7 +80,7 @@ def sweep_chunks(
         gpus: list[GpuSpec] = [one.gpu] if gpu is None else _several(gpu, (GpuSpec,), "gpu", "load_gpu")
         launch = one.host.launch_s if host_launch_s is None else host_launch(host_launch_s)
         for spec in gpus:
-            point = _Board(
+            point = Board(
                 bundle=one,
                 gpu=spec,
                 asked_mhz=asked_clocks(_plain(sm_clock_mhz), spec),
@@ -131,166 +128,50 @@ def _parts(chosen: Sequence[Variant], clocks: int, most: int) -> Iterator[list[V
         yield part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Board:
-    """A GPU with a bundle, the clocks asked of it, and what limits it; `chosen`: the clocks were asked for, not taken as usual."""
-
-    bundle: Bundle
-    gpu: GpuSpec
-    asked_mhz: Array
-    limit_w: float
-    launch_s: float
-    model: PowerModel | None
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stack:
-    """Kernels of v workloads one below the other: `prepared` (n kernels), where each workload starts, what its host launches take.
-
-    order, blocks, block_case, block_group: kernels sorted by workload, group and untried precision, where each such block starts, and
-    whose it is.
-    """
-
-    prepared: Prepared
-    starts: IntArray
-    host_s: Array
-    order: IntArray
-    blocks: IntArray
-    block_case: IntArray
-    block_group: tuple[tuple[str, Untried | None], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Points:
-    """Predictions of v workloads at c clocks, shapes (v, c); `group_s` (b, c) by block of the stack."""
-
-    gpu_s: Array
-    latency_s: Array
-    power_w: Array
-    group_s: Array
-
-
-def _swept(part: Sequence[Variant], board: _Board, efficiency: Mapping[str, float]) -> Sweep:
-    stack = _stack(part, board, efficiency)
+def _swept(part: Sequence[Variant], board: Board, efficiency: Mapping[str, float]) -> Sweep:
+    stack = stacked(part, board, efficiency)
     asked = board.asked_mhz
-    points = _points(stack, board, asked[None, :])
+    free = points = stacked_points(stack, board, asked[None, :])
     settled = np.broadcast_to(asked, points.gpu_s.shape)
+    curves: list[BoardCurve] | None = None
     over = np.flatnonzero(np.any(points.power_w > board.limit_w, axis=1))
     if len(over):
-        points, settled = _held(stack, board, over)
-    return _table(part, stack, board, points, settled)
+        curves = _curves(stack, board)
+        points, settled = _held(stack, board, curves, over)
+    return _table(part, stack, board, points, _Clocks(free_w=free.power_w, settled_mhz=settled, curves=curves))
 
 
-def _stack(part: Sequence[Variant], board: _Board, efficiency: Mapping[str, float]) -> _Stack:
-    lengths = np.array([len(variant.workload.operators) for variant in part])
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
-    joint = Workload(
-        name="",
-        operators=tuple(operator for variant in part for operator in variant.workload.operators),
-        counts=tuple(count for variant in part for count in variant.workload.counts),
-    )
-    prepared = prepare(joint, board.bundle, board.gpu, efficiency)
-    shares = prepared.counts * np.array([operator.host_share for operator in joint.operators])
-    names = {name: number for number, name in enumerate(dict.fromkeys((group or "", odd) for group, odd in _kinds(prepared)))}
-    number = np.array([names[(group or "", odd)] for group, odd in _kinds(prepared)], dtype=np.int64)
-    owner = np.repeat(np.arange(len(part)), lengths)
-    order = np.lexsort((number, owner))
-    key = owner[order] * len(names) + number[order]
-    blocks = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-    kinds = list(names)
-    return _Stack(
-        prepared=prepared,
-        starts=starts,
-        host_s=board.launch_s * np.add.reduceat(shares, starts),
-        order=order,
-        blocks=blocks,
-        block_case=owner[order][blocks],
-        block_group=tuple(kinds[number[order][i]] for i in blocks),
-    )
+class _Clocks(NamedTuple):
+    """Power without a limit at asked clocks, and the clocks that run, shapes (v, c); curves of v workloads, None where none is near it."""
+
+    free_w: Array
+    settled_mhz: Array
+    curves: list[BoardCurve] | None
 
 
-def _kinds(prepared: Prepared) -> Iterator[tuple[str | None, Untried | None]]:
-    """Group and untried precision of every kernel."""
-    return zip(prepared.groups, prepared.untried, strict=True)
-
-
-def _points(stack: _Stack, board: _Board, clock_mhz: Array) -> _Points:
-    """Predictions at clocks of shape (1, c), the same for all workloads, or (v, c)."""
-    prepared = stack.prepared
-    correction = np.exp(prepared.log_correction)[:, None]
-    if len(clock_mhz) == 1:
-        seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_mhz[0] * HZ_PER_MHZ) * correction
-    else:
-        own = clock_mhz[_owners(stack)] * HZ_PER_MHZ
-        seconds = kernel_seconds(prepared.phases.lifted(), prepared.coefficients[:, None, :], own) * correction
-    group_s = np.add.reduceat((prepared.counts[:, None] * seconds)[stack.order], stack.blocks)
-    case_blocks = np.flatnonzero(np.concatenate([[True], stack.block_case[1:] != stack.block_case[:-1]]))
-    gpu_s = np.add.reduceat(group_s, case_blocks)
-    latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape))
-    power_w = np.full_like(gpu_s, np.nan)
-    if board.model is not None:
-        power_w = _power_w(stack, board, board.model, clock_mhz, seconds, gpu_s, latency_s)
-    return _Points(gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, group_s=group_s)
-
-
-def _owners(stack: _Stack) -> IntArray:
-    lengths = np.diff(np.append(stack.starts, len(stack.order)))
-    return np.repeat(np.arange(len(stack.starts)), lengths)
-
-
-def _power_w(stack: _Stack, board: _Board, model: PowerModel, clock_mhz: Array, seconds: Array, gpu_s: Array, latency_s: Array) -> Array:
-    prepared, gpu = stack.prepared, board.gpu
-    flat = board_tables(board.bundle, gpu).at(clock_mhz.ravel())
-    events = power_events(prepared.phases, gpu, model.l2_credit)
-    if model.concavity == 1.0:  # energy per event: kernels can be summed first
-        sums = np.add.reduceat(prepared.counts[:, None] * events, stack.starts) * model.event_energy_j
-        scale = term_scale(model, flat).reshape(*clock_mhz.shape, -1)
-        energy_j = (sums[:, None, :] * scale).sum(axis=-1)
-    else:
-        energy_j = _bent_energy_j(stack, board, model, clock_mhz, seconds, events)
-    point = OperatingPoint(**{name: getattr(flat, name).reshape(clock_mhz.shape) for name in OperatingPoint.__slots__})
-    other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
-    power_w: Array = other_w + leakage_power_w(model, point, other_w)
-    return power_w
-
-
-def _bent_energy_j(stack: _Stack, board: _Board, model: PowerModel, clock_mhz: Array, seconds: Array, events: Array) -> Array:
-    """Dynamic energy where power is no sum over events [J], shape (v, c): workload by workload."""
-    ends = np.append(stack.starts, len(stack.order))
-    tables, counts = board_tables(board.bundle, board.gpu), stack.prepared.counts
-    rows = []
-    for i in range(len(stack.starts)):
-        own = slice(ends[i], ends[i + 1])
-        clock = clock_mhz[min(i, len(clock_mhz) - 1)]
-        full = events_per_second(board.gpu, clock * HZ_PER_MHZ, tensor_rate(board.gpu))
-        dynamic_w = dynamic_power_w(model, events[own], seconds[own], full, tables.at(clock)).sum(axis=-1)
-        rows.append(counts[own] @ (dynamic_w * seconds[own]))
-    return np.array(rows)
-
-
-def _held(stack: _Stack, board: _Board, over: IntArray) -> tuple[_Points, Array]:
-    """Points with the workloads `over` at the clocks to which the power limit lowers them, and all clocks (v, c)."""
+def _curves(stack: Stack, board: Board) -> list[BoardCurve]:
+    """Each workload over all clocks that can be locked, and those asked for; as `estimate` takes them."""
     grid = np.union1d(board.gpu.clocks_mhz(), board.asked_mhz)
-    power = _in_pieces(stack, board, grid[None, :]).power_w
+    if board.model is None or board.model.concavity != 1.0:
+        found = points_in_pieces(stack, board, grid[None, :])
+        latency_s, power_w = found.latency_s, found.power_w
+    else:
+        gpu_s = over_clocks(points_in_pieces(stack, board, curve_clocks_mhz(grid)[None, :]).gpu_s, grid)
+        latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape))
+        energy_j = summed_energy_j(stack, board, board.model, grid[None, :])
+        power_w = stacked_power_w(board, board.model, grid[None, :], gpu_s, latency_s, energy_j)
+    return [BoardCurve(clock_mhz=grid, latency_s=latency, power_w=power) for latency, power in zip(latency_s, power_w, strict=True)]
+
+
+def _held(stack: Stack, board: Board, curves: Sequence[BoardCurve], over: IntArray) -> tuple[StackedPoints, Array]:
+    """Points with the workloads `over` at the clocks to which the power limit lowers them, and all clocks (v, c)."""
     settled = np.tile(board.asked_mhz, (len(stack.starts), 1))
     for i in over.tolist():
-        settled[i] = settled_clock_mhz(power[i], grid, board.limit_w, board.asked_mhz)
-    return _in_pieces(stack, board, settled), settled
+        settled[i] = curves[i].settled_mhz(board.limit_w, board.asked_mhz)
+    return points_in_pieces(stack, board, settled), settled
 
 
-def _in_pieces(stack: _Stack, board: _Board, clock_mhz: Array) -> _Points:
-    """`_points`, a few clocks at a time."""
-    step = max(1, MOST_NUMBERS // (PIECE_TABLES * len(stack.order)))
-    pieces = [_points(stack, board, clock_mhz[:, i : i + step]) for i in range(0, clock_mhz.shape[1], step)]
-    return _Points(**{name: np.concatenate([getattr(piece, name) for piece in pieces], axis=1) for name in _Points.__slots__})
-
-
-PIECE_TABLES: Final = 4
-"""Kernels at clocks of their own need several numbers each at once."""
-
-
-def _table(part: Sequence[Variant], stack: _Stack, board: _Board, points: _Points, settled: Array) -> Sweep:
+def _table(part: Sequence[Variant], stack: Stack, board: Board, points: StackedPoints, clocks: _Clocks) -> Sweep:
     share = launch_bound_share(points.gpu_s, np.broadcast_to(stack.host_s[:, None], points.gpu_s.shape))
     held = [_held_shares(stack, points, i) for i in range(len(part))]
     latency_ln, power_ln = _log_stds(part, stack, board, held, share)
@@ -301,22 +182,46 @@ def _table(part: Sequence[Variant], stack: _Stack, board: _Board, points: _Point
     columns = {
         "case": np.broadcast_to(np.arange(shape[0])[:, None], shape),
         "asked_clock_mhz": np.broadcast_to(board.asked_mhz, shape),
-        "sm_clock_mhz": settled,
+        "sm_clock_mhz": clocks.settled_mhz,
         "latency_s": points.latency_s,
-        "latency_s_std": points.latency_s * latency_ln,
         "power_w": held_w,
-        "power_w_std": points.power_w * power_ln,
         "energy_j": held_w * points.latency_s,
-        "energy_j_std": points.power_w * points.latency_s * np.hypot(latency_ln, power_ln),
         "gpu_s": points.gpu_s,
         "launch_bound_share": share,
         "above_limit": above,
     }
+    columns |= _limits(stack, board, clocks, columns, latency_ln, power_ln)
     cases = tuple(_case(variant, board, stack.prepared, slice(ends[i], ends[i + 1]), held[i][1]) for i, variant in enumerate(part))
     return Sweep(cases=cases, **{name: np.ascontiguousarray(column).ravel() for name, column in columns.items()})
 
 
-def _held_shares(stack: _Stack, points: _Points, i: int) -> tuple[dict[str, Loading], dict[Untried, Loading]]:
+def _limits(
+    stack: Stack, board: Board, clocks: _Clocks, columns: Mapping[str, Array], latency_ln: Array, power_ln: Array
+) -> dict[str, Array]:
+    """Limits of the 90 % intervals and the deviations that stand for them, shapes (v, c)."""
+    curves = clocks.curves
+    if curves is None and board.model is not None and np.any(near_limit(clocks.free_w, board.limit_w, power_ln)):
+        curves = _curves(stack, board)
+    rows = []
+    for i, free_w in enumerate(clocks.free_w):
+        point = Settled(
+            asked_mhz=board.asked_mhz,
+            free_w=free_w,
+            clock_mhz=columns["sm_clock_mhz"][i],
+            latency_s=columns["latency_s"][i],
+            power_w=columns["power_w"][i],
+        )
+        rows.append(ranges(point, None if curves is None else curves[i], board.limit_w, latency_ln[i], power_ln[i]))
+    found: dict[str, Array] = {}
+    for name in Ranges.__slots__:
+        low, high = np.stack([getattr(row, name) for row in rows], axis=1)
+        found |= {f"{name}_low": low, f"{name}_high": high}
+        if name in ("latency_s", "power_w", "energy_j"):
+            found[f"{name}_std"] = std_of(columns[name], np.stack([low, high]))
+    return found
+
+
+def _held_shares(stack: Stack, points: StackedPoints, i: int) -> tuple[dict[str, Loading], dict[Untried, Loading]]:
     """Shares of the GPU time of workload i by group of kernels and by untried precision, each of shape (c,)."""
     groups: dict[str, Loading] = {}
     untried: dict[Untried, Loading] = {}
@@ -332,8 +237,8 @@ def _held_shares(stack: _Stack, points: _Points, i: int) -> tuple[dict[str, Load
 
 def _log_stds(
     part: Sequence[Variant],
-    stack: _Stack,
-    board: _Board,
+    stack: Stack,
+    board: Board,
     held: Sequence[tuple[dict[str, Loading], dict[Untried, Loading]]],
     share: Array,
 ) -> tuple[Array, Array]:
@@ -347,9 +252,12 @@ def _log_stds(
     return latency_ln, power_ln
 
 
-def _case(variant: Variant, board: _Board, prepared: Prepared, own: slice, untried: Mapping[Untried, Loading]) -> Case:
+def _case(variant: Variant, board: Board, prepared: Prepared, own: slice, untried: Mapping[Untried, Loading]) -> Case:
     workload, bundle = variant.workload, board.bundle
-    outside = domain_warnings(workload, bundle, prepared.groups[own], {odd: float(np.max(share)) for odd, share in untried.items()})
+    outside = (
+        *domain_warnings(workload, bundle, prepared.groups[own], {odd: float(np.max(share)) for odd, share in untried.items()}),
+        *memory_warnings(workload.operators, prepared.phases.events[own, EVENTS.index("dram")], board.gpu),
+    )
     between = step_warning(board.gpu, board.asked_mhz.tolist()) if board.chosen else ()
     return Case(
         workload=workload.name,

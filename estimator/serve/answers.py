@@ -13,14 +13,12 @@ from estimator.display.explanations import explanation_document
 from estimator.forms.rescaling import Sizes
 from estimator.forms.variation import Variant, variants
 from estimator.prediction import Estimate
-from estimator.quantities import Array
-from estimator.questions.choosing import NORMAL_90
 from estimator.questions.explanation import Explanation, explain
 from estimator.questions.judging import Asked
 from estimator.questions.points import VALUES, Sweep
 from estimator.questions.sweeping import sweep
 from estimator.serve.catalogue import Catalogue
-from estimator.serve.choices import clocks_of
+from estimator.serve.choices import MICROSECONDS, clocks_of
 from estimator.serve.errors import RequestError
 from estimator.serve.question import Question, check_gpu
 from estimator.specifications import load_gpu
@@ -50,7 +48,14 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
             )
         gpu = asked.gpu or asked.bundle.gpu
-        points = sweep(asked.variant, asked.bundle, sm_clock_mhz=clocks_of(gpu), gpu=asked.gpu, power_cap_w=asked.power_cap_w)
+        points = sweep(
+            asked.variant,
+            asked.bundle,
+            sm_clock_mhz=clocks_of(gpu),
+            gpu=asked.gpu,
+            power_cap_w=asked.power_cap_w,
+            host_launch_s=asked.host_launch_s,
+        )
         charts = _charts(explanation, points)
     document = explanation_document(explanation)
     return {
@@ -74,6 +79,7 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
         gpu=load_gpu(question.gpu) if question.gpu else None,
         sm_clock_mhz=None if question.clock_mhz is None else (question.clock_mhz,),
         power_cap_w=question.power_cap_w,
+        host_launch_s=None if question.host_launch_us is None else question.host_launch_us * MICROSECONDS,
     )
 
 
@@ -92,21 +98,13 @@ def _variant(question: Question, workload: Workload, at: Sizes | None) -> Varian
 def _number_row(name: str, result: Estimate) -> dict[str, Any]:
     """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
     field, units = UNITS[name]
-    value, std = getattr(result, field), getattr(result, f"{field}_std")
-    low, high = (float(limit) for limit in _interval(np.array([value]), np.array([std]))[:, 0])
+    value, low, high = (getattr(result, name) for name in (field, f"{field}_low", f"{field}_high"))
     return {
         "name": name,
         "value": _known(value),
-        "text": with_spread(value, std, units),
+        "text": with_spread(value, getattr(result, f"{field}_std"), units),
         "interval": f"{with_spread(low, math.nan, units)} to {with_spread(high, math.nan, units)}" if math.isfinite(low) else "unknown",
     }
-
-
-def _interval(value: Array, std: Array) -> Array:
-    """Lower and upper limit of the 90 % interval of positive values, shape (2, n); nan where unknown."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = np.exp(NORMAL_90 * std / value)
-    return np.stack([value / spread, value * spread])
 
 
 def _charts(explanation: Explanation, points: Sweep) -> dict[str, str]:
@@ -123,8 +121,7 @@ def _charts(explanation: Explanation, points: Sweep) -> dict[str, str]:
 def _clock_svg(points: Sweep, quantity: str, result: Estimate) -> str:
     """A quantity over the asked clock with its 90 % band, and where the chosen clock stands."""
     column, label = CLOCK_CHARTS[quantity]
-    value = getattr(points, column)
-    low, high = _interval(value, getattr(points, f"{column}_std"))
+    value, low, high = (getattr(points, name) for name in (column, f"{column}_low", f"{column}_high"))
     clocks = points.asked_clock_mhz
     x = axis_over("asked SM clock [MHz]", [clocks], logarithmic=False)
     y = axis_over(label, [value, low, high], logarithmic=False)

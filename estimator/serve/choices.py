@@ -15,6 +15,8 @@ from estimator.serve.catalogue import Catalogue, Entry
 from estimator.specifications import load_gpu
 from estimator.workload import Workload
 
+MICROSECONDS: Final = 1e-6
+
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SEQUENCES: Final = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 """Values of the sliders, beside the workload's own."""
@@ -75,6 +77,7 @@ def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
         "key": key,
         "name": f"{bundle.name} {bundle.version}",
         "simulated": bundle.simulated,
+        "host_launch_us": round(bundle.host.launch_s / MICROSECONDS, 1),
         **_gpu_document(bundle.gpu),
     }
 

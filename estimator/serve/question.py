@@ -1,7 +1,6 @@
 """What the page asks, checked field by field before anything is computed."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -29,6 +28,7 @@ class Question:
     batch, sequence     the sizes wanted
     clock_mhz           asked SM clock [MHz], None for the one of the published peak rates
     power_cap_w         power limit [W], None for the GPU's own
+    host_launch_us      host cost of one framework operator [µs], None for the bundle's
     """
 
     workload: str
@@ -41,6 +41,7 @@ class Question:
     sequence: int | None = None
     clock_mhz: float | None = None
     power_cap_w: float | None = None
+    host_launch_us: float | None = None
 
 
 def parse_question(content: bytes) -> Question:
@@ -62,6 +63,7 @@ def parse_question(content: bytes) -> Question:
         sequence=_size(given.get("sequence"), "sequence"),
         clock_mhz=_number(given.get("clock_mhz"), "clock_mhz"),
         power_cap_w=_number(given.get("power_cap_w"), "power_cap_w"),
+        host_launch_us=_number(given.get("host_launch_us"), "host_launch_us", zero=True),
     )
 
 
@@ -119,11 +121,12 @@ def _size(value: Any, name: str) -> int | None:
     return value
 
 
-def _number(value: Any, name: str) -> float | None:
+def _number(value: Any, name: str, *, zero: bool = False) -> float | None:
+    """A number above 0, or with `zero` of at least 0; None for null.  Raises RequestError."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST_NUMBER or not math.isfinite(value):
-        raise RequestError(f"{name} = {_short(value)} must be a number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_NUMBER or not (value or zero):
+        raise RequestError(f"{name} = {_short(value)} must be a number {'of at least' if zero else 'above'} 0")
     return float(value)
 
 

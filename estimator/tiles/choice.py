@@ -11,6 +11,7 @@ the name of its tile: the prediction is the candidate at the weighted median of 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -40,7 +41,14 @@ class TileChoice:
 
 
 def choice_from_document(document: Mapping[str, Any]) -> TileChoice:
-    """The choice in a bundle.  Raises BundleError for one that is not as `fit` writes it."""
+    """The choice in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
+    try:
+        return _cached_choice(document)
+    except TypeError:  # plain dictionaries cannot be remembered
+        return _choice(document)
+
+
+def _choice(document: Mapping[str, Any]) -> TileChoice:
     try:
         columns = [np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking")]
         sharpness = float(document["sharpness"])
@@ -52,6 +60,9 @@ def choice_from_document(document: Mapping[str, Any]) -> TileChoice:
     if min(tile_m.min(), tile_n.min(), split.min()) < 1.0 or not np.isfinite(sharpness):
         raise damaged_predictor("a tile or a split below 1")
     return TileChoice(candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=sharpness)
+
+
+_cached_choice = lru_cache(maxsize=256)(_choice)
 
 
 def damaged_predictor(why: object) -> BundleError:

@@ -8,6 +8,7 @@ Features are base-2 logarithms of the shape and of the work per SM.  A node test
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -46,7 +47,14 @@ def tile_features(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
 
 
 def tree_from_document(document: Mapping[str, Any]) -> TilePredictor:
-    """The tree in a bundle.  Raises BundleError for one that is not as `fit` writes it."""
+    """The tree in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
+    try:
+        return _cached_tree(document)
+    except TypeError:  # plain dictionaries cannot be remembered
+        return _tree(document)
+
+
+def _tree(document: Mapping[str, Any]) -> TilePredictor:
     try:
         columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
         columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
@@ -59,6 +67,9 @@ def tree_from_document(document: Mapping[str, Any]) -> TilePredictor:
     if feature.min() < LEAF or feature.max() >= len(FEATURES) or children.min() < 0 or children.max() >= count:
         raise damaged_predictor("a feature or a node that is not there")
     return TilePredictor(**columns)
+
+
+_cached_tree = lru_cache(maxsize=256)(_tree)
 
 
 def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:

@@ -6,6 +6,7 @@ C[m, n], and the number of blocks that share one tile's reduction.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -74,9 +75,14 @@ class Candidates:
 
 def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -> Candidates:
     """All (tile, split) that a library may choose on this GPU; `widest_split` is that coefficient of the group."""
-    kind = "cuda" if cuda_cores else ARCHITECTURE_TILES.get(gpu.architecture, "ampere")
-    tiles = CUDA_TILES if cuda_cores else TENSOR_TILES[kind] + (WIDE_TILES.get(kind, ()) if widest_split else ())
+    return _class_candidates("cuda" if cuda_cores else ARCHITECTURE_TILES.get(gpu.architecture, "ampere"), widest_split)
+
+
+@lru_cache
+def _class_candidates(kind: str, widest_split: float) -> Candidates:
+    tiles = CUDA_TILES if kind == "cuda" else TENSOR_TILES[kind] + (WIDE_TILES.get(kind, ()) if widest_split else ())
     splits = tuple(s for s in WIDE_SPLITS if s <= widest_split) or SPLITS[kind]
     rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
+    rows.setflags(write=False)  # the same arrays are given out again and again
     waves = math.inf if widest_split else MOST_SPLIT_WAVES[kind]
     return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=waves)

@@ -334,6 +334,18 @@ def _fit_document(
     }
 
 
+def _rejected_text(selection: "Selection") -> str:
+    """How many rows were rejected, as wholes and in their power alone."""
+    whole, power = (sum(row.count for row in selection.rejected if row.power_only == alone) for alone in (False, True))
+    parts = [f"{whole} {'rows were' if whole > 1 else 'row was'} rejected"] if whole else []
+    parts += (
+        [f"the power of {power} {'rows' if power > 1 else 'row'} was rejected, {'their' if power > 1 else 'its'} latency used"]
+        if power
+        else []
+    )
+    return f"{', '.join(parts)}; -v names {'them' if whole + power > 1 else 'it'}"
+
+
 def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]") -> int:
     """Warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status."""
     if options["verbose"]:
@@ -347,10 +359,7 @@ def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[st
         for line in [*([] if options["verbose"] else missing_workload_lines(selection)), *warnings]:
             click.echo(f"warning: {line}", err=True)
         if selection.rejected:
-            count = sum(row.count for row in selection.rejected)
-            click.echo(
-                f"warning: {count} {'rows were' if count > 1 else 'row was'} rejected; -v names {'them' if count > 1 else 'it'}", err=True
-            )
+            click.echo(f"warning: {_rejected_text(selection)}", err=True)
     missed = missed_line(verdicts)
     if missed:
         click.echo(missed, err=True)

@@ -50,6 +50,11 @@ exponential errors."""
 EXTRAPOLATED_SHARES: Final = (0.1, 0.25)
 """Shares of the largest kernels that are forecast from the rest."""
 
+ROW_FAMILIES: Final = ("softmax", "norm")
+LONGEST_SHARE: Final = 0.25
+"""Families whose kernels change with the length of a row more than with their work, and the share of the longest rows that is forecast
+from the rest as well."""
+
 NEXT_GROWTH: Final = 1.43
 """Rehearsals are few, and what one of them errs all its kernels err: with two, and what tables have in common for a third, a normal
 quantile gives way to that of Student's t with three degrees of freedom, 2.35 / 1.645 [1].  From the first share to the second the
@@ -72,13 +77,21 @@ def largest_rows(shapes: ShapeErrors, share: float) -> IntArray:
     return np.flatnonzero(shapes.work[shapes.index] > bound)
 
 
+def longest_rows(shapes: ShapeErrors) -> IntArray:
+    """The kernels of the longest rows, a share of all shapes; none where a family has no rows or they do not differ."""
+    if shapes.operators[0].family not in ROW_FAMILIES:
+        return np.zeros(0, dtype=np.int64)
+    length = np.array([operator["dim"] for operator in shapes.operators])
+    return np.flatnonzero(length[shapes.index] > np.quantile(length, 1.0 - LONGEST_SHARE))
+
+
 def interval_quantiles(
     shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None, expected: float = EQUATION_ERROR
 ) -> tuple[float, float, float, float]:
     """(near, far, beyond, beyond_octaves) of `estimator.residuals.TierErrors`.
 
-    left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows
-    forecast from the rest, empty where there was no such test.  expected: standard deviation of what equations are known to
+    left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows, and the longest
+    ones, forecast from the rest, empty where there was no such test.  expected: standard deviation of what equations are known to
     leave over, before any kernel is seen [ln]; it matters where there are few shapes.
     """
     error = np.abs(left_out.errors(fading))

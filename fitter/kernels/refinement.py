@@ -11,7 +11,7 @@ from estimator.frozen import FrozenMapping
 from estimator.kriging import PhaseFeatures
 from estimator.quantities import Array, IntArray
 from estimator.residuals import Fading
-from fitter.kernels.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
+from fitter.kernels.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.kernels.kriging import MOST_KRIGED, fit_kriging
 from fitter.kernels.residual_tier import (
     FEWEST_POINTS,
@@ -71,6 +71,8 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
     for share in EXTRAPOLATED_SHARES:
         beyond = trusted[largest_rows(shapes, share)]
         largest.append(_leave_out(section, fit, np.setdiff1d(trusted, beyond), beyond, empty) if len(beyond) else empty)
+    long = trusted[longest_rows(shapes)]
+    longest = _leave_out(section, fit, np.setdiff1d(trusted, long), long, empty) if len(long) else empty
     all_rows = np.arange(len(rows))
     error = {way: np.log(rows.latency_s / section.predict(fit, all_rows, named=way)) for way in ways}
     tiers: dict[str, FrozenMapping[Any]] = {}
@@ -82,7 +84,7 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
         for way in ways:
             tested = [found[way].select(index), *(_tested(part[way], index) for part in largest)]
             features = section.features(fit, index, named=way) if _small(own, index) else None
-            parts[way], own_left_out = _group_errors(own, error[way][index], tested, features, expected)
+            parts[way], own_left_out = _group_errors(own, error[way][index], tested, _tested(longest[way], index), features, expected)
             if way == PREDICTED:
                 left_out[index] = own_left_out
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
@@ -92,23 +94,24 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
 
 
 def _group_errors(
-    shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], features: PhaseFeatures | None, expected: float
+    shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], longest: Forecasts, features: PhaseFeatures | None, expected: float
 ) -> tuple[GroupErrors, Array]:
     """How a group's rows were forecast, with their tiles told in one way, and each row's ln(measured / predicted) when left out.
 
-    tested: all rows, each without its fold, then the largest forecast from the rest.  features: of all rows by the fit, where the
-    group is small enough for kriging, which is used where it forecast better.  expected: as for `refine_section`.
+    tested: all rows, each without its fold, then the largest forecast from the rest.  longest: the longest rows forecast from the rest,
+    which tell how wide intervals are beyond what was measured, not how far neighbours carry.  features: of all rows by the fit, where
+    the group is small enough for kriging, which is used where it forecast better.  expected: as for `refine_section`.
     """
     near, by_kriging = [part.near for part in tested], [part.kriged for part in tested]
     fading = used = best_fading(near)
-    chosen, kriging = near, None
+    chosen, beyond, kriging = near, longest.near, None
     if features is not None:
         unfaded = best_fading(by_kriging, UNFADED)
         if unfaded is not None and _loss(by_kriging, unfaded) < _loss(near, fading):
-            chosen, used = by_kriging, unfaded
+            chosen, beyond, used = by_kriging, longest.kriged, unfaded
             kriging = (fit_kriging(shapes.points[shapes.index], features, error), unfaded.beyond_share)
     left_out = chosen[0].errors(used)
-    quantiles = interval_quantiles(shapes, chosen[0], chosen[1:], used, expected)
+    quantiles = interval_quantiles(shapes, chosen[0], [*chosen[1:], beyond], used, expected)
     return GroupErrors(ln_error=error, left_out=np.abs(left_out), fading=fading, quantiles=quantiles, kriging=kriging), left_out
 
 

@@ -101,6 +101,10 @@ class Table:
         return values, something & ~np.isfinite(values)
 
 
+DAMAGED: Final = "{}: truncated, damaged or no Parquet file ({}); copy it again, or collect it again"
+"""As `collector.dataset` words it."""
+
+
 def open_table(path: Path, columns: frozenset[str]) -> Table:
     """The table in a CSV or Parquet file; of a Parquet file only `columns` (and those it lacks are not missed).
 
@@ -120,7 +124,7 @@ def read_header(path: Path) -> tuple[str, ...]:
         try:
             return tuple(pq.read_schema(path).names)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
+            raise InputError(DAMAGED.format(path, _first_line(error))) from error
     return _csv_header(path, head)
 
 
@@ -192,7 +196,7 @@ def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
         content.validate(full=True)  # text that is no UTF-8 fails here, not where it is first looked at
         frame: pd.DataFrame = content.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: damaged or truncated Parquet file ({_first_line(error)}); collect or copy it again") from error
+        raise InputError(DAMAGED.format(path, _first_line(error))) from error
     return frame
 
 

@@ -307,15 +307,15 @@ def _startup_w(runs: _Runs, keep: IntArray) -> Array:
 
 
 def _check_energy(table: Table, runs: _Runs, keep: IntArray, power_w: Array) -> dict[int, tuple[str, str]]:
-    """Rows whose energy cannot be; a missing energy is a fault only where other rows have one."""
-    expected = bool(np.any(np.isfinite(runs.energy_j)))
+    """Rows whose energy cannot be.  A blank one is no fault: such a row tells its latency."""
     garbled = table.garbled("energy_j")
     found: dict[int, tuple[str, str]] = {}
     for position, i in enumerate(keep.tolist()):
         spec, energy = runs.gpus[i], float(runs.energy_j[i])
+        if np.isnan(energy) and not garbled[i]:
+            continue
         if not 0.0 < energy < np.inf:
-            if expected or garbled[i]:
-                found[i] = ("BAD_POWER", f"energy_j = {energy:g}")
+            found[i] = ("BAD_POWER", f"energy_j = {energy:g}")
         elif not power_w[position] > 0:
             found[i] = ("BAD_POWER", f"energy_j = {energy:g} is less than idle power over the start-up")
         elif spec is not None and power_w[position] > ABOVE_LIMIT_SHARE * spec.power_limit_w:

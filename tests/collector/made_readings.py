@@ -11,6 +11,7 @@ from estimator.quantities import Array
 STEP_S = 2e-4
 POLL_S = 0.0061
 REST_W = 60.0
+LINGER_S = 0.03
 LEVEL_W = 140.0
 
 
@@ -51,8 +52,14 @@ def made(
     offset_w: float = -1.5,
     delay_s: float = 2e-3,
     after_s: float = 1.5,
+    linger_share: float = 0.0,
+    step_s: float = 0.0,
 ) -> Made:
-    """Executions of `length_s` at `starts_s`, read every `period_s`."""
+    """Executions of `length_s` at `starts_s`, read every `period_s`.
+
+    `linger_share` of their power rises and falls late; `step_s` is by how much an update's distance from the one before varies, so
+    that there is no grid.
+    """
     random = np.random.default_rng(seed)
     end = float(starts_s[-1] + length_s)
     grid = np.arange(0.0, end + after_s, STEP_S)
@@ -61,8 +68,13 @@ def made(
     on = (index >= 0) & (place < 1.0)
     silicon = np.where(on, LEVEL_W * shape_of(place), 0.0)
     power = REST_W + _pole(silicon, 1e-3) + random.normal(0.0, 1.0, len(grid))
+    if linger_share:
+        power += linger_share * (_pole(silicon, LINGER_S) - _pole(silicon, 1e-3))
     update = random.uniform(0.0, period_s) + period_s * np.arange(int((end + after_s) / period_s) + 2)
     update += random.normal(0.0, 2e-4, len(update))
+    if step_s:
+        update += np.cumsum(random.normal(0.0, step_s, len(update)))
+        update = np.sort(update)
     update = update[update < grid[-1]]
     value = np.round(
         gain * _seen(averaging, width_s, grid, power, update - delay_s) + offset_w + random.normal(0.0, noise_w, len(update)), 2

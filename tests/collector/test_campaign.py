@@ -11,8 +11,9 @@ import pytest
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, campaign_from_document, campaign_names, load_campaign
+from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import CampaignOutcome, Progress, campaign_key, kept_rows, run_campaign
+from collector.campaigns.running import CampaignOutcome, Progress, campaign_key, run_campaign
 from collector.clocks import clocks_from_text, held_clock
 from collector.dataset import DatasetError, operator_columns, operators_of, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path

@@ -97,3 +97,53 @@ def test_only_ones_own_claim_is_removed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(OSError), claimed(tmp_path / "no" / "d.parquet"):  # noqa: PT011
         pass
+
+
+DEAD = {"pid": 2**22 + 5}
+
+
+@pytest.mark.parametrize("ending", ["token.new", "1a2b3c4d.dead"])
+def test_what_a_process_left_that_died_while_it_took_a_claim_is_removed(tmp_path: Path, ending: str) -> None:
+    output = tmp_path / "d.parquet"
+    (tmp_path / f"{claim_path(output).name}.{ending}").write_text(json.dumps({**OURS, **DEAD}))
+    neighbour = tmp_path / f".d.parquet.x.writer.{ending}"
+    neighbour.write_text(json.dumps({**OURS, **DEAD}))
+    with claimed(output):
+        pass
+    assert list(tmp_path.iterdir()) == [neighbour]
+
+
+def test_what_a_living_process_is_about_to_claim_with_stays(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    others = [tmp_path / f"{claim_path(output).name}.{ending}" for ending in ("token.new", "1a2b3c4d.now", "half.new")]
+    for path, content in zip(others, (json.dumps(OURS), "", "{"), strict=True):
+        path.write_text(content)
+    with claimed(output):
+        pass
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+    for path in others[1:]:  # of which nobody can tell whose they are: soon nobody's
+        os.utime(path, (path.stat().st_mtime - 60.0,) * 2)
+    with claimed(output):
+        pass
+    assert list(tmp_path.iterdir()) == others[:1]
+
+
+def test_a_claim_that_was_taken_away_is_put_back(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with claimed(output) as claim:
+        claim_path(output).unlink()
+        claim.renew()
+        assert claim_path(output).is_file()
+        with pytest.raises(DatasetError, match="another campaign"), claimed(output):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_was_taken_for_dead_writes_no_more(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with claimed(output) as claim:
+        path = leave_claim(output, host="elsewhere")
+        with pytest.raises(DatasetError, match="on elsewhere writes there now") as caught:
+            claim.renew()
+        assert "\n" not in str(caught.value)
+    assert path.is_file()

@@ -1,14 +1,16 @@
-"""The part of a period's error that is wander: it holds what it says, and a long record does without it."""
+"""How far a recording's mean period is from the card's: the bounds hold what they say, and a long record does without wander."""
 
 import numpy as np
 import pytest
 
 from collector.sensor.clock_likelihood import MOST_EVALUATED, find_changes
-from collector.sensor.clock_wander import AMPLITUDES_S, CYCLES_S, wander_std_s
+from collector.sensor.clock_posterior import Bend
+from collector.sensor.clock_wander import AMPLITUDES_S, CYCLES_S, STEADY, card_bounds_s, wanders_of
 from collector.sensor.update_clock import fit_update_clock
 from estimator.quantities import Array
 
 PERIOD_S, SLOTS = 0.1, 100
+RECORDS = 300
 
 
 def swing(random: np.random.Generator) -> tuple[float, float]:
@@ -20,22 +22,27 @@ def swing(random: np.random.Generator) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("bend_std_s", [2e-5, 2e-4])
-def test_two_in_three_slopes_lie_within_the_stated_error(bend_std_s: float) -> None:
+@pytest.mark.parametrize("period_std_s", [1e-8, 2e-6])
+def test_bounds_hold_68_and_95_percent_of_the_cards_own_periods(bend_std_s: float, period_std_s: float) -> None:
     random = np.random.default_rng(3)
     inside = []
-    for _ in range(300):
+    for _ in range(RECORDS):
         slope, bend = swing(random)
-        seen = bend + random.normal(0.0, bend_std_s)
-        stated = wander_std_s(lambda x, seen=seen: -0.5 * ((x - seen) / bend_std_s) ** 2, SLOTS, PERIOD_S)  # type: ignore[misc]
-        inside.append(abs(2.0 * slope / SLOTS) < stated)
-    assert np.mean(inside) == pytest.approx(0.68, abs=0.08)
+        seen = Bend(bend_s=bend + random.normal(0.0, bend_std_s), bend_std_s=bend_std_s)
+        away = abs(2.0 * slope / SLOTS + random.normal(0.0, period_std_s))
+        inside.append([away < bound for bound in card_bounds_s(wanders_of(seen, SLOTS * PERIOD_S), SLOTS, period_std_s)])
+    assert np.mean(inside, axis=0) == pytest.approx([0.68, 0.95], abs=0.06)
+
+
+def test_without_wander_the_bounds_are_those_of_a_normal_distribution() -> None:
+    assert card_bounds_s(STEADY, SLOTS, 1e-6) == pytest.approx((1e-6, 2e-6), rel=5e-3)
 
 
 def test_a_record_of_ten_minutes_leaves_little_to_wander() -> None:
-    def nothing(_bend_s: float) -> float:
-        return 0.0
-
-    assert wander_std_s(nothing, 6000, PERIOD_S) < 0.1 * wander_std_s(nothing, SLOTS, PERIOD_S)
+    unknown = Bend(bend_s=0.0, bend_std_s=1.0)
+    short, long = (card_bounds_s(wanders_of(unknown, slots * PERIOD_S), slots, 1e-9) for slots in (SLOTS, 6000))
+    assert long[0] < 0.1 * short[0]
+    assert long[1] < 0.1 * short[1]
 
 
 def polled(count: int, wander_s: float) -> tuple[Array, Array]:

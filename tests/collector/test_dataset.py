@@ -28,6 +28,7 @@ from collector.dataset import (
     rows_to_table,
     write_kernel_dataset,
 )
+from collector.dataset.claim import claim_path
 from collector.dataset.export import export_dataset
 from collector.dataset.log import log_path, read_log
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
@@ -305,6 +306,21 @@ def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_pa
         writer.append(a_row())
         writer.finish(METADATA)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["d.parquet", *others])
+
+
+def test_a_writer_that_was_taken_for_dead_appends_no_row_to_the_log_of_another(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row("r0"))
+        claim = json.loads(claim_path(output).read_bytes())
+        claim_path(output).write_text(json.dumps({**claim, "host": "elsewhere"}))
+        before = log_path(output).read_bytes()
+        with pytest.raises(DatasetError, match="writes there now"):
+            writer.append(a_row("r1"))
+        with pytest.raises(DatasetError, match="writes there now"):
+            writer.finish(METADATA)
+    assert log_path(output).read_bytes() == before
+    assert not output.exists()
 
 
 def test_a_log_that_goes_on_keeps_its_rows_and_loses_its_torn_tail(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
+from collector.correction.recording import correct_recording
 from collector.correction.response import possible_responses
 from collector.correction.updates import board_updates
 from collector.energy.execution_fit import FitSettings, fit_executions
@@ -238,3 +239,16 @@ def test_executions_that_were_held_up_while_ranging_are_repeated_until_enough_re
         )  # fmt: skip
         found = measure_repeated(instruments, sampler, execute, unknown, asked_std=0.02)
     assert abs(found.energy_j - found.rest_w * 0.015) < 5.0 * found.energy_std_j
+
+
+def test_a_one_second_mean_says_that_it_cannot_tell_what_lingers_in_pauses() -> None:
+    off = []
+    for pause_s in (0.03, 0.05, 0.07):
+        for seed in range(4):
+            starts = 3.0 + (0.1 + pause_s) * np.arange(50) + np.cumsum(np.random.default_rng(seed).uniform(-1e-3, 1e-3, 50))
+            record = made("trailing-mean", 1.1, 0.1, starts, 0.1, seed=seed, linger_share=0.12, after_s=3.0)
+            found = correct_recording(record.time_s, record.power_w, record.calibration, record.load).repeated
+            assert found is not None
+            off.append((found.energy_j - record.energy_j(record.load.start_s, record.load.end_s).mean()) / found.energy_std_j)
+    assert np.sqrt(np.mean(np.square(off))) < 1.6
+    assert np.count_nonzero(np.abs(off) < 2.0) >= 10

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import CampaignPlan, chosen_plan, hastened, least_budget_s, plan_campaign
-from collector.campaigns.running import campaign_key, kept_rows, run_campaign
-from collector.campaigns.selection import kind_of
+from collector.campaigns.running import campaign_key, run_campaign
+from collector.campaigns.selection import Way, kind_of
 from collector.campaigns.timed_point import POWER_COLUMNS
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
@@ -91,6 +92,23 @@ def test_a_larger_budget_measures_more(bench: Bench, plan: CampaignPlan) -> None
     assert powered == sorted(powered)
 
 
+def test_a_paced_choice_spends_the_time_as_an_active_one_does_on_other_kernels(bench: Bench, plan: CampaignPlan) -> None:
+    budget_s = 0.1 * plan.estimated_s
+    one, other = active(bench, plan, budget_s), chosen_plan(HASTY, plan, "paced", budget_s, 1, None)
+    assert one.choice is not None
+    assert other.choice is not None
+    assert (one.choice.rows, one.choice.timed) == (other.choice.rows, other.choice.timed)
+    assert {point.row_id for point in one.points} != {point.row_id for point in other.points}
+
+
+def test_a_new_kernel_goes_before_another_clock_of_one_that_is_chosen(bench: Bench, plan: CampaignPlan) -> None:
+    def different(way: Way) -> int:
+        chosen = chosen_plan(HASTY, plan, way, 0.1 * plan.estimated_s, 1, bench.gpu_spec)
+        return len({(point.operator, point.l2_state, point.transpose) for point in chosen.points})
+
+    assert different("active") > 1.05 * different("paced")
+
+
 def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench: Bench, plan: CampaignPlan) -> None:
     small = active(bench, plan, 0.9 * least_budget_s(HASTY, plan)).choice
     assert small is not None
@@ -161,7 +179,7 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(
 def test_what_is_chosen_and_what_cannot_be_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--budget", "60s", "--dry-run"]) == 0
     assert "2 of 2 kinds of kernel" in capsys.readouterr().out
-    assert main([*words, "--budget", "40s", "--dry-run"]) == 0
+    assert main([*words, "--budget", "39s", "--dry-run"]) == 0
     said = capsys.readouterr()
     assert "too small for one kernel of every kind" in said.err
     assert "chosen" not in said.out

@@ -10,9 +10,11 @@ import pytest
 
 from collector.correction.contradiction import contradictions
 from collector.correction.recording import correct_recording
+from collector.correction.updates import board_updates
+from collector.energy.repeated_energy import repeated_energy
 from collector.recordings.run import read_run
 from collector.sensor.calibration import SensorCalibration
-from tests.collector.made_readings import Made, made
+from tests.collector.made_readings import POLL_S, Made, made
 from tests.collector.test_correct_command import run, written
 
 AGAINST = ("sensor", "execution_energy", "update_period_s")
@@ -127,3 +129,19 @@ def test_a_width_that_is_off_by_a_share_is_told_of_by_a_recorded_square_wave(sha
 def test_a_width_that_is_off_by_a_share_is_told_of(averaging: str, width_s: float, share: float) -> None:
     case = jittered(averaging, width_s, 7)
     assert "sensor" in against(case, replace(case.calibration, window_s=share * width_s, tau_s=0.5 * share * width_s))
+
+
+@pytest.mark.parametrize(("averaging", "width_s", "off_s"), [("boxcar", 0.01, 3e-3), ("low-pass", 0.02, 3e-3)])
+def test_a_delay_that_is_off_by_a_share_of_a_poll_is_said_on_a_grid_and_not_where_updates_keep_to_none(
+    averaging: str, width_s: float, off_s: float
+) -> None:
+    starts = 1.5 + np.cumsum(0.083 + np.random.default_rng(0).uniform(-3e-3, 3e-3, 60))
+    case = made(averaging, width_s, 0.02, starts, 0.04, step_s=1e-3)
+    calibration = replace(case.calibration, delay_s=(case.calibration.delay_s or 0.0) + off_s, delay_std_s=1e-4)
+    updates = board_updates(case.time_s, case.power_w, calibration)
+    assert updates.time_std_s > 0.25 * POLL_S
+    found = repeated_energy(case.time_s, case.power_w, updates, case.load, calibration)
+    assert not contradictions(updates, case.load, calibration, found)
+    assert "sensor" in contradictions(replace(updates, time_std_s=2e-4), case.load, calibration, found)
+    far = replace(calibration, delay_s=0.05)
+    assert "sensor" in contradictions(updates, case.load, far, repeated_energy(case.time_s, case.power_w, updates, case.load, far))

@@ -16,6 +16,8 @@ from examples.gpt2_prefill import gpt2_prefill
 
 SETTINGS = "sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency"
 
+LIMITS = "sm_clock_mhz_low, sm_clock_mhz_high, latency_s_low, latency_s_high, power_w_low, power_w_high, energy_j_low, energy_j_high"
+
 SIGNATURES = {
     "Asked": f"variant, bundle, {SETTINGS}",
     "BaselineEstimate": "method, basis, workload, bundle, gpu, sm_clock_mhz, latency_s, power_w, energy_j, ratios, missing",
@@ -27,7 +29,7 @@ SIGNATURES = {
     "Comparison": "left, right, ratios, differences",
     "Estimate": (
         "workload, bundle, gpu, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, "
-        "gpu_s, host_s, launch_bound_share, completed_share, validity, warnings, notes, _kernels"
+        f"{LIMITS}, gpu_s, host_s, launch_bound_share, completed_share, validity, warnings, notes, _kernels"
     ),
     "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
     "Gain": "ratio, low, high",
@@ -37,7 +39,7 @@ SIGNATURES = {
     "Sizes": "batch, sequence",
     "Sweep": (
         "cases, case, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, gpu_s, "
-        "launch_bound_share, above_limit"
+        f"launch_bound_share, {LIMITS}, above_limit"
     ),
     "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
     "Variant": "workload, batch, sequence, tokens, precision, attention",

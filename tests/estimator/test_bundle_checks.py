@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from estimator.bundles import checks, records
 from estimator.bundles.limits import Limits
+from estimator.bundles.sections import COMPLETIONS, TREE_FEATURES
+from estimator.completion import DEFAULT_RULE_SET, RULE_SETS
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
+from estimator.tiles.predictor import FEATURES
 
 SCALARS = st.one_of(
     st.floats(),
@@ -132,3 +135,9 @@ def test_every_product_of_a_matrix_with_itself_is_a_covariance(count: int, rank:
     root = random.standard_normal((count, rank)) * np.exp(random.uniform(-30.0, 30.0, (count, 1)))
     values = root @ root.T * scale
     records.check_covariance(tuple(map(tuple, values.tolist())), "x")
+
+
+def test_what_opening_a_bundle_knows_of_rules_and_trees_is_what_they_are() -> None:
+    assert COMPLETIONS[0] == DEFAULT_RULE_SET
+    assert set(COMPLETIONS) - {"eager-1"} == set(RULE_SETS)  # the name by which the first bundles called the default
+    assert len(FEATURES) == TREE_FEATURES

@@ -383,6 +383,9 @@ def test_workload_for_a_bundle_and_the_reverse_are_refused(capsys, bundle, workl
     assert "not a workload" in fails(capsys, bundle, "--bundle", bundle)
 
 
+MORE_THAN_A_PIPE_HOLDS = 2**20
+
+
 def estimate_process(*arguments: str, **options) -> subprocess.Popen:
     code = "import sys; from estimator.cli import main; sys.exit(main())"
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
@@ -398,13 +401,13 @@ def test_closed_pipe_ends_the_command_in_silence(bundle, workload):
     process.stderr.close()
 
 
-def test_interruption_ends_with_130_and_one_line(tmp_path, bundle):
-    fifo = tmp_path / "fifo.json"
-    os.mkfifo(fifo)  # reading it waits until somebody writes
-    process = estimate_process(str(fifo), "--bundle", bundle)
-    with fifo.open("w"):  # opens when the command has opened its end
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+def test_interruption_ends_with_130_and_one_line(bundle):
+    process = estimate_process("/dev/stdin", "--bundle", bundle, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(" " * MORE_THAN_A_PIPE_HOLDS)  # returns once the command reads
+    process.stdin.flush()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err.strip() == "estimate: interrupted"
 

@@ -1,10 +1,12 @@
 """Completion: each rule adds what its pattern asks for, on recorded lists and on models it was not made for."""
 
+import csv
 import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from estimator.completion import DEFAULT_RULE_SET, RULE_SETS, complete, parse_completion
@@ -54,6 +56,26 @@ def added(workload: Workload, rule: str) -> list[tuple[Operator, float]]:
 
 
 # Language models ------------------------------------------------------------------------------------------------------
+
+
+def test_copies_of_operands_change_the_host_s_pace_as_little_as_they_were_measured_to(shared_data):
+    """Runs of 128 tokens that the host paces, of one sequence and of several, whose operands are copied; A100, at the quick pace."""
+    runs = {"bertmodel_large": 8, "gpt2model_gpt2": 8, "optmodel_opt-1p3b": 2}
+    with (shared_data / "energaizer" / "a100_900mhz.csv").open() as file:
+        rows = [(Path(row["workload"]).stem, float(row["latency_s"])) for row in csv.DictReader(file)]
+    measured, stated = [], []
+    for model, batch in runs.items():
+        names = [f"{model}_pbf16_b{size}_s128_modeprefill" for size in (1, batch)]
+        alone, several = (min(latency for name, latency in rows if name == asked) for asked in names)
+        one, many = (recorded(shared_data, name) for name in names)
+        measured.append(np.log(several / alone))
+        stated.append(np.log(launches(many) / launches(one)))
+    assert np.mean(stated) == pytest.approx(np.mean(measured), abs=0.015)
+
+
+def launches(workload: Workload) -> float:
+    """Host shares of one iteration."""
+    return sum(count * operator.host_share for operator, count in zip(workload.operators, workload.counts, strict=True))
 
 
 @pytest.mark.parametrize(("batch", "copies"), [(1, 0), (2, 24), (16, 24)])
@@ -285,7 +307,7 @@ def test_batch_and_heads_come_from_shapes_whatever_the_file_is_called(shared_dat
     listing = listing_of(artifact.qwen2(4, 128))
     (block,) = Patterns(listing).attention
     assert (block.sequences, block.heads, block.kv_heads, block.queries, block.head_dim, block.count) == (4, 12, 2, 128, 128, 28)
-    assert main_precision(listing.operators, listing.counts()) == "bf16"
+    assert main_precision(listing.operators, listing.counts) == "bf16"
 
 
 def test_the_example_is_what_the_completed_list_of_the_same_model_holds(repository, shared_data):

@@ -287,6 +287,17 @@ def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
     assert "scaling efficiency" in run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
 
 
+@pytest.mark.parametrize(("exponent", "unit"), [("1", "[J·s]"), ("2", "[J·s^2]")])
+def test_energy_times_delay_states_its_exponent_and_unit(tmp_path: Path, exponent: str, unit: str) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({**JSON, "kernels": [{"name": "stencil", "time_s": 0.5, "instructions": {"f32.fma": 1e12}}]}))
+    words = (str(path), "--energies", "tesla-k40", "--constant-w", "25", "--delay-exponent", exponent)
+    document = json.loads(run(*words, "--json").stdout)
+    assert document["delay_exponent"] == float(exponent)
+    assert document["energy_delay"] == pytest.approx(document["energy_j"] * 0.5 ** float(exponent))
+    assert unit in run(*words).stdout
+
+
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps(JSON))

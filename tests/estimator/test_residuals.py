@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping, thaw
-from estimator.quantities import Array
-from estimator.residuals import LARGEST_CORRECTION, Fading, faded, log_corrections, nearest, neighbour_error
+from estimator.quantities import NORMAL_90, Array
+from estimator.residuals import LARGEST_CORRECTION, SPREAD_NEIGHBOURS, Fading, faded, log_corrections, nearest, neighbour_error
 from estimator.workload import Operator, make_operator
 from fitter.kernels.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
 
@@ -137,6 +137,24 @@ def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
     _, std = log_corrections(farther, [GROUP] * 12, residuals)
     assert np.all(np.diff(std[1:]) >= -1e-12)
     assert std[-1] > 2.0 * std[1]
+
+
+def test_intervals_widen_where_one_size_leaves_what_was_measured_though_the_work_does_not() -> None:
+    operators = various(300)
+    longest = max(operator["k"] for operator in operators)
+    residuals = {GROUP: document(operators, np.zeros(300), np.full(300, 0.02))}
+    longer = [product(16.0, 16.0, longest * 2.0**i) for i in range(6)]
+    _, std = log_corrections(longer, [GROUP] * 6, residuals)
+    assert np.all(np.diff(std) >= -1e-12)
+    assert std[0] < 0.1
+    assert std[5] * NORMAL_90 == pytest.approx(0.4 * np.sqrt(5.0 / BEYOND_OCTAVES))
+
+
+def test_sizes_of_a_few_shapes_are_no_range() -> None:
+    operators = various(SPREAD_NEIGHBOURS)
+    residuals = {GROUP: document(operators, np.zeros(SPREAD_NEIGHBOURS), np.full(SPREAD_NEIGHBOURS, 0.02))}
+    _, std = log_corrections([product(16.0, 16.0, 2.0**i) for i in (13, 17)], [GROUP] * 2, residuals)
+    assert std[0] == std[1]
 
 
 def test_a_group_without_a_tier_is_left_alone() -> None:

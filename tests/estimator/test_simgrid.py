@@ -161,10 +161,13 @@ def test_models_are_listed_by_clock_and_kernel_with_errors_in_percent(tmp_path: 
     said = capsys.readouterr()
     header, *rows, legend = said.out.splitlines()
     assert [row.split()[0] for row in rows] == [SLOWER.kernel, "stencil", FERMI.kernel]
-    assert "time_rounds %" in header
+    assert "time_error_rounds %" in header
     assert "36.09" in rows[1].split()
     assert "relative to what was measured" in legend
     assert said.err == f"note: {SIMULATED.format('planted')}\n", "as estimate and estimate counts say"
+    assert main(["blocks", "stencil", "--bundle", str(bundle), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed[0]["time_error_rounds"] == 0.36087, "a share of 1, by a name that says an error"
 
 
 @pytest.mark.parametrize(

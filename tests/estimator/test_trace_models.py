@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from estimator.bundles.files import load_bundle
@@ -202,6 +203,17 @@ def test_experts_are_trained_with_three_times_the_products():
 
 
 # State, user code, faults ---------------------------------------------------------------------------------------------
+
+
+def test_the_host_paces_a_model_that_no_fit_has_seen_as_published():
+    """Qwen2-1.5B, one sequence of 128 tokens, at the quick one of the host's two paces."""
+    workload = trace_workload(TraceRequest(model="qwen2-1.5b", batch=1, sequence=128, precision="bf16", head=False))
+    latency_s = estimate(workload, load_bundle("a100-pcie-40gb-eager"), sm_clock_mhz=900.0)[0].latency_s
+    assert latency_s == pytest.approx(np.mean(QWEN2_QUICK_PACE_S), rel=0.06)
+
+
+QWEN2_QUICK_PACE_S = (26.4e-3, 27.0e-3)
+"""Range over the clocks of an A100-PCIe-40GB, as recorded.  Source: measured runs of the EnergAIzer artifact."""
 
 
 def test_tracing_leaves_no_trace():

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from kernel_tables import SPLITS, Score, cell_rows, evaluate, fp32_cells, gemm_cells, read_table
+from kernel_tables import SPLITS, Score, cell_rows, evaluate, fp32_cells, gemm_cells, read_table, shorter_rows
 
 from estimator.specifications import load_gpu
 from fitter.kernels.groups import fit_kernel_groups
@@ -78,6 +78,16 @@ def test_neighbours_refine_the_equations_and_intervals_hold(name: str, shared_da
 @pytest.mark.parametrize("name", FP32_TARGETS)
 def test_fp32_kernels_are_predicted(name: str, shared_data: Path) -> None:
     assert score(name, "random", shared_data).equations[0] <= FP32_TARGETS[name] + ROUNDING
+
+
+@pytest.mark.parametrize(("name", "target"), [("layer norm v100-pcie-32gb", 3.2), ("softmax v100-pcie-32gb", 4.0)])
+def test_rows_longer_than_all_that_were_fitted_are_forecast_with_intervals_that_hold(name: str, target: float, shared_data: Path) -> None:
+    cell = CELLS[name]
+    rows = cell_rows(cell, shared_data)
+    train = shorter_rows(rows)
+    found = evaluate(cell, "longer", rows.select(train), rows.select(~train))
+    assert found.equations[0] <= target + ROUNDING  # without what a norm reads again: 3.4
+    assert found.coverage >= 0.88
 
 
 def test_larger_products_follow_from_smaller_ones(shared_data: Path) -> None:

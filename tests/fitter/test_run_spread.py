@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitter.run_spread import LATENCY_PRIOR, NORMAL_90, POWER_PRIOR, RunErrors, interval_factor, known_spread, left_out_scores, paced_std
+from estimator.quantities import NORMAL_90
+from fitter.run_spread import LATENCY_PRIOR, POWER_PRIOR, RunErrors, interval_factor, known_spread, left_out_scores, paced_std
 
 RUNS = 400
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fitter.display import selection_document, selection_lines
 from fitter.errors import InputError
-from fitter.rows import count_reasons
+from fitter.rows import Dataset, Selection, count_reasons
 from fitter.sources.startup import estimate_startup, is_perturbed, target_duration_s
 from fitter.sources.tables import open_table
 from fitter.sources.workload_dataset import COLUMNS, WorkloadReading, read_workload_dataset
@@ -107,7 +108,6 @@ def test_removing_start_up_lowers_latency_and_keeps_energy_of_the_work(read: Rea
         ({"workload": ""}, "MISSING_WORKLOAD", False),
         ({"workload": "x" * 10_000_000}, "BAD_TEXT", False),
         ({"energy_j": "nan"}, "BAD_POWER", True),
-        ({"energy_j": ""}, "BAD_POWER", True),
         ({"energy_j": "-1"}, "BAD_POWER", True),
         ({"energy_j": "0.001"}, "BAD_POWER", True),
         ({"energy_j": "3400"}, "ABOVE_LIMIT", True),
@@ -133,6 +133,19 @@ def test_latency_alone_is_enough(read: Reader) -> None:
     assert reading.rejected == []
     assert reading.rows is not None
     assert np.isnan(reading.rows.energy_j).all()
+
+
+def test_a_run_without_energy_among_others_is_used_for_its_latency_and_counted(read: Reader) -> None:
+    reading = read({}, {"energy_j": "", "temperature_c": "51"}, {"energy_j": "-1", "temperature_c": "52"}, {"latency_s": "0"})
+    assert [(r.row, r.reason, r.power_only) for r in reading.rejected] == [(3, "BAD_POWER", True), (4, "BAD_LATENCY", False)]
+    dataset = Dataset(name="runs.csv", sha256="", kind="workload dataset", rows=4, used=3, rejected={}, metadata={})
+    selection = Selection(
+        kernels=None, workloads=reading.rows, rejected=tuple(reading.rejected), startups=(), datasets=(dataset,), notes=()
+    )
+    told = selection_document(selection)
+    assert told["rows"] == told["used"] + sum(told["rejected"].values()) - sum(told["rejected_power_only"].values())
+    assert told["used_latency_only"] == 2
+    assert "3 of 4 rows used, 2 of them for their latency alone" in selection_lines(selection)[0]
 
 
 def test_equal_runs_count_once(read: Reader) -> None:

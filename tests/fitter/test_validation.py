@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.quantities import NORMAL_90
 from fitter.check import check_bundle
 from fitter.validation import (
     WORKLOAD_FAMILY,
     error_rows,
     errors_of,
+    facing_std,
     grouped_folds,
     predict_kernel_rows,
     predict_workload_rows,
@@ -116,3 +118,13 @@ def test_the_check_document_holds_what_the_contract_names() -> None:
         for quantity in ("latency", "power"):
             assert {"mape", "median", "p95", "bias"} <= set(row[quantity])
             assert 0 < row[quantity]["mape"] < 10
+
+
+@given(st.floats(-1.0, 1.0), st.floats(0.001, 0.5), st.floats(0.001, 0.5), st.floats(-1.0, 1.0))
+def test_a_value_lies_in_its_lopsided_interval_exactly_where_its_error_is_within_the_facing_deviation(
+    value: float, below: float, above: float, measured: float
+) -> None:
+    interval = np.array([[value - below, value, value + above]])
+    std = facing_std(np.exp(np.array([measured])), interval)[0]
+    inside = interval[0, 0] <= measured <= interval[0, 2]
+    assert (abs(measured - value) <= NORMAL_90 * std) == inside or min(abs(measured - interval[0, [0, 2]])) < 1e-9

@@ -98,6 +98,7 @@ function showClocks() {
   get("gpu").options[0].text = `${own.gpu} (the bundle's own)`;
   setScale("clock", board.clocks_mhz, chosen("clock") ?? board.usual_clock_mhz, "");
   get("power-cap").placeholder = String(board.power_limit_w);
+  get("host-launch").placeholder = String(own.host_launch_us);
 }
 
 // What the chosen workload can be turned into; whether it still is the chosen one.
@@ -159,6 +160,7 @@ function question() {
     sequence: chosen("sequence"),
     clock_mhz: chosen("clock"),
     power_cap_w: stated("power-cap"),
+    host_launch_us: stated("host-launch"),
   };
 }
 
@@ -318,7 +320,7 @@ function listen() {
     });
   }
   for (const name of ["precision", "attention"]) get(name).addEventListener("change", askSoon);
-  get("power-cap").addEventListener("input", askSoon);
+  for (const name of ["power-cap", "host-launch"]) get(name).addEventListener("input", askSoon);
   for (const name of ["bundle", "gpu"]) {
     get(name).addEventListener("change", () => {
       showClocks();

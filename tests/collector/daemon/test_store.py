@@ -1,6 +1,7 @@
 """The queue: order, one writer a file, and a state file that is whole or refused."""
 
 import math
+import os
 import random
 import sqlite3
 import subprocess
@@ -112,6 +113,23 @@ def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
     (tmp_path / "s").chmod(0o777)
     with pytest.raises(DaemonError, match="others may write there"), open_store(tmp_path / "s"):
         pass
+
+
+def test_what_killed_processes_left_of_a_state_goes_when_the_daemon_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with open_store(folder):
+        pass
+    old, young = folder / f"{FILE_NAME}.abcdefgh.new", folder / f"{FILE_NAME}.ijklmnop.new"
+    for path in (old, Path(f"{old}-wal"), young):
+        path.write_bytes(b"half")
+    for path in (old, Path(f"{old}-wal")):
+        os.utime(path, (path.stat().st_mtime - 3600.0,) * 2)
+    with open_store(folder):  # a client's look leaves all of them
+        assert old.exists()
+    with open_store(folder, check=True):
+        assert not old.exists()
+        assert not Path(f"{old}-wal").exists()
+        assert young.exists(), "somebody may be making it"
 
 
 def test_a_link_in_place_of_the_state_is_not_followed(tmp_path: Path) -> None:

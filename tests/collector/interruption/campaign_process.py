@@ -15,8 +15,9 @@ from typing import Any
 
 from collector.bench import Bench, open_simulated
 from collector.campaigns.files import load_campaign
+from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import Progress, campaign_key, kept_rows, run_campaign
+from collector.campaigns.running import Progress, campaign_key, run_campaign
 from collector.commands.stopping import stoppable
 from collector.devices.nvml import open_board
 from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings

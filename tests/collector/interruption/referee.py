@@ -33,7 +33,8 @@ LATEST_S = 0.03
 LONGEST_PLUGGED_S = 2.0
 PHASES = 3
 """Events of a campaign beside its rows: warming up, measuring, power at rest again."""
-PRELOADED = ["tests.collector.interruption.campaign_process"]
+PRELOADED = ["tests.collector.interruption.campaign_process", "pandas"]
+"""What every process has from its beginning; Arrow loads pandas with the first rows, where there is one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -263,9 +264,15 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
 
 
 def ended_by(ending: int, contestant: Contestant) -> set[int]:
-    """Exit statuses that a signal may give: 130 within the command, the signal's own before it has begun and after its end."""
+    """Exit statuses that a signal may give: 130 within the command, the signal's own before it has begun and after its end.
+
+    A child that Ctrl-C ends while Python's server of processes still starts it has that server's 1.
+    """
     outside = not contestant.events or contestant.events[-1] == f"phase {DONE}" or contestant.events[-1].startswith("end")
-    return {-ending} if ending == signal.SIGKILL else {130, -ending} if outside else {130}
+    if ending == signal.SIGKILL:
+        return {-ending}
+    unborn = {1} if ending == signal.SIGINT and not contestant.events else set()
+    return {130, -ending, *unborn} if outside else {130}
 
 
 def lose_board(arena: Arena, number: int, chance: random.Random) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
+from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, give_back, left_records, record_path, write_record
 from collector.errors import ClockError
 from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, built
 
@@ -75,6 +75,27 @@ def until(condition: Callable[[], bool]) -> bool:
 def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_S)
+
+
+def test_a_record_that_was_never_finished_goes_with_the_next_hold(environment: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    unfinished = record_path(folder, UUID).with_suffix(".tmp")
+    unfinished.write_text('{"gpu_uuid": ')
+    lock = acquire_board(folder, UUID)
+    assert lock is not None
+    give_back(folder, UUID, _no_reset)
+    assert unfinished.exists(), "its writer may be at it"
+    os.close(lock)
+    assert not give_back(folder, UUID, _no_reset)
+    assert not unfinished.exists()
+    unfinished.write_text("")
+    finish(started(environment, HOLDER))
+    assert not unfinished.exists()
+
+
+def _no_reset(gpu_uuid: str) -> None:
+    raise AssertionError(f"the clock of {gpu_uuid} was given back, and nobody had changed it")
 
 
 def test_after_an_end_in_order_nothing_is_left(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(
     assert page.evaluate("document.querySelector('#sweep tr[aria-current] th').textContent") == "210 MHz"
 
 
+def test_another_host_s_launch_time_changes_a_launch_bound_result(page: Page, capsys: pytest.CaptureFixture[str], repository: Path) -> None:
+    quick = shown(page)
+    page.evaluate("document.getElementById('host-launch').focus()")
+    page.type_text("200")
+    page.wait_for("document.getElementById('remarks').textContent.includes('launch-bound')")
+    assert shown(page) == printed(capsys, repository, "--host-launch-us", 200)
+    assert shown(page)[0] > quick[0]
+
+
 def test_a_click_on_a_slider_moves_it(page: Page) -> None:
     page.click("#clock")
     page.wait_for("Number(document.getElementById('results').dataset.clock) < 900")

@@ -1,0 +1,41 @@
+"""What a writer that is killed may leave beside its dataset, by name: files that were not whole yet.
+
+They belong to nobody once their writer is dead: whoever holds the claim of the dataset removes them.
+"""
+
+from glob import escape
+from pathlib import Path
+from typing import Final
+
+from collector.dataset.log import log_path
+from collector.dataset.traces import running_traces_path
+
+PART_SUFFIX: Final = ".part"
+"""Of a file that takes its name when it is whole."""
+PROBE_SUFFIX: Final = ".probe"
+"""Of an empty file that shows whether a folder can be written."""
+RANDOM_NAME: Final = "[0-9a-z_]" * 8
+"""What `tempfile.mkstemp` puts into a name."""
+WHOLE_FILE_NAME: Final = "[0-9]*." + "[0-9a-f]" * 8
+"""What `estimator.whole_file` puts into a name."""
+
+
+def part_path(path: Path) -> Path:
+    """The name under which a log or its traces are written until they are whole."""
+    return path.with_name(f".{path.name}{PART_SUFFIX}")
+
+
+def remove_leftovers(output: Path, beside: tuple[str, ...] = ()) -> None:
+    """Remove the unfinished files of a dataset's killed writers; called by the one that holds its claim.
+
+    `beside` are endings of further files that are kept beside the dataset.  Raises OSError.
+    """
+    name = escape(output.name)
+    patterns = [f".{name}.{RANDOM_NAME}{PART_SUFFIX}", f".{name}.{RANDOM_NAME}{PROBE_SUFFIX}"]
+    patterns += [f".{name}{escape(ending)}.{WHOLE_FILE_NAME}{PART_SUFFIX}" for ending in beside]
+    unfinished = [path for pattern in patterns for path in output.parent.glob(pattern)]
+    unfinished += [part_path(log_path(output)), part_path(running_traces_path(output))]
+    if not log_path(output).is_file():  # a campaign's traces begin before its log and end before that is removed
+        unfinished.append(running_traces_path(output))
+    for path in unfinished:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""A campaign that is killed before any one of its changes to files: nothing of it is left behind, lost or doubled once it goes on.
+
+Random blows (`benchmarks/kill_campaign.py`) hit the long steps; here every step is hit once.
+"""
+
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import pytest
+
+from collector.dataset import read_kernel_dataset
+from collector.dataset.traces import IDLE, RUN, read_traces, traces_path
+from collector.sensor.calibration import SensorCalibration
+from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
+from tests.collector.interruption.fatal_step import Task, measure, measure_until
+
+PATIENCE_S = 600.0
+MOST_STEPS = 1000
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[ForkServerContext]:
+    """Processes that have everything imported."""
+    started = multiprocessing.get_context("forkserver")
+    started.set_forkserver_preload(["tests.collector.interruption.fatal_step", "pandas"])  # Arrow looks for pandas
+    yield started
+    with suppress(AttributeError):
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def new_task(tmp_path: Path, calibration: SensorCalibration) -> Callable[..., Task]:
+    """A campaign of one kernel in a folder of its own."""
+    campaign, sensor = tmp_path / "campaign.toml", tmp_path / "sensor.json"
+    campaign.write_text(SHORT_HEAD + ONE_SOFTMAX)
+    sensor.write_text(json.dumps(calibration.document()))
+
+    def made(name: str, **how: bool) -> Task:
+        folder = tmp_path / name
+        folder.mkdir()
+        return Task(output=folder / ("fleet" if how.get("parts") else "d.parquet"), campaign=campaign, sensor=sensor, **how)
+
+    return made
+
+
+def killed_before(context: ForkServerContext, task: Task, step: int) -> bool:
+    """Whether the campaign was killed; one that has no step of that number comes to its end."""
+    ear, mouth = context.Pipe(duplex=False)
+    process = context.Process(target=measure_until, args=(mouth, task, step))
+    process.start()
+    mouth.close()
+    process.join(PATIENCE_S)
+    ear.close()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def check_whole(task: Task) -> None:
+    """A dataset as an undisturbed campaign leaves it, and nothing beside it."""
+    folder = task.output.parent
+    dataset = read_kernel_dataset(task.output)
+    assert dataset.table.num_rows == 1
+    assert dataset.metadata["complete"]
+    (file,) = (Path(file.path) for file in dataset.files)
+    traced = traces_path(file)
+    assert traced.is_file() or not task.traces
+    if traced.is_file():
+        records = list(read_traces(traced))
+        assert records[0].kind == IDLE
+        (started_unix_s,) = dataset.table.column("started_unix_s").to_pylist()
+        assert [record.started_unix_s for record in records if record.kind == RUN] == [started_unix_s]
+    assert files_in(folder) - {str(traced.relative_to(folder))} == {str(file.relative_to(folder))}
+
+
+KINDS: dict[str, dict[str, bool]] = {
+    "a file and its traces": {"traces": True},
+    "a file without traces in the place of another with traces": {"fresh": True},
+    "a part": {"parts": True, "traces": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_before_any_step_leaves_nothing_behind(kind: str, context: ForkServerContext, new_task: Callable[..., Task]) -> None:
+    how = KINDS[kind]
+    for step in range(MOST_STEPS):
+        task = new_task(f"step-{step}", **how)
+        if how.get("fresh"):
+            measure(Task(output=task.output, campaign=task.campaign, sensor=task.sensor, traces=True))
+        killed = killed_before(context, task, step)
+        again = Task(output=task.output, campaign=task.campaign, sensor=task.sensor, traces=task.traces, parts=task.parts)
+        measure(again)
+        check_whole(again)
+        if not killed:
+            return
+    pytest.fail("the campaign has no end of steps")

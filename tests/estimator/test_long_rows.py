@@ -1,0 +1,67 @@
+"""Rows of norms and softmax that are looked at again: what of them no longer lies in L2 crosses DRAM once more."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.coefficients import coefficient_vector
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import SHARED_ROW_BYTES, STREAM_KINDS
+from estimator.phases import EVENTS, OVERLAPPED, Phases
+from estimator.specifications import load_gpu
+from estimator.timeline import kernel_seconds
+from estimator.workload import make_operator
+
+LARGE_L2, SMALL_L2 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb")
+ROWS = 20_000
+AGAIN, DRAM = OVERLAPPED.index("dram_activations"), OVERLAPPED.index("dram")
+VALUES = {"dram": 1.0, "l2": 1.0, "issue": 1.0, "exponent": 2.0, "epsilon_s": 2e-6}
+
+
+def rows_of(operator: str, dim: int, gpu: GpuSpec, rows: int = ROWS, precision: str = "fp32") -> Phases:
+    family = "softmax" if operator == "softmax" else "norm"
+    return STREAM_KINDS["stream"]([make_operator(family, operator, precision, rows=rows, dim=dim)], gpu)
+
+
+def read_again(phases: Phases, dim: int, gpu: GpuSpec) -> float:
+    """Bytes that cross DRAM once more, in sizes of the fp32 matrix."""
+    return float(phases.overlapped[0, AGAIN]) * gpu.dram_bytes_per_s / (4.0 * ROWS * dim)
+
+
+def test_norm_rows_under_way_that_fit_into_l2_are_read_once() -> None:
+    assert read_again(rows_of("layernorm", 1024, LARGE_L2), 1024, LARGE_L2) < 0.01
+
+
+def test_norm_rows_that_outgrow_l2_are_read_twice() -> None:
+    assert 0.9 < read_again(rows_of("layernorm", 8192, SMALL_L2), 8192, SMALL_L2) <= 1.0
+
+
+def test_a_softmax_row_beyond_shared_memory_is_read_three_times() -> None:
+    longest = SHARED_ROW_BYTES // 4
+    assert read_again(rows_of("softmax", longest, SMALL_L2), longest, SMALL_L2) == 0.0
+    assert 1.8 < read_again(rows_of("softmax", 4 * longest, SMALL_L2), 4 * longest, SMALL_L2) <= 2.0
+
+
+@given(st.sampled_from(["softmax", "layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
+def test_time_and_energy_count_the_same_bytes(operator: str, dim: int, rows: int) -> None:
+    for gpu in (LARGE_L2, SMALL_L2):
+        phases = rows_of(operator, dim, gpu, rows)
+        counted = phases.events[0, EVENTS.index("dram")] / gpu.dram_bytes_per_s
+        assert phases.overlapped[0, AGAIN] + phases.overlapped[0, DRAM] == pytest.approx(counted)
+
+
+@given(st.sampled_from(["softmax", "layernorm"]), st.integers(64, 30_000))
+def test_a_larger_l2_never_reads_more(operator: str, dim: int) -> None:
+    again = [rows_of(operator, dim, gpu).overlapped[0, AGAIN] * gpu.dram_bytes_per_s for gpu in (LARGE_L2, SMALL_L2)]
+    assert again[0] <= again[1] * (1.0 + 1e-12) + 1e-9
+
+
+def test_coefficients_that_do_not_name_it_take_no_time_for_it() -> None:
+    phases = rows_of("layernorm", 8192, SMALL_L2)
+    clock = np.array([1.38e9])
+    before = kernel_seconds(phases, coefficient_vector(VALUES)[None, :], clock)
+    with_it = kernel_seconds(phases, coefficient_vector({**VALUES, "dram_activations": 1.0})[None, :], clock)
+    phases.overlapped[:, AGAIN] = 0.0
+    assert kernel_seconds(phases, coefficient_vector(VALUES)[None, :], clock) == before
+    assert with_it[0] > 1.2 * before[0]

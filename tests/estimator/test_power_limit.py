@@ -1,0 +1,238 @@
+"""Boards at their power limit: what is stated there is what a board does whose power equation errs as stated."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
+from estimator.forms.variation import Variant
+from estimator.gpu import ClockTable
+from estimator.power_limit import (
+    CURVE_CLOCKS,
+    LIMIT_LN_STD,
+    NORMAL_90,
+    UNLIMITED_W,
+    BoardCurve,
+    Ranges,
+    Settled,
+    curve_clocks_mhz,
+    near_limit,
+    over_clocks,
+    ranges,
+    settled_clock_mhz,
+    std_of,
+)
+from estimator.prediction import Estimate, estimate
+from estimator.questions.choosing import best
+from estimator.questions.judging import Asked, judged
+from estimator.questions.sweeping import sweep
+from estimator.workload import Workload
+from examples.gpt2_prefill import gpt2_prefill
+from fitter.selection import read_selection
+
+A100 = load_bundle("a100-pcie-40gb-eager")
+HUNGRY = gpt2_prefill(32, 512)
+GRID = A100.gpu.clocks_mhz()
+DRAWS = 20_000
+NAMES = ("sm_clock_mhz", "latency_s", "power_w", "energy_j")
+
+
+def curve_of(exponent: float, clocked: float) -> BoardCurve:
+    """Power ∝ f^exponent over idle, latency with a share `clocked` that follows the clock."""
+    relative = GRID / 1410.0
+    return BoardCurve(clock_mhz=GRID, latency_s=0.02 * (clocked / relative + 1.0 - clocked), power_w=60.0 + 200.0 * relative**exponent)
+
+
+def stated(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, power_std: float) -> tuple[Settled, Ranges]:
+    asked = np.array([asked_mhz])
+    settled = curve.settled_mhz(limit_w, asked)
+    point = Settled(
+        asked_mhz=asked,
+        free_w=np.interp(asked, GRID, curve.power_w),
+        clock_mhz=settled,
+        latency_s=np.exp(curve.log_latency(settled)),
+        power_w=np.minimum(np.interp(settled, GRID, curve.power_w), max(limit_w, float(curve.power_w[0]))),
+    )
+    return point, ranges(point, curve, limit_w, np.array([time_std]), np.array([power_std]))
+
+
+def drawn(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, power_std: float) -> dict[str, np.ndarray]:
+    """What boards do whose equations err: each holds its own limit at the clock that its own power allows."""
+    generator = np.random.default_rng(7)
+    of_power, of_limit, of_time = (generator.normal(0.0, std, DRAWS) for std in (power_std, LIMIT_LN_STD, time_std))
+    asked = np.full(DRAWS, asked_mhz)
+    clock = settled_clock_mhz(curve.power_w, GRID, limit_w * np.exp(of_limit - of_power), asked)
+    latency = np.exp(curve.log_latency(clock) + of_time)
+    power = np.interp(clock, GRID, curve.power_w) * np.exp(of_power)
+    return {"sm_clock_mhz": clock, "latency_s": latency, "power_w": power, "energy_j": power * latency}
+
+
+@pytest.mark.parametrize(
+    "limit_w", [420.0, 290.0, 265.0, 255.0, 225.0, 150.0, 65.0, 30.0]
+)  # 260 W without a limit, 61 W at the lowest clock
+@pytest.mark.parametrize(("time_std", "power_std"), [(0.05, 0.04), (0.03, 0.1), (0.2, 0.2)])
+def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(limit_w: float, time_std: float, power_std: float) -> None:
+    curve = curve_of(exponent=2.2, clocked=0.7)
+    _, found = stated(curve, 1410.0, limit_w, time_std, power_std)
+    truth = drawn(curve, 1410.0, limit_w, time_std, power_std)
+    for name in NAMES:
+        low, high = getattr(found, name)[:, 0]
+        below, above = np.mean(truth[name] < low * (1.0 - 1e-3)), np.mean(truth[name] > high * (1.0 + 1e-3))
+        assert max(below, above) < 0.055, (name, below, above)
+        if name in ("latency_s", "energy_j"):  # power and clock pile up at their ends, which intervals hold
+            assert min(below, above) > 0.025, (name, below, above)
+
+
+def test_quantiles_of_power_and_clock_are_those_of_the_draws() -> None:
+    curve = curve_of(exponent=2.2, clocked=0.7)
+    for limit_w in (255.0, 225.0, 150.0):
+        _, found = stated(curve, 1410.0, limit_w, 0.05, 0.1)
+        truth = drawn(curve, 1410.0, limit_w, 0.05, 0.1)
+        for name in ("power_w", "sm_clock_mhz"):
+            assert_allclose(getattr(found, name)[:, 0], np.quantile(truth[name], [0.05, 0.95]), rtol=0.01)
+
+
+@settings(max_examples=8, deadline=None)
+@given(exponent=st.floats(0.5, 3.5), clocked=st.floats(0.0, 1.0), power_std=st.floats(0.0, 0.4), time_std=st.floats(0.0, 0.3))
+def test_no_limit_of_an_interval_jumps_as_a_load_passes_the_power_limit(
+    exponent: float, clocked: float, power_std: float, time_std: float
+) -> None:
+    curve = curve_of(exponent, clocked)
+    limits = 260.0 * np.exp(np.linspace(1.0, -1.6, 81))  # from far above the power of 260 W to below that at the lowest clock
+    found = [stated(curve, 1410.0, limit, time_std, power_std)[1] for limit in limits]
+    for name in NAMES:
+        rows = np.log([getattr(one, name)[:, 0] for one in found])
+        assert np.abs(np.diff(rows, axis=0)).max() < 0.5, name  # limits lie 0.03 apart, and clocks change fast where power is flat
+
+
+@given(st.floats(0.0, 0.3), st.floats(0.0, 0.3))
+def test_far_from_the_limit_intervals_are_those_of_the_equations(time_std: float, power_std: float) -> None:
+    curve = curve_of(2.0, 0.5)
+    point, found = stated(curve, 900.0, 400.0, time_std, power_std)
+    assert not near_limit(point.free_w, 400.0, np.array([power_std]))[0]
+    assert_allclose(std_of(point.latency_s, found.latency_s), point.latency_s * time_std, atol=1e-12)
+    assert_allclose(std_of(point.power_w, found.power_w), point.power_w * power_std, atol=1e-12)
+    energy_j = point.power_w * point.latency_s
+    assert_allclose(std_of(energy_j, found.energy_j), energy_j * math.hypot(time_std, power_std), atol=1e-12)
+    without = ranges(point, None, 400.0, np.array([time_std]), np.array([power_std]))
+    assert all(np.array_equal(getattr(found, name), getattr(without, name)) for name in NAMES)
+
+
+def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock() -> None:
+    answer = estimate(HUNGRY, A100, sm_clock_mhz=1410, power_cap_w=180.0)[0]
+    free = estimate(HUNGRY, A100, sm_clock_mhz=answer.sm_clock_mhz, power_cap_w=UNLIMITED_W)[0]
+    assert answer.power_w_std == pytest.approx(180.0 * LIMIT_LN_STD, rel=0.02)
+    assert answer.power_w_std < 0.3 * free.power_w_std
+    assert answer.latency_s_std > free.latency_s_std
+    assert answer.sm_clock_mhz_low < answer.sm_clock_mhz < answer.sm_clock_mhz_high < 1410
+    assert answer.latency_s_low < answer.latency_s < answer.latency_s_high
+    assert (free.sm_clock_mhz_low, free.sm_clock_mhz_high) == (free.sm_clock_mhz, free.sm_clock_mhz)
+
+
+def test_near_its_limit_power_may_be_lower_but_hardly_higher() -> None:
+    free_w = estimate(HUNGRY, A100, sm_clock_mhz=900, power_cap_w=UNLIMITED_W)[0].power_w
+    answer = estimate(HUNGRY, A100, sm_clock_mhz=900, power_cap_w=free_w * 1.01)[0]
+    assert answer.sm_clock_mhz == 900
+    assert answer.power_w_high / answer.power_w < 1.03 < answer.power_w / answer.power_w_low
+    assert answer.latency_s_high / answer.latency_s > answer.latency_s / answer.latency_s_low
+    assert answer.sm_clock_mhz_low < 900 == answer.sm_clock_mhz_high
+
+
+def test_a_limit_that_no_clock_keeps_leaves_the_equation_its_error() -> None:
+    answer = estimate(HUNGRY, A100, sm_clock_mhz=900, power_cap_w=20.0)[0]
+    free = estimate(HUNGRY, A100, sm_clock_mhz=210, power_cap_w=UNLIMITED_W)[0]
+    assert answer.power_w_std == pytest.approx(free.power_w_std, rel=1e-3)
+    assert answer.latency_s_std == pytest.approx(free.latency_s_std, rel=1e-3)
+
+
+@pytest.mark.parametrize("cap", [250.0, 186.0, 150.0, 20.0])
+def test_a_sweep_states_the_intervals_of_single_estimates(cap: float) -> None:
+    clocks = [210.0, 510.0, 900.0, 1000.0, 1100.0, 1410.0]
+    workloads = [HUNGRY, gpt2_prefill(1, 64)]
+    points = sweep(workloads, A100, sm_clock_mhz=clocks, power_cap_w=cap)
+    alone: list[Estimate] = [answer for w in workloads for f in clocks for answer in estimate(w, A100, sm_clock_mhz=f, power_cap_w=cap)]
+    for name in NAMES:
+        for end in ("", "_low", "_high") + (() if name == "sm_clock_mhz" else ("_std",)):
+            assert_allclose(
+                getattr(points, name + end), [getattr(one, name + end) for one in alone], rtol=2e-5
+            )  # asked clocks between two steps join the board's
+
+
+def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit() -> None:
+    answer = judged(Asked(variant=Variant(workload=HUNGRY), bundle=A100, sm_clock_mhz=(900.0, 1150.0, 1410.0)))
+    for quantity, column in (("latency", "latency_s"), ("power", "power_w")):
+        sources = {name: loading for name, loading in answer.loadings(quantity).items() if ":clock:" not in name}
+        std = getattr(answer.points, f"{column}_std") / getattr(answer.points, column)
+        assert_allclose(np.sqrt(sum(loading**2 for loading in sources.values())), std, rtol=1e-9)
+    assert answer.points.power_w_std[2] < 0.5 * answer.points.power_w_std[0]
+
+
+def test_a_board_that_holds_a_limit_is_not_feared_to_exceed_a_higher_one() -> None:
+    asked = Asked(variant=Variant(workload=HUNGRY), bundle=A100, sm_clock_mhz=(1410.0,), power_cap_w=200.0)
+    assert best(asked, "latency", power_limit_w=205.0).within_limits > 0.99
+
+
+@given(st.integers(2, 200), st.floats(0.0, 1.0), st.floats(1.0, 8.0))
+def test_times_at_a_few_clocks_tell_those_at_all(count: int, clocked: float, p: float) -> None:
+    grid = np.linspace(210.0, 1410.0, count)
+    nodes = curve_clocks_mhz(grid)
+    assert len(nodes) <= CURVE_CLOCKS
+
+    def seconds(clocks: np.ndarray) -> np.ndarray:
+        result: np.ndarray = ((clocked * 900.0 / clocks) ** p + (1.0 - clocked) ** p) ** (1.0 / p)
+        return result
+
+    assert_allclose(over_clocks(seconds(nodes), grid), seconds(grid), rtol=2e-2 if p > 3.0 else 2e-4)
+
+
+@pytest.mark.parametrize("workload", [gpt2_prefill(1, 16), gpt2_prefill(1, 128), gpt2_prefill(8, 128), HUNGRY])
+@pytest.mark.parametrize("bundle", [A100, load_bundle("a10-eager")])
+@pytest.mark.parametrize("launch_s", [0.0, 3e-5, 1e-3])
+def test_power_never_falls_with_a_higher_clock(workload: Workload, bundle: Bundle, launch_s: float) -> None:
+    points = sweep(workload, bundle, sm_clock_mhz=bundle.gpu.clocks_mhz(), power_cap_w=UNLIMITED_W, host_launch_s=launch_s)
+    assert np.diff(points.power_w).min() >= -1e-9 * points.power_w.max()
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=30))
+def test_a_table_without_dips_is_kept_and_dips_are_halved(values: list[float]) -> None:
+    clocks = tuple(200.0 + 15.0 * i for i in range(len(values)))
+    table = ClockTable(sm_clock_mhz=clocks, value=tuple(values)).rising()
+    assert all(np.diff(table.value) >= 0.0)
+    deepest = float(np.max(np.maximum.accumulate(values) - np.array(values)))
+    assert np.abs(np.array(table.value) - np.array(values)).max() <= deepest + 1e-12
+    assert table.rising().value == table.value
+
+
+def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_data: Path) -> None:
+    selection = read_selection([shared_data / "energaizer" / "a100_clocks.csv"])
+    rows = selection.workloads
+    assert rows is not None
+    throttled = np.flatnonzero(rows.clock_mhz(A100.gpu) < rows.asked_clock_mhz(A100.gpu) - 10.0)
+    rows = rows.select(throttled)
+    answers = [
+        estimate(workload, A100, sm_clock_mhz=float(clock))[0]
+        for workload, clock in zip(rows.row_workloads(), rows.asked_clock_mhz(A100.gpu), strict=True)
+    ]
+    measured = {"power_w": rows.power_w, "sm_clock_mhz": rows.clock_mhz(A100.gpu), "latency_s": rows.latency_s}
+    for name, values in measured.items():
+        inside = [
+            getattr(answer, f"{name}_low") <= value <= getattr(answer, f"{name}_high")
+            for answer, value in zip(answers, values, strict=True)
+        ]
+        assert np.mean(inside) >= 0.7, name
+    assert len(answers) == 15
+
+
+def test_a_bundle_that_states_no_error_of_its_power_keeps_that_of_its_latency() -> None:
+    silent = replace(A100, uncertainty={"latency": A100.uncertainty["latency"]})
+    answer = estimate(HUNGRY, silent, sm_clock_mhz=[510.0, 1410.0])
+    assert all(math.isnan(one.power_w_low) and math.isnan(one.energy_j_std) for one in answer)
+    assert all(one.latency_s_low < one.latency_s < one.latency_s_high for one in answer)
+    assert NORMAL_90 * answer[0].latency_s_std > 0.0

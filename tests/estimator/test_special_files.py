@@ -1,0 +1,63 @@
+"""Paths that are no files end a command with one line, and an interruption leaves one line too."""
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+
+from estimator.cli import main
+from estimator.command_line import run_command
+from estimator.entry import INTERRUPTED
+
+WORKLOAD = str(Path(__file__).parents[2] / "examples" / "gpt2-prefill.json")
+BUNDLE = "a100-pcie-40gb-eager"
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> str:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_pipe_without_a_writer_is_refused_at_once(pipe: str, place: int, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [WORKLOAD, "--bundle", BUNDLE]
+    words[place] = pipe
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "it is a pipe, not a file" in said
+
+
+def test_a_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["/dev/zero", "--bundle", BUNDLE]) == 1
+    assert "it is a device, not a file" in capsys.readouterr().err
+
+
+def test_an_open_pipe_is_read_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, Path(WORKLOAD).read_bytes())
+    os.close(writer)
+    assert main([f"/dev/fd/{reader}", "--bundle", BUNDLE, "--freq", "900", "--json"]) in (0, 3)
+    os.close(reader)
+    assert '"latency_s"' in capsys.readouterr().out
+
+
+def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "bundle.json"
+    folder.mkdir()
+    assert main([WORKLOAD, "--bundle", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be read" in said
+    assert "estimate bundles" in said
+
+
+def test_an_interruption_leaves_one_line_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    assert run_command(interrupted, [], "task", ()) == INTERRUPTED
+    assert capsys.readouterr().err == "task: interrupted\n"
