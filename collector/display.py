@@ -121,7 +121,8 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
     """An outcome for people, with the next command; `part` of a larger dataset at `root` where those are named."""
     if root and not part:
         return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
-    notes = f", {outcome.kept} of them from before" if outcome.kept else ""
+    kept = outcome.kept - outcome.kept_repeated
+    notes = f", {kept} of them from before" if kept else ""
     notes += f"; of these {outcome.repeated} measured a second time" if outcome.repeated else ""
     board = "simulated " if simulated else ""
     time = f"{duration_text(outcome.elapsed_s)} of {board}board time"

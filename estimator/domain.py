@@ -56,12 +56,24 @@ def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
     return "forecast" if forecast is not None else "outside" if outside else "inside"
 
 
-def clock_warning(fitted_mhz: tuple[float, float], sm_clock_mhz: float) -> tuple[str, ...]:
-    """A line where a clock lies outside those that the fit has seen (`Bundle.clocks_mhz`); none inside."""
+def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz: float | None = None) -> tuple[str, ...]:
+    """A line where a clock lies outside those that the fit has seen (`Bundle.clocks_mhz`); none inside.
+
+    settled_mhz: the clock to which a power limit lowers the asked one, if it does.
+    """
     low, high = fitted_mhz
-    if not np.isfinite(low) or low - TOLERATED_CLOCK_MHZ <= sm_clock_mhz <= high + TOLERATED_CLOCK_MHZ:
-        return ()
-    return (f"SM clock {sm_clock_mhz:g} MHz is outside the fitted range {low:g} to {high:g} MHz",)
+    if outside_clock(low, high, asked_mhz):
+        return (f"SM clock {asked_mhz:g} MHz is outside the fitted range {low:g} to {high:g} MHz",)
+    if settled_mhz is not None and outside_clock(low, high, settled_mhz):
+        return (f"SM clock {settled_mhz:.0f} MHz, to which the power limit lowers it, is outside the fitted range {low:g} to {high:g} MHz",)
+    return ()
+
+
+def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:
+    """Where clocks lie outside the fitted range, shape of the clocks; a range that is not known (nan) excludes none."""
+    below, above = sm_clock_mhz < low_mhz - TOLERATED_CLOCK_MHZ, sm_clock_mhz > high_mhz + TOLERATED_CLOCK_MHZ
+    result: BoolArray = np.logical_or(below, above)
+    return result
 
 
 def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:

@@ -122,6 +122,17 @@ def settled_clock_mhz(power_w: Array, grid_mhz: Array, limit_w: Array | float, a
     return settled
 
 
+def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz: float, limit_w: float) -> tuple[Array, BoolArray]:
+    """Power to state at the clocks that run [W], and where it stays above the limit, shapes of `power_w`.
+
+    A board whose clock was lowered, but not to the lowest, holds its limit on average, whatever the equation says at the mean clock.
+    """
+    holds = (clock_mhz < asked_mhz) & (clock_mhz > lowest_mhz)
+    above: BoolArray = ~holds & (power_w > limit_w * LIMIT_TOLERANCE)
+    held_w: Array = np.where(holds, limit_w, np.where(above, power_w, np.minimum(power_w, limit_w)))
+    return held_w, above
+
+
 def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
     """Where the limit may be felt: power by the equation lies above it, or below by less than LIMIT_REACH standard deviations."""
     with np.errstate(invalid="ignore"):

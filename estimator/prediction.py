@@ -38,6 +38,7 @@ from estimator.power_limit import (
     Ranges,
     Settled,
     curve_clocks_mhz,
+    held_power_w,
     near_limit,
     over_clocks,
     ranges,
@@ -149,8 +150,7 @@ def estimate(
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
-    asked = asked_clocks(sm_clock_mhz, spec)
-    limit = power_limit(power_cap_w, spec)
+    asked, limit = asked_clocks(sm_clock_mhz, spec), power_limit(power_cap_w, spec)
     prepared = prepare(workload, bundle, spec, efficiency or {})
     launch = bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s)
     model, tables = power_model(bundle), board_tables(bundle, spec)
@@ -163,7 +163,7 @@ def estimate(
     spreads = _spreads(prepared, bundle, columns)
     if model is not None and curve is None and np.any(near_limit(free_w, limit, spreads.power_ln)):
         curve = _curve(prepared, tables, model, asked, launch)
-    held_w = np.where(columns.power_w > limit * LIMIT_TOLERANCE, columns.power_w, np.minimum(columns.power_w, limit))
+    held_w, _ = held_power_w(columns.power_w, settled, asked, spec.sm_clock_min_mhz, limit)
     point = Settled(asked_mhz=asked, free_w=free_w, clock_mhz=settled, latency_s=columns.latency_s, power_w=held_w)
     numbers = _numbers(point, ranges(point, curve, limit, spreads.latency_ln, spreads.power_ln))
     untried = {odd: float(np.max(share)) for odd, share in spreads.untried.items()}
@@ -232,8 +232,7 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
         dynamic = (events @ (model.event_energy_j * term_scale(model, point)).T) / seconds
     else:
         dynamic = dynamic_power_w(model, events, seconds, full_rate, point).sum(axis=-1)
-    energy_j = prepared.counts @ (dynamic * seconds)
-    other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
+    other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + prepared.counts @ (dynamic * seconds) / latency_s
     leakage_w = leakage_power_w(model, point, other_w)
     power_w = other_w + leakage_w
     kernel_w = static_power_w(model, point, np.ones_like(gpu_s)) + leakage_w + dynamic
@@ -305,11 +304,10 @@ def _estimate(
 ) -> Estimate:
     """Row i of the answer; outside: lines on how the workload leaves what was fitted, between: on a clock that cannot be locked."""
     values: dict[str, Any] = {name: column[i] for name, column in numbers.items()}
-    asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
     share, seconds = float(spreads.launch[i]), columns.seconds[:, i]
     completed = float(spreads.kernels[:, i] @ prepared.completed)
     over = values["power_w"] > limit_w * LIMIT_TOLERANCE
-    outside = (*outside, *clock_warning(bundle.clocks_mhz, asked_mhz))
+    outside = (*outside, *clock_warning(bundle.clocks_mhz, values["asked_clock_mhz"], values["sm_clock_mhz"]))
     warnings = (*workload_warnings(prepared.workload), *forecast_lines(prepared.forecast), *outside, *between)
     return Estimate(
         workload=prepared.workload.name,
@@ -325,7 +323,7 @@ def _estimate(
         notes=(
             *simulated_notes(bundle),
             *limit_notes(bundle.gpu, prepared.gpu),
-            *_notes(prepared, share, completed, over, asked_mhz, settled_mhz, limit_w),
+            *_notes(prepared, share, float(columns.gpu_s[i]), completed, over, values, limit_w),
         ),
         _kernels=KernelColumns(
             operators=prepared.workload.operators,
@@ -335,7 +333,7 @@ def _estimate(
             power_w=columns.kernel_w[:, i],
             phases=prepared.phases,
             gpu=prepared.gpu,
-            sm_clock_mhz=settled_mhz,
+            sm_clock_mhz=values["sm_clock_mhz"],
             untried=prepared.untried,
             domain=bundle.domain,
             unfitted=frozenset(unfitted_groups(bundle, prepared.groups)),
@@ -344,12 +342,14 @@ def _estimate(
 
 
 def _notes(
-    prepared: Prepared, share: float, completed: float, over: bool, asked_mhz: float, settled_mhz: float, limit_w: float
+    prepared: Prepared, share: float, gpu_s: float, completed: float, over: bool, values: Mapping[str, float], limit_w: float
 ) -> tuple[str, ...]:
     """Remarks that depend on the operating point."""
     found = list(prepared.workload.notes)
+    asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
     if share > LAUNCH_BOUND_NOTE:
-        found.append(f"launch-bound: the host's launches set {share:.0%} of the latency; give --host-launch-us for another host")
+        waits = max(1.0 - gpu_s / values["latency_s"], 0.0)
+        found.append(f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host")
     if completed > COMPLETED_NOTE:
         by = f" (completed by {prepared.workload.completion})" if prepared.workload.completion else ""
         found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out{by}")

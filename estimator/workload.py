@@ -167,6 +167,11 @@ class Workload:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.operators or len(self.operators) != len(self.counts):
+            there = f"{len(self.operators)} operators and {len(self.counts)} counts"
+            raise WorkloadError(f"{self.name}: {there}; a workload has at least one operator, and a count for each")
+
 
 def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
     """Equal operators of a sequence merged: unique operators in first-seen order, and their counts."""

@@ -37,6 +37,7 @@ from fitter.export import (
 from fitter.instructions.section import instruction_notes, instruction_section, prior_bundle
 from fitter.kernels.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.kernels.residual_tier import FEWEST_POINTS
+from fitter.power.evidence import few_power_warnings, power_rejection_notes, powered_rows, widened_for_few
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section, with_gain_std
@@ -139,11 +140,12 @@ def calibrate(
     held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
     errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
     alone = held_out_notes(selection, held_out)  # a kind of a single kernel is forecast from others: that shows nothing about the model
-    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *remarks, *unfit)
+    few = () if only_sections else few_power_warnings(selection, bundle, lent=source is not None)
+    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
     documents = tuple(row.document() for row in errors)
     notes = (*transfer_notes(source, draft), *_prior_notes(bundle, source), *collinearity_notes(bundle))
     return Calibration(
-        bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *warnings)),
+        bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *power_rejection_notes(selection), *warnings)),
         selection=selection,
         errors=errors,
         held_out=held_out,
@@ -202,6 +204,7 @@ def _uncertainty(
     if selection.workloads is not None and "workloads" in held_out:
         for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed, draft.bundle).items():
             stated[quantity].update(values)
+        stated["power"] = widened_for_few(stated["power"], powered_rows(selection))
         if draft.kernel_fit is not None:  # measured kernels know their time whatever models use them
             used = stated["latency"]["families_by_group"]
             stated["latency"]["families_by_group"] = used | dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)

@@ -14,7 +14,7 @@ from fitter.instructions.display import instruction_lines
 from fitter.releases.release import differences
 from fitter.releases.version_rule import needed_step
 from fitter.releases.workload_changes import WorkloadChange, change_lines
-from fitter.rows import Selection, count_reasons, reason_meaning
+from fitter.rows import Selection, count_power_only, count_whole, reason_meaning
 from fitter.validation import ErrorRow
 
 FIGURES: Final = ("mape", "median", "p95", "bias")
@@ -24,15 +24,13 @@ def selection_lines(selection: Selection) -> list[str]:
     """What was read and what was left out."""
     used = sum(dataset.used for dataset in selection.datasets)
     alone = selection.latency_only
-    lines = [
-        f"{used:,} of {selection.row_count:,} rows used" + (f", {alone:,} of them for their latency alone" if 0 < alone < used else "")
-    ]
+    lines = [f"{used:,} of {selection.row_count:,} rows used" + (f", {alone:,} of them for their latency alone" if alone else "")]
     lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows" for d in selection.datasets]
     lines += [
         f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
     ]
-    for power_only, title in ((False, "rejected:"), (True, "power or energy rejected, the row's latency used:")):
-        counts = count_reasons(row for row in selection.rejected if row.power_only == power_only)
+    for counted, title in ((count_whole, "rejected:"), (count_power_only, "power or energy rejected, the row's latency used:")):
+        counts = counted(selection.rejected)
         lines += [title] if counts else []
         lines += [f"  {count:6,}  {reason}: {reason_meaning(reason)}" for reason, count in counts.items()]
     return lines
@@ -233,16 +231,15 @@ def startup_document(selection: Selection) -> list[dict[str, Any]]:
 def selection_document(selection: Selection) -> dict[str, Any]:
     """Rows read, used and rejected, for programs.
 
-    `rejected` counts rows by reason, those of `rejected_power_only` among them, which are used for their latency: so
-    rows = used + Σ rejected − Σ rejected_power_only.  `used_latency_only` adds to these the rows that never had a power.
+    `rejected` counts rows left out as wholes by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows whose power
+    alone was rejected; `used_latency_only` adds to these the rows that never had a power.
     """
-    rejected: Mapping[str, int] = count_reasons(selection.rejected)
     return {
         "rows": selection.row_count,
         "used": sum(dataset.used for dataset in selection.datasets),
-        "rejected": dict(rejected),
+        "rejected": count_whole(selection.rejected),
         "used_latency_only": selection.latency_only,
-        "rejected_power_only": count_reasons(row for row in selection.rejected if row.power_only),
+        "rejected_power_only": count_power_only(selection.rejected),
         "startup": startup_document(selection),
         "notes": list(selection.notes),
     }

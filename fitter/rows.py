@@ -89,6 +89,16 @@ def count_reasons(rejected: Iterable[RejectedRow]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+def count_whole(rejected: Iterable[RejectedRow]) -> dict[str, int]:
+    """Rows left out as wholes, by reason."""
+    return count_reasons(row for row in rejected if not row.power_only)
+
+
+def count_power_only(rejected: Iterable[RejectedRow]) -> dict[str, int]:
+    """Rows whose power alone was rejected, by reason."""
+    return count_reasons(row for row in rejected if row.power_only)
+
+
 def reason_meaning(reason: str) -> str:
     """What a reason code means, in words."""
     return REASONS.get(reason, "so marked in the data set")
@@ -308,6 +318,7 @@ class Startup:
 class Dataset:
     """Where rows came from: file name, digest of its bytes, kind, and how many rows were used.
 
+    `rejected`: rows left out as wholes, by reason, so that rows = used + Σ rejected.
     `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `metadata` is what the file says about itself.
     """
 
@@ -366,7 +377,7 @@ def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Se
     for dataset in selection.datasets:
         own = [row for row in rejected if row.source == dataset.name]
         counts = dict(dataset.rejected)
-        for reason, count in count_reasons(own).items():
+        for reason, count in count_whole(own).items():
             counts[reason] = counts.get(reason, 0) + count
         used = dataset.used - sum(row.count for row in own if not row.power_only)
         datasets.append(replace(dataset, used=used, rejected=counts))

@@ -1,5 +1,6 @@
 """Selection: data sets in, accepted rows and the reasons for all others out."""
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from fitter.blocks.data import BlockRows, join_block_rows
 from fitter.errors import InputError, SelectionError
 from fitter.export import has_meter
 from fitter.instructions.data import join_instruction_rows
-from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, join_rows
+from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, count_whole, join_rows
 from fitter.sources import block_table, kernel_table, workload_dataset
 from fitter.sources.block_table import is_block_sweep, is_block_table, read_block_sweep, read_block_table
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
@@ -95,6 +96,7 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
         raise InputError(f"{path}: neither a file nor a folder")
     if not path.is_file() or path.name.endswith(LOG_SUFFIX) or is_kernel_dataset(path):
         return _collected(path)
+    _refuse_json(path)
     header = read_header(path)
     if is_workload_dataset(header):
         table = open_table(path, workload_dataset.COLUMNS)
@@ -115,6 +117,19 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
         f"({', '.join(workload_dataset.NEEDED)}, …), nor a kernel table ({', '.join(kernel_table.NEEDED)}, …), "
         f"nor a block table ({', '.join(block_table.NEEDED)}, …)"
     )
+
+
+JSON_START: Final = (b"{", b"[")
+"""What a JSON document of objects begins with, and no header of a table."""
+
+
+def _refuse_json(path: Path) -> None:
+    """Raises InputError for a JSON file, most likely one that a table should name."""
+    if read_head(path).removeprefix(BOM_UTF8).lstrip().startswith(JSON_START):
+        raise InputError(
+            f"{path}: a JSON file, perhaps a workload file or a bundle; `fit` reads tables of measurements (CSV or Parquet): "
+            "name a workload file in the column 'workload' of one, `estimate` takes it by itself"
+        )
 
 
 def _collected(path: Path) -> Selection:
@@ -154,7 +169,7 @@ def _selection(
     startups: tuple[Startup, ...] = (),
 ) -> Selection:
     used = (0 if kernels is None else len(kernels)) + (0 if workloads is None else len(workloads))
-    record = Dataset(name=path.name, sha256=digest, kind=kind, rows=count, used=used, rejected=count_reasons(rejected), metadata={})
+    record = Dataset(name=path.name, sha256=digest, kind=kind, rows=count, used=used, rejected=count_whole(rejected), metadata={})
     notes = _notes(kernels, workloads, path.name)
     return Selection(kernels=kernels, workloads=workloads, rejected=tuple(rejected), startups=startups, datasets=(record,), notes=notes)
 
@@ -216,7 +231,7 @@ def _of_gpu(selection: Selection, name: str | None) -> Selection:
         kernels=kept[0] if isinstance(kept[0], KernelRows) else None,
         workloads=kept[1] if isinstance(kept[1], WorkloadRows) else None,
         rejected=tuple(rejected),
-        datasets=(replace(selection.datasets[0], used=used, rejected=count_reasons(rejected)),),
+        datasets=(replace(selection.datasets[0], used=used, rejected=count_whole(rejected)),),
     )
 
 

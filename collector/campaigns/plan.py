@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.campaigns.characterisation_time import characterisation_s
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.generated_plan import campaign_loads, load_points
 from collector.campaigns.measurement import Point
@@ -31,9 +32,6 @@ SUPPORT_PROBES: Final = 5
 """Kernels of a group tried before its precision counts as unsupported; a single one may fail for its size."""
 USUAL_POWER_SHARE: Final = 0.5
 """Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks."""
-CHARACTERISATION_S: Final = 30.0
-"""About how long the characterisation of the sensor takes."""
-
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after the clock was changed."""
 CLOSING_CLOCKS: Final = 3
@@ -55,7 +53,8 @@ class CampaignPlan:
     """All points in the order in which they are measured.
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
-    which groups this board cannot run, and why.  `estimated_s` is the board's time from start to end, `estimated_energy_j` its
+    which groups this board cannot run, and why.   `characterisation_s` is for the sensor.
+    `estimated_s` is the board's time from start to end, `estimated_energy_j` its
     energy at the power that kernels usually draw (None for a GPU that is not named); more than its power limit for that time it
     cannot be.  `choice` says which of the campaign's points these are where a budget chose among them.  `remarks` are what else a person
     should know.
@@ -66,6 +65,7 @@ class CampaignPlan:
     kernels: dict[str, int]
     anchors: int
     skipped: dict[str, int]
+    characterisation_s: float
     estimated_s: float
     estimated_energy_j: float | None
     choice: Choice | None = None
@@ -80,11 +80,15 @@ def plan_campaign(
     gpu_uuid: str,
     runner: KernelRunner,
     gpu: GpuSpec | None = None,
+    *,
+    meter: bool = False,
 ) -> CampaignPlan:
     """The plan of a campaign; the same arguments give the same plan.
 
-    `families` limits it to some kernel families (empty: all).  `gpu` is needed where the campaign has generated kernels.  Raises
-    CampaignError for a family that the campaign does not have, for ranges that make no kernels, where nothing is left and where
+    `families` limits it to some kernel families (empty: all).  `gpu` is needed where the campaign has generated kernels.  With a
+    `meter` the sensor is characterised against it, which takes longer.
+
+    Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, where nothing is left and where
     generated kernels cannot be assembled.
     """
     known = tuple(dict.fromkeys((*(group.family for group in spec.kernels), *([FAMILY] if spec.instructions else []))))
@@ -115,7 +119,9 @@ def plan_campaign(
     own = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
     points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
     counts: dict[str, int] = {FAMILY: len(loads)} if loads else {}
-    estimated_s = _estimate_s(spec, points, len(clocks_mhz))
+    clock = middle_clock(clocks_mhz)
+    sensor_s = characterisation_s(meter=meter, clock_share=clock / gpu.sm_clock_limit_mhz if clock and gpu else 1.0)
+    estimated_s = sensor_s + _estimate_s(spec, points, len(clocks_mhz))
     for operator, *_ in kernels:
         counts[operator.family] = counts.get(operator.family, 0) + 1
     return CampaignPlan(
@@ -124,6 +130,7 @@ def plan_campaign(
         kernels=counts,
         anchors=len(own) - sum(len(chosen) for chosen in clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)),
         skipped=skipped,
+        characterisation_s=sensor_s,
         estimated_s=estimated_s,
         estimated_energy_j=None if gpu is None else estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
         remarks=tuple(remarks),
@@ -262,7 +269,7 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, way: Way, budget_s: floa
         if not point.anchor:
             kernel = point.load or (point.operator, point.l2_state, point.transpose)
             counts.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
-    estimated_s = _estimate_s(spec, points, clocks)
+    estimated_s = plan.characterisation_s + _estimate_s(spec, points, clocks)
     return replace(
         plan,
         points=points,
@@ -308,25 +315,26 @@ def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, calibr
 
     A `calibration` saves characterising the sensor, which is known only about; a budget just large enough by that may still not be.
     """
-    before_s = _fixed_s(spec, len(plan.clocks_mhz)) + closing_s(spec, plan.clocks_mhz) - (CHARACTERISATION_S if calibration else 0.0)
+    before_s = _fixed_s(spec, len(plan.clocks_mhz)) + closing_s(spec, plan.clocks_mhz)
+    before_s += 0.0 if calibration else plan.characterisation_s
     point_s = spec.measurement.planned_total_s(calibration) if calibration else point_costs(spec).full_s
     if budget_s < before_s + point_s:
         raise CampaignError(no_time_text(budget_s, before_s, point_s))
 
 
 def _fixed_s(spec: CampaignSpec, clocks: int) -> float:
-    """The board's time for what is no point [s]."""
-    return CHARACTERISATION_S + spec.warmup_s + clocks * (spec.idle_settle_s + spec.idle_window_s)
+    """The board's time for warming up and power at rest [s]."""
+    return spec.warmup_s + clocks * (spec.idle_settle_s + spec.idle_window_s)
 
 
 def _reserved_s(spec: CampaignSpec, plan: CampaignPlan) -> float:
     """The board's time for what is no point, changes of the clock and power at rest at the end included [s]."""
     clocks = len(plan.clocks_mhz)
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(plan.points))
-    return _fixed_s(spec, clocks) + changes * CLOCK_SETTLE_S + closing_s(spec, plan.clocks_mhz)
+    return plan.characterisation_s + _fixed_s(spec, clocks) + changes * CLOCK_SETTLE_S + closing_s(spec, plan.clocks_mhz)
 
 
 def _estimate_s(spec: CampaignSpec, points: Sequence[Point], clocks: int) -> float:
-    """The board's time for a plan, with a slow sensor [s]."""
+    """The board's time for a plan without characterising the sensor, a slow one [s]."""
     costs = point_costs(spec)
     return _fixed_s(spec, clocks) + sum(costs.of(point) for point in points)

@@ -52,16 +52,17 @@ class Progress:
 class CampaignOutcome:
     """What came of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, of which
-    `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none; `unusable` rows say
-    nothing about time or power; `drift` the largest relative spread of repeated anchors, and the change of power at rest from beginning to
-    end; `elapsed_s` of the board's time.
+    `rows` in the dataset, `kept` of them from an earlier run; `repeated` and `kept_repeated` of these further trials of a point; `planned`
+    points, of which `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none;
+    `unusable` rows say nothing about time or power; `drift` the largest relative spread of repeated anchors, and the change of power at
+    rest from beginning to end; `elapsed_s` of the board's time.
     """
 
     output: Path
     rows: int
     kept: int
     repeated: int
+    kept_repeated: int
     planned: int
     missing: int
     flags: dict[str, int]
@@ -212,8 +213,8 @@ def _pending(trials: Trials, spec: CampaignSpec, plan: CampaignPlan) -> bool:
 def _nothing_left(plan: CampaignPlan, output: Path) -> CampaignOutcome:
     """The outcome of a campaign whose rows all lie in other parts."""
     return CampaignOutcome(
-        output=output, rows=0, kept=0, repeated=0, planned=len(plan.points), missing=0, flags={}, rejected={}, unusable=0, drift={},
-        elapsed_s=0.0,
+        output=output, rows=0, kept=0, repeated=0, kept_repeated=0, planned=len(plan.points), missing=0, flags={}, rejected={}, unusable=0,
+        drift={}, elapsed_s=0.0,
     )  # fmt: skip
 
 
@@ -237,13 +238,13 @@ def _outcome(
     missing: int = 0,
 ) -> CampaignOutcome:
     """What came of a campaign, from its rows."""
-    own = set(table.column("row_id").to_pylist())
     flags = table.column("flags").to_pylist()
     return CampaignOutcome(
         output=output,
         rows=table.num_rows,
         kept=kept.table.num_rows if kept else 0,
-        repeated=len(own) - sum(1 for point in plan.points if point.row_id in own),
+        repeated=_repeated(table, plan),
+        kept_repeated=_repeated(kept.table, plan) if kept else 0,
         planned=len(plan.points),
         missing=missing,
         flags=flag_counts(flags),
@@ -252,6 +253,11 @@ def _outcome(
         drift=drift,
         elapsed_s=elapsed_s,
     )
+
+
+def _repeated(table: pa.Table, plan: CampaignPlan) -> int:
+    """How many rows are further trials of a point."""
+    return len(set(table.column("row_id").to_pylist()) - {point.row_id for point in plan.points})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -357,6 +363,7 @@ def _finish(
     """Write the Parquet file and sum up."""
     writer, rejected = session.writer, session.rejected
     if not writer.rows:
+        writer.discard()
         reasons = "; ".join(rejected) or "the budget ended before the first row"
         raise CampaignError(f"nothing was measured: {reasons}")
     table = writer.table()

@@ -89,12 +89,13 @@ def measure_campaign(
             for line in bench.notes:
                 note(f"warning: {line}")
         clocks = asked_clocks(freqs, bench.gpu, "--freqs")
-        plan = plan_campaign(spec, clocks, chosen, seed, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
+        identity = bench.gpu.identity()
+        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
+        meter = calibration is None and len(bench.sensors) > 1
+        plan = plan_campaign(spec, clocks, chosen, seed, identity.uuid, bench.runner, bench.gpu_spec, meter=meter)
         if not quiet:
             for line in plan.remarks:
                 note(f"warning: {line}")
-        identity = bench.gpu.identity()
-        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
         if not resume:
             check_budget(spec, plan, budget_s, calibration)
         spec, plan = _chosen(spec, plan, select, planned_s, seed, bench.gpu_spec, quiet=quiet, dry_run=dry_run)

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -26,6 +27,12 @@ SILENT_S: Final = 3600.0
 BEGINNING_S: Final = 10.0
 """Age at which a claim that is not whole belongs to nobody [s]."""
 ATTEMPTS: Final = 20
+LARGEST_CLAIM_BYTES: Final = 4096
+"""What is longer is no claim; one takes about 200 bytes."""
+PROCESS_NUMBERS: Final = range(1, 2**31)
+"""What a process's number can be: a C int [1]."""
+CLAIM_KINDS: Final = (stat.S_IFREG, stat.S_IFLNK)
+"""Kinds of files that may be removed where a writer's have to be; a folder or a pipe is somebody else's."""
 NEW_SUFFIX: Final = ".new"
 """A claim that is being written."""
 PROBE_SUFFIX: Final = ".now"
@@ -80,16 +87,31 @@ def claim_path(output: Path) -> Path:
     return output.with_name(f".{output.name}.writer")
 
 
+def is_file_or_link(path: Path) -> bool:
+    """Whether a name is a regular file's or a symbolic link's: all else, a folder say, no writer of a dataset has left."""
+    return stat.S_IFMT(_mode(path)) in CLAIM_KINDS
+
+
+def _mode(path: Path) -> int:
+    """What kind of thing has a name, as stat(2) says it; 0 where nothing has."""
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
+
+
 @contextmanager
 def claimed(output: Path) -> Iterator[Claim]:
     """The sole right to write a dataset within a block.
 
-    Raises DatasetError where a living process has it, and OSError where the folder cannot be written.
+    Raises DatasetError where a living process has it, or something else its claim's name, and OSError where the folder cannot be written.
     """
     path, mine = claim_path(output), _this_process()
     for _ in range(ATTEMPTS):
         if _placed(path, mine):
             break
+        if stat.S_IFMT(_mode(path)) not in (0, *CLAIM_KINDS):
+            raise DatasetError(f"{path} is in the way of this dataset's claim; remove it")
         owner = _read(path)
         if _alive(owner, path):
             raise DatasetError(_refusal(output, owner, path))
@@ -108,15 +130,15 @@ def _remove_remains(path: Path) -> None:
     """Remove what processes that were killed while they took or judged a claim have left beside it."""
     for ending in (NEW_SUFFIX, PROBE_SUFFIX, DEAD_SUFFIX):
         for left in path.parent.glob(f"{escape(path.name)}.*{ending}"):
-            if not _alive(_read(left), left):
+            if is_file_or_link(left) and not _alive(_read(left), left):
                 left.unlink(missing_ok=True)
 
 
 def _refusal(output: Path, owner: Writer | None, path: Path) -> str:
     who = f" (process {owner.pid} on {owner.host})" if owner else ""
-    here = owner is None or owner.host == socket.gethostname()
-    way_out = "" if here else f"; if that host is gone, remove {path}"
-    return f"{output}: another campaign is writing there{who}; wait for it or name another place with --out{way_out}"
+    gone = "process" if owner is None or owner.host == socket.gethostname() else "host"
+    way_out = f"if that {gone} is gone, remove {path}"
+    return f"{output}: another campaign is writing there{who}; wait for it or name another place with --out; {way_out}"
 
 
 def _overtaken(output: Path, owner: Writer) -> str:
@@ -152,7 +174,7 @@ def _start_of(pid: int) -> str | None:
 def _alive(owner: Writer | None, path: Path) -> bool:
     """Whether the owner of a claim may still be writing; None is one that is just writing its claim, or never finished that."""
     if owner is None:
-        return path.exists() and _age_s(path) < BEGINNING_S
+        return _age_s(path) < BEGINNING_S
     mine = _this_process()
     if owner.host == mine.host and owner.boot != mine.boot:
         return False
@@ -168,7 +190,7 @@ def _age_s(path: Path) -> float:
     try:
         with probe.open("xb") as stream:
             now_s = os.fstat(stream.fileno()).st_mtime  # of what is open: the claim's owner may remove the name
-        return now_s - path.stat().st_mtime
+        return now_s - path.lstat().st_mtime
     except FileNotFoundError:
         return SILENT_S
     finally:
@@ -199,6 +221,8 @@ def _placed(path: Path, mine: Writer) -> bool:
 
 def _set_aside(path: Path, judged: Writer | None) -> None:
     """Take a dead claim away; one that somebody else has put in its place meanwhile is given back."""
+    if not is_file_or_link(path):
+        return
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DEAD_SUFFIX}")
     try:
         os.rename(path, aside)
@@ -206,24 +230,36 @@ def _set_aside(path: Path, judged: Writer | None) -> None:
         return
     if _read(aside) != judged:
         with suppress(FileExistsError, FileNotFoundError):
-            os.link(aside, path)
+            os.link(aside, path, follow_symlinks=False)
     aside.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Writer | None:
     """The owner of a claim; None where there is none, or none that was written whole."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(_content(path))
+        pid = int(document["pid"])
+        if pid not in PROCESS_NUMBERS:
+            return None
         return Writer(
             host=str(document["host"]),
             boot=str(document["boot"]),
             space=str(document["space"]),
-            pid=int(document["pid"]),
+            pid=pid,
             started=str(document["started"]),
             token=str(document["token"]),
         )
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def _content(path: Path) -> bytes:
+    """The beginning of a regular file, nothing of all else: a pipe would wait and a device never end.  Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, LARGEST_CLAIM_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    finally:
+        os.close(descriptor)
 
 
 def _text(path: Path) -> str:

@@ -7,8 +7,10 @@ from glob import escape
 from pathlib import Path
 from typing import Final
 
+from collector.dataset.claim import is_file_or_link
 from collector.dataset.log import log_path
 from collector.dataset.traces import running_traces_path
+from collector.errors import DatasetError
 
 PART_SUFFIX: Final = ".part"
 """Of a file that takes its name when it is whole."""
@@ -28,14 +30,18 @@ def part_path(path: Path) -> Path:
 def remove_leftovers(output: Path, beside: tuple[str, ...] = ()) -> None:
     """Remove the unfinished files of a dataset's killed writers; called by the one that holds its claim.
 
-    `beside` are endings of further files that are kept beside the dataset.  Raises OSError.
+    `beside` are endings of further files that are kept beside the dataset.  What is no file stays, somebody else made it.
+    Raises OSError, and DatasetError for a folder where the log or its traces have to be.
     """
     name = escape(output.name)
     patterns = [f".{name}.{RANDOM_NAME}{PART_SUFFIX}", f".{name}.{RANDOM_NAME}{PROBE_SUFFIX}"]
     patterns += [f".{name}{escape(ending)}.{WHOLE_FILE_NAME}{PART_SUFFIX}" for ending in beside]
-    unfinished = [path for pattern in patterns for path in output.parent.glob(pattern)]
-    unfinished += [part_path(log_path(output)), part_path(running_traces_path(output))]
+    unfinished = [path for pattern in patterns for path in output.parent.glob(pattern) if is_file_or_link(path)]
+    needed = [part_path(log_path(output)), part_path(running_traces_path(output))]
     if not log_path(output).is_file():  # a campaign's traces begin before its log and end before that is removed
-        unfinished.append(running_traces_path(output))
-    for path in unfinished:
+        needed.append(running_traces_path(output))
+    for path in needed:
+        if path.is_dir() and not path.is_symlink():
+            raise DatasetError(f"{path} is in the way of this dataset; remove it")
+    for path in (*unfinished, *needed):
         path.unlink(missing_ok=True)

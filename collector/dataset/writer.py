@@ -90,6 +90,15 @@ class KernelWriter:
         except OSError as error:
             raise DatasetError(f"{self._output}: is written, its log cannot be removed ({_reason(error)})") from error
 
+    def discard(self) -> None:
+        """Close a log that no row came to, and remove it and its traces: there is nothing to go on with.  Raises DatasetError."""
+        self.close()
+        try:
+            log_path(self._output).unlink(missing_ok=True)
+            running_traces_path(self._output).unlink(missing_ok=True)
+        except OSError as error:
+            raise DatasetError(f"{log_path(self._output)}: holds no row and cannot be removed ({_reason(error)})") from error
+
     def close(self) -> None:
         """Close the log; its rows stay for --resume."""
         self._log.close()

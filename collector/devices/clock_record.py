@@ -113,7 +113,7 @@ def remove_unfinished(folder: Path, gpu_uuid: str) -> None:
     """
     beside = _unfinished(record_path(folder, gpu_uuid))
     if beside.exists():
-        with board_lock(folder, gpu_uuid) as mine:
+        with board_lock(folder, gpu_uuid) as mine, suppress(OSError):  # whatever else lies there hinders the next record, which says so
             if mine:
                 beside.unlink(missing_ok=True)
 

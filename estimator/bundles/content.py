@@ -5,7 +5,7 @@ the file is `schema/bundle-1.json`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
 from estimator.coefficients import CoefficientTable, coefficient_table, longest_prefix
@@ -184,6 +184,9 @@ class Bundle:
         found: T = self._found[work]
         return found
 
+    def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[dict[str, Any]]]:
+        return _bundle, ({one.name: getattr(self, one.name) for one in fields(self) if one.init},)  # without what was worked out
+
     @property
     def simulated(self) -> bool:
         """Whether a simulated board was measured: such numbers test the program, they say nothing about a GPU."""
@@ -193,6 +196,10 @@ class Bundle:
         """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
         name = longest_prefix(key, self.groups.keys())
         return None if name is None else self.groups[name]
+
+
+def _bundle(content: dict[str, Any]) -> Bundle:
+    return Bundle(**content)
 
 
 def group_table(bundle: Bundle) -> CoefficientTable:

@@ -1,6 +1,7 @@
 """From a command's options to questions: every combination of what was listed, checked."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from estimator.forms.rescaling import Sizes
     from estimator.forms.variation import Variant
     from estimator.gpu import GpuSpec
+    from estimator.questions.choosing import Best
     from estimator.questions.judging import Asked
     from estimator.questions.points import Sweep
 
 MICROSECONDS: Final = 1e-6
+MILLISECONDS: Final = 1e-3
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000
@@ -203,6 +206,43 @@ def check_finite(points: "Sweep") -> None:
                 f"{where.workload}{form} has no finite time on {where.gpu}: its specification has no rate for a precision, "
                 "or a setting is beyond reason; choose another --precision or --gpu-spec, check --host-launch-us and --set"
             )
+
+
+def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":
+    """The point of least --goal under --power-limit and --latency-limit [ms].
+
+    Raises EstimatorError where no bundle knows the power that is asked for, where a GPU has no rate for a precision, and where no point
+    keeps the limits.
+    """
+    from estimator.questions.choosing import answered, best
+
+    power_limit_w, latency_limit_ms = options["power_limit"], options["latency_limit"]
+    asks = f"--goal {options['goal']}" if options["goal"] != "latency" else "--power-limit" if power_limit_w is not None else ""
+    if asks and all(question.bundle.power is None for question in asked):
+        names = ", ".join(dict.fromkeys(question.bundle.name for question in asked))
+        instead = "ask for --goal latency" if options["goal"] != "latency" else "leave --power-limit out"
+        raise EstimatorError(f"{asks}: bundle {names} has no power coefficients; {instead}, or fit rows that have an energy or power")
+    try:
+        return best(
+            asked,
+            options["goal"],
+            power_limit_w=math.inf if power_limit_w is None else power_limit_w,
+            latency_limit_s=math.inf if latency_limit_ms is None else latency_limit_ms * MILLISECONDS,
+            confidence=options["confidence"],
+        )
+    except OperatingPointError as error:
+        for points in answered(asked):
+            check_finite(points)
+        raise OperatingPointError(SECONDS.sub(_milliseconds, str(error))) from error
+
+
+SECONDS: Final = re.compile(r"(?<![\w.])(inf|\d[\d.]*(?:e[+-]?\d+)?) s\b")
+"""A time in a message of `estimator.questions`, which speaks in seconds, as Python's arguments are."""
+
+
+def _milliseconds(found: re.Match[str]) -> str:
+    """The same in the unit of --latency-limit."""
+    return f"{float(found[1]) / MILLISECONDS:.4g} ms"
 
 
 def check_something_asked(options: Mapping[str, Any]) -> None:

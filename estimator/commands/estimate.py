@@ -2,6 +2,7 @@
 
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -62,15 +63,18 @@ def settings_option(context: click.Context, parameter: click.Parameter, values: 
 def workload_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Names of files that are there, checked before anything else is asked for.
 
-    A first word that is neither a file nor a command is most likely meant as a command.  Raises WorkloadError.
+    A first word of `estimate` that is neither a file nor a command is most likely meant as a command.  Raises WorkloadError.
     """
     for text in named_files(context, parameter, texts):
         try:
-            os.stat(text)
+            mode = os.stat(text).st_mode
         except FileNotFoundError:
-            raise WorkloadError(f"{text}: no such workload file, nor a command of estimate ({', '.join(COMMANDS)})") from None
+            meant = f", nor a command of estimate ({', '.join(COMMANDS)})" if context.command is estimate_command else ""
+            raise WorkloadError(f"{text}: no such workload file{meant}") from None
         except OSError:
             continue  # said with its reason when it is read
+        if stat.S_ISDIR(mode):
+            raise WorkloadError(f"{text}: is a folder; name the workload files in it")
     return texts
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
-from estimator.commands.asking import check_finite, check_something_asked, questions
+from estimator.commands.asking import best_point, check_finite, check_something_asked, questions
 from estimator.commands.estimate import check_out, completion_option, deliver, kernel_count, output_options, settings_option, workload_files
 from estimator.commands.numbers import LAUNCH_US, NOT_NEGATIVE, POSITIVE, Number
 from estimator.errors import EstimatorError
@@ -23,7 +23,6 @@ TEXT_FORMATS: Final = ("csv", "json", "txt")
 FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", "svg", "png")
 SWEEP_CHART_NAMES: Final = ("energy", "latency", "power", "front")
 EXPLANATION_CHART_NAMES: Final = ("timeline", "time", "modules")
-MILLISECONDS: Final = 1e-3
 Decorator = Callable[..., Any]
 
 
@@ -161,12 +160,8 @@ def best_command(**options: Any) -> int:
     check_something_asked(options)
     from estimator.display.answers import SWEEP_CHARTS, sweep_page
     from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
-    from estimator.questions.choosing import best
 
-    limits = {"power_limit_w": options["power_limit"], "latency_limit_s": _scaled(options["latency_limit"], MILLISECONDS)}
-    answer = best(
-        _questions(options), options["goal"], confidence=options["confidence"], **{k: v for k, v in limits.items() if v is not None}
-    )
+    answer = best_point(_questions(options), options)
     check_finite(answer.points)
     tariff, counts = _tariff(options), _counts(options)
     texts: dict[str, Callable[[], str]] = {
@@ -295,10 +290,6 @@ def _tariff(options: Mapping[str, Any]) -> "Tariff":
 def _counts(options: Mapping[str, Any]) -> dict[str, Any]:
     """What an iteration serves and computes; 0 where each case's own numbers are to be taken."""
     return {name: options[name] or 0.0 for name in ("requests", "tokens")}
-
-
-def _scaled(value: float | None, unit: float) -> float | None:
-    return None if value is None else value * unit
 
 
 def _pieces(asked: "Sequence[Asked]") -> "Iterator[Sweep]":

@@ -141,7 +141,7 @@ def sweep_page(points: Sweep) -> str:
         if _drawable(points, name)
     )
     columns = sweep_columns(points.select(np.arange(min(len(points), MOST_TABLE_ROWS))))
-    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0) for value in columns[name])]
+    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
     table = table_html(f"{len(points)} points", names, zip(*(columns[name] for name in names), strict=True))
     warnings = table_html("warnings", ["workload", "warning"], points.warnings)
     simulated = " (fitted on a simulated board)" if any(case.simulated for case in points.cases) else ""

@@ -68,7 +68,7 @@ def comparison_text(sides: Sequence[Sweep], comparisons: Sequence[Comparison], b
 
     A baseline has two lines below its side: its numbers, and their ratios to those of the side.
     """
-    labels = [{name: printable(str(side.label(name)[0])) for name in LABELS} for side in sides]
+    labels = [{name: printable(str(side.label(name)[0] or "")) for name in LABELS} for side in sides]
     shown = [name for name in LABELS if len({label[name] for label in labels}) > 1]
     model = ["model"] if baselines else []
     rows = [[*shown, *model, "SM clock", *COMPARED]]
@@ -82,7 +82,7 @@ def comparison_text(sides: Sequence[Sweep], comparisons: Sequence[Comparison], b
             rows.append([*blank, "ratio", *(gain_text(comparisons[number - 1].ratios[name]) for name in COMPARED)])
         for one in baselines[number] if baselines else ():
             rows += [[*own, *row] for row in _baseline_rows(one)]
-    fixed = ", ".join(f"{name} {labels[0][name]}" for name in LABELS if name not in shown and labels[0][name] not in ("", "0"))
+    fixed = ", ".join(f"{name} {labels[0][name]}" for name in LABELS if name not in shown and labels[0][name])
     reasons = "".join(
         f"  {text}\n" for text in dict.fromkeys(reason for side in sides for reason in sweep_columns(side)["unknown"]) if text
     )

@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from estimator.errors import EstimatorError
 from estimator.whole_file import open_whole
+
+COUNTS: Final = ("batch", "sequence")
+"""Columns of whole numbers, null where unknown."""
 
 
 def write_parquet(path: Path, pieces: Iterable[Mapping[str, Any]]) -> None:
@@ -22,7 +25,8 @@ def write_parquet(path: Path, pieces: Iterable[Mapping[str, Any]]) -> None:
     try:
         with open_whole(path) as stream:
             for piece in pieces:
-                table = arrow.table(dict(piece))
+                whole = {name: arrow.array(piece[name], arrow.int64()) for name in COUNTS if name in piece}  # null in all of a piece, too
+                table = arrow.table({**piece, **whole})
                 writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
                 writer.write_table(table)
             if writer is not None:

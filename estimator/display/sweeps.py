@@ -35,12 +35,12 @@ Columns = dict[str, list[Any]]
 
 def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> Columns:
     """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `validity`,
-    `warnings`; nan: unknown, and `unknown` says why.
+    `warnings`; nan: unknown, and `unknown` says why; None: a batch or sequence that is unknown.
     """
     costs = cost_columns(points, tariff, requests=requests, tokens=tokens)
     warnings = ["; ".join(case.warnings) for case in points.cases]
     return {
-        **{name: points.label(name) for name in LABELS},
+        **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
         **{name: getattr(points, name).tolist() for name in VALUES},
         **{name: column.tolist() for name, column in costs.items()},
         "above_limit": points.above_limit.tolist(),
@@ -77,6 +77,8 @@ FORMULA_START: Final = ("=", "+", "-", "@", "\t")
 
 
 def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
     if isinstance(value, float):
         return value if math.isfinite(value) else ""
     if isinstance(value, str) and value.startswith(FORMULA_START):
@@ -107,16 +109,12 @@ def sweep_table(points: Sweep, tariff: Tariff | None = None, *, requests: float 
     """A line for every point, the first `most` of them; columns that are the same for all stand above."""
     columns = sweep_columns(points, tariff, requests=requests, tokens=tokens)
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
-    labels = {name: columns[name] for name in LABELS}
+    labels = {name: ["" if value is None else str(value) for value in columns[name]] for name in LABELS}
     shown = [name for name, values in labels.items() if len(set(values)) > 1]
-    fixed = ", ".join(
-        f"{name} {printable(str(values[0]))}"
-        for name, values in labels.items()
-        if name not in shown and values and values[0] not in ("", 0)
-    )
+    fixed = ", ".join(f"{name} {printable(values[0])}" for name, values in labels.items() if name not in shown and values and values[0])
     head, cells = _cells(points, columns)
     table = [[*shown, *head]]
-    table += [[printable(str(labels[name][i])) for name in shown] + [column[i] for column in cells] for i in range(min(len(points), most))]
+    table += [[printable(labels[name][i]) for name in shown] + [column[i] for column in cells] for i in range(min(len(points), most))]
     rest = f"  … {len(points) - most} more points (--csv or --json for all)\n" if len(points) > most else ""
     reasons = "".join(f"  {text}\n" for text in dict.fromkeys(columns["unknown"]) if text)
     return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest + reasons + validity_lines(columns["validity"])
@@ -236,7 +234,7 @@ def _percent(gain: Gain) -> str:
 def sweep_html(points: Sweep, caption: str = "") -> str:
     """A table of the first points for a notebook."""
     columns = sweep_columns(points.select(slice(NOTEBOOK_ROWS)))  # type: ignore[arg-type]
-    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0) for value in columns[name])]
+    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
     more = f"{caption or f'{len(points)} points'}" + (f", the first {NOTEBOOK_ROWS}" if len(points) > NOTEBOOK_ROWS else "")
     return table_html(more, names, zip(*(columns[name] for name in names), strict=True))
 

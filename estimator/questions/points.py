@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.domain import TOLERATED_CLOCK_MHZ, Validity, clock_warning
+from estimator.domain import Validity, clock_warning, outside_clock
 from estimator.errors import OperatingPointError
 from estimator.power_limit import STAYS_ABOVE
 from estimator.quantities import Array, BoolArray, IntArray
@@ -104,16 +104,16 @@ class Sweep:
         for kind, mask in (("clock", outside), ("limit", self.above_limit)):
             for i in np.unique(self.case[mask]).tolist():
                 case = self.cases[i]
-                clocks = self.asked_clock_mhz[mask & (self.case == i)]
-                found = [STAYS_ABOVE.format(case.power_limit_w)] if kind == "limit" else _outside_lines(case, clocks)
+                own = mask & (self.case == i)
+                clocks = self.asked_clock_mhz[own], self.sm_clock_mhz[own]
+                found = [STAYS_ABOVE.format(case.power_limit_w)] if kind == "limit" else _outside_lines(case, *clocks)
                 lines += [(case.workload, line) for line in found]
         return tuple(lines)
 
     def outside_clock(self) -> BoolArray:
-        """Which points ask for a clock outside those that the fit has seen, shape (n,)."""
+        """Which points ask for, or are lowered to, a clock outside those that the fit has seen, shape (n,)."""
         low, high = np.array([case.fitted_clocks_mhz for case in self.cases]).reshape(-1, 2)[self.case].T
-        result: BoolArray = (self.asked_clock_mhz < low - TOLERATED_CLOCK_MHZ) | (self.asked_clock_mhz > high + TOLERATED_CLOCK_MHZ)
-        return result
+        return outside_clock(low, high, self.asked_clock_mhz) | outside_clock(low, high, self.sm_clock_mhz)
 
     def validity(self) -> list[Validity]:
         """Of every point: whether the fit has seen the like of it, as `estimator.prediction.Estimate.validity`."""
@@ -142,6 +142,7 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
 
 
-def _outside_lines(case: Case, clocks: Array) -> list[str]:
-    """A line about the lowest and the highest of clocks outside the fitted range."""
-    return [line for clock in sorted({clocks.min(), clocks.max()}) for line in clock_warning(case.fitted_clocks_mhz, float(clock))]
+def _outside_lines(case: Case, asked_mhz: Array, settled_mhz: Array) -> list[str]:
+    """A line about the lowest and the highest of points whose clock, asked for or settled at, is outside the fitted range."""
+    ends = dict.fromkeys((int(np.argmin(settled_mhz)), int(np.argmax(settled_mhz))))
+    return [line for i in ends for line in clock_warning(case.fitted_clocks_mhz, float(asked_mhz[i]), float(settled_mhz[i]))]

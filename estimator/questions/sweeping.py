@@ -16,7 +16,7 @@ from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
 from estimator.memory import memory_warnings
 from estimator.phases import EVENTS
-from estimator.power_limit import LIMIT_TOLERANCE, BoardCurve, Ranges, Settled, curve_clocks_mhz, near_limit, over_clocks, ranges, std_of
+from estimator.power_limit import BoardCurve, Ranges, Settled, curve_clocks_mhz, held_power_w, near_limit, over_clocks, ranges, std_of
 from estimator.prediction import Prepared, power_model
 from estimator.quantities import Array, IntArray
 from estimator.questions.points import Case, Sweep, joined_sweeps
@@ -175,11 +175,10 @@ def _table(part: Sequence[Variant], stack: Stack, board: Board, points: StackedP
     share = launch_bound_share(points.gpu_s, np.broadcast_to(stack.host_s[:, None], points.gpu_s.shape))
     held = [_held_shares(stack, points, i) for i in range(len(part))]
     latency_ln, power_ln = _log_stds(part, stack, board, held, share)
-    above = points.power_w > board.limit_w * LIMIT_TOLERANCE
-    held_w = np.where(above, points.power_w, np.minimum(points.power_w, board.limit_w))
+    held_w, above = held_power_w(points.power_w, clocks.settled_mhz, board.asked_mhz, board.gpu.sm_clock_min_mhz, board.limit_w)
     shape = points.gpu_s.shape
     ends = np.append(stack.starts, len(stack.order))
-    columns = {
+    columns: dict[str, Any] = {
         "case": np.broadcast_to(np.arange(shape[0])[:, None], shape),
         "asked_clock_mhz": np.broadcast_to(board.asked_mhz, shape),
         "sm_clock_mhz": clocks.settled_mhz,

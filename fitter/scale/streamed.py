@@ -13,7 +13,7 @@ from estimator.bundles.files import save_bundle
 from estimator.specifications import gpu_names, load_gpu
 from fitter.display import error_table, next_lines
 from fitter.errors import InputError, SelectionError
-from fitter.rows import Dataset, Selection, count_reasons, reason_meaning
+from fitter.rows import Dataset, Selection, count_whole, reason_meaning
 from fitter.scale.design_bundle import KIND, design_bundle
 from fitter.scale.design_fit import ROBUST_PASSES, DesignFit, fit_design
 from fitter.scale.design_table import is_design_table
@@ -202,7 +202,7 @@ def _sampled(address: str, gpu: str | None, seed: int, workers: Workers, progres
         kind=kind,
         rows=found.read,
         used=len(found.rows),
-        rejected=count_reasons(rejected),
+        rejected=count_whole(rejected),
         metadata=metadata,
     )
     notes = _sample_notes(table, found, len(found.rows))

@@ -3,13 +3,17 @@
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collector.dataset import DatasetError
+from collector.dataset import DatasetError, claimed_dataset
 from collector.dataset.claim import SILENT_S, claim_path, claimed
+from collector.dataset.leftovers import part_path
+from collector.dataset.log import log_path
+from collector.dataset.traces import running_traces_path
 
 OURS = {
     "host": socket.gethostname(),
@@ -69,12 +73,16 @@ def test_a_process_that_cannot_be_seen_from_here_may_be_alive(tmp_path: Path, le
     path = leave_claim(output, **left)
     with pytest.raises(DatasetError, match="another campaign is writing there") as caught, claimed(output):
         pass
-    assert (str(path) in str(caught.value)) == ("host" in left)
+    assert f"if that {'host' if 'host' in left else 'process'} is gone, remove {path}" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert [path] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"host": 1}', b"\xff"])
+HAND_MADE = [json.dumps({**OURS, "pid": pid}).encode() for pid in (0, -1, 2**31, 10**23)]
+HAND_MADE += [HAND_MADE[0].replace(b'"pid": 0', b'"pid": 1e400'), b"[" * 100_000, b" " * 5000 + json.dumps(OURS).encode()]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"host": 1}', b"\xff", *HAND_MADE])
 def test_a_claim_that_nobody_finished_is_soon_nobodys(tmp_path: Path, content: bytes) -> None:
     output = tmp_path / "d.parquet"
     path = claim_path(output)
@@ -147,3 +155,47 @@ def test_a_writer_that_was_taken_for_dead_writes_no_more(tmp_path: Path) -> None
             claim.renew()
         assert "\n" not in str(caught.value)
     assert path.is_file()
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "nowhere", "itself"])
+def test_a_link_in_the_place_of_a_claim_is_nobodys_and_is_not_followed(tmp_path: Path, target: str) -> None:
+    output = tmp_path / "d.parquet"
+    path = claim_path(output)
+    path.symlink_to(path if target == "itself" else target)
+    os.utime(path, (0.0, 0.0), follow_symlinks=False)
+    with claimed(output):
+        assert not path.is_symlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_in_the_place_of_a_claim_is_named_and_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    output = tmp_path / "d.parquet"
+    path = claim_path(output)
+    make(path)
+    with pytest.raises(DatasetError) as caught, claimed_dataset(output):
+        pass
+    assert str(caught.value) == f"{path} is in the way of this dataset's claim; remove it"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", [".d.parquet.writer.abc.dead", ".d.parquet.writer.t.new", ".d.parquet.abcdefgh.part"])
+def test_what_is_no_file_among_leftovers_is_somebody_elses(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    foreign = tmp_path / name
+    make(foreign)
+    os.utime(foreign, (0.0, 0.0))
+    with claimed_dataset(tmp_path / "d.parquet"):
+        pass
+    assert list(tmp_path.iterdir()) == [foreign]
+
+
+@pytest.mark.parametrize("place", [lambda output: part_path(log_path(output)), running_traces_path])
+def test_a_folder_where_a_log_or_traces_have_to_be_is_named(tmp_path: Path, place: Callable[[Path], Path]) -> None:
+    output = tmp_path / "d.parquet"
+    foreign = place(output)
+    foreign.mkdir()
+    with pytest.raises(DatasetError) as caught, claimed_dataset(output):
+        pass
+    assert str(caught.value) == f"{foreign} is in the way of this dataset; remove it"
+    assert list(tmp_path.iterdir()) == [foreign]

@@ -119,7 +119,10 @@ def test_a_meter_counts_from_its_beginning_where_the_readings_rest() -> None:
 
 @pytest.mark.parametrize("slow_share", [0.0, 0.3])
 def test_without_a_meter_errors_hold_a_rise_of_another_form(slow_share: float) -> None:
-    """A board whose late power follows by one pole, where a load's shapes have two: nothing in the stamps says so."""
+    """A board whose late power follows by one pole, where a load's shapes have two: nothing in the stamps says so.
+
+    Either form is as likely; what is stated is their difference over √2, so that the other one lies 1.4 errors off before any noise.
+    """
     random = np.random.default_rng(5)
     width_s, delay_s = 0.1, 1e-3
     edge_s = 1.0 + np.cumsum(0.115 * (1.0 + 0.01 * random.normal(size=81)))
@@ -133,7 +136,7 @@ def test_without_a_meter_errors_hold_a_rise_of_another_form(slow_share: float) -
     value = 60.0 + 150.0 * seen @ np.array([1.0 - slow_share, slow_share, 0.02]) + random.normal(0.0, 0.3, len(time_s))
     problem = KernelProblem("boxcar", source, time_s, value)
     fit = with_errors(problem, fit_kernel(problem, 0.1))
-    assert abs(fit.width_s - width_s) < 2.0 * fit.width_std_s
-    assert abs(fit.delay_s - delay_s) < 2.0 * fit.delay_std_s
+    assert abs(fit.width_s - width_s) < 3.0 * fit.width_std_s
+    assert abs(fit.delay_s - delay_s) < 3.0 * fit.delay_std_s
     metered = with_errors(KernelProblem("boxcar", replace(source, kind="meter"), time_s, value), fit)
     assert (fit.delay_std_s > 2.0 * metered.delay_std_s) == (slow_share > 0.0)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import closing_clocks, plan_campaign
 from collector.campaigns.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
 from collector.campaigns.running import CampaignOutcome, campaign_key, run_campaign
@@ -22,6 +23,7 @@ from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.dataset.validation import validate_dataset
 from collector.devices.protocols import PowerReadings, PowerSensor
+from collector.display import outcome_lines
 from collector.sensor.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 
@@ -75,6 +77,22 @@ def test_without_retries_a_doubtful_row_stays_as_it_is(tiny: CampaignSpec, calib
     outcome = collected(tiny, tmp_path / "d.parquet", calibration, Faults(foreign_share=0.3))
     assert outcome.flags["shared_board"] > 0
     assert outcome.repeated == 0
+
+
+def test_rows_from_before_are_counted_like_all_rows(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    spec = replace(tiny, retries=2)
+    with faulty(Faults(foreign_share=0.3)) as bench:
+        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        key = campaign_key(bench, spec, plan, (), 7)
+        first = run_campaign(bench, spec, plan, key, output, calibration=calibration)
+        again = run_campaign(bench, spec, plan, key, output, kept=kept_rows(output, key), calibration=calibration)
+    assert first.repeated > 0
+    assert (first.kept, first.kept_repeated) == (0, 0)
+    assert (again.kept, again.kept_repeated, again.repeated) == (first.rows, first.repeated, first.repeated)
+    plan_size = len(plan.points)
+    said = f"{plan_size} of {plan_size} rows, {plan_size} of them from before; of these {first.repeated} measured a second time"
+    assert said in outcome_lines(again, simulated=True)[0]
 
 
 def test_a_foreign_process_is_seen_for_as_long_as_it_computes() -> None:

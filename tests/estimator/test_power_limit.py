@@ -33,6 +33,7 @@ from estimator.prediction import Estimate, estimate
 from estimator.questions.choosing import best
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
+from estimator.specifications import override_gpu
 from estimator.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.selection import read_selection
@@ -236,3 +237,33 @@ def test_a_bundle_that_states_no_error_of_its_power_keeps_that_of_its_latency() 
     assert all(math.isnan(one.power_w_low) and math.isnan(one.energy_j_std) for one in answer)
     assert all(one.latency_s_low < one.latency_s < one.latency_s_high for one in answer)
     assert NORMAL_90 * answer[0].latency_s_std > 0.0
+
+
+@pytest.mark.parametrize("step_mhz", [15.0, 300.0])
+@pytest.mark.parametrize("cap_w", [120.0, 200.0])
+def test_a_board_whose_clock_is_lowered_draws_its_limit_however_coarse_its_clocks(step_mhz: float, cap_w: float) -> None:
+    bundle = load_bundle("a100-pcie-40gb-eager")
+    coarse = override_gpu(bundle.gpu, {"sm_clock_step_mhz": str(step_mhz)})
+    work = gpt2_prefill(32, 1024)
+    answer = estimate(work, bundle, gpu=coarse, power_cap_w=cap_w)[0]
+    swept = sweep(work, bundle, gpu=coarse, power_cap_w=cap_w)
+    assert answer.sm_clock_mhz < answer.asked_clock_mhz
+    assert answer.power_w == swept.power_w[0] == cap_w
+    assert answer.power_w_low < answer.power_w < answer.power_w_high
+    assert not any("stays above" in line for line in answer.warnings)
+    assert not swept.above_limit.any()
+
+
+def test_a_clock_lowered_out_of_the_fitted_range_is_outside_its_validity() -> None:
+    bundle = load_bundle("a100-pcie-40gb-eager")
+    work = gpt2_prefill(8, 512)
+    lines = []
+    for cap_w in (200.0, 90.0):
+        answer = estimate(work, bundle, sm_clock_mhz=900.0, power_cap_w=cap_w)[0]
+        points = sweep(work, bundle, sm_clock_mhz=900.0, power_cap_w=cap_w)
+        lowered = [line for line in answer.warnings if "to which the power limit lowers it" in line]
+        assert points.outside_clock().tolist() == [bool(lowered)]
+        assert lowered == [line for _, line in points.warnings if "lowers it" in line]
+        lines.append(lowered)
+    assert not lines[0]
+    assert len(lines[1]) == 1

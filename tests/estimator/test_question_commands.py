@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from estimator.bundles.files import load_bundle, save_bundle
 from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.workload import Workload
@@ -104,7 +105,63 @@ def test_best_under_limits_keeps_them_or_says_what_is_possible(capsys: pytest.Ca
     assert answer["best"]["power_w"] < 200
     status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
     assert (status, out) == (1, "")
-    assert "no point keeps 0.001 s (least: " in err
+    least = re.search(r"no point keeps 1 ms \(least: ([0-9.]+) ms\); allow more", err)
+    assert least is not None
+    assert 10.0 < float(least[1]) < 20.0
+    err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 0.00001, "--power-limit", 20)[2]
+    assert re.search(r"no point keeps 20 W \(least: [0-9.]+ W\) and 1e-05 ms \(least: [0-9.]+ ms\)", err)
+
+
+@pytest.fixture(scope="module")
+def without_power(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("bundles") / "latency.json"
+    save_bundle(replace(load_bundle(BUNDLE), name="latency", power=None), path)
+    return str(path)
+
+
+def test_best_without_power_coefficients_says_so_and_answers_for_latency(
+    capsys: pytest.CaptureFixture[str], workload: str, without_power: str
+) -> None:
+    for words in (("--goal", "energy"), ("--goal", "edp"), ("--goal", "power"), ("--goal", "latency", "--power-limit", "200")):
+        status, out, err = run(capsys, "best", workload, "--bundle", without_power, *words)
+        assert (status, out) == (1, "")
+        assert "bundle latency has no power coefficients" in err
+        assert "rate" not in err
+        assert ("--goal latency" in err) == ("latency" not in words)
+    assert run(capsys, "best", workload, "--bundle", without_power, "--goal", "latency")[0] in (0, 3)
+
+
+def test_best_names_the_precision_that_a_gpu_has_no_rate_for(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    status, _, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "nvfp4")
+    assert status == 1
+    assert "in nvfp4 has no finite time on a100-pcie-40gb" in err
+    assert "power coefficients" not in err
+
+
+def test_sizes_that_are_unknown_are_empty_or_null(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bare, named = tmp_path / "layers.json", tmp_path / "layers_b8_s512.json"
+    for path in (bare, named):
+        write_workload(replace(layers(), name=path.stem), path)
+    words = ("sweep", bare, named, "--bundle", BUNDLE, "--freqs", "900")
+    found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, *words, "--csv")[1]))]
+    assert found == [("", ""), ("8", "512")]
+    assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, *words, "--json")[1])] == [(None, None), (8, 512)]
+    table = pytest.importorskip("pyarrow.parquet")
+    run(capsys, *words, "-o", tmp_path / "points.parquet")
+    assert table.read_table(tmp_path / "points.parquet")["batch"].to_pylist() == [None, 8]
+    assert "None" not in run(capsys, *words)[1]
+    assert "None" not in run(capsys, "compare", bare, named, "--bundle", BUNDLE)[1]
+
+
+def test_a_folder_and_a_missing_file_are_called_what_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for command in ("best", "sweep", "explain", "compare"):
+        err = run(capsys, command, tmp_path, "--bundle", BUNDLE)[2]
+        assert "is a folder" in err
+        assert "no such" not in err
+        missing = run(capsys, command, tmp_path / "none.json", "--bundle", BUNDLE)[2]
+        assert "no such workload file" in missing
+        assert "nor a command" not in missing
+    assert "nor a command of estimate (best, " in run(capsys, "bset", "--bundle", BUNDLE)[2]
 
 
 def test_compare_states_ratios_with_intervals(capsys: pytest.CaptureFixture[str], workload: str) -> None:

@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from estimator import Workload, estimate, load_bundle
 from estimator.bundles.content import Bundle
 from estimator.coefficients import coefficient_rows, group_key
+from estimator.errors import WorkloadError
 from estimator.formats.document import BETWEEN_PAIRS, LIST_END, LIST_START, distinct_items
 from estimator.frozen import FrozenMapping
 from estimator.kernels.registry import KnownTiles, lower
@@ -23,6 +24,7 @@ from estimator.phases import Phases
 from estimator.spread import unfitted_groups
 from estimator.untried import fitted_precisions
 from estimator.workload import Operator, make_operator
+from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency import prior_groups
 from tests.estimator.synthetic import transformer
 
@@ -158,3 +160,20 @@ def test_a_frozen_mapping_refuses_every_change(change: object) -> None:
         change(mapping)  # type: ignore[operator]
     assert mapping == {"a": 1.0}
     assert hash(mapping) == before
+
+
+def test_a_pickled_bundle_carries_nothing_that_was_worked_out() -> None:
+    bundle = load_bundle("a100-pcie-40gb-eager")
+    before = pickle.dumps(bundle)
+    estimate(gpt2_prefill(1, 64), bundle)
+    assert pickle.dumps(bundle) == before
+    assert pickle.loads(before) == bundle
+    assert copy.copy(bundle) == bundle
+
+
+def test_a_workload_without_operators_or_with_a_count_missing_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="^none: 0 operators and 0 counts; a workload has at least one"):
+        Workload(name="none", operators=(), counts=())
+    one = gpt2_prefill(1, 64)
+    with pytest.raises(WorkloadError, match="a count for each"):
+        replace(one, counts=one.counts[:-1])

@@ -143,7 +143,8 @@ def test_a_run_without_energy_among_others_is_used_for_its_latency_and_counted(r
         kernels=None, workloads=reading.rows, rejected=tuple(reading.rejected), startups=(), datasets=(dataset,), notes=()
     )
     told = selection_document(selection)
-    assert told["rows"] == told["used"] + sum(told["rejected"].values()) - sum(told["rejected_power_only"].values())
+    assert told["rows"] == told["used"] + sum(told["rejected"].values())
+    assert (told["rejected"], told["rejected_power_only"]) == ({"BAD_LATENCY": 1}, {"BAD_POWER": 1})
     assert told["used_latency_only"] == 2
     assert "3 of 4 rows used, 2 of them for their latency alone" in selection_lines(selection)[0]
 

@@ -1,0 +1,66 @@
+"""What a plan says of the time before its first kernel, and what a budget that had none for one leaves behind."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collector.bench import open_bench
+from collector.campaigns.characterisation_time import characterisation_s
+from collector.campaigns.files import CampaignSpec
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.running import campaign_key, run_campaign
+from collector.cli import main
+from collector.dataset import read_kernel_dataset
+from collector.errors import CampaignError
+from collector.sampling import Sampler
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.characterisation import characterise_sensor
+from microbench.compile import Toolchain
+
+BOARD = "sim:a100-pcie-40gb"
+
+
+@pytest.mark.parametrize("meter", [False, True])
+def test_a_sensor_takes_as_long_as_is_planned_for_it(meter: bool, toolchain: Toolchain) -> None:
+    clock_mhz = 900
+    with open_bench(BOARD, seed=3, meter=meter) as bench:
+        bench.gpu.lock_clock_mhz(clock_mhz)
+        clock_share = clock_mhz / bench.gpu_spec.sm_clock_limit_mhz
+        begun_ns = bench.clock.now_ns()
+        characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))
+        took_s = (bench.clock.now_ns() - begun_ns) * 1e-9
+    assert took_s == pytest.approx(characterisation_s(meter=meter, clock_share=clock_share), rel=0.01)
+
+
+def test_a_meter_adds_its_levels_to_the_plan_unless_the_sensor_is_known(
+    tiny_file: Path, calibration: SensorCalibration, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sensor = tmp_path / "sensor.json"
+    sensor.write_text(json.dumps(calibration.document()))
+
+    def estimated_s(*more: str) -> float:
+        assert main(["--gpu", BOARD, "--freqs", "900", "--campaign", str(tiny_file), "--dry-run", "--json", *more]) == 0
+        return float(json.loads(capsys.readouterr().out)["estimated_s"])
+
+    alone_s = estimated_s()
+    levels_s = estimated_s("--pmd", "sim") - alone_s
+    assert levels_s > characterisation_s(meter=True) - characterisation_s(meter=False) > 30.0  # at 900 MHz loads are learnt more slowly
+    assert estimated_s("--pmd", "sim", "--sensor", str(sensor)) == pytest.approx(alone_s)
+
+
+def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one_begins_anew(
+    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+) -> None:
+    output = tmp_path / "d.parquet"
+    with open_bench(BOARD, seed=7) as bench:
+        whole = plan_campaign(tiny, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        plan = replace(whole, characterisation_s=0.0)  # the sensor takes longer than anybody could know
+        key = campaign_key(bench, tiny, plan, (), 7)
+        for traces in (False, True):
+            with pytest.raises(CampaignError, match="nothing was measured: the budget ended before the first row"):
+                run_campaign(bench, tiny, plan, key, output, budget_s=25.0, traces=traces)
+            assert list(tmp_path.iterdir()) == []
+        outcome = run_campaign(bench, tiny, plan, key, output, calibration=calibration, budget_s=25.0)
+    assert 0 < outcome.rows == read_kernel_dataset(output).table.num_rows
