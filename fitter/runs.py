@@ -58,19 +58,11 @@ def fit_runs(
     return RunsFit(latency=latency, power=power, bundle=bundle)
 
 
-def predict_runs(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
-    """Latency [s], power [W] and launch-bound share of each run at its asked clock, the power limit solved; shapes (n,)."""
-    return _predict(bundle, rows, gpu, rows.asked_clock_mhz(gpu), None)
-
-
 def _predict_unlimited(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
-    """As `predict_runs`, at the clock that ran and without a power limit."""
-    return _predict(bundle, rows, gpu, np.clip(rows.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), UNLIMITED_W)
-
-
-def _predict(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec, clocks_mhz: Array, limit_w: float | None) -> tuple[Array, Array, Array]:
+    """Latency [s], power [W] and launch-bound share of each run at the clock that ran, without a power limit; shapes (n,)."""
+    clocks_mhz = np.clip(rows.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
     answers = [
-        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=limit_w)[0]
+        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=UNLIMITED_W)[0]
         for workload, clock in zip(rows.row_workloads(), clocks_mhz, strict=True)
     ]
     columns = np.array([(a.latency_s, a.power_w, a.launch_bound_share) for a in answers]).reshape(len(answers), 3)

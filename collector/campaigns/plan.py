@@ -53,11 +53,10 @@ class CampaignPlan:
     """All points in the order in which they are measured.
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
-    which groups this board cannot run, and why.   `characterisation_s` is for the sensor.
-    `estimated_s` is the board's time from start to end, `estimated_energy_j` its
-    energy at the power that kernels usually draw (None for a GPU that is not named); more than its power limit for that time it
-    cannot be.  `choice` says which of the campaign's points these are where a budget chose among them.  `remarks` are what else a person
-    should know.
+    which groups this board cannot run, and why.  `characterisation_s` is for the sensor, `estimated_s` the board's time from start to
+    end, `estimated_energy_j` its energy at the power that kernels usually draw (None for a GPU that is not named); more than its power
+    limit for that time it cannot be.  `choice` says which of the campaign's points these are where a budget chose among them.  `remarks`
+    are what else a person should know.
     """
 
     points: tuple[Point, ...]

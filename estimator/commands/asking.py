@@ -1,7 +1,6 @@
 """From a command's options to questions: every combination of what was listed, checked."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from estimator.questions.points import Sweep
 
 MICROSECONDS: Final = 1e-6
-MILLISECONDS: Final = 1e-3
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000
@@ -214,7 +212,7 @@ def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":
     Raises EstimatorError where no bundle knows the power that is asked for, where a GPU has no rate for a precision, and where no point
     keeps the limits.
     """
-    from estimator.questions.choosing import answered, best
+    from estimator.questions.choosing import MILLISECONDS, answered, best
 
     power_limit_w, latency_limit_ms = options["power_limit"], options["latency_limit"]
     asks = f"--goal {options['goal']}" if options["goal"] != "latency" else "--power-limit" if power_limit_w is not None else ""
@@ -230,19 +228,10 @@ def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":
             latency_limit_s=math.inf if latency_limit_ms is None else latency_limit_ms * MILLISECONDS,
             confidence=options["confidence"],
         )
-    except OperatingPointError as error:
+    except OperatingPointError:
         for points in answered(asked):
             check_finite(points)
-        raise OperatingPointError(SECONDS.sub(_milliseconds, str(error))) from error
-
-
-SECONDS: Final = re.compile(r"(?<![\w.])(inf|\d[\d.]*(?:e[+-]?\d+)?) s\b")
-"""A time in a message of `estimator.questions`, which speaks in seconds, as Python's arguments are."""
-
-
-def _milliseconds(found: re.Match[str]) -> str:
-    """The same in the unit of --latency-limit."""
-    return f"{float(found[1]) / MILLISECONDS:.4g} ms"
+        raise
 
 
 def check_something_asked(options: Mapping[str, Any]) -> None:

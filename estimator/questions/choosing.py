@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, ju
 from estimator.questions.points import Sweep, joined_sweeps
 from estimator.questions.sweeping import sweep_chunks
 from estimator.settings import asked_clocks
+
+MILLISECONDS: Final = 1e-3
+"""Unit of latencies for people [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +217,7 @@ def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float, c
     if math.isfinite(power_limit_w):
         limits.append(f"{power_limit_w:g} W (least: {np.nanmin(points.power_w, initial=math.inf):.4g} W)")
     if math.isfinite(latency_limit_s):
-        limits.append(f"{latency_limit_s:g} s (least: {np.nanmin(points.latency_s, initial=math.inf):.4g} s)")
+        least_ms = float(np.nanmin(points.latency_s, initial=math.inf)) / MILLISECONDS
+        limits.append(f"{latency_limit_s / MILLISECONDS:g} ms (least: {least_ms:.4g} ms)")
     sure = f" with a probability of {confidence:g}" if confidence != 0.5 else ""
     return f"no point keeps {' and '.join(limits)}{sure}; allow more, or other clocks, batches and GPUs"

@@ -146,7 +146,7 @@ def test_sizes_that_are_unknown_are_empty_or_null(capsys: pytest.CaptureFixture[
     found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, *words, "--csv")[1]))]
     assert found == [("", ""), ("8", "512")]
     assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, *words, "--json")[1])] == [(None, None), (8, 512)]
-    table = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (pip install 'wattprint[collect]')")
     run(capsys, *words, "-o", tmp_path / "points.parquet")
     assert table.read_table(tmp_path / "points.parquet")["batch"].to_pylist() == [None, 8]
     assert "None" not in run(capsys, *words)[1]

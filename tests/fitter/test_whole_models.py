@@ -20,7 +20,8 @@ from benchmarks.whole_models import (
     score,
     summary,
 )
-from fitter.runs import fit_runs, predict_runs
+from estimator.prediction import estimate
+from fitter.runs import fit_runs
 
 SPLITS = 20
 DETAILED_SPLITS = 4
@@ -77,7 +78,8 @@ def test_one_clock_predicts_the_others_with_the_power_limit_solved(cases: dict[s
 def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened(cases: dict[str, Case]) -> None:
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     fit = fit_runs(case.rows, case.gpu, case.tables)
-    _, power, _ = predict_runs(fit.bundle, target.rows, target.gpu)
+    asked = zip(target.rows.row_workloads(), target.rows.asked_clock_mhz(target.gpu).tolist(), strict=True)
+    power = np.array([estimate(workload, fit.bundle, sm_clock_mhz=clock)[0].power_w for workload, clock in asked])
     assert (power <= target.gpu.power_limit_w * 1.0001).all()
     throttled = target.rows.asked_clock_mhz(target.gpu) - target.rows.clock_mhz(target.gpu) > 5.0
     assert throttled.sum() >= 10
