@@ -1,12 +1,14 @@
 """Errors of whole-model latency and power on published runs: fit on some, predict the others.
 
-    python benchmarks/whole_models.py [--data ../shared/data] [--splits 20] [--simulate 0] [--json]
+    python benchmarks/whole_models.py [--data ../shared/data] [--divisions 10] [--simulate 0] [--json]
 
 Targets have start-up removed (see docs/model.md); errors against the raw targets stand beside them.  All figures are
-mean absolute percentage errors.  Half to half is shown by length of the run as well, with how well short runs repeat.
+mean absolute percentage errors.  Half to half is shown by length of the run as well, with how well short runs repeat.  The workloads are
+divided at random, and each half predicts the other, so that runs which no fit predicts well lie as often among those fitted as among those
+predicted.  One way alone, the mean share inside over 20 divisions has a standard error of two points.
 
-Two figures judge the stated 90 % intervals: the share of runs inside, and the mean square of error over stated
-deviation.  Runs of one family err alike, so the share of left-out families' runs varies from one collection of families to the next:
+Three figures judge the stated 90 % intervals: the share of runs inside, the mean square of error over stated deviation, and the mean half
+width.  Runs of one family err alike, so the share of left-out families' runs varies from one collection of families to the next:
 `--simulate N` draws N collections with a planted spread between families (`planted_spread`) and needs no data.
 """
 
@@ -64,7 +66,7 @@ def mape(predicted: Array, measured: Array) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """Errors of one test in percent: latency, power, energy; the same against raw targets.  Of stated 90 % intervals: the share of runs
-    inside, and the mean square of error over deviation.
+    inside, the mean square of error over deviation, and the mean half width [% of the logarithm].
     """
 
     latency: float
@@ -76,6 +78,8 @@ class Score:
     power_coverage: float = float("nan")
     latency_square: float = float("nan")
     power_square: float = float("nan")
+    latency_width: float = float("nan")
+    power_width: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,12 @@ class Outcome:
     def scores(self) -> Array:
         """Error over stated deviation of ln(latency) and ln(power), shape (n, 2)."""
         errors = np.log([self.rows.latency_s / self.latency_s, self.rows.power_w / self.power_w])
-        result: Array = (errors / np.array([self.latency_ln_std, self.power_ln_std])).T
+        result: Array = (errors / self.ln_std()).T
         return result
+
+    def ln_std(self) -> Array:
+        """Stated deviations of ln(latency) and ln(power), shape (2, n)."""
+        return np.array([self.latency_ln_std, self.power_ln_std])
 
     def select(self, keep: BoolArray) -> "Outcome":
         """The runs `keep`."""
@@ -136,6 +144,7 @@ def summary(*parts: Outcome) -> Score:
     scores = np.concatenate([part.scores() for part in parts])
     covered = np.where(np.isnan(scores), np.nan, np.abs(scores) < NORMAL_90).mean(axis=0)
     squares = np.mean(scores**2, axis=0)
+    widths = 100.0 * NORMAL_90 * np.concatenate([part.ln_std() for part in parts], axis=1).mean(axis=1)
     return Score(
         latency=error(lambda part: part.latency_s, lambda rows: rows.latency_s),
         power=error(lambda part: part.power_w, lambda rows: rows.power_w),
@@ -146,6 +155,8 @@ def summary(*parts: Outcome) -> Score:
         power_coverage=float(covered[1]),
         latency_square=float(squares[0]),
         power_square=float(squares[1]),
+        latency_width=float(widths[0]),
+        power_width=float(widths[1]),
     )
 
 
@@ -154,20 +165,27 @@ def score(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case |
     return summary(outcome(train, test, case, target=target, intervals=intervals))
 
 
-def half_outcomes(case: Case, splits: int) -> list[Outcome]:
-    """Random half of the workloads → the other half, for each split."""
+def half_outcomes(case: Case, divisions: int) -> list[Outcome]:
+    """Random half of the workloads → the other half, and the other → this one, for each division."""
     unique = np.unique(case.rows.workload_index)
     found = []
-    for seed in range(splits):
+    for seed in range(divisions):
         chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
-        train: BoolArray = np.isin(case.rows.workload_index, chosen)
-        found.append(outcome(case.rows.select(train), case.rows.select(~train), case, intervals=True))
+        held: BoolArray = np.isin(case.rows.workload_index, chosen)
+        found += [outcome(case.rows.select(~test), case.rows.select(test), case, intervals=True) for test in (~held, held)]
     return found
 
 
-def halves(case: Case, splits: int) -> Score:
-    """Random half of the workloads → the other half, mean over splits."""
-    return mean_score(half_outcomes(case, splits))
+def halves(case: Case, divisions: int) -> Score:
+    """Random half of the workloads → the other half, both ways, mean over divisions."""
+    return mean_score(half_outcomes(case, divisions))
+
+
+def coverage_error(parts: list[Outcome]) -> tuple[float, float]:
+    """Standard error of the mean shares of latencies and powers inside, from division to division; parts: as from `half_outcomes`."""
+    inside = np.array([(one.latency_coverage, one.power_coverage) for one in map(summary, parts)]).reshape(-1, 2, 2).mean(axis=1)
+    latency, power = inside.std(axis=0, ddof=1) / np.sqrt(len(inside)) if len(inside) > 1 else (float("nan"), float("nan"))
+    return float(latency), float(power)
 
 
 def mean_score(parts: list[Outcome]) -> Score:
@@ -206,20 +224,21 @@ def families(case: Case) -> dict[str, Outcome]:
     return found
 
 
-def run(data: Path, splits: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
+def run(data: Path, divisions: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
     """Every test, reported as it ends."""
     a100, clocks, a10 = (read_case(data / "energaizer" / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz"))
-    _of_board("A100", a100, splits, report, say)
+    _of_board("A100", a100, divisions, report, say)
     other = clocks.rows.select(np.abs(clocks.rows.asked_clock_mhz(clocks.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
     report("A100 900 MHz -> other clocks", score(a100.rows, other, a100, target=clocks, intervals=True))
     say("A100 other clocks: two readings of one run differ by {:.1f} % below 20 ms, by {:.1f} % from there".format(*repeatability(other)))
-    _of_board("A10", a10, splits, report, say)
+    _of_board("A10", a10, divisions, report, say)
     report("A100 -> A10 by specification (latency)", score(a100.rows, a10.rows, a100, target=a10))
 
 
-def _of_board(board: str, case: Case, splits: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
-    parts = half_outcomes(case, splits)
+def _of_board(board: str, case: Case, divisions: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
+    parts = half_outcomes(case, divisions)
     report(f"{board} half", mean_score(parts))
+    say("{}: standard error of the mean shares inside, by divisions {:.3f} / {:.3f}".format(board, *coverage_error(parts)))
     for name, one in by_length(parts).items():
         report(f"{board} half, {name}", one)
     say("{}: two readings of one run differ by {:.1f} % below 20 ms, by {:.1f} % from there".format(board, *repeatability(case.rows)))
@@ -248,10 +267,10 @@ def simulate(draws: int, say: Callable[[str], None]) -> list[dict[str, object]]:
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data", show_default=True)
-@click.option("--splits", default=20, show_default=True)
+@click.option("--divisions", default=10, show_default=True, help="Times that the workloads are divided; each half predicts the other.")
 @click.option("--simulate", "draws", default=0, help="Draw so many collections of families with a planted spread, and nothing else.")
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, splits: int, draws: int, as_json: bool) -> None:
+def main(data: Path, divisions: int, draws: int, as_json: bool) -> None:
     """Print every test's errors."""
     rows: list[dict[str, object]] = []
     if draws:
@@ -267,12 +286,13 @@ def main(data: Path, splits: int, draws: int, as_json: bool) -> None:
                 f"{name:42s} latency {one.latency:5.2f}  power {one.power:5.2f}  energy {one.energy:5.2f}   "
                 f"raw {one.raw_latency:5.2f} / {one.raw_power:5.2f}   coverage {one.latency_coverage:.3f} / {one.power_coverage:.3f}"
                 f"   squares {one.latency_square:.2f} / {one.power_square:.2f}"
+                f"   half widths {one.latency_width:.1f} / {one.power_width:.1f}"
             )
 
     if not (data / "energaizer").is_dir():
         click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
         return
-    run(data, splits, report, lambda text: None if as_json else click.echo(text))
+    run(data, divisions, report, lambda text: None if as_json else click.echo(text))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
 

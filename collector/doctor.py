@@ -53,15 +53,19 @@ class Finding:
 
 
 def examine(word: str | None = None) -> Iterator[Finding]:
-    """Every check, in the order in which a measurement needs what it looks at; of one board, or of all."""
-    yield from _packages()
+    """Every check, in the order in which a measurement needs what it looks at; of one board, or of all.
+
+    A simulated board needs the packages that every dataset needs, and nothing else.
+    """
+    yield from _needed_packages()
+    if word is not None and word.strip().startswith(SIMULATED):
+        yield _simulated(word.strip())
+        return
+    yield from _useful_packages()
     yield from _binding()
     yield from _state()
     yield from _helper()
     yield from _serial_ports()
-    if word is not None and word.strip().startswith(SIMULATED):
-        yield _simulated(word.strip())
-        return
     try:
         with open_nvml() as library:
             yield Finding(check="driver", state=OK, seen=f"NVIDIA driver {library.driver()}")
@@ -84,11 +88,14 @@ def _simulated(word: str) -> Finding:
     return Finding(check=f"board {word}", state=OK, seen=f"simulated {board.name}: needs no driver, says nothing of a real board")
 
 
-def _packages() -> Iterator[Finding]:
+def _needed_packages() -> Iterator[Finding]:
     for name, extra in NEEDED:
         found = _version(name)
         remedy = "" if found else f"pip install 'wattprint[{extra}]'"
         yield Finding(check=f"package {name}", state=OK if found else FAULT, seen=found or "not installed", remedy=remedy)
+
+
+def _useful_packages() -> Iterator[Finding]:
     for name, extra, use in USEFUL:
         found = next((number for other in (name, *INSTEAD.get(name, ())) if (number := _version(other))), "")
         remedy = "" if found else f"it {use}: pip install 'wattprint[{extra}]'"

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from estimator.bundles.content import Bundle
+from estimator.calibration import board_tables, power_model
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernel_times import kernel_times, merged_tiles
@@ -27,9 +28,8 @@ from estimator.power import (
     warm_dram_share,
 )
 from estimator.power import events_per_second as full_rates
-from estimator.prediction import board_tables, power_model
+from estimator.power_residuals import log_power_corrections
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
-from estimator.residuals import log_power_corrections
 from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator

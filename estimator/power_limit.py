@@ -8,11 +8,15 @@ another latency.  Every limit of an interval changes without a step as a load gr
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from estimator.gpu import GpuSpec
+from estimator.mixture import NODES, mixture_limits
 from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
 
 LIMIT_TOLERANCE: Final = 1.001
@@ -34,23 +38,8 @@ CURVE_CLOCKS: Final = 9
 LIMIT_REACH: Final = 3.0
 """A limit this many standard deviations above the equation's power leaves no trace in a 90 % interval."""
 
-NODE_STEP: Final = 0.2
-NODES: Final = np.arange(-20.0, 21.0) * NODE_STEP
-"""A standard normal distribution as a mixture: normals of width NODE_STEP at these places."""
-
-NODE_WEIGHTS: Final = np.exp(-0.5 * NODES**2 / (1.0 - NODE_STEP**2)) / np.sum(np.exp(-0.5 * NODES**2 / (1.0 - NODE_STEP**2)))
-"""Their shares: with these the mixture is the standard normal distribution to four digits of what lies in its tails."""
-
-TAILS: Final = np.array([[0.05], [0.95]])
-TAIL_SCORES: Final = np.array([[[-NORMAL_90]], [[NORMAL_90]]])
-"""What lies below the limits of a 90 % interval, and where these lie in a standard normal distribution."""
-
-LEAST_STD: Final = 1e-6
-PRECISION: Final = 1e-11
-"""The least width of a part of the mixture, and how well limits are found, in logarithms."""
-
-MOST_STEPS: Final = 40
-"""Newton's steps, halvings where these leave the interval."""
+POINTS_AT_ONCE: Final = 256
+"""Points whose intervals at the limit are worked on together: the tables of more would leave the processor's caches."""
 
 LEAST_SECONDS: Final = 1e-300
 """Keeps the logarithm of a workload without kernels finite [s]."""
@@ -103,23 +92,33 @@ class Ranges:
 
 
 def settled_clock_mhz(power_w: Array, grid_mhz: Array, limit_w: Array | float, asked_mhz: Array) -> Array:
-    """SM clock at which a board settles under its power limit [MHz], shape of `asked_mhz`.
+    """SM clock at which a board settles under its power limit [MHz], the shape to which limits and asked clocks broadcast.
 
-    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one; limit_w: one, or one for each asked clock.
+    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one.
     A board over its limit alternates between the highest clock that fits and the next, so that on average it holds the limit: its
     mean clock lies between them.  Where even the lowest clock does not fit, it runs at that.
     """
-    limit = np.broadcast_to(limit_w, asked_mhz.shape)
-    index = np.searchsorted(grid_mhz, asked_mhz)
-    order = np.arange(len(power_w))
-    fits = (power_w <= limit[:, None]) & (order <= index[:, None])
-    below = np.where(fits, order, 0).max(axis=1)
+    asked_at, limit = np.broadcast_arrays(np.searchsorted(grid_mhz, asked_mhz), limit_w)
+    below = _highest_fitting(power_w, limit, asked_at)
     above = np.minimum(below + 1, len(power_w) - 1)
-    span = power_w[above] - power_w[below]
-    share = np.where(span > 0, (limit - power_w[below]) / np.where(span > 0, span, 1.0), 0.0)
-    between = grid_mhz[below] + np.clip(share, 0.0, 1.0) * (grid_mhz[above] - grid_mhz[below])
-    settled: Array = np.where(below == index, asked_mhz, np.where(power_w[below] <= limit, between, grid_mhz[0]))
+    low_w, low_mhz = power_w[below], grid_mhz[below]
+    span = power_w[above] - low_w
+    share = np.where(span > 0, (limit - low_w) / np.where(span > 0, span, 1.0), 0.0)
+    between = low_mhz + np.minimum(np.maximum(share, 0.0), 1.0) * (grid_mhz[above] - low_mhz)
+    settled: Array = np.where(below == asked_at, asked_mhz, np.where(low_w <= limit, between, grid_mhz[0]))
     return settled
+
+
+def _highest_fitting(power_w: Array, limit_w: Array, asked_at: IntArray) -> IntArray:
+    """Number of the highest clock, up to number `asked_at`, whose power fits a limit, 0 where none does; shape of the limits."""
+    least_from = np.minimum.accumulate(power_w[::-1])[::-1]  # rises with the clock even where power does not
+    found: IntArray = np.where(power_w[asked_at] <= limit_w, asked_at, np.searchsorted(least_from, limit_w, side="right") - 1)
+    beyond = found > asked_at
+    if beyond.any():  # power falls again above the asked clock
+        order = np.arange(len(power_w))
+        fits = (power_w <= limit_w[beyond][:, None]) & (order <= asked_at[beyond][:, None])
+        found[beyond] = np.where(fits, order, 0).max(axis=1)
+    return np.maximum(found, 0)
 
 
 def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz: float, limit_w: float) -> tuple[Array, BoolArray]:
@@ -140,92 +139,74 @@ def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
     return near
 
 
-def ranges(point: Settled, curve: BoardCurve | None, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
+def ranges(point: Settled, curves: Sequence[BoardCurve] | None, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """90 % intervals of clock, latency, power and energy.
 
-    curve: None where no point is `near_limit`.  The deviations are those of the equations at the clock that runs, shape (c,).
+    curves: of workloads whose points lie one after the other, equally many each; None where no point is `near_limit`.  The deviations
+    are those of the equations at the clock that runs, shape (c,).
     """
-    energy_ln_std = np.hypot(latency_ln_std, power_ln_std)
+    energy_ln_std = np.sqrt(latency_ln_std**2 + power_ln_std**2)
     found = Ranges(
-        sm_clock_mhz=np.stack([point.clock_mhz, point.clock_mhz]),
+        sm_clock_mhz=np.array([point.clock_mhz, point.clock_mhz]),
         latency_s=_around(point.latency_s, NORMAL_90 * latency_ln_std),
         power_w=_around(point.power_w, NORMAL_90 * power_ln_std),
         energy_j=_around(point.power_w * point.latency_s, NORMAL_90 * energy_ln_std),
     )
-    if curve is None:
+    if curves is None:
         return found
     near = np.flatnonzero(near_limit(point.free_w, limit_w, power_ln_std))
-    if len(near):
-        limits = _limited(point.select(near), curve, limit_w, latency_ln_std[near], power_ln_std[near])
+    each = len(point.free_w) // len(curves)
+    for first in range(0, len(near), POINTS_AT_ONCE):
+        part = near[first : first + POINTS_AT_ONCE]
+        limits = _limited(point.select(part), curves, part // each, limit_w, latency_ln_std[part], power_ln_std[part])
         for name in Ranges.__slots__:
-            getattr(found, name)[:, near] = getattr(limits, name)
+            getattr(found, name)[:, part] = getattr(limits, name)
     unknown = ~np.isfinite(power_ln_std) & (point.clock_mhz < point.asked_mhz)
     found.sm_clock_mhz[:, unknown] = np.nan
     return found
 
 
 def _around(value: Array, half: Array) -> Array:
-    return np.stack([value * np.exp(-half), value * np.exp(half)])
+    factor = np.exp(half)
+    return np.array([value / factor, value * factor])
 
 
-def _limited(point: Settled, curve: BoardCurve, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
-    """Intervals of points near the limit.
+def _limited(
+    point: Settled, curves: Sequence[BoardCurve], owner: IntArray, limit_w: float, latency_ln_std: Array, power_ln_std: Array
+) -> Ranges:
+    """Intervals of points near the limit; owner: number of each point's curve, ascending.
 
     With d = x − y (see the top of this file) the clock depends on d alone, and what d leaves open of x and y moves both alike:
 
         ln P = max(min(ln P_a + ρ·d, ln L − (1 − ρ)·d), ln P_lowest + ρ·d) + r,      ρ = σ_x² / σ_d²,   σ_r = σ_x σ_y / σ_d
 
-    The normal d is a mixture of narrow normals, each of which sees a piece of straight line; r and the error of the latency equation
-    are normal beside it.
+    d is normal and a mixture of narrow normals (`estimator.mixture`); r and the error of the latency equation are normal beside it.
     """
     spread = np.hypot(power_ln_std, LIMIT_LN_STD)
     share, rest = ((power_ln_std / spread) ** 2)[:, None], power_ln_std * LIMIT_LN_STD / spread
     moved = spread[:, None] * NODES
-    asked = np.broadcast_to(point.asked_mhz[:, None], moved.shape)
-    clock = curve.settled_mhz(limit_w * np.exp(-moved.ravel()), asked.ravel()).reshape(moved.shape)
-    usual = np.log(point.latency_s) - curve.log_latency(point.clock_mhz)
-    latency = curve.log_latency(clock) + usual[:, None]
-    free, lowest = np.log(point.free_w)[:, None] + share * moved, np.log(curve.power_w[0]) + share * moved
+    ends = (spread * NORMAL_90)[:, None]
+    held_w = limit_w * np.exp(-np.concatenate([moved, ends, -ends], axis=1))
+    clock, latency, lowest_w = np.empty_like(held_w), np.empty_like(moved), np.empty_like(spread)
+    starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
+    for start, stop in pairwise((*starts, len(owner))):
+        own, curve = slice(start, stop), curves[owner[start]]
+        clock[own] = curve.settled_mhz(held_w[own], point.asked_mhz[own, None])
+        usual = np.log(point.latency_s[own]) - curve.log_latency(point.clock_mhz[own])
+        latency[own] = curve.log_latency(clock[own, : len(NODES)]) + usual[:, None]
+        lowest_w[own] = curve.power_w[0]
+    free = np.log(point.free_w)[:, None] + share * moved
+    lowest = np.log(lowest_w)[:, None] + share * moved
     power = np.maximum(np.minimum(free, np.log(limit_w) - (1.0 - share) * moved), lowest)
     quantities = np.concatenate([latency, power, power + latency])
-    limits = np.exp(_mixture_limits(quantities, np.concatenate([latency_ln_std, rest, np.hypot(latency_ln_std, rest)])))
-    of_latency, of_power, of_energy = np.split(limits, 3, axis=1)
-    reach = limit_w * np.exp(np.stack([-NORMAL_90 * spread, NORMAL_90 * spread]))
-    clocks = np.stack([curve.settled_mhz(held_w, point.asked_mhz) for held_w in reach])
-    return Ranges(sm_clock_mhz=clocks, latency_s=of_latency, power_w=of_power, energy_j=of_energy)
-
-
-def _mixture_limits(mean: Array, std: Array) -> Array:
-    """5th and 95th percentile, shape (2, q), of quantities that are `mean` (q, nodes) at NODES and err by `std` (q,) beside."""
-    slope = np.gradient(mean, NODE_STEP, axis=1)
-    width = np.maximum(np.hypot(std[:, None], NODE_STEP * np.abs(slope)), LEAST_STD)
-    ends = mean + TAIL_SCORES * width
-    low, high = ends.min(axis=-1), ends.max(axis=-1)
-    middle = mean @ NODE_WEIGHTS
-    scatter = np.sqrt(((mean - middle[:, None]) ** 2 + width**2) @ NODE_WEIGHTS)
-    found: Array = np.clip(middle + TAIL_SCORES[..., 0] * scatter, low, high)
-    for _ in range(MOST_STEPS):
-        score = (found[..., None] - mean) / width
-        excess = normal_cdf(score) @ NODE_WEIGHTS - TAILS
-        low, high = np.where(excess < 0.0, found, low), np.where(excess < 0.0, high, found)
-        density = (np.exp(-0.5 * score**2) / width) @ NODE_WEIGHTS / math.sqrt(2.0 * math.pi)
-        tried = found - excess / np.maximum(density, LEAST_STD)
-        tried = np.where((tried >= low) & (tried <= high), tried, 0.5 * (low + high))
-        moved = np.abs(tried - found).max()
-        found = tried
-        if moved < PRECISION:
-            break
-    return found
-
-
-def normal_cdf(score: Array) -> Array:
-    """Share of a standard normal distribution below, to 1e-7.  Source: Abramowitz and Stegun, 7.1.26."""
-    size = np.abs(score) / math.sqrt(2.0)
-    t = 1.0 / (1.0 + 0.3275911 * size)
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    tail = 0.5 * series * np.exp(-(size**2))
-    result: Array = np.where(score < 0.0, tail, 1.0 - tail)
-    return result
+    limits = np.exp(mixture_limits(quantities, np.concatenate([latency_ln_std, rest, np.hypot(latency_ln_std, rest)])))
+    count = len(owner)
+    return Ranges(
+        sm_clock_mhz=clock[:, len(NODES) :].T,
+        latency_s=limits[:, :count],
+        power_w=limits[:, count : 2 * count],
+        energy_j=limits[:, 2 * count :],
+    )
 
 
 def std_of(value: Array, limits: Array) -> Array:
@@ -237,12 +218,19 @@ def std_of(value: Array, limits: Array) -> Array:
     return std
 
 
+def clock_grid(gpu: GpuSpec, asked_mhz: Array) -> Array:
+    """All clocks that can be locked, and those asked for, ascending [MHz]."""
+    grid = gpu.clocks_mhz()
+    place = np.minimum(np.searchsorted(grid, asked_mhz), len(grid) - 1)
+    return grid if (grid[place] == asked_mhz).all() else np.union1d(grid, asked_mhz)
+
+
 def curve_clocks_mhz(grid_mhz: Array) -> Array:
     """Few clocks from whose times those at all clocks of an ascending grid follow (`over_clocks`): Chebyshev's nodes of ln f."""
     if len(grid_mhz) <= CURVE_CLOCKS:
         return grid_mhz
     middle, half = _span(grid_mhz)
-    nodes: Array = np.exp(middle + half * _chebyshev_nodes())
+    nodes: Array = np.exp(middle + half * _CHEBYSHEV_NODES)
     return nodes
 
 
@@ -251,22 +239,22 @@ def over_clocks(gpu_s: Array, grid_mhz: Array) -> Array:
     if len(grid_mhz) <= CURVE_CLOCKS:
         return gpu_s
     middle, half = _span(grid_mhz)
-    weights = _chebyshev((np.log(grid_mhz) - middle) / half) @ np.linalg.inv(_chebyshev(_chebyshev_nodes()))
+    weights = _chebyshev((np.log(grid_mhz) - middle) / half) @ _FROM_NODES
     found: Array = np.exp(np.log(np.maximum(gpu_s, LEAST_SECONDS)) @ weights.T)
     return found
 
 
 def _span(grid_mhz: Array) -> tuple[float, float]:
-    low, high = float(np.log(grid_mhz[0])), float(np.log(grid_mhz[-1]))
+    low, high = math.log(grid_mhz[0]), math.log(grid_mhz[-1])
     return 0.5 * (low + high), 0.5 * (high - low)
 
 
 def _chebyshev(places: Array) -> Array:
     """Chebyshev's polynomials at places of shape (c,) from −1 to 1, shape (c, m): T_k(x) = cos(k · arccos x)."""
-    found: Array = np.cos(np.arccos(np.clip(places, -1.0, 1.0))[:, None] * np.arange(CURVE_CLOCKS))
+    found: Array = np.cos(np.arccos(np.minimum(np.maximum(places, -1.0), 1.0))[:, None] * np.arange(CURVE_CLOCKS))
     return found
 
 
-def _chebyshev_nodes() -> Array:
-    nodes: Array = -np.cos(np.pi * (np.arange(CURVE_CLOCKS) + 0.5) / CURVE_CLOCKS)
-    return nodes
+_CHEBYSHEV_NODES: Final = -np.cos(np.pi * (np.arange(CURVE_CLOCKS) + 0.5) / CURVE_CLOCKS)
+_FROM_NODES: Final = np.linalg.inv(_chebyshev(_CHEBYSHEV_NODES))
+"""Chebyshev's nodes, and what turns values there into the coefficients of polynomials."""

@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from estimator.arguments import require
-from estimator.bundles.content import Bundle, PowerCoefficients, group_table, measured_tables
+from estimator.bundles.content import Bundle, group_table
+from estimator.calibration import board_tables, power_model
+from estimator.clock_spread import FarClock, far_clock
 from estimator.coefficients import group_key
 from estimator.domain import Validity, clock_warning, domain_warnings, lockable, simulated_notes, step_warning, validity_of
 from estimator.forecast import Forecast, forecast_lines, forecast_of, limit_notes
@@ -18,9 +20,7 @@ from estimator.kernels.registry import lower
 from estimator.memory import memory_warnings
 from estimator.phases import EVENTS, Phases
 from estimator.power import (
-    POWER_TERMS,
     BoardTables,
-    Leakage,
     PowerModel,
     dynamic_power_w,
     events_per_second,
@@ -37,6 +37,7 @@ from estimator.power_limit import (
     BoardCurve,
     Ranges,
     Settled,
+    clock_grid,
     curve_clocks_mhz,
     held_power_w,
     near_limit,
@@ -46,11 +47,11 @@ from estimator.power_limit import (
 )
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.reckoning import workload_warnings
-from estimator.residuals import log_corrections
+from estimator.residuals import mean_log_corrections
 from estimator.settings import asked_clocks, host_launch, power_limit, with_efficiency
 from estimator.spread import group_shares, joined, latency_sources, power_sources, unfitted_groups
 from estimator.tiles.predictor import predicted_tiles
-from estimator.timeline import launch_bound_share, sweep_seconds, workload_seconds
+from estimator.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.untried import Loading, Untried, untried_precisions, untried_shares
 from estimator.workload import COMPLETED, Workload
 
@@ -118,6 +119,7 @@ class Prepared:
     workload: Workload
     gpu: GpuSpec
     phases: Phases
+    parts: SweepParts
     coefficients: Array
     groups: tuple[str | None, ...]
     counts: Array
@@ -160,12 +162,12 @@ def estimate(
         curve = _curve(prepared, tables, model, asked, launch)
         settled = curve.settled_mhz(limit, asked)
         columns = _evaluate(prepared, tables, model, settled, launch)
-    spreads = _spreads(prepared, bundle, columns)
+    spreads = _spreads(prepared, bundle, columns, far_clock(bundle, tables, settled, columns.power_w))
     if model is not None and curve is None and np.any(near_limit(free_w, limit, spreads.power_ln)):
         curve = _curve(prepared, tables, model, asked, launch)
     held_w, _ = held_power_w(columns.power_w, settled, asked, spec.sm_clock_min_mhz, limit)
     point = Settled(asked_mhz=asked, free_w=free_w, clock_mhz=settled, latency_s=columns.latency_s, power_w=held_w)
-    numbers = _numbers(point, ranges(point, curve, limit, spreads.latency_ln, spreads.power_ln))
+    numbers = _numbers(point, ranges(point, None if curve is None else [curve], limit, spreads.latency_ln, spreads.power_ln))
     untried = {odd: float(np.max(share)) for odd, share in spreads.untried.items()}
     moved = prepared.phases.events[:, EVENTS.index("dram")]
     outside = domain_warnings(workload, bundle, prepared.groups, untried) + memory_warnings(workload.operators, moved, spec)
@@ -182,17 +184,17 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
     coefficients, served = bundle.once(group_table).rows([group_key(o) for o in operators])
     fitted, coefficients = coefficients, with_efficiency(coefficients, efficiency)
     lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
-    correction, _ = log_corrections(operators, served, bundle.residuals)
     counts = np.array(workload.counts)
     return Prepared(
         workload=workload,
         gpu=gpu,
         phases=lowered.phases,
+        parts=sweep_parts(lowered.phases, coefficients),
         coefficients=coefficients,
         groups=tuple(served),
         counts=counts,
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
-        log_correction=correction,
+        log_correction=mean_log_corrections(operators, served, bundle.residuals),
         completed=np.array([o.origin.startswith(COMPLETED) for o in operators], dtype=np.float64),
         untried=untried_precisions(bundle, operators, served),
         forecast=forecast_of(bundle.gpu, gpu, efficiency, fitted),
@@ -216,7 +218,7 @@ class _Columns(NamedTuple):
 def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None, grid_mhz: Array, launch_s: float) -> _Columns:
     """Latency and power at every clock of a grid."""
     clock_hz = grid_mhz * HZ_PER_MHZ
-    seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_hz) * np.exp(prepared.log_correction)[:, None]
+    seconds = sweep_seconds(prepared.parts, clock_hz) * np.exp(prepared.log_correction)[:, None]
     gpu_s: Array = prepared.counts @ seconds
     host_s = launch_s * prepared.host_share
     latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, host_s))
@@ -241,11 +243,11 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
 
 def _curve(prepared: Prepared, tables: BoardTables, model: PowerModel, asked_mhz: Array, launch_s: float) -> BoardCurve:
     """The workload over all clocks that can be locked, and those asked for."""
-    grid = np.union1d(prepared.gpu.clocks_mhz(), asked_mhz)
+    grid = clock_grid(prepared.gpu, asked_mhz)
     if model.concavity != 1.0:  # power is no sum over events: every kernel counts at every clock
         columns = _evaluate(prepared, tables, model, grid, launch_s)
         return BoardCurve(clock_mhz=grid, latency_s=columns.latency_s, power_w=columns.power_w)
-    seconds = sweep_seconds(prepared.phases, prepared.coefficients, curve_clocks_mhz(grid) * HZ_PER_MHZ)
+    seconds = sweep_seconds(prepared.parts, curve_clocks_mhz(grid) * HZ_PER_MHZ)
     gpu_s = over_clocks((prepared.counts * np.exp(prepared.log_correction)) @ seconds, grid)
     latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, launch_s * prepared.host_share))
     point = tables.at(grid)
@@ -267,7 +269,7 @@ class _Spreads(NamedTuple):
     power_ln: Array
 
 
-def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns) -> _Spreads:
+def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns, far: FarClock) -> _Spreads:
     launch = launch_bound_share(columns.gpu_s, np.full_like(columns.gpu_s, columns.host_s))
     kernels = prepared.counts[:, None] * columns.seconds / np.maximum(columns.gpu_s, 1e-300)
     single = len(launch) == 1  # numbers add several times faster than arrays of one
@@ -275,8 +277,8 @@ def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns) -> _Spreads:
     weights: Array | Sequence[Loading] = kernels[:, 0].tolist() if single else kernels
     shares, untried = group_shares(prepared.groups, weights), untried_shares(prepared.untried, weights)
     family, forecast = prepared.workload.model_family, prepared.forecast
-    latency = joined(latency_sources(bundle, family, paced, shares, forecast=forecast, untried=untried).values())
-    power = joined(power_sources(bundle, family, paced, shares, forecast=forecast, untried=untried).values())
+    latency = joined(latency_sources(bundle, family, paced, shares, forecast=forecast, untried=untried, far_clock=far.latency).values())
+    power = joined(power_sources(bundle, family, paced, shares, forecast=forecast, untried=untried, far_clock=far.power).values())
     nothing = np.zeros_like(launch)
     return _Spreads(launch=launch, kernels=kernels, untried=untried, latency_ln=nothing + latency, power_ln=nothing + power)
 
@@ -356,45 +358,3 @@ def _notes(
     if settled_mhz < asked_mhz and not over:
         found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:.0f} MHz")
     return tuple(found)
-
-
-def power_model(bundle: Bundle) -> PowerModel | None:
-    """The bundle's power coefficients, None where it has none."""
-    return bundle.once(_power_model)
-
-
-def _power_model(bundle: Bundle) -> PowerModel | None:
-    power = bundle.power
-    if power is None:
-        return None
-    return PowerModel(
-        event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),
-        busy_w=power.busy_w,
-        active_w=power.active_w,
-        voltage_exponent=power.voltage_exponent,
-        concavity=power.concavity,
-        l2_credit=power.l2_credit,
-        reference_clock_mhz=power.reference_clock_mhz,
-        warm_knee=power.warm_knee,
-        warm_sharpness=power.warm_sharpness,
-        leakage=_leakage(bundle, power),
-    )
-
-
-def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
-    """The bundle's leakage, None where it was not measured or the temperature at rest is unknown."""
-    idle_c = bundle.idle.temperature_c if bundle.idle is not None else None
-    if idle_c is None or power.leakage_w_per_k == 0.0:
-        return None
-    return Leakage(w_per_k=power.leakage_w_per_k, idle_c=idle_c, operating_c=power.operating_c, operating_k_per_w=power.operating_k_per_w)
-
-
-def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
-    """Voltage and idle power: the bundle's, for another GPU that GPU's own."""
-    voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
-    return BoardTables(
-        voltage_v=voltage or gpu.voltage_v,
-        idle_w=idle or gpu.idle_w,
-        reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
-        power_limit_w=gpu.power_limit_w,
-    )

@@ -43,9 +43,6 @@ SPREAD_OFFSET: Final = 0.01
 FAR: Final = 1.0
 """Kernels whose nearest neighbour is farther than this have their own quantile [octave]."""
 
-POWER_TIER: Final = "power"
-"""Name of a tier's own tier of power: the same for what the power equation leaves over."""
-
 FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
     "attention": {"batch": 0.7, "queries": 0.5, "context": 0.5, "window": 0.5, "causal": 10.0},
     "conv": {"stride": 3.0, "padding": 0.5, "kernel_h": 1.5, "kernel_w": 1.5},
@@ -280,12 +277,16 @@ def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Arr
     A row longer than all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows
     as that of work beyond the largest does.
     """
-    correction = faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
+    correction = _carried(errors, distance, index, excess)
     sigma = SPREAD_OFFSET + errors.left_out[index].mean(axis=1)
     half = np.where(distance[:, 0] <= FAR, errors.near, errors.far) * sigma
     walked = np.maximum(np.where(excess > 0.0, np.maximum(excess / errors.beyond_octaves, 1.0), 0.0), longer / errors.beyond_octaves)
     half = np.maximum(half, errors.beyond * np.sqrt(walked))
     return correction, half / NORMAL_90
+
+
+def _carried(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> Array:
+    return faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
 
 
 def neighbour_error(distance: Array, ln_error: Array) -> Array:
@@ -335,11 +336,7 @@ def log_corrections(
     """
     correction = np.zeros(len(operators))
     deviation = np.full(len(operators), np.nan)
-    members: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        if group is not None and group in residuals:
-            members.setdefault(group, []).append(i)
-    for group, index in members.items():
+    for group, index in _members(groups, residuals).items():
         chosen = [operators[i] for i in index]
         tier = tier_from_document(residuals[group])
         own = None if named is None else named[index]
@@ -348,48 +345,21 @@ def log_corrections(
     return correction, deviation
 
 
-def log_power_corrections(
-    operators: Sequence[Operator],
-    groups: Sequence[str | None],
-    residuals: Mapping[str, Mapping[str, Any]],
-    equation_w: Array | None = None,
-) -> tuple[Array, Array]:
-    """As `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
-
-    What a group has in common is no matter of distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], with
-    which it may change; without it, as at the group's mean power.
-    """
-    tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
-    trends = {group: _trend(tier) for group, tier in tiers.items()}
-    correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
-    rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
-    common, slope, low, high, middle = rows.T
-    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), LEAST_POWER_W))
-    shared = common + slope * (np.clip(at, low, high) - middle)
-    return correction + np.clip(shared, -LARGEST_COMMON, LARGEST_COMMON), deviation
+def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]) -> Array:
+    """The corrections of `log_corrections` alone, of kernels of which neither tile nor phases are known, shape (n,)."""
+    correction = np.zeros(len(operators))
+    for group, index in _members(groups, residuals).items():
+        chosen = [operators[i] for i in index]
+        tier = tier_from_document(residuals[group])
+        distance, near = nearest(tier.points, tier_points(tier, chosen), SPREAD_NEIGHBOURS, tier.squared)
+        correction[index] = _carried(tier.predicted, distance, near, np.log2(operator_work(chosen) / tier.largest_work))
+    return correction
 
 
-NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
-"""Common factor [ln], slope, and least, largest and mean ln(power / W) of a group whose power the equation alone tells."""
-
-LEAST_POWER_W: Final = 1e-3
-"""Keeps the logarithm of no power finite [W]."""
-
-
-def _trend(tier: Mapping[str, Any]) -> tuple[float, float, float, float, float]:
-    """What a group's power has in common, in the order of NO_TREND.  Raises BundleError for what are no numbers."""
-    try:
-        if tier.get("slope") is None:
-            trend = (float(tier.get("common", 0.0)), 0.0, 0.0, 0.0, 0.0)
-        else:
-            low, high, middle = (math.log(float(tier[name])) for name in ("low_w", "high_w", "middle_w"))
-            trend = (float(tier["common"]), float(tier["slope"]), low, high, middle)
-        if not np.isfinite(trend).all() or not trend[2] <= trend[4] <= trend[3]:
-            raise ValueError("what a group has in common must be finite")
-        return trend
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
-
-
-LARGEST_COMMON: Final = 0.7
-"""Bound of what a group's power may have in common beyond the equation: a factor of 2 either way [ln]."""
+def _members(groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Operators by the group that served them, where it has a tier."""
+    members: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        if group is not None and group in residuals:
+            members.setdefault(group, []).append(i)
+    return members

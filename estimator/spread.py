@@ -1,16 +1,16 @@
 """How uncertain an estimate of a workload is: standard deviations of ln(latency) and ln(power), by independent sources of error.
 
-    σ² = (1 − p)·(σ_gpu² + σ_untested² + σ_untried² + σ_forecast²) + p·σ_launch² + σ_family²
+    σ² = (1 − w)·σ_gpu² + w·σ_launch² + (1 − p)·(σ_untested² + σ_untried² + σ_forecast² + σ_clock²) + σ_family²
 
-p is the share of the host's launches in the latency.  σ_gpu and σ_launch come from runs left out of the fit; σ_family
-is added for a model family that the fit has not seen: what families have in common, and for each group of kernels that
-fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
+p is the share of the host's launches in the latency, w their weight in its error (`launch_weight`).  σ_gpu and σ_launch come from runs left
+out of the fit; σ_family is added for a model family that the fit has not seen: what families have in common, and for each group of kernels
+that fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
 Kernels in a precision that no fitted row of their family had add (share of the time · spread of a prior)² (`estimator.untried`), and so
 does another GPU than the fitted one, or one of other figures (`estimator.forecast`).  Where no whole runs were fitted, σ_gpu² is the
 sum over kernel groups of (share of the time · held-out error of the group)²: kernels of one group err alike.
 
 ln(power) has a σ_gpu, σ_launch and σ_family of its own; kernels that few families used add nothing to it, and what is untried or
-forecast counts in full at any pace.
+forecast counts in full at any pace.  Clocks beyond the fitted ones add to both (`estimator.clock_spread`): to the GPU's time, and to power.
 
 Sources have names, so that two predictions that share one can be compared (`estimator.questions.comparison`).
 """
@@ -27,6 +27,7 @@ from estimator.quantities import Array
 from estimator.untried import PRIOR_STD, Loading, Untried, untried_sources
 
 NOTHING: Final[Mapping[Untried, Loading]] = {}
+NEAR: Final[Mapping[str, Loading]] = {}
 
 ENOUGH_FAMILIES: Final = 2
 """A group that this many model families used has been tested: one family's way to use it is not all that is known."""
@@ -53,22 +54,23 @@ def latency_sources(
     *,
     forecast: Forecast | None = None,
     untried: Mapping[Untried, Loading] = NOTHING,
+    far_clock: Mapping[str, Loading] = NEAR,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(latency) and how much of each a prediction has.
 
     launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
     those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.  untried: as
-    `untried_shares`.
+    `untried_shares`.  far_clock: as `estimator.clock_spread.far_clock` tells.
     A bundle that states nothing gives nan.  Raises BundleError for a damaged section.
     """
     stated = _table(bundle.uncertainty.get("latency", {}))
     gpu_error = _kernel_sources(bundle, stated, shares, _latency_groups)
     launch = _number(stated["launch"]) if "launch" in stated else joined(gpu_error.values())
-    gpu_error |= _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in _names(stated))
-    gpu_error |= untried_sources(untried) | _forecast_source(forecast, 0)
+    sources = _paced_sources(gpu_error, launch, launch_share)
+    unseen = _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in _names(stated))
+    unseen |= {**untried_sources(untried), **_forecast_source(forecast, 0), **far_clock}
     own_share = np.sqrt(1.0 - launch_share)
-    sources: dict[str, Loading] = {name: own_share * loading for name, loading in gpu_error.items()}
-    sources["launch"] = np.sqrt(launch_share) * launch
+    sources |= {name: own_share * loading for name, loading in unseen.items()}
     return sources | _family_source(stated, model_family)
 
 
@@ -80,6 +82,7 @@ def power_sources(
     *,
     forecast: Forecast | None = None,
     untried: Mapping[Untried, Loading] = NOTHING,
+    far_clock: Mapping[str, Loading] = NEAR,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`.
 
@@ -90,10 +93,30 @@ def power_sources(
         return {"unknown": np.nan}
     sources = _kernel_sources(bundle, stated, shares, _power_groups)
     if "launch" in stated:
-        sources = {name: np.sqrt(1.0 - launch_share) * loading for name, loading in sources.items()}
-        sources["launch"] = np.sqrt(launch_share) * _number(stated["launch"])
-    sources |= _forecast_source(forecast, 1)
+        sources = _paced_sources(sources, _number(stated["launch"]), launch_share)
+    sources |= {**_forecast_source(forecast, 1), **far_clock}
     return sources | untried_sources(untried) | _family_source(stated, model_family)
+
+
+def launch_weight(launch_share: Loading) -> Loading:
+    """Weight of the host's launches in the variance of ln(latency), h⁴ / (g⁴ + h⁴), from their share in the latency, h⁸ / (g⁸ + h⁸).
+
+    g, h: GPU time and launch time.  Runs whose two times are near each other err by more than their smooth maximum feels of the host:
+    published runs on two boards with shares of 1 to 50 % err 1.4 to 2 times as much as those that the GPU paces.  The exponent 4 was chosen
+    on these runs.
+    """
+    host, own = np.sqrt(launch_share), np.sqrt(1.0 - launch_share)
+    weight: Loading = host / (host + own)
+    return weight
+
+
+def _paced_sources(gpu: Mapping[str, Loading], launch: Loading, launch_share: Loading) -> dict[str, Loading]:
+    """Errors of what the GPU and of what the host paces, by how much each counts."""
+    weight = launch_weight(launch_share)
+    own = np.sqrt(1.0 - weight)
+    sources: dict[str, Loading] = {name: own * loading for name, loading in gpu.items()}
+    sources["launch"] = np.sqrt(weight) * launch
+    return sources
 
 
 def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loading]) -> dict[str, Loading]:

@@ -3,14 +3,14 @@
 Floor and offset belong to the host that measured, and to kernels that are launched by themselves.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from estimator.coefficients import COLUMN
 from estimator.gpu import GpuSpec
 from estimator.phases import EVENTS, OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import Array, BoolArray, IntArray
 
 REFERENCE_TILE_AREA: Final = 16384.0
 """Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
@@ -145,32 +145,74 @@ def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
     return result
 
 
-def sweep_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array | None = None) -> Array:
-    """GPU time of kernels at several clocks [s], shape (n, c), from (n, ·) phases, (c,) clocks and (n,) `ratio` (as `warm_ratio`).
+REFERENCE_HZ: Final = 1e9
+"""Clock at which the terms of a norm are raised to their power; any clock of a GPU will do [Hz]."""
+
+
+class SweepParts(NamedTuple):
+    """What the times of n kernels at all clocks share, columns of shape (n,) in units of `top_s`, their largest term at REFERENCE_HZ.
+
+    clocked, constant    sums of p-th powers of the terms that the SM clock drives, at REFERENCE_HZ, and of those that it does not
+    scale_s              largest term, with the slowdown of strided copies [s]
+    fixed_s              serial time that no clock changes [s]; serial_clocks  what the SM clock drives [SM clock]
+    mixed                rows of kernels with a term of two parts, and of these the parts, [SM clock] and [s], and top_s
+    """
+
+    exponent: Array
+    clocked: Array
+    constant: Array
+    scale_s: Array
+    fixed_s: Array
+    serial_clocks: Array
+    mixed: IntArray
+    mixed_clocks: Array
+    mixed_s: Array
+    mixed_top_s: Array
+
+
+def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
+    """Parts of the times of kernels with cold operands, from (n, ·) phases and coefficients, for `sweep_seconds`."""
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients)
+    top = np.maximum(_largest(clocks / REFERENCE_HZ + constant_s), _TINY)
+    mixed = np.flatnonzero(constant_s[:, _MIXED] > 0.0)
+    parts = clocks / (REFERENCE_HZ * top[:, None])
+    if mixed.size:
+        parts[mixed, _MIXED] = 0.0
+    power = exponent[:, None]
+    return SweepParts(
+        exponent=exponent,
+        clocked=(parts**power).sum(axis=-1),
+        constant=((constant_s[:, _PURE] / top[:, None]) ** power).sum(axis=-1),
+        scale_s=top * coefficients[:, COLUMN["strided"]],
+        fixed_s=coefficients[:, COLUMN["epsilon_s"]] + serial_s,
+        serial_clocks=serial_clocks,
+        mixed=mixed,
+        mixed_clocks=clocks[mixed, _MIXED],
+        mixed_s=constant_s[mixed, _MIXED],
+        mixed_top_s=top[mixed],
+    )
+
+
+def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
+    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and (c,) clocks.
 
     The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
     """
-    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
-    reference = float(sm_clock_hz.sum()) / sm_clock_hz.size
-    top = np.maximum(_largest(clocks / reference + constant_s), _TINY)
-    mixed = np.flatnonzero(constant_s[:, _MIXED] > 0.0)
-    parts = clocks / (reference * top[:, None])
-    if mixed.size:
-        parts[mixed, _MIXED] = 0.0
-    clocked = (parts ** exponent[:, None]).sum(axis=-1)
-    constant = ((constant_s[:, _PURE] / top[:, None]) ** exponent[:, None]).sum(axis=-1)
-    ratio = reference / sm_clock_hz
+    exponent = parts.exponent
+    ratio = REFERENCE_HZ / sm_clock_hz
     if exponent.size and (exponent == exponent[0]).all():  # one p for all: one row of powers instead of a table
-        scaled = clocked[:, None] * (ratio ** exponent[0])[None, :]
+        scaled: Array = parts.clocked[:, None] * ratio ** exponent[0]
     else:
-        scaled = clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio)[None, :])
-    if mixed.size:
-        seconds = clocks[mixed, _MIXED, None] / sm_clock_hz + constant_s[mixed, _MIXED, None]
-        scaled[mixed] += (seconds / top[mixed, None]) ** exponent[mixed, None]
-    joined = (top * coefficients[:, COLUMN["strided"]])[:, None] * (scaled + constant[:, None]) ** (1.0 / exponent[:, None])
-    fixed = (coefficients[:, COLUMN["epsilon_s"]] + serial_s)[:, None]
-    result: Array = fixed + joined + serial_clocks[:, None] / sm_clock_hz[None, :]
-    return result
+        scaled = parts.clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio))
+    if parts.mixed.size:
+        seconds = parts.mixed_clocks[:, None] / sm_clock_hz + parts.mixed_s[:, None]
+        scaled[parts.mixed] += (seconds / parts.mixed_top_s[:, None]) ** exponent[parts.mixed, None]
+    scaled += parts.constant[:, None]
+    scaled **= 1.0 / exponent[:, None]
+    scaled *= parts.scale_s[:, None]
+    scaled += parts.fixed_s[:, None]
+    scaled += parts.serial_clocks[:, None] / sm_clock_hz
+    return scaled
 
 
 def workload_seconds(gpu_s: Array, host_s: Array) -> Array:

@@ -1,10 +1,10 @@
 """Errors on runs that a fit has not seen → standard deviations to state for runs of model families that it has seen.
 
-An error of ln(latency), or of ln(power), has the variance (1 − p)·σ_gpu² + p·σ_launch², p being the share of the host's launches in
-the latency: the two are found together, so that a host's slow modes do not widen what the GPU paces.  Normal quantiles are then
-stretched, or drawn in, to the 90 % quantile of the left-out runs' |error| / deviation, each run's deviation told by the others.  Of n
-runs that is the (n + 1)·0.9-th, interpolated, below which the next run lies with a probability of 0.9 (split conformal prediction, Lei
-et al., J. Am. Stat. Assoc. 113 (2018) 1094, takes the whole number above and so covers up to 1/(n + 1) more).
+An error of ln(latency), or of ln(power), has the variance (1 − w)·σ_gpu² + w·σ_launch², w being the weight of the host's launches
+(`estimator.spread.launch_weight`): the two are found together, so that a host's slow modes do not widen what the GPU paces.  Normal
+quantiles are then stretched, or drawn in, to the 90 % quantile of the left-out runs' |error| / deviation, each run's deviation told by the
+others.  Of n runs that is the (n + 1)·0.9-th, interpolated, below which the next run lies with a probability of 0.9 (split conformal
+prediction, Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094, takes the whole number above and so covers up to 1/(n + 1) more).
 
 What is stated for other families stands in `fitter.family_spread`.
 """
@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from estimator.quantities import NORMAL_90, Array
+from estimator.spread import launch_weight
 
 LEVEL: Final = 0.9
 """Share of runs inside their interval."""
@@ -61,7 +62,7 @@ class PacedSpread:
 
     def at(self, launch_share: Array) -> Array:
         """At a share of the host's launches in the latency, shape (n,)."""
-        result: Array = np.sqrt((1.0 - launch_share) * self.gpu**2 + launch_share * self.launch**2)
+        result: Array = np.sqrt(np.array([self.gpu**2, self.launch**2]) @ _weights(launch_share))
         return result
 
 
@@ -71,6 +72,12 @@ class RunSpread:
 
     latency: PacedSpread
     power: PacedSpread
+
+
+def _weights(launch_share: Array) -> Array:
+    """Weights of what the GPU and of what the host paces in the variance, shape (2, n)."""
+    host = launch_weight(launch_share)
+    return np.array([1.0 - host, host])
 
 
 def paced_std(error: Array, launch_share: Array, expected: tuple[float, float]) -> tuple[float, float]:
@@ -88,7 +95,7 @@ def _likeliest(error: Array, launch_share: Array, expected: tuple[float, float],
 
     Fisher scoring in the logarithms of both variances: the expected curvature is positive, so a step descends if it is short enough.
     """
-    parts = np.array([1.0 - launch_share, launch_share])
+    parts = _weights(launch_share)
     before = np.array(expected) ** 2
 
     def cost(of_kinds: Array) -> Array:
@@ -136,8 +143,8 @@ def left_out_scores(error: Array, launch_share: Array, expected: tuple[float, fl
     """
     part = np.arange(len(error)) % MOST_PARTS
     others = (part != np.arange(min(len(error), MOST_PARTS))[:, None]).astype(np.float64)
-    gpu, launch = _likeliest(error, launch_share, expected, others)[part].T
-    result: Array = np.abs(error) / np.sqrt((1.0 - launch_share) * gpu**2 + launch_share * launch**2)
+    variance = _likeliest(error, launch_share, expected, others)[part] ** 2
+    result: Array = np.abs(error) / np.sqrt(np.einsum("nk,kn->n", variance, _weights(launch_share)))
     return result
 
 

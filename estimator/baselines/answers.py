@@ -9,7 +9,8 @@ import numpy as np
 
 from estimator.baselines.components import component_power_w
 from estimator.baselines.roofline import roofline_power_w, roofline_seconds
-from estimator.prediction import Estimate, board_tables, estimate, power_model, prepare
+from estimator.calibration import board_tables, power_model
+from estimator.prediction import Estimate, estimate, prepare
 from estimator.quantities import Array
 from estimator.questions.judging import Asked
 from estimator.settings import power_limit

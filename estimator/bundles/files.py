@@ -155,7 +155,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
             f"damaged or truncated: line {error.lineno}, column {error.colno}: {error.msg}; fit again or restore it"
         ) from error
     except ValueError as error:  # a number of thousands of digits
-        raise BundleError(f"damaged: {error}") from error
+        raise BundleError("damaged: holds a whole number of thousands of digits; fit again or restore it") from error
     if not isinstance(document, dict):
         raise BundleError("is not a bundle: a JSON object is needed")
     return document

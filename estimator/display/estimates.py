@@ -97,12 +97,17 @@ def table_text(results: Sequence["Estimate"], kernels: int | None, simulated: bo
     return "\n".join(blocks)
 
 
+def clock_text(clock_mhz: float) -> str:
+    """A clock for people: that of a lock as it is, the mean of a board that changes its clock to a tenth of a MHz."""
+    return f"{round(clock_mhz, 1):g} MHz"
+
+
 def _summary(results: Sequence["Estimate"]) -> str:
     header = ["asked", "SM clock", "latency", "power", "energy", "GPU time"]
     rows = [
         [
             f"{result.asked_clock_mhz:g}",
-            f"{result.sm_clock_mhz:g} MHz",
+            clock_text(result.sm_clock_mhz),
             with_spread(result.latency_s, result.latency_s_std, TIME_UNITS),
             with_spread(result.power_w, result.power_w_std, POWER_UNITS),
             with_spread(result.energy_j, result.energy_j_std, ENERGY_UNITS),
@@ -153,7 +158,7 @@ def _kernel_table(result: "Estimate", most: int | None) -> str:
     left = sum(kernel.count * kernel.latency_s for kernel in rest) / total
     more = f"  … {len(rest)} more kernels with {left:.1%} of the time (--kernels all)\n" if rest else ""
     marked = f"  {MARK.strip()} the fit has seen no kernel like it\n" if any(kernel.outside_validity for kernel in shown) else ""
-    return f"kernels at {result.sm_clock_mhz:g} MHz\n" + aligned(rows, left_columns={len(rows[0]) - 1}) + more + marked
+    return f"kernels at {clock_text(result.sm_clock_mhz)}\n" + aligned(rows, left_columns={len(rows[0]) - 1}) + more + marked
 
 
 MARK: Final = " *"

@@ -181,10 +181,11 @@ def gain_document(gain: Gain) -> dict[str, float | None]:
 
 
 def gain_text(gain: Gain) -> str:
-    """A ratio for people, with the limits of its 90 % interval where they are known."""
+    """A ratio for people, with the limits of its 90 % interval where they are known and not the ratio itself, as of boards at one cap."""
     if not math.isfinite(gain.ratio):
         return "–"
-    return f"{gain.ratio:.3g}" + (f" ({gain.low:.3g} to {gain.high:.3g})" if math.isfinite(gain.low) else "")
+    ratio, low, high = (f"{value:.3g}" for value in (gain.ratio, gain.low, gain.high))
+    return f"{ratio} ({low} to {high})" if math.isfinite(gain.low) and not ratio == low == high else ratio
 
 
 def best_text(answer: Best, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> str:

@@ -36,7 +36,16 @@ def _distinct_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct_fields)
+def _whole_number(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"holds a whole number of {len(text)} digits, {text[:8]}…; no size is so large")
+    return int(text)
+
+
+MOST_DIGITS: Final = 400
+"""Longer numbers than the largest float are not read at all [digit]."""
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_number, object_pairs_hook=_distinct_fields)
 
 
 def read_text(path: Path) -> str:
@@ -76,7 +85,7 @@ def parse_document(text: str, path: Path) -> Any:
         raise WorkloadError(f"{path}: not valid JSON, or cut short: {error.msg} at {place}; write the file again") from error
     except RecursionError as error:
         raise WorkloadError(f"{path}: nested too deeply for a workload file") from error
-    except ValueError as error:  # NaN, a field twice, or an integer of thousands of digits
+    except ValueError as error:  # NaN, a field twice, or a number of hundreds of digits
         raise WorkloadError(f"{path}: {error}") from error
 
 

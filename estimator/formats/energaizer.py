@@ -189,6 +189,8 @@ def _token_counts(entries: list[Entry], layers: dict[int, Product], counts: Sequ
 
 
 # Entries → operators ------------------------------------------------------------------------------------------------
+# Numbers from `whole` are whole and neither too small nor too large: of families whose sizes go together with all others, operators are
+# made without asking for that again.
 
 
 def _operator(entry: Entry, role: str) -> Operator:
@@ -202,15 +204,11 @@ def _read_gemm(entry: Entry, role: str) -> Operator:
     if precision == out == "fp32" and entry.query.get("useTensorCore") is True:
         precision = out = "tf32"  # tensor cores take fp32 operands in this form alone
     m, n = (product.columns, product.rows) if role == "linear" else (product.rows, product.columns)
-    return make_operator(
-        "gemm",
-        "bmm" if role == "bmm" else "linear",
-        precision,
-        where=entry.place,
-        batch=product.batch,
-        m=m,
-        n=n,
-        k=product.depth,
+    return Operator(
+        family="gemm",
+        operator="bmm" if role == "bmm" else "linear",
+        precision=precision,
+        shape=(float(product.batch), float(m), float(n), float(product.depth)),
         precision_out="" if out == precision else out,
         cuda_cores=_on_cuda_cores(entry),
     )
@@ -272,13 +270,11 @@ def _read_elementwise(entry: Entry, _role: str) -> Operator:
     precision = precision_of(entry, "prec")
     # The list holds only the two conversions around an fp32 softmax; the widening one runs inside the softmax call.
     inside = out and BYTES_PER_ELEMENT[out] > BYTES_PER_ELEMENT[precision]
-    return make_operator(
-        "elementwise",
-        operator,
-        precision,
-        where=entry.place,
-        elements=size,
-        reads=size * reads,
+    return Operator(
+        family="elementwise",
+        operator=operator,
+        precision=precision,
+        shape=(float(size), float(size * reads)),
         precision_out="" if out == precision else out,
         host_share=INNER if inside else LIGHT,
     )
@@ -296,8 +292,8 @@ def _elementwise_meaning(name: str) -> tuple[str, int, str] | None:
 
 def _read_rows(family: str, operator: str) -> Callable[[Entry, str], Operator]:
     def read(entry: Entry, _role: str) -> Operator:
-        rows, dim = whole(entry, "batch"), whole(entry, "dim")
-        return make_operator(family, operator, precision_of(entry, "prec"), where=entry.place, rows=rows, dim=dim)
+        shape = float(whole(entry, "batch")), float(whole(entry, "dim"))
+        return Operator(family=family, operator=operator, precision=precision_of(entry, "prec"), shape=shape)
 
     return read
 

@@ -74,6 +74,10 @@ EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Operand precisions into which linear layers first convert their activations."""
 
 
+PRODUCTS_AT_ONCE: Final = 512
+"""Matrix products whose candidate tiles are compared together: dozens of candidates each, with dozens of numbers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
     """Kernels on a GPU: phases of shape (n, ·), and tile_m, tile_n, split of shape (n,) (nan where there is no tile)."""
@@ -177,12 +181,13 @@ def _matrix(
         kinds.setdefault((on_cuda[row], widest_split[row]), []).append(row)
     parts, order = [], []
     for (cuda_cores, widest), members in kinds.items():
-        rows = np.array(members, dtype=np.int64)
-        chosen, phases = _fastest(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
-        for name in KnownTiles.__slots__:
-            getattr(tiles, name)[index[rows]] = getattr(chosen, name)
-        parts.append(phases)
-        order.append(rows)
+        for first in range(0, len(members), PRODUCTS_AT_ONCE):
+            rows = np.array(members[first : first + PRODUCTS_AT_ONCE], dtype=np.int64)
+            chosen, phases = _fastest(_rows(columns, rows), tile_candidates(gpu, cuda_cores, widest), gpu, coefficients[index[rows]])
+            for name in KnownTiles.__slots__:
+                getattr(tiles, name)[index[rows]] = getattr(chosen, name)
+            parts.append(phases)
+            order.append(rows)
     rows = np.flatnonzero(told)
     if rows.size and known is not None:
         for name in KnownTiles.__slots__:

@@ -152,7 +152,8 @@ def _read_again(columns: StreamColumns, gpu: GpuSpec) -> Array | float:
         return 0.0
     under_way = np.minimum(columns.blocks, columns.resident * gpu.num_sms) * columns.read_byte / columns.blocks
     under_way = np.where(columns.rows > 0, under_way, 0.0)
-    again: Array = columns.read_byte * (columns.passes - 1.0) * warm_dram_share(under_way / gpu.l2_bytes)
+    held = under_way * L2_COPIES.get(gpu.compute_capability, 1.0)
+    again: Array = columns.read_byte * (columns.passes - 1.0) * warm_dram_share(held / gpu.l2_bytes)
     return again
 
 
@@ -166,8 +167,7 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
     """Blocks of a kernel over rows, how many an SM works on at once, and dependent loads of one.
 
     Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block each, its threads a power of two.
-    Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result; a walk joins the threads once,
-    and the loads of its further steps do not wait for those before.
+    Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result.
     Source: PyTorch, aten/src/ATen/native/cuda: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMax_getBlockSize,
     cunn_SoftMaxForward), layer_norm_kernel.cu (launch_vectorized_layer_norm_kernel, compute_stats), and the launch sizes in
     NeuSight's tables.  Later versions give long rows of a softmax 1,024 threads always (SoftMaxForward_getBlockSize), and have
@@ -180,11 +180,29 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
     if operator == "softmax":
         threads = min(LARGEST_BLOCK, 2.0 ** np.ceil(np.log2(dim / ROW_VECTOR)))
         return rows, block_residency(gpu, threads, ROW_REGISTERS), ROW_WALKS * float(np.ceil(dim / (threads * ROW_VECTOR)))
-    return (
-        rows,
-        block_residency(gpu, NORM_THREADS, ROW_REGISTERS),
-        NORM_WALKS * (1.0 + FURTHER_STEP * (float(np.ceil(dim / (NORM_THREADS * NORM_VECTOR))) - 1.0)),
-    )
+    return rows, block_residency(gpu, NORM_THREADS, ROW_REGISTERS), NORM_WALKS * norm_loads(dim)
+
+
+def norm_loads(dim: float) -> float:
+    """Loads of a block that wait for one another in one walk along a row of a norm: those of its slowest warp.
+
+    Each thread takes every 128th vector of four elements, and the compiler unrolls that loop by four: four loads go out together, those
+    of what is left one by one.  Where some lanes of a warp have a multiple of four to take and others one less, the warp walks both
+    ways, one after the other: on A100 and V100 rows of 1,540 to 2,044 and of 3,588 to 4,092 elements take 10 to 20 % longer than those
+    of 1,536, 2,048 and 4,096.  Source: PyTorch, layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
+    """
+    fewest, rest = divmod(float(np.ceil(dim / NORM_VECTOR)), NORM_THREADS)
+    most = fewest + (rest > 0.0)
+    if rest % WARP_LANES and most % UNROLLED == 0.0:
+        return most / UNROLLED + UNROLLED - 1.0
+    some_have_fewer = NORM_THREADS - rest >= WARP_LANES
+    some_have_most = rest % WARP_LANES > 0.0 or rest >= WARP_LANES
+    return max(_exposed(most) * some_have_most, _exposed(fewest) * some_have_fewer)
+
+
+def _exposed(loads: float) -> float:
+    """Loads of a loop that wait for those before: it is unrolled."""
+    return loads // UNROLLED + loads % UNROLLED
 
 
 def reduction_blocks(rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
@@ -211,16 +229,21 @@ WARP_ROWS: Final = 4.0
 WARP_LANES: Final = 32.0
 LARGEST_BLOCK: Final = 1024.0
 ROW_VECTOR: Final = 8.0
+UNROLLED: Final = 4.0
 NORM_THREADS: Final = 128.0
 NORM_VECTOR: Final = 4.0
 ROW_REGISTERS: Final = 40.0
 ROW_WALKS: Final = 3.0
 NORM_WALKS: Final = 2.0
-FURTHER_STEP: Final = 0.5
 """Longest row of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest of two rows that share one (batches_per_warp),
 warps of such a block (128 threads), lanes of a warp; threads of the largest block (SoftMax.cu, max_threads; versions before
 SoftMaxForward_getBlockSize took half of them) and elements of a thread for which it is sized (SoftMax_getBlockSize: two vectors of
-16 bytes, so 8 in fp32, which is what NeuSight's tables show); threads of a norm and elements that each takes at once
-(layer_norm_kernel.cu, num_threads and vec_size); registers of a thread (assumed); walks of a softmax along its row: maximum, sum,
-result (cunn_SoftMaxForward), and of a norm along its own (compute_stats, layer_norm_kernel); latency of a norm's further step, in
-those of the first of a walk (assumed)."""
+16 bytes, so 8 in fp32, which is what NeuSight's tables show); loads of an unrolled loop that go out together (nvcc's usual choice;
+`norm_loads`); threads of a norm and elements that each takes at once (layer_norm_kernel.cu, num_threads
+and vec_size); registers of a thread (assumed); walks of a softmax along its row: maximum, sum, result (cunn_SoftMaxForward), and of a
+norm along its own (compute_stats, layer_norm_kernel)."""
+
+L2_COPIES: Final[dict[str, float]] = {"8.0": 1.5}
+"""Copies of a line that a row's second look competes with in L2, by compute capability; elsewhere one.  A100's L2 has two partitions, and
+each also caches what its own SMs read from the other's memory: of lines spread evenly over both, every second one is held twice.
+Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mean is ours."""

@@ -86,7 +86,9 @@ def best(
         raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s, confidence))
     value = _value(points, goal)
     if not np.isfinite(value[fits]).any():
-        raise OperatingPointError(f"no point has a finite {goal}: the bundle has no power coefficients, or the GPU no rate for a precision")
+        timed = np.isfinite(points.latency_s[fits]).any()
+        reason = "the bundle has no power coefficients" if timed else "the GPU has no rate for a precision"
+        raise OperatingPointError(f"no point has a finite {goal}: {reason}")
     index = int(np.where(fits & np.isfinite(value), value, np.inf).argmin())
     number = int(points.case[index])
     answer, first = judged(questions[number]), int(np.flatnonzero(points.case == number)[0])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from estimator.bundles.content import Bundle
+from estimator.calibration import board_tables, power_model
 from estimator.coefficients import COLUMN
 from estimator.domain import shape_excess
 from estimator.gpu import GpuSpec
@@ -20,7 +21,7 @@ from estimator.kernel_estimates import operator_label
 from estimator.phases import OVERLAPPED, SERIAL, Phases
 from estimator.power import POWER_TERMS, dynamic_power_w, events_per_second, leakage_power_w, power_events, static_power_w, tensor_rate
 from estimator.power_limit import UNLIMITED_W
-from estimator.prediction import Estimate, Prepared, board_tables, estimate, power_model, prepare
+from estimator.prediction import Estimate, Prepared, estimate, prepare
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.questions.judging import Asked
 from estimator.reckoning import operator_work

@@ -8,7 +8,8 @@ was not fitted.  The squares of one prediction's loadings sum up to the variance
 contain those of the coefficients, so these are never counted on top, and where the covariance claims more than was seen
 they are scaled down to it.
 
-Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD.
+Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD, among the fitted clocks here,
+beyond them as a source of its own (`estimator.clock_spread`).
 """
 
 from collections.abc import Mapping
@@ -18,17 +19,19 @@ from typing import Final
 import numpy as np
 
 from estimator.bundles.content import Bundle
+from estimator.calibration import board_tables, power_model
+from estimator.clock_spread import CLOCK_SLOPE_STD, far_clock, nearest_fitted_mhz
 from estimator.coefficients import COLUMN
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS, OperatingPoint, PowerModel, power_events, term_scale
-from estimator.prediction import Prepared, board_tables, power_model, prepare
+from estimator.prediction import Prepared, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.questions.points import Case, Sweep
 from estimator.questions.sweeping import sweep
 from estimator.spread import group_shares, joined, latency_sources, power_sources
 from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
-from estimator.timeline import sweep_seconds
+from estimator.timeline import sweep_parts, sweep_seconds
 from estimator.untried import Loading, untried_shares
 
 QUANTITIES: Final[dict[str, tuple[int, int]]] = {
@@ -39,10 +42,6 @@ QUANTITIES: Final[dict[str, tuple[int, int]]] = {
     "ed2p": (3, 1),
 }
 """Powers of latency and of mean power in each quantity; edp: energy · latency, ed2p: energy · latency²."""
-
-CLOCK_SLOPE_STD: Final = (0.03, 0.02)
-"""Spread of the slope of ln(predicted / measured) latency and power over ln(clock), from workload to workload: 18 models at 11 clocks of an
-A100 (EnergAIzer artifact) have root mean squares of 0.031 and 0.016."""
 
 STEP: Final = 1e-4
 """Step of numeric derivatives in the logarithm of a coefficient."""
@@ -110,16 +109,19 @@ def judged(asked: Asked) -> Judged:
     gpu = asked.gpu or asked.bundle.gpu
     prepared = prepare(asked.variant.workload, asked.bundle, gpu, asked.efficiency or {})
     clock_hz = points.sm_clock_mhz * HZ_PER_MHZ
-    seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_hz) * np.exp(prepared.log_correction)[:, None]
+    seconds = sweep_seconds(prepared.parts, clock_hz) * np.exp(prepared.log_correction)[:, None]
     shares = prepared.counts[:, None] * seconds / points.gpu_s
     groups, untried = group_shares(prepared.groups, shares), untried_shares(prepared.untried, shares)
     family = asked.variant.workload.model_family
-    time = latency_sources(asked.bundle, family, points.launch_bound_share, groups, forecast=prepared.forecast, untried=untried)
-    power = power_sources(asked.bundle, family, points.launch_bound_share, groups, forecast=prepared.forecast, untried=untried)
+    far = far_clock(asked.bundle, board_tables(asked.bundle, gpu), points.sm_clock_mhz, points.power_w)
+    time, power = (
+        tell(asked.bundle, family, points.launch_bound_share, groups, forecast=prepared.forecast, untried=untried, far_clock=own)
+        for tell, own in ((latency_sources, far.latency), (power_sources, far.power))
+    )
     own_share = np.sqrt(1.0 - points.launch_bound_share)
     by_coefficient = _latency_loadings(asked.bundle, prepared, clock_hz, points.gpu_s) * own_share
     owner = asked.bundle.digest or f"{asked.bundle.name} {asked.bundle.version}"
-    slope = np.log(points.sm_clock_mhz / gpu.sm_clock_max_mhz)
+    slope = np.log(nearest_fitted_mhz(asked.bundle, points.sm_clock_mhz) / gpu.sm_clock_max_mhz)
     of_time = _split(time, by_coefficient, len(clock_hz))
     of_power = _split(power, _power_loadings(asked, prepared, points), len(clock_hz))
     felt, delayed = _through_limit(points, joined(of_time.values()), joined(of_power.values()))
@@ -176,8 +178,9 @@ def _at(loadings: Mapping[str, Array], name: str, i: int) -> float:
 
 def _named(owner: str, asked: Asked, sources: Mapping[str, Array], slope: Array) -> dict[str, Array]:
     """Sources with whose they are: a host's and a clock's belong to the workload, all others to the bundle."""
+    of_workload = ("launch", "far clock")
     workload = asked.variant.workload.name
-    named = {f"{owner}:{name}" + (f":{workload}" if name == "launch" else ""): loading for name, loading in sources.items()}
+    named = {f"{owner}:{name}" + (f":{workload}" if name in of_workload else ""): loading for name, loading in sources.items()}
     return named | {f"{owner}:clock:{workload}": slope}
 
 
@@ -219,7 +222,7 @@ def _slope(prepared: Prepared, place: Mapping[str, BoolArray], targets: list[tup
         phases, before = prepared.phases.select(rows), prepared.coefficients[rows]
         moved = before.copy()
         moved[:, [COLUMN[name] for owner, name in targets if owner == group]] *= np.exp(STEP)
-        change_s = sweep_seconds(phases, moved, clock_hz) - sweep_seconds(phases, before, clock_hz)
+        change_s = sweep_seconds(sweep_parts(phases, moved), clock_hz) - sweep_seconds(sweep_parts(phases, before), clock_hz)
         total += (prepared.counts[rows] * np.exp(prepared.log_correction[rows])) @ change_s
     slope: Array = total / (STEP * gpu_s)
     return slope

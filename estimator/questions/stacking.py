@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from estimator.bundles.content import Bundle
+from estimator.calibration import board_tables
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
 from estimator.power import (
@@ -22,7 +23,7 @@ from estimator.power import (
     term_scale,
     workload_power_w,
 )
-from estimator.prediction import Prepared, board_tables, prepare
+from estimator.prediction import Prepared, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.timeline import kernel_seconds, sweep_seconds, workload_seconds
 from estimator.untried import Untried
@@ -71,6 +72,21 @@ class StackedPoints:
     power_w: Array
     group_s: Array
 
+    def replaced(self, other: "StackedPoints", column: IntArray, block_case: IntArray) -> "StackedPoints":
+        """These points, with `other` ones where `column` (v, c) names a column of theirs, not KEPT; block_case: as that of the stack."""
+        kept, taken = column == KEPT, np.maximum(column, 0)
+        return StackedPoints(
+            group_s=np.where(kept[block_case], self.group_s, np.take_along_axis(other.group_s, taken[block_case], axis=1)),
+            **{
+                name: np.where(kept, getattr(self, name), np.take_along_axis(getattr(other, name), taken, axis=1))
+                for name in ("gpu_s", "latency_s", "power_w")
+            },
+        )
+
+
+KEPT: Final = -1
+"""Stands for a point that is not replaced."""
+
 
 def stacked(part: Sequence[Variant], board: Board, efficiency: Mapping[str, float]) -> Stack:
     """Kernels of workloads on a board, lowered together."""
@@ -111,7 +127,7 @@ def stacked_points(stack: Stack, board: Board, clock_mhz: Array) -> StackedPoint
     prepared = stack.prepared
     correction = np.exp(prepared.log_correction)[:, None]
     if len(clock_mhz) == 1:
-        seconds = sweep_seconds(prepared.phases, prepared.coefficients, clock_mhz[0] * HZ_PER_MHZ) * correction
+        seconds = sweep_seconds(prepared.parts, clock_mhz[0] * HZ_PER_MHZ) * correction
     else:
         own = clock_mhz[_owners(stack)] * HZ_PER_MHZ
         seconds = kernel_seconds(prepared.phases.lifted(), prepared.coefficients[:, None, :], own) * correction

@@ -10,17 +10,31 @@ import numpy as np
 
 from estimator.arguments import require
 from estimator.bundles.content import Bundle
+from estimator.calibration import board_tables, power_model
+from estimator.clock_spread import FarClock, far_clock
 from estimator.domain import domain_warnings, step_warning, validity_of
 from estimator.forecast import forecast_lines, limit_notes
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
 from estimator.memory import memory_warnings
 from estimator.phases import EVENTS
-from estimator.power_limit import BoardCurve, Ranges, Settled, curve_clocks_mhz, held_power_w, near_limit, over_clocks, ranges, std_of
-from estimator.prediction import Prepared, power_model
+from estimator.power_limit import (
+    BoardCurve,
+    Ranges,
+    Settled,
+    clock_grid,
+    curve_clocks_mhz,
+    held_power_w,
+    near_limit,
+    over_clocks,
+    ranges,
+    std_of,
+)
+from estimator.prediction import Prepared
 from estimator.quantities import Array, IntArray
 from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.questions.stacking import (
+    KEPT,
     MOST_NUMBERS,
     Board,
     Stack,
@@ -137,7 +151,7 @@ def _swept(part: Sequence[Variant], board: Board, efficiency: Mapping[str, float
     over = np.flatnonzero(np.any(points.power_w > board.limit_w, axis=1))
     if len(over):
         curves = _curves(stack, board)
-        points, settled = _held(stack, board, curves, over)
+        points, settled = held_points(stack, board, curves, free, over)
     return _table(part, stack, board, points, _Clocks(free_w=free.power_w, settled_mhz=settled, curves=curves))
 
 
@@ -151,7 +165,7 @@ class _Clocks(NamedTuple):
 
 def _curves(stack: Stack, board: Board) -> list[BoardCurve]:
     """Each workload over all clocks that can be locked, and those asked for; as `estimate` takes them."""
-    grid = np.union1d(board.gpu.clocks_mhz(), board.asked_mhz)
+    grid = clock_grid(board.gpu, board.asked_mhz)
     if board.model is None or board.model.concavity != 1.0:
         found = points_in_pieces(stack, board, grid[None, :])
         latency_s, power_w = found.latency_s, found.power_w
@@ -163,18 +177,32 @@ def _curves(stack: Stack, board: Board) -> list[BoardCurve]:
     return [BoardCurve(clock_mhz=grid, latency_s=latency, power_w=power) for latency, power in zip(latency_s, power_w, strict=True)]
 
 
-def _held(stack: Stack, board: Board, curves: Sequence[BoardCurve], over: IntArray) -> tuple[StackedPoints, Array]:
-    """Points with the workloads `over` at the clocks to which the power limit lowers them, and all clocks (v, c)."""
+def held_points(
+    stack: Stack, board: Board, curves: Sequence[BoardCurve], free: StackedPoints, over: IntArray
+) -> tuple[StackedPoints, Array]:
+    """The `free` points with the workloads `over` at the clocks to which the power limit lowers them, and all clocks (v, c).
+
+    However many clocks are asked for above the one at which a workload settles, it settles there: few clocks are left to be computed.
+    """
     settled = np.tile(board.asked_mhz, (len(stack.starts), 1))
+    column = np.full(settled.shape, KEPT)
+    lowered: list[Array] = []
     for i in over.tolist():
         settled[i] = curves[i].settled_mhz(board.limit_w, board.asked_mhz)
-    return points_in_pieces(stack, board, settled), settled
+        changed = np.flatnonzero(settled[i] != board.asked_mhz)
+        clocks, column[i, changed] = np.unique(settled[i, changed], return_inverse=True)
+        lowered.append(clocks)
+    own = np.full((len(settled), max(1, *map(len, lowered))), board.asked_mhz[0])
+    for i, clocks in zip(over.tolist(), lowered, strict=True):
+        own[i, : len(clocks)] = clocks
+    return free.replaced(points_in_pieces(stack, board, own), column, stack.block_case), settled
 
 
 def _table(part: Sequence[Variant], stack: Stack, board: Board, points: StackedPoints, clocks: _Clocks) -> Sweep:
     share = launch_bound_share(points.gpu_s, np.broadcast_to(stack.host_s[:, None], points.gpu_s.shape))
     held = [_held_shares(stack, points, i) for i in range(len(part))]
-    latency_ln, power_ln = _log_stds(part, stack, board, held, share)
+    far = far_clock(board.bundle, board_tables(board.bundle, board.gpu), clocks.settled_mhz, points.power_w)
+    latency_ln, power_ln = _log_stds(part, stack, board, held, share, far)
     held_w, above = held_power_w(points.power_w, clocks.settled_mhz, board.asked_mhz, board.gpu.sm_clock_min_mhz, board.limit_w)
     shape = points.gpu_s.shape
     ends = np.append(stack.starts, len(stack.order))
@@ -197,26 +225,24 @@ def _table(part: Sequence[Variant], stack: Stack, board: Board, points: StackedP
 def _limits(
     stack: Stack, board: Board, clocks: _Clocks, columns: Mapping[str, Array], latency_ln: Array, power_ln: Array
 ) -> dict[str, Array]:
-    """Limits of the 90 % intervals and the deviations that stand for them, shapes (v, c)."""
+    """Limits of the 90 % intervals and the deviations that stand for them, shapes (v · c,)."""
     curves = clocks.curves
     if curves is None and board.model is not None and np.any(near_limit(clocks.free_w, board.limit_w, power_ln)):
         curves = _curves(stack, board)
-    rows = []
-    for i, free_w in enumerate(clocks.free_w):
-        point = Settled(
-            asked_mhz=board.asked_mhz,
-            free_w=free_w,
-            clock_mhz=columns["sm_clock_mhz"][i],
-            latency_s=columns["latency_s"][i],
-            power_w=columns["power_w"][i],
-        )
-        rows.append(ranges(point, None if curves is None else curves[i], board.limit_w, latency_ln[i], power_ln[i]))
+    point = Settled(
+        asked_mhz=columns["asked_clock_mhz"].ravel(),
+        free_w=clocks.free_w.ravel(),
+        clock_mhz=columns["sm_clock_mhz"].ravel(),
+        latency_s=columns["latency_s"].ravel(),
+        power_w=columns["power_w"].ravel(),
+    )
+    limits = ranges(point, curves, board.limit_w, latency_ln.ravel(), power_ln.ravel())
     found: dict[str, Array] = {}
     for name in Ranges.__slots__:
-        low, high = np.stack([getattr(row, name) for row in rows], axis=1)
-        found |= {f"{name}_low": low, f"{name}_high": high}
+        ends = getattr(limits, name)
+        found |= {f"{name}_low": ends[0], f"{name}_high": ends[1]}
         if name in ("latency_s", "power_w", "energy_j"):
-            found[f"{name}_std"] = std_of(columns[name], np.stack([low, high]))
+            found[f"{name}_std"] = std_of(columns[name].ravel(), ends)
     return found
 
 
@@ -240,14 +266,19 @@ def _log_stds(
     board: Board,
     held: Sequence[tuple[dict[str, Loading], dict[Untried, Loading]]],
     share: Array,
+    far: FarClock,
 ) -> tuple[Array, Array]:
-    """Standard deviations of ln(latency) and ln(power), shapes (v, c); held: as `_held_shares` of each workload."""
+    """Standard deviations of ln(latency) and ln(power), shapes (v, c).
+
+    held: as `_held_shares` of each workload; share: of the host in the latency, (v, c); far: loadings of shape (v, c).
+    """
     latency_ln, power_ln = np.empty_like(share), np.empty_like(share)
     forecast = stack.prepared.forecast
     for i, (variant, (groups, untried)) in enumerate(zip(part, held, strict=True)):
         family = variant.workload.model_family
-        latency_ln[i] = joined(latency_sources(board.bundle, family, share[i], groups, forecast=forecast, untried=untried).values())
-        power_ln[i] = joined(power_sources(board.bundle, family, share[i], groups, forecast=forecast, untried=untried).values())
+        for tell, own, ln_std in zip((latency_sources, power_sources), far.of_case(i), (latency_ln, power_ln), strict=True):
+            sources = tell(board.bundle, family, share[i], groups, forecast=forecast, untried=untried, far_clock=own)
+            ln_std[i] = joined(sources.values())
     return latency_ln, power_ln
 
 

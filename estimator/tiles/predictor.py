@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
-from estimator.kernels.registry import KnownTiles, is_matrix, matrix_columns
+from estimator.kernels.registry import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
 from estimator.quantities import Array, IntArray
 from estimator.tiles.choice import KIND, choice_from_document, chosen_tiles, damaged_predictor
 from estimator.workload import Operator
@@ -103,9 +103,11 @@ def predicted_tiles(
         group = longest_prefix(group_key(operators[i]), predictors)
         if group is not None:
             members.setdefault(group, []).append(i)
-    for group, index in members.items():
-        found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
-        tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
+    for group, every in members.items():
+        for first in range(0, len(every), PRODUCTS_AT_ONCE):
+            index = every[first : first + PRODUCTS_AT_ONCE]
+            found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
+            tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
     return tiles
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from estimator.clock_spread import TELLING_VOLTAGE_RANGE, VOLTAGE_EXPONENT_STD
 from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables, OperatingPoint
 from estimator.quantities import Array, BoolArray
 from fitter.power.solver import (
@@ -41,9 +42,6 @@ EXPONENT_SHARE: Final = 0.5
 
 DEFAULT_EXPONENT: Final = 3.0
 """Effective exponent where one clock, or a flat voltage, cannot tell."""
-
-EXPONENT_WIDTH: Final = 0.35
-"""Prior width of the exponent about its default."""
 
 SHAPE_ROWS: Final = 30.0
 """Rows from which on the data gain on the priors of exponent and edge."""
@@ -141,9 +139,6 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
     )
 
 
-TELLING_VOLTAGE_RANGE: Final = 0.05
-"""Range of V / V₀ among the rows from which on they can tell the exponent."""
-
 TELLING_TEMPERATURE_ROWS: Final = 30
 TELLING_TEMPERATURE_RANGE_K: Final = 5.0
 """Rows with a temperature, and their range, from which on they tell leakage apart."""
@@ -201,7 +196,7 @@ def _cheapest(problem: _Problem, shapes: Sequence[PowerShape]) -> PowerShape:
 
 def _shape_cost(shape: PowerShape) -> float:
     """Squared distance of a shape from its prior, in widths."""
-    exponent = (shape.exponent - DEFAULT_EXPONENT) / EXPONENT_WIDTH
+    exponent = (shape.exponent - DEFAULT_EXPONENT) / VOLTAGE_EXPONENT_STD
     knee = np.log(shape.warm_knee / WARM_KNEE) / KNEE_LN_WIDTH
     sharpness = np.log(shape.warm_sharpness / WARM_SHARPNESS) / SHARPNESS_LN_WIDTH
     return float(exponent**2 + knee**2 + sharpness**2)

@@ -12,8 +12,8 @@ import numpy as np
 
 from estimator.bundles.content import Bundle
 from estimator.frozen import FrozenMapping
+from estimator.power_residuals import LARGEST_COMMON, POWER_TIER
 from estimator.quantities import Array, IntArray
-from estimator.residuals import LARGEST_COMMON, POWER_TIER
 from estimator.workload import Operator
 from fitter.kernels.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
 from fitter.kernels.residual_tier import (

@@ -7,17 +7,17 @@ from typing import Final
 import numpy as np
 
 from estimator.bundles.content import Bundle
+from estimator.calibration import board_tables, power_model
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.forms.variation import Variant
 from estimator.kernel_prediction import kernel_load, warm_events
 from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.power import POWER_TERMS, events_per_second, leakage_power_w, tensor_rate, term_scale
-from estimator.prediction import board_tables, power_model
+from estimator.power_residuals import log_power_corrections
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked
-from estimator.residuals import log_power_corrections
 from estimator.tiles.predictor import predicted_tiles
 from fitter.report.rows import HeldRows
 from fitter.rows import KernelRows, Selection, WorkloadRows

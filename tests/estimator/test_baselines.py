@@ -26,10 +26,10 @@ from estimator import (
 from estimator.baselines.answers import METHODS
 from estimator.baselines.components import rest_curve_w
 from estimator.baselines.roofline import roofline_power_w, roofline_seconds
+from estimator.calibration import board_tables
 from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.gpu import ClockTable
-from estimator.prediction import board_tables
 from estimator.specifications import load_gpu
 from tests.estimator.synthetic import transformer
 

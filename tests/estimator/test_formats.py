@@ -312,7 +312,7 @@ CONV = artifact.conv(2, 8, 16, 8, 3, 1, 1)
         ([[{"x": 1}, ["nccl"]]], "no operator of a known kind, only nccl"),
         ("[[{\"dim\": NaN}, [\"elementwise\"]]]", "NaN is not a JSON number"),
         ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "dim = inf must be"),
-        ("[[{\"dim\": 1" + "0" * 5000 + "}, [\"elementwise\"]]]", "Exceeds the limit"),
+        ("[[{\"dim\": 1" + "0" * 5000 + "}, [\"elementwise\"]]]", "holds a whole number of"),
         ("[" * 100_000, "nested too deeply"),
         ("[[{\"dim\": 4, \"op\": \"relu\"}, [\"elementw", "not valid JSON, or cut short: Unterminated string"),
         ("", "the file is empty"),
@@ -443,3 +443,13 @@ def test_fp32_on_tensor_cores_is_tf32(tmp_path):
     first, second = read_workload(path).operators
     assert (first.precision, first.cuda_cores) == ("tf32", False)
     assert (second.precision, second.cuda_cores) == ("fp32", True)
+
+
+@pytest.mark.parametrize(
+    "text", ['[[{{"dim": {}, "op": "relu", "prec": "bf16"}}, ["elementwise"]]]', '{{"format": "wattprint-workload", "x": {}}}']
+)
+@pytest.mark.parametrize("digits", [401, 5000])
+def test_a_number_of_hundreds_of_digits_is_refused_in_the_words_of_a_workload(tmp_path: Path, text: str, digits: int) -> None:
+    path = save(tmp_path, text.format("9" * digits))
+    with pytest.raises(WorkloadError, match=f"^{path}: holds a whole number of {digits} digits, 99999999…; no size is so large$"):
+        read_workload(path)

@@ -1,5 +1,7 @@
 """Rows of norms and softmax that are looked at again: what of them no longer lies in L2 crosses DRAM once more."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from estimator.coefficients import coefficient_vector
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import SHARED_ROW_BYTES, STREAM_KINDS
+from estimator.kernels.streams import norm_loads
 from estimator.phases import EVENTS, OVERLAPPED, Phases
 from estimator.specifications import load_gpu
 from estimator.timeline import kernel_seconds
@@ -65,3 +68,26 @@ def test_coefficients_that_do_not_name_it_take_no_time_for_it() -> None:
     phases.overlapped[:, AGAIN] = 0.0
     assert kernel_seconds(phases, coefficient_vector(VALUES)[None, :], clock) == before
     assert with_it[0] > 1.2 * before[0]
+
+
+def test_lines_held_in_both_partitions_of_l2_crowd_out_rows() -> None:
+    again = [read_again(rows_of("layernorm", 3072, gpu), 3072, gpu) for gpu in (LARGE_L2, replace(LARGE_L2, compute_capability="8.6"))]
+    assert again[0] > 2.0 * again[1]
+
+
+def slowest_warp(dim: int) -> int:
+    """Loads one after the other of the slowest of four warps, lane by lane: a warp walks every way that one of its lanes takes."""
+    vectors = -(-dim // 4)
+    counts = [len(range(thread, vectors, 128)) for thread in range(128)]
+    warps = [counts[first : first + 32] for first in range(0, 128, 32)]
+    return max(max(count // 4 for count in warp) + max(count % 4 for count in warp) for warp in warps)
+
+
+@given(st.integers(1, 40_000))
+def test_a_norm_waits_for_the_loads_of_its_slowest_warp(dim: int) -> None:
+    assert norm_loads(dim) == slowest_warp(dim)
+
+
+def test_a_warp_that_parts_makes_a_shorter_row_slower() -> None:
+    assert norm_loads(2044) > norm_loads(2048)
+    assert norm_loads(1540) > norm_loads(1536)

@@ -61,7 +61,7 @@ def stated(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float,
         latency_s=np.exp(curve.log_latency(settled)),
         power_w=np.minimum(np.interp(settled, GRID, curve.power_w), max(limit_w, float(curve.power_w[0]))),
     )
-    return point, ranges(point, curve, limit_w, np.array([time_std]), np.array([power_std]))
+    return point, ranges(point, [curve], limit_w, np.array([time_std]), np.array([power_std]))
 
 
 def drawn(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, power_std: float) -> dict[str, np.ndarray]:
@@ -98,6 +98,26 @@ def test_quantiles_of_power_and_clock_are_those_of_the_draws() -> None:
         truth = drawn(curve, 1410.0, limit_w, 0.05, 0.1)
         for name in ("power_w", "sm_clock_mhz"):
             assert_allclose(getattr(found, name)[:, 0], np.quantile(truth[name], [0.05, 0.95]), rtol=0.01)
+
+
+def plainly_settled_mhz(power_w: np.ndarray, limit_w: float, asked_mhz: float) -> float:
+    """The clock of a board that walks down from the asked one until it fits, and back by what is left of the limit."""
+    clocks = [(clock, power) for clock, power in zip(GRID.tolist(), power_w.tolist(), strict=True) if clock <= asked_mhz]
+    fitting = [i for i, (_, power) in enumerate(clocks) if power <= limit_w]
+    if not fitting:
+        return float(GRID[0])
+    (low, low_w), above = clocks[fitting[-1]], clocks[fitting[-1] + 1 :][:1]
+    return low + sum((limit_w - low_w) / (power - low_w) * (clock - low) for clock, power in above)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), ripple=st.floats(0.0, 0.6))
+def test_clocks_settle_where_a_board_that_tries_them_one_by_one_does_even_if_power_falls_in_between(seed: int, ripple: float) -> None:
+    random = np.random.default_rng(seed)
+    power_w = (60.0 + 200.0 * GRID / 1410.0) * np.exp(ripple * random.normal(size=len(GRID)))
+    limits_w, asked_mhz = random.uniform(20.0, 350.0, (30, 4)), random.choice(GRID, (30, 1))
+    expected = [[plainly_settled_mhz(power_w, limit, asked) for limit in row] for row, (asked,) in zip(limits_w, asked_mhz, strict=True)]
+    assert_allclose(settled_clock_mhz(power_w, GRID, limits_w, asked_mhz), expected, rtol=1e-12)
 
 
 @settings(max_examples=8, deadline=None)

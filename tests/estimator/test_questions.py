@@ -1,16 +1,19 @@
 """Best points, what cannot be told from them, limits, and what energy costs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from estimator.bundles.files import load_bundle
+from estimator.display.estimates import clock_text
+from estimator.display.sweeps import gain_text
 from estimator.errors import OperatingPointError
 from estimator.formats import read_workload
 from estimator.forms.variation import Variant, variants
-from estimator.questions.choosing import best
+from estimator.questions.choosing import Gain, best
 from estimator.questions.comparison import compare
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.judging import Asked
@@ -87,6 +90,22 @@ def test_energies_of_several_batches_are_compared_per_request() -> None:
 def test_latency_is_least_at_the_highest_clock_that_power_allows() -> None:
     answer = best(ASKED, "latency")
     assert answer.points.sm_clock_mhz[answer.index] == answer.points.sm_clock_mhz.max()
+
+
+def test_a_goal_that_cannot_be_known_is_refused_with_the_cause_that_holds() -> None:
+    powerless = replace(load_bundle("a100-pcie-40gb-eager"), power=None)
+    with pytest.raises(OperatingPointError, match="^no point has a finite energy: the bundle has no power coefficients$"):
+        best(Asked(variant=Variant(workload=gpt2_prefill(8, 128)), bundle=powerless), "energy")
+
+
+@pytest.mark.parametrize(("limits", "text"), [((0.9996, 1.0004), "1"), ((0.9, 1.1), "1 (0.9 to 1.1)"), ((math.nan, math.nan), "1")])
+def test_a_ratio_has_an_interval_where_that_says_more_than_the_ratio(limits: tuple[float, float], text: str) -> None:
+    assert gain_text(Gain(ratio=1.0, low=limits[0], high=limits[1])) == text
+
+
+@pytest.mark.parametrize(("clock_mhz", "text"), [(1410.0, "1410 MHz"), (217.5, "217.5 MHz"), (1234.6712, "1234.7 MHz"), (89.96, "90 MHz")])
+def test_a_clock_is_shown_to_a_tenth_of_a_megahertz_at_most(clock_mhz: float, text: str) -> None:
+    assert clock_text(clock_mhz) == text
 
 
 def test_a_thousand_requests_cost_energy_times_price() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
-from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, power_sources
+from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, launch_weight, power_sources
+from estimator.timeline import launch_bound_share
 from tests.fitter.measured import planted_bundle
 
 GROUPS = ("conv", "gemm")
@@ -59,15 +60,28 @@ def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
     assert latency_std(bundle, "", 0.0) == pytest.approx(np.hypot(0.5 * PRIOR_STD, 0.5 * 0.02))
 
 
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, 100.0])
+def test_the_host_weighs_with_the_fourth_power_of_its_time(ratio: float) -> None:
+    share = launch_bound_share(np.array([1.0]), np.array([ratio]))
+    assert launch_weight(share) == pytest.approx(ratio**4 / (1.0 + ratio**4), abs=1e-7)
+
+
+def test_kernels_that_the_host_hides_are_no_error_of_the_latency() -> None:
+    """What is unknown of the GPU's time counts by its share in the latency, which falls faster than its weight in the fitted spread."""
+    share = 0.99
+    bundle = stating(gpu=0.0, launch=0.0, family=0.0, families=("bert",), families_by_group={"gemm": 2})
+    assert latency_std(bundle, "resnet", share) == pytest.approx(np.sqrt(1.0 - share) * 0.5 * UNTESTED_STD[0])
+
+
 def power_std(model_family: str, launch_share: float, **power: object) -> float:
     bundle = replace(planted_bundle(), uncertainty={"latency": {}, "power": {"gpu": 0.03, "families": ("bert",), **power}})
     return float(joined(power_sources(bundle, model_family, launch_share, group_shares(GROUPS, SHARES)).values()))
 
 
 def test_power_of_what_the_host_paces_has_its_own_spread() -> None:
-    for share in (0.0, 0.4, 1.0):
+    for share, weight in ((0.0, 0.0), (0.1, 0.25), (0.5, 0.5), (1.0, 1.0)):
         known = power_std("bert", share, launch=0.07)
-        assert known**2 == pytest.approx((1.0 - share) * 0.03**2 + share * 0.07**2)
+        assert known**2 == pytest.approx((1.0 - weight) * 0.03**2 + weight * 0.07**2)
         assert power_std("vit", share, launch=0.07, family=0.02) == pytest.approx(np.hypot(known, 0.02))
 
 

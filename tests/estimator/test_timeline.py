@@ -14,7 +14,7 @@ from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases
 from estimator.quantities import HZ_PER_MHZ
 from estimator.specifications import load_gpu
 from estimator.tiles.tiling import tile_candidates
-from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_seconds, wave_share, workload_seconds
+from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
 from estimator.workload import Operator, make_operator
 from fitter.latency import prior_groups
 from tests.estimator.synthetic import transformer
@@ -46,7 +46,7 @@ def test_a_sweep_gives_what_single_clocks_give(a100: GpuSpec) -> None:
     coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
     phases = lower(operators, a100, coefficients).phases
     clocks = a100.clocks_mhz() * HZ_PER_MHZ
-    sweep = sweep_seconds(phases, coefficients, clocks)
+    sweep = sweep_seconds(sweep_parts(phases, coefficients), clocks)
     for i in (0, 40, 80):
         assert_allclose(sweep[:, i], kernel_seconds(phases, coefficients, float(clocks[i])), rtol=1e-12)
 
@@ -54,7 +54,7 @@ def test_a_sweep_gives_what_single_clocks_give(a100: GpuSpec) -> None:
 def test_no_kernel_slows_down_when_the_clock_rises(a100: GpuSpec) -> None:
     operators = transformer(300, 1024, 1).operators
     coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
-    sweep = sweep_seconds(lower(operators, a100, coefficients).phases, coefficients, a100.clocks_mhz() * HZ_PER_MHZ)
+    sweep = sweep_seconds(sweep_parts(lower(operators, a100, coefficients).phases, coefficients), a100.clocks_mhz() * HZ_PER_MHZ)
     assert (np.diff(sweep, axis=1) <= 0).all()
 
 

@@ -325,3 +325,15 @@ def test_a_time_beyond_all_reason_is_rejected(run: Run, tmp_path: Path) -> None:
     found = run(table, "-o", tmp_path / "out.json", "-v")
     assert found.status == 3
     assert "BAD_LATENCY: latency_s = 1e+308" in found.err
+
+
+@pytest.mark.parametrize(("asked", "given"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
+def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(asked: dict[str, str], given: str) -> None:
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in names} | asked
+    code = (
+        "import os, sys, fitter.cli; early = 'numpy' in sys.modules; fitter.cli.main(['show', 'a10-eager', '--json']); "
+        "print(early, os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.split() == ["False", given]

@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import KernelTable, predict_kernels
-from estimator.residuals import log_power_corrections
+from estimator.power_residuals import log_power_corrections
 from estimator.specifications import load_gpu
 from fitter.kernels.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers

@@ -9,7 +9,7 @@ import pytest
 
 from estimator.bundles.content import Bundle
 from estimator.frozen import FrozenMapping
-from estimator.residuals import POWER_TIER
+from estimator.power_residuals import POWER_TIER
 from estimator.specifications import load_gpu
 from fitter.drafts import draft_from_rows
 from fitter.export import board_knowledge

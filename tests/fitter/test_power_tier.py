@@ -9,7 +9,7 @@ from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import predict_kernels
-from estimator.residuals import POWER_TIER, log_power_corrections
+from estimator.power_residuals import POWER_TIER, log_power_corrections
 from estimator.specifications import load_gpu
 from fitter.check import check_bundle
 from fitter.kernels.groups import fit_kernel_groups

@@ -15,7 +15,7 @@ from fitter.power.coefficients import fit_power
 from fitter.power.rows import workload_power_rows
 from fitter.power.solver import PRIOR, TERMS, PowerRows
 from fitter.rows import WorkloadRows
-from fitter.runs import fit_runs, stated_uncertainty
+from fitter.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workload_folds
 from tests.estimator.synthetic import known_bundle, transformer
 
 SHAPES = [(tokens, width, layers) for tokens in (128, 512, 2048, 4096) for width in (512, 1024, 2048) for layers in (2, 12)]
@@ -117,6 +117,18 @@ def test_a_failed_run_cannot_bend_the_fit(a100: GpuSpec) -> None:
     rows.latency_s[7] *= 10.0
     bent = fit_latency(rows, a100)
     assert np.abs(bent.log_shift - clean.log_shift).max() < 0.05
+
+
+@pytest.mark.parametrize("workloads", [1, 7, MOST_FOLDS, 3 * MOST_FOLDS + 1])
+def test_every_workload_is_left_out_once_and_alone_while_they_are_few(workloads: int) -> None:
+    one = runs(load_gpu("a100-pcie-40gb"))
+    index = np.repeat(np.arange(workloads), 2)
+    rows = replace(one.select(np.zeros(len(index), dtype=np.int64)), workload_index=index, workloads=one.workloads[:1] * workloads)
+    folds = np.array(workload_folds(rows, seed=3))
+    assert folds.sum(axis=0).tolist() == [1] * len(index)
+    assert (folds[:, ::2] == folds[:, 1::2]).all()  # both runs of a workload
+    assert len(folds) == min(workloads, MOST_FOLDS)
+    assert folds.sum(axis=1).max() <= 2 * -(-workloads // MOST_FOLDS)
 
 
 def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100: GpuSpec) -> None:

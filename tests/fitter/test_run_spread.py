@@ -1,12 +1,25 @@
 """From errors of left-out runs to what is stated for known families: laws on errors that are drawn as the statement assumes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.quantities import NORMAL_90
-from fitter.run_spread import LATENCY_PRIOR, POWER_PRIOR, RunErrors, interval_factor, known_spread, left_out_scores, paced_std
+from estimator.spread import joined, latency_sources
+from fitter.run_spread import (
+    LATENCY_PRIOR,
+    POWER_PRIOR,
+    PacedSpread,
+    RunErrors,
+    interval_factor,
+    known_spread,
+    left_out_scores,
+    paced_std,
+)
+from tests.fitter.measured import planted_bundle
 
 RUNS = 400
 
@@ -20,6 +33,22 @@ def mixed(gpu: float, launch: float, seed: int = 0, runs: int = RUNS) -> tuple[n
 
 def errors_of(latency: np.ndarray, power: np.ndarray, share: np.ndarray) -> RunErrors:
     return RunErrors(latency=latency, power=power, launch_bound=share, untested=np.zeros(len(share)))
+
+
+def test_what_is_fitted_is_what_an_estimate_states() -> None:
+    """Weights of the host in the fit and in the answer are the same, between the paces too."""
+    bundle = replace(planted_bundle(), uncertainty={"latency": {"gpu": 0.03, "launch": 0.15, "families": ("bert",)}, "power": {}})
+    share = np.linspace(0.0, 1.0, 21)
+    answered = joined(latency_sources(bundle, "bert", share, {"gemm": np.ones(21)}).values())
+    assert PacedSpread(gpu=0.03, launch=0.15).at(share) == pytest.approx(answered, rel=1e-12)
+
+
+def test_runs_near_the_balance_tell_the_host_s_spread() -> None:
+    """With a share of 1 to 10 % the host has a tenth to a quarter of the weight: enough to tell its spread from many runs."""
+    rng = np.random.default_rng(9)
+    share = rng.uniform(0.01, 0.1, 20_000)
+    error = PacedSpread(gpu=0.03, launch=0.15).at(share) * rng.standard_normal(len(share))
+    assert paced_std(error, share, LATENCY_PRIOR) == pytest.approx((0.03, 0.15), rel=0.1)
 
 
 def test_what_the_gpu_paces_and_what_the_host_paces_are_told_apart() -> None:

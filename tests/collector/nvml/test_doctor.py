@@ -89,8 +89,8 @@ def test_without_a_driver_that_is_what_is_said(tmp_path: Path) -> None:
 
 
 def test_a_simulated_board_needs_no_driver_and_is_looked_at(tmp_path: Path) -> None:
-    _, findings = examined(None, None, tmp_path, "--gpu", "sim:h200-sxm")
-    assert findings["board sim:h200-sxm"]["state"] == "ok"
+    status, findings = examined(None, None, tmp_path, "--gpu", "sim:h200-sxm")
+    assert (status, findings["board sim:h200-sxm"]["state"]) == (0, "ok")
     assert "driver" not in findings
     status, findings = examined(None, None, tmp_path, "--gpu", "sim:h2000")
     assert (status, findings["board sim:h2000"]["state"]) == (3, "fault")

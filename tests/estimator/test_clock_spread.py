@@ -1,0 +1,105 @@
+"""Clocks beyond the fitted ones widen intervals, and by what; fitted ones do not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
+from estimator.calibration import board_tables
+from estimator.clock_spread import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
+from estimator.forms.variation import Variant
+from estimator.power_limit import UNLIMITED_W
+from estimator.prediction import estimate
+from estimator.questions.judging import Asked, judged, log_ratio_std
+from estimator.questions.sweeping import sweep
+from estimator.workload import Workload
+from examples.gpt2_prefill import gpt2_prefill
+
+A100 = load_bundle("a100-pcie-40gb-eager")
+AT_900 = replace(A100, clocks_mhz=(900.0, 900.0))
+WORKLOAD = gpt2_prefill(8, 512)
+IDLER = gpt2_prefill(1, 64)
+CLOCKS = (510.0, 900.0, 1140.0, 1410.0)
+
+
+def relative_stds(bundle: Bundle, workload: Workload = WORKLOAD, host_launch_s: float = 0.0) -> np.ndarray:
+    """Standard deviations of ln(latency) and ln(power) at CLOCKS without a power limit, shape (2, c)."""
+    answers = estimate(workload, bundle, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W, host_launch_s=host_launch_s)
+    return np.array([[a.latency_s_std / a.latency_s, a.power_w_std / a.power_w] for a in answers]).T
+
+
+def test_fitted_clocks_add_nothing() -> None:
+    everywhere, one = relative_stds(A100), relative_stds(AT_900)
+    assert one[:, 1] == pytest.approx(everywhere[:, 1], rel=1e-12)
+    np.testing.assert_allclose(everywhere, everywhere[:, :1] + np.zeros(4), rtol=0.05)  # what differs: shares of kernels in the time
+
+
+@given(st.floats(210.0, 1410.0))
+def test_a_range_that_is_not_known_excludes_no_clock(clock: float) -> None:
+    unknown = replace(A100, clocks_mhz=(float("nan"), float("nan")))
+    found = far_clock(unknown, board_tables(unknown, unknown.gpu), np.array([clock]), np.array([200.0]))
+    assert found.latency == {}
+    assert found.power == {}
+
+
+def test_time_is_less_certain_the_farther_a_clock_is_from_the_fitted_one() -> None:
+    added = relative_stds(AT_900)[0] ** 2 - relative_stds(A100)[0] ** 2
+    assert np.sqrt(np.maximum(added, 0.0)) == pytest.approx(CLOCK_SLOPE_STD[0] * np.abs(np.log(np.array(CLOCKS) / 900.0)), abs=1e-9)
+
+
+def test_a_run_that_the_host_paces_takes_its_time_at_any_clock() -> None:
+    far, near = (relative_stds(bundle, host_launch_s=1e-3)[0] for bundle in (AT_900, A100))
+    assert far == pytest.approx(near, rel=1e-6)
+
+
+def test_an_exponent_that_no_voltage_told_counts_as_far_as_power_depends_on_it() -> None:
+    """The exponent moved by its spread moves power by the loading, but for what lies outside the core's voltage (DRAM, a board in use)."""
+    assert AT_900.power is not None
+    step = 0.01
+    moved = replace(AT_900, power=replace(AT_900.power, voltage_exponent=AT_900.power.voltage_exponent + step))
+    before, after = (
+        np.array([a.power_w for a in estimate(WORKLOAD, bundle, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W)])
+        for bundle in (AT_900, moved)
+    )
+    by_step = VOLTAGE_EXPONENT_STD * np.log(after / before) / step
+    loading = far_clock(AT_900, board_tables(AT_900, AT_900.gpu), np.array(CLOCKS), before).power["voltage"]
+    assert loading[:2] == pytest.approx([0.0, 0.0], abs=1e-12)  # the voltage is flat up to there
+    assert (by_step[2:] <= loading[2:]).all()
+    assert loading[2:] == pytest.approx(by_step[2:], rel=0.4)
+
+
+def test_an_exponent_that_fitted_clocks_told_leaves_nothing_open_beyond_them() -> None:
+    some = replace(A100, clocks_mhz=(510.0, 1200.0))
+    found = far_clock(some, board_tables(some, some.gpu), np.array([1410.0]), np.array([250.0]))
+    assert found.power["voltage"] == pytest.approx([0.0], abs=1e-12)
+    assert found.power["far clock"] == pytest.approx([CLOCK_SLOPE_STD[1] * np.log(1410.0 / 1200.0)])
+
+
+def test_sweeps_and_sources_say_the_same_as_estimates() -> None:
+    asked = Asked(variant=Variant(workload=WORKLOAD), bundle=AT_900, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W, host_launch_s=0.0)
+    swept = sweep([WORKLOAD, IDLER], AT_900, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W, host_launch_s=0.0)
+    answer = judged(asked)
+    for row, name in enumerate(("latency_s", "power_w")):
+        stated, of_idler = relative_stds(AT_900)[row], relative_stds(AT_900, IDLER)[row]
+        assert getattr(swept, f"{name}_std") / getattr(swept, name) == pytest.approx(np.concatenate([stated, of_idler]), rel=1e-6)
+        loadings = answer.loadings(name.split("_")[0])
+        total = np.sqrt(sum(loading**2 for source, loading in loadings.items() if ":clock:" not in source))
+        assert total == pytest.approx(stated, rel=1e-6)
+
+
+def test_two_far_clocks_differ_by_the_way_between_them() -> None:
+    """The slope is that of the workload: it counts once between two of its clocks, and not at all between one and itself."""
+    one = judged(Asked(variant=Variant(workload=WORKLOAD), bundle=AT_900, sm_clock_mhz=CLOCKS, host_launch_s=0.0))
+    among = judged(Asked(variant=Variant(workload=WORKLOAD), bundle=A100, sm_clock_mhz=CLOCKS, host_launch_s=0.0))
+    assert log_ratio_std(one, 0, one, 2, "latency") == pytest.approx(log_ratio_std(among, 0, among, 2, "latency"), rel=0.05)
+    assert log_ratio_std(one, 2, one, 2, "latency") == 0.0
+
+
+def test_two_workloads_have_slopes_of_their_own_and_one_exponent() -> None:
+    left, right = (judged(Asked(variant=Variant(workload=w), bundle=AT_900, sm_clock_mhz=CLOCKS)) for w in (WORKLOAD, IDLER))
+    assert not any("far clock" in name for name in left.latency.keys() & right.latency.keys())
+    assert any("voltage" in name for name in left.power.keys() & right.power.keys())
