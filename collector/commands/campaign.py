@@ -91,8 +91,10 @@ def measure_campaign(
         clocks = asked_clocks(freqs, bench.gpu, "--freqs")
         identity = bench.gpu.identity()
         calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
-        meter = calibration is None and len(bench.sensors) > 1
-        plan = plan_campaign(spec, clocks, chosen, seed, identity.uuid, bench.runner, bench.gpu_spec, meter=meter)
+        plan = plan_campaign(
+            spec, clocks, chosen, seed, identity.uuid, bench.runner, bench.gpu_spec,
+            meter=len(bench.sensors) > 1, sensor_known=calibration is not None,
+        )  # fmt: skip
         if not quiet:
             for line in plan.remarks:
                 note(f"warning: {line}")

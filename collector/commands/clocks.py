@@ -49,12 +49,14 @@ def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     for record in left_records(folder):
         with board_lock(folder, record.gpu_uuid) as free:
             held.append({"gpu_uuid": record.gpu_uuid, "pid": record.pid, "alive": not free})
+    nothing = "no clock is held"
     try:
         leased = [board for board in helper_boards() if board.pid] if helper_there() else []
     except ClockHelperError as error:
         leased = []
         if not quiet:
             note(f"warning: {error}")
+        nothing = "no clock is held that this user may know of"
     state = {True: "held by process", False: "left held by dead process"}
     lines = [f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held]
     for board in leased:
@@ -64,5 +66,5 @@ def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
             f"{board.uuid}: {board.sm_clock_mhz} MHz held by the clock helper for process {board.pid} of {board.user},"
             f" at most {board.ends_in_s:.0f} s longer"
         )
-    say(held if as_json else lines or ["no clock is held"])
+    say(held if as_json else lines or [nothing])
     return DONE

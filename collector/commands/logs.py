@@ -24,12 +24,12 @@ def logs_command(job: int | None, follow: bool, config: Path | None) -> int:
     """The log of a job, or of the daemon."""
     from collector.daemon.locks import daemon_runs
     from collector.daemon.log_file import LogReader, job_log_path
-    from collector.daemon.schema import FILE_NAME
+    from collector.daemon.schema import has_database
     from collector.daemon.settings import client_log, client_state_folder
     from collector.daemon.store import final, open_store
 
     folder, _ = client_state_folder(config, os.environ)
-    if not (folder / FILE_NAME).exists():
+    if not has_database(folder):
         raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
     with open_store(folder) as store:
         if job is not None:

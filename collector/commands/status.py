@@ -26,12 +26,12 @@ def status_command(everything: bool, config: Path | None, as_json: bool, quiet: 
     """
     from collector.daemon.display import overview_document, overview_lines
     from collector.daemon.heartbeat import heartbeat_complaint
-    from collector.daemon.schema import FILE_NAME
+    from collector.daemon.schema import has_database
     from collector.daemon.settings import client_state_folder
     from collector.daemon.store import empty_overview, open_store
 
     folder, _ = client_state_folder(config, os.environ)
-    if (folder / FILE_NAME).exists():
+    if has_database(folder):
         with open_store(folder) as store:
             overview = store.overview(-1 if everything else SHOWN_JOBS)
     else:

@@ -34,14 +34,14 @@ def stop_command(
 
     Finished rows are safe; `collect submit … --resume` goes on with a job that was stopped.
     """
-    from collector.daemon.schema import FILE_NAME
+    from collector.daemon.schema import has_database
     from collector.daemon.settings import client_state_folder
     from collector.daemon.store import open_store
 
     if (job is not None) + everything + daemon_too != 1:
         raise click.UsageError("name a job, or give --all or --daemon")
     folder, _ = client_state_folder(config, os.environ)
-    if not (folder / FILE_NAME).exists():
+    if not has_database(folder):
         raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
     with open_store(folder) as store:
         if daemon_too:

@@ -115,6 +115,18 @@ def check_own_folder(folder: Path, *, own: bool = False) -> None:
         raise DaemonError(f"{folder}: others may write there and could queue jobs in your name; chmod go-w it first")
 
 
+def has_database(folder: Path) -> bool:
+    """Whether something is where a folder's state database lies.  Raises DaemonError where this user may not look."""
+    try:
+        (folder / FILE_NAME).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        remedy = "only its owner and root enter it: run the command as the daemon's user"
+        raise DaemonError(f"{folder}: cannot be entered ({error.strerror}); {remedy}") from error
+    return True
+
+
 @contextmanager
 def database(folder: Path, *, check: bool = False) -> Iterator[sqlite3.Connection]:
     """The state database of a folder, made where there is none; `check` reads all of it for damage first and tidies the folder.

@@ -21,13 +21,13 @@ def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
     """What a job names as its campaign, and the campaign's title: a shipped one by its name, a file by a copy of it.
 
     The copy lies in the state folder, under the digest of its content.  Raises CampaignError where it cannot be used, DaemonError where
-    it cannot be copied.
+    it cannot be copied and where the folder is another user's, by root, too.
     """
     spec = load_campaign(name_or_path)
+    prepare_folder(folder, own=True)  # what root puts there another user's daemon cannot read
     if name_or_path in campaign_names():
         return name_or_path, spec.name
     source = Path(name_or_path)
-    prepare_folder(folder)
     try:
         with source.open("rb") as stream:
             content = stream.read(LARGEST_CAMPAIGN + 1)

@@ -190,6 +190,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
             log.write(f"daemon {__version__} runs as process {os.getpid()}{f', status page at http://{place}/' if place else ''}")
             supervisor.run()
             log.write("daemon has ended")
+            notifier.status("has ended")
 
 
 @contextmanager

@@ -123,7 +123,8 @@ def claimed(output: Path) -> Iterator[Claim]:
         yield Claim(output, mine)
     finally:
         if _read(path) == mine:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # on a disk that fails now; this process is known to be dead then, and what ended the block is told
+                path.unlink(missing_ok=True)
 
 
 def _remove_remains(path: Path) -> None:
@@ -200,10 +201,18 @@ def _age_s(path: Path) -> float:
 def _placed(path: Path, mine: Writer) -> bool:
     """Whether this process has the claim now; False where there is one already.  Raises OSError."""
     beside = path.with_name(f"{path.name}.{mine.token}{NEW_SUFFIX}")
-    content = json.dumps(asdict(mine)).encode()
     try:
-        beside.write_bytes(content)
-        os.link(beside, path)
+        beside.write_bytes(json.dumps(asdict(mine)).encode())
+        # NFS may lose the answer to a link that was made, ask again and be told that the name is taken: by this claim.
+        return _named(beside, path) or _read(path) == mine
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _named(beside: Path, path: Path) -> bool:
+    """Give a claim that lies beside its place its name; False where that is taken.  Raises OSError."""
+    try:
+        os.link(beside, path, follow_symlinks=False)
     except FileExistsError:
         return False
     except OSError as error:
@@ -211,11 +220,9 @@ def _placed(path: Path, mine: Writer) -> bool:
             raise
         try:
             with path.open("xb") as stream:
-                stream.write(content)
+                stream.write(_content(beside))
         except FileExistsError:
             return False
-    finally:
-        beside.unlink(missing_ok=True)
     return True
 
 
@@ -229,8 +236,8 @@ def _set_aside(path: Path, judged: Writer | None) -> None:
     except FileNotFoundError:
         return
     if _read(aside) != judged:
-        with suppress(FileExistsError, FileNotFoundError):
-            os.link(aside, path, follow_symlinks=False)
+        with suppress(FileNotFoundError):
+            _named(aside, path)
     aside.unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from collector.dataset.claim import is_file_or_link
-from collector.dataset.log import log_path
+from collector.dataset.log import LOG_SUFFIX, log_path
 from collector.dataset.traces import running_traces_path
 from collector.errors import DatasetError
 
@@ -35,7 +35,7 @@ def remove_leftovers(output: Path, beside: tuple[str, ...] = ()) -> None:
     """
     name = escape(output.name)
     patterns = [f".{name}.{RANDOM_NAME}{PART_SUFFIX}", f".{name}.{RANDOM_NAME}{PROBE_SUFFIX}"]
-    patterns += [f".{name}{escape(ending)}.{WHOLE_FILE_NAME}{PART_SUFFIX}" for ending in beside]
+    patterns += [f".{name}{escape(ending)}.{WHOLE_FILE_NAME}{PART_SUFFIX}" for ending in (LOG_SUFFIX, *beside)]
     unfinished = [path for pattern in patterns for path in output.parent.glob(pattern) if is_file_or_link(path)]
     needed = [part_path(log_path(output)), part_path(running_traces_path(output))]
     if not log_path(output).is_file():  # a campaign's traces begin before its log and end before that is removed

@@ -8,11 +8,13 @@ A row takes about 1.2 kB and 0.08 ms of a core beside the sync.  As an Arrow bat
 Arrow pays per column, and here a batch has one row.
 """
 
+import errno
 import json
 import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ import pyarrow as pa
 
 from collector.dataset.schema import Row, check_row, decode_metadata, encode_metadata, kernel_schema
 from collector.errors import DatasetError
+from estimator.whole_file import write_whole
 
 LOG_SUFFIX: Final = ".log.jsonl"
 """Added to the name of the output."""
@@ -200,14 +203,24 @@ class LogFile:
         self._file.truncate(self._end)
         self._file.seek(self._end)
 
+    def put_back(self, path: Path) -> None:
+        """Write the log to a name that somebody has taken from it, and go on there.  Raises OSError."""
+        content = os.pread(self._file.fileno(), self._end, 0)
+        if len(content) != self._end:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        write_whole(path, content)
+        self.close()
+        self._file = path.open("r+b", buffering=0)
+
     def close(self) -> None:
         """Close the file; its rows stay."""
-        self._file.close()
+        with suppress(OSError):  # a network's file system may fail again here; the write that failed was told of
+            self._file.close()
 
 
 def new_log(path: Path, metadata: dict[str, Any], kept: pa.Table | None) -> LogFile:
     """A log that begins with the rows to keep, synced; an old file of that name is replaced.  Raises OSError, DatasetError."""
-    log = LogFile(path.open("wb", buffering=0))
+    log = LogFile(path.open("w+b", buffering=0))
     lines = [_line({"format": FORMAT, "version": FORMAT_VERSION, "metadata": json.loads(encode_metadata(metadata))})]
     for batch in kept.to_batches(max_chunksize=ROWS_PER_BATCH) if kept is not None else ():
         lines.extend(_line(row) for row in batch.to_pylist())

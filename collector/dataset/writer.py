@@ -4,6 +4,7 @@ No finished row is lost and no half file is left: rows go to the log, synced one
 written beside its place, synced and renamed; only then is the log removed.  One process at a time writes a dataset.
 """
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,9 +56,20 @@ class KernelWriter:
         """
         self._claim.renew()
         self.append_traces(traces)
+        self._keep_log()
         with self._told(log_path(self._output)):
             self._log.append(row)
         self._rows += 1
+
+    def _keep_log(self) -> None:
+        """Put a log back that somebody has removed: its rows are there as long as it is open.  Raises DatasetError where they are not."""
+        path = log_path(self._output)
+        try:
+            if not os.path.lexists(path):
+                self._log.put_back(path)
+        except OSError as error:
+            lost = f"was removed by somebody, its {self.rows} rows with it, and cannot be put back"
+            raise DatasetError(f"{path}: {lost} ({_reason(error)}); begin again with --fresh") from error
 
     def append_traces(self, traces: tuple[TraceRecord, ...]) -> None:
         """Put traces on disk where they are kept.  Raises DatasetError where the disk does not take them."""
@@ -72,6 +84,7 @@ class KernelWriter:
         stand (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
         """
         self._claim.renew()
+        self._keep_log()
         table = self.table()
         if table.num_rows != self._rows:
             raise DatasetError(
@@ -111,7 +124,9 @@ class KernelWriter:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            safe = f"{self.rows} rows are safe, make room and use --resume"
+            safe = f"{self.rows} rows are safe; when the disk works and has room, go on with --resume"
+            if isinstance(error, OSError) and error.errno == errno.ESTALE:  # NFS: the server knows the open file no more
+                safe = f"its {self.rows} rows are safe only where the server still has that file: go on with --resume"
             raise DatasetError(f"{path}: cannot be written ({_reason(error)}); {safe}") from error
 
 

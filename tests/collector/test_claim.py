@@ -1,5 +1,6 @@
 """One process at a time writes a dataset: on this host and on others, whatever died before."""
 
+import errno
 import json
 import os
 import socket
@@ -155,6 +156,66 @@ def test_a_writer_that_was_taken_for_dead_writes_no_more(tmp_path: Path) -> None
             claim.renew()
         assert "\n" not in str(caught.value)
     assert path.is_file()
+
+
+@pytest.fixture(params=[0, errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def hard_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system with hard links (0), and those without as they say so: FAT, SMB and SSHFS among them."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    if request.param:
+        monkeypatch.setattr(os, "link", refused)
+
+
+@pytest.mark.usefixtures("hard_links")
+def test_with_hard_links_and_without_one_process_has_the_claim(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with claimed(output) as claim:
+        claim.renew()
+        with pytest.raises(DatasetError, match=rf"process {os.getpid()} on"), claimed(output):
+            pass
+        claim_path(output).unlink()
+        claim.renew()
+        assert claim_path(output).is_file()
+    assert list(tmp_path.iterdir()) == []
+    leave_claim(output, **DEAD)
+    with claimed(output):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("hard_links")
+def test_a_claim_that_was_taken_away_by_mistake_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "d.parquet"
+    path = leave_claim(output, **DEAD)
+    rename = os.rename
+
+    def overtaken(old: Path, new: Path) -> None:
+        """Between the judgement of a dead claim and its removal a living process puts its own there."""
+        monkeypatch.setattr(os, "rename", rename)
+        leave_claim(output, host="elsewhere", boot="b")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", overtaken)
+    with pytest.raises(DatasetError, match="on elsewhere"), claimed(output):
+        pass
+    assert json.loads(path.read_bytes())["host"] == "elsewhere"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_whose_answer_was_lost_is_known_for_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, link = tmp_path / "d.parquet", os.link
+
+    def asked_twice(*names: Any, **options: Any) -> None:
+        link(*names, **options)
+        link(*names, **options)  # NFS asks again where no answer came: the name is taken
+
+    monkeypatch.setattr(os, "link", asked_twice)
+    with claimed(output) as claim:
+        claim.renew()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "nowhere", "itself"])

@@ -1,5 +1,6 @@
 """The dataset: what is written comes back, nothing finished is lost, and what is damaged is told."""
 
+import errno
 import json
 import os
 import resource
@@ -299,6 +300,7 @@ def test_two_campaigns_cannot_write_one_dataset(tmp_path: Path) -> None:
 def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_path: Path) -> None:
     output = tmp_path / "d.parquet"
     left = [".d.parquet.abcd1234.part", ".d.parquet.log.jsonl.part", ".d.parquet.log.jsonl.traces.arrows.part"]
+    left.append(".d.parquet.log.jsonl.4711.0a1b2c3d.part")
     others = [".e.parquet.abcd1234.part", "d.parquet.part", ".d.parquet.part"]
     for name in (*left, *others):
         (tmp_path / name).write_bytes(b"x")
@@ -321,6 +323,65 @@ def test_a_writer_that_was_taken_for_dead_appends_no_row_to_the_log_of_another(t
             writer.finish(METADATA)
     assert log_path(output).read_bytes() == before
     assert not output.exists()
+
+
+def test_a_log_that_somebody_removed_is_put_back_with_all_its_rows(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        for name in ("r0", "r1", "r2"):
+            writer.append(a_row(name))
+            log_path(output).unlink()
+        writer.append(a_row("r3"))
+        assert read_log(log_path(output)).table.column("row_id").to_pylist() == ["r0", "r1", "r2", "r3"]
+        log_path(output).unlink()
+        writer.finish(METADATA)
+    assert read_kernel_dataset(output).table.num_rows == 4
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_log_that_cannot_be_put_back_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "d.parquet"
+
+    def stale(*_: object) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row("r0"))
+        log_path(output).unlink()
+        monkeypatch.setattr(os, "pread", stale)  # as NFS of version 3 has it
+        with pytest.raises(DatasetError, match=r"its 1 rows with it.*Stale file handle.*--fresh"):
+            writer.append(a_row("r1"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_a_file_that_its_server_knows_no_more_are_not_called_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(_: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with open_kernel_writer(tmp_path / "d.parquet", METADATA) as writer:
+        writer.append(a_row("r0"))
+        monkeypatch.setattr(os, "fsync", stale)
+        with pytest.raises(DatasetError, match="safe only where the server still has that file"):
+            writer.append(a_row("r1"))
+
+
+def test_what_ended_a_writer_is_told_where_its_claim_cannot_be_removed_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "d.parquet"
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def fails() -> None:
+        with open_kernel_writer(output, METADATA) as writer:
+            writer.append(a_row("r0"))
+            for name in ("fsync", "unlink"):  # a server that takes nothing any more
+                monkeypatch.setattr(os, name, read_only)
+            writer.append(a_row("r1"))
+
+    with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
+        fails()
+    monkeypatch.undo()
+    assert read_log(log_path(output)).table.column("row_id").to_pylist() == ["r0"]
 
 
 def test_a_log_that_goes_on_keeps_its_rows_and_loses_its_torn_tail(tmp_path: Path) -> None:

@@ -51,3 +51,11 @@ def test_the_unit_waits_longer_than_the_daemon_drains(repository: Path) -> None:
     for line in ("Type=notify", "WatchdogSec=60", "KillMode=mixed", "NoNewPrivileges=yes", "CapabilityBoundingSet="):
         assert line in text.splitlines()
     assert "ExecStopPost=/usr/local/bin/collect clocks restore" in text
+
+
+def test_a_dataset_in_a_tmp_of_the_units_own_is_refused_and_not_lost_at_its_end(repository: Path) -> None:
+    lines = (repository / "packaging" / "wattprint-collect.service").read_text().splitlines()
+    assert "PrivateTmp=no" in lines or "ReadOnlyPaths=/tmp /var/tmp" in lines
+    temporary = next(line.partition("TMPDIR=%t/")[2] for line in lines if line.startswith("Environment=TMPDIR="))
+    made = next(line.partition("=")[2].split() for line in lines if line.startswith("RuntimeDirectory="))
+    assert temporary in made, "programs that need a temporary file must find a folder for it"

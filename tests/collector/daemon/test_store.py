@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.daemon.jobs import CANCELLED, QUEUED, RUNNING, JobRequest
-from collector.daemon.schema import FILE_NAME, SCHEMA_VERSION, database
+from collector.daemon.schema import FILE_NAME, SCHEMA_VERSION, database, has_database
 from collector.daemon.store import Store, empty_overview, final, open_store
+from collector.daemon.submission import frozen_campaign
 from collector.errors import DaemonError
 
 REQUEST = JobRequest(
@@ -266,3 +267,33 @@ def test_the_place_of_the_queue_is_never_taken_by_a_file_without_tables(tmp_path
         assert not list(folder.iterdir()), "nothing half-made is left"
     with open_store(folder) as store:
         assert store.open_jobs() == []
+
+
+NOBODY = 65534
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_state_folder_that_this_user_may_not_enter_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    assert not has_database(folder)
+    assert not has_database(Path(__file__))
+    with open_store(folder):
+        assert has_database(folder)
+    os.seteuid(NOBODY)
+    try:
+        with pytest.raises(DaemonError, match="run the command as the daemon's user") as caught:
+            has_database(folder)
+    finally:
+        os.seteuid(0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("campaign", ["quick", "own.toml"])
+def test_root_leaves_nothing_in_the_folder_of_another_users_daemon(tmp_path: Path, tiny_file: Path, campaign: str) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, -1)
+    with pytest.raises(DaemonError, match="run the command as that user"):
+        frozen_campaign(folder, campaign if campaign == "quick" else str(tiny_file))
+    assert list(folder.iterdir()) == []

@@ -178,6 +178,20 @@ def test_whatever_answers_instead_is_named(reply: bytes, words: str, place: Plac
         thread.join()
 
 
+def test_a_helper_that_refuses_does_not_mean_that_no_clock_is_held(place: Place) -> None:
+    refusal = b'{"version": 1, "ok": false, "error": "user_not_allowed", "text": "no"}\n'
+    listener, thread = answering(place, refusal)
+    try:
+        command = [sys.executable, "-m", "collector.cli", "clocks", "status"]
+        done = subprocess.run(command, env=without_right(place), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+    assert "user_not_allowed" in done.stderr
+    assert done.stdout == "no clock is held that this user may know of\n"
+
+
 EXAMINER = """
 import os, sys
 from collector.doctor import examine
