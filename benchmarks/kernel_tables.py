@@ -243,9 +243,11 @@ def main(data: Path, only: str, as_json: bool) -> None:
             plain, full = ("/".join(f"{value:.1f}" for value in triple) for triple in (score.equations, score.refined))
             target = TARGETS.get(score.cell, {}).get(score.split)
             limit = "" if target is None else f"[{target:g}]"
+            inside = "–" if np.isnan(score.coverage) else f"{score.coverage:.2f}"
+            half = "–" if np.isnan(score.width) else f"{score.width:.1f}%"
             click.echo(
                 f"{score.cell:34s} {score.split:8s} {score.rows:5d}  {plain:>15s}  {full:>15s} {limit:>7s}  "
-                f"{score.coverage:7.2f} {score.width:5.1f}% {score.seconds:6.1f}"
+                f"{inside:>7s} {half:>6s} {score.seconds:6.1f}"
             )
     if as_json:
         json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)

@@ -26,9 +26,10 @@ from transfer import PROBES, selection_of, source_bundle
 
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import load_bundle
+from estimator.calibration import board_tables
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kernel_prediction import predict_kernels
-from estimator.prediction import board_tables, estimate
+from estimator.prediction import estimate
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.specifications import load_gpu
 from estimator.workload import Workload, make_operator

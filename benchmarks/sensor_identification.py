@@ -126,22 +126,22 @@ def locked(planted: PlantedSensor) -> PlantedSensor:
 def summary(rows: list[Outcome]) -> dict[str, Any]:
     """The numbers of a sample, by source."""
     metered = [row for row in rows if row.source == "meter"]
-    rigid = [row for row in metered if row.planted.rigid]
+    timed = [row for row in metered if row.found.update_period_s is not None]
+    rigid = [row for row in timed if row.planted.rigid]
     result: dict[str, Any] = {
         "sensors": len(metered),
+        "without_a_period": len(metered) - len(timed),
         "rigid_clocks": len(rigid),
         "period_within_0.1ms": _share(abs((row.found.update_period_s or 0.0) - row.planted.period_s) < PERIOD_ERROR_S for row in rigid),
-        "mean_period_coverage": _coverage((row.found.update_period_s or np.nan) - row.mean_period_s for row in metered)(
-            row.found.update_period_std_s or np.nan for row in metered
+        "mean_period_coverage": _coverage((row.found.update_period_s or np.nan) - row.mean_period_s for row in timed)(
+            row.found.update_period_std_s or np.nan for row in timed
         ),
         "card_period_in_68_95": [
             _share(
-                abs((row.found.update_period_s or np.nan) - row.planted.period_s) <= (row.found.card_period_68_s or np.nan)
-                for row in metered
+                abs((row.found.update_period_s or np.nan) - row.planted.period_s) <= (row.found.card_period_68_s or np.nan) for row in timed
             ),
             _share(
-                abs((row.found.update_period_s or np.nan) - row.planted.period_s) <= (row.found.card_period_95_s or np.nan)
-                for row in metered
+                abs((row.found.update_period_s or np.nan) - row.planted.period_s) <= (row.found.card_period_95_s or np.nan) for row in timed
             ),
         ],
     }

@@ -21,8 +21,8 @@ import numpy as np
 from kernel_tables import Cell, cell_rows, errors, gemm_cells, random_rows
 
 from estimator.bundles.content import Bundle, GroupCoefficients, HostCost, Provenance
-from estimator.quantities import BoolArray
-from estimator.residuals import POWER_TIER
+from estimator.power_residuals import POWER_TIER
+from estimator.quantities import NORMAL_90, BoolArray
 from estimator.specifications import load_gpu
 from fitter.calibration import calibrate
 from fitter.drafts import draft_from_rows
@@ -67,7 +67,9 @@ OTHERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Errors of rows outside the fit [%]; coverage: share inside the stated 90 % intervals, width: their mean half width [%]."""
+    """Errors of rows outside the fit [%]; coverage: share of those with a stated 90 % interval that lie inside, width: its mean half
+    width [%]; both nan where none is stated.
+    """
 
     case: str
     probes: str
@@ -82,15 +84,18 @@ class Score:
         """For people."""
         figures = "/".join(f"{value:.1f}" for value in self.error)
         limit = "" if self.target is None else f"[{self.target:g}]"
-        found = f"{self.rows:5d}  {figures:>15s} {limit:>7s}  {self.coverage:6.2f} {self.width:6.1f}% {self.seconds:6.1f}"
+        inside = "–" if np.isnan(self.coverage) else f"{self.coverage:.2f}"
+        half = "–" if np.isnan(self.width) else f"{self.width:.1f}%"
+        found = f"{self.rows:5d}  {figures:>15s} {limit:>7s}  {inside:>6s} {half:>7s} {self.seconds:6.1f}"
         return f"{self.case:58s} {self.probes:14s} {found}"
 
 
 def scored(case: str, probes: str, found: list[Prediction], target: float | None, seconds: float) -> Score:
     """The mean over draws."""
     triples = [errors(one.predicted_s, one.measured_s) for one in found]
-    half = [1.645 * one.latency_ln_std for one in found]
-    inside = [np.mean(np.abs(np.log(one.measured_s / one.predicted_s)) <= h) for one, h in zip(found, half, strict=True)]
+    half = np.concatenate([NORMAL_90 * one.latency_ln_std for one in found])
+    error = np.concatenate([np.abs(np.log(one.measured_s / one.predicted_s)) for one in found])
+    stated = np.isfinite(half)
     mean = np.mean(triples, axis=0)
     return Score(
         case=case,
@@ -98,8 +103,8 @@ def scored(case: str, probes: str, found: list[Prediction], target: float | None
         rows=len(found[0]),
         error=(float(mean[0]), float(mean[1]), float(mean[2])),
         target=target,
-        coverage=float(np.mean(inside)),
-        width=float(100 * np.mean([h.mean() for h in half])),
+        coverage=float(np.mean(error[stated] <= half[stated])) if stated.any() else float("nan"),
+        width=float(100 * half[stated].mean()) if stated.any() else float("nan"),
         seconds=seconds,
     )
 

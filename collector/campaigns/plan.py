@@ -81,11 +81,12 @@ def plan_campaign(
     gpu: GpuSpec | None = None,
     *,
     meter: bool = False,
+    sensor_known: bool = False,
 ) -> CampaignPlan:
     """The plan of a campaign; the same arguments give the same plan.
 
     `families` limits it to some kernel families (empty: all).  `gpu` is needed where the campaign has generated kernels.  With a
-    `meter` the sensor is characterised against it, which takes longer.
+    `meter` the sensor is characterised against it, which takes longer; one that is known is not.
 
     Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, where nothing is left and where
     generated kernels cannot be assembled.
@@ -119,7 +120,8 @@ def plan_campaign(
     points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
     counts: dict[str, int] = {FAMILY: len(loads)} if loads else {}
     clock = middle_clock(clocks_mhz)
-    sensor_s = characterisation_s(meter=meter, clock_share=clock / gpu.sm_clock_limit_mhz if clock and gpu else 1.0)
+    clock_share = clock / gpu.sm_clock_limit_mhz if clock and gpu else 1.0
+    sensor_s = 0.0 if sensor_known else characterisation_s(meter=meter, clock_share=clock_share)
     estimated_s = sensor_s + _estimate_s(spec, points, len(clocks_mhz))
     for operator, *_ in kernels:
         counts[operator.family] = counts.get(operator.family, 0) + 1

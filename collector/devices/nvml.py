@@ -4,9 +4,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -208,7 +209,12 @@ class NvmlPowerSensor:
         self._handle = handle
         self._fields, self.notes = _power_fields(library, handle)
         wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
-        self._read_fields = library.field_reader(handle, wanted) if wanted else None
+        self._by_fields = bool(wanted)
+        self._read_power: Callable[[], bytes | float | None] = lambda: None
+        if wanted:
+            self._read_power = library.field_reader(handle, wanted)
+        elif self._fields:
+            self._read_power = partial(library.power_usage_w, handle)
         self.readings = Poller("power", self._read_power, self._watts, poll_s)
 
     def name(self) -> str:
@@ -234,15 +240,10 @@ class NvmlPowerSensor:
         """One poll whose values are thrown away: what polling costs."""
         self._read_power()
 
-    def _read_power(self) -> bytes | float | None:
-        if not self._fields:
-            return None
-        return self._library.power_usage_w(self._handle) if self._read_fields is None else self._read_fields()
-
     def _watts(self, polls: list[Any]) -> Array:
         """Polls as power [W], shape (polls, fields); NaN for what no board draws."""
         columns = len(self._fields)
-        watts = np.reshape(polls, (len(polls), columns)) if self._read_fields is None else field_numbers(polls, columns) * 1e-3
+        watts = field_numbers(polls, columns) * 1e-3 if self._by_fields else np.reshape(polls, (len(polls), columns))
         return np.where(possible_power(watts), watts, np.nan)
 
 

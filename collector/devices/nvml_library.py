@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
@@ -196,12 +197,13 @@ class NvmlLibrary:
         values = (self._binding.c_nvmlFieldValue_t * len(wanted))()
         for place, (field, scope) in zip(values, wanted, strict=True):
             place.fieldId, place.scopeId = field, scope
-        count, pointer = ctypes.c_int32(len(wanted)), ctypes.byref(values)
+        ask = partial(function, handle, ctypes.c_int32(len(wanted)), ctypes.byref(values))
+        content = memoryview(values).cast("B").tobytes
 
         def read() -> bytes | None:
-            code = function(handle, count, pointer)
-            if code == 0:
-                return bytes(values)
+            code = ask()
+            if not code:
+                return content()
             if code in ABSENT_CODES:
                 return None
             error = self._binding.NVMLError(code)

@@ -16,6 +16,7 @@ from estimator.quantities import Array, IntArray
 Value = TypeVar("Value")
 
 NS_PER_S: Final = 1e9
+S_PER_NS: Final = 1e-9
 
 LONGEST_BRACKET_NS: Final = 10_000_000
 """A value whose reading took longer than this is not kept: nobody knows when it was true [ns]."""
@@ -39,7 +40,8 @@ class Poller(Generic[Value]):
         self._numbers = numbers
         self._period_ns = round(period_s * NS_PER_S)
         self._ended = False
-        self._kept: deque[tuple[int, Value]] = deque(maxlen=MOST_KEPT)  # appended to by one thread, taken from by another: both atomic
+        # Twice the stamp and the value; appended to by one thread, taken from by another: both atomic.
+        self._kept: deque[tuple[int, Value]] = deque(maxlen=MOST_KEPT)
         self._failure: DeviceError | None = None
         self._slow = 0
         self._thread = threading.Thread(target=self._run, name=f"poll {name}", daemon=True)
@@ -68,10 +70,16 @@ class Poller(Generic[Value]):
         kept = [self._kept.popleft() for _ in range(len(self._kept))]
         if failure is not None and not kept:
             raise failure
-        return np.array([stamp for stamp, _ in kept], dtype=np.int64), self._numbers([value for _, value in kept])
+        return np.array([twice for twice, _ in kept], dtype=np.int64) // 2, self._numbers([value for _, value in kept])
 
     def _run(self) -> None:
-        now_ns, read, period_ns, keep = time.monotonic_ns, self._read, self._period_ns, self._kept.append
+        """Poll until the end.
+
+        A thread that wakes up a thousand times a second finds its caches cold, and pays for every piece of code that it passes rather than
+        for the work done there: what can wait until `take`, such as halving, is left to it.
+        """
+        now_ns, sleep, read, keep = time.monotonic_ns, time.sleep, self._read, self._kept.append
+        period_ns, longest_ns, s_per_ns = self._period_ns, LONGEST_BRACKET_NS, S_PER_NS
         due = now_ns()
         while not self._ended:
             before = now_ns()
@@ -81,14 +89,15 @@ class Poller(Generic[Value]):
                 self._failure = error
                 return
             after = now_ns()
-            if after - before > LONGEST_BRACKET_NS:
+            if after - before > longest_ns:
                 self._slow += 1
             elif value is not None:
-                keep(((before + after) // 2, value))
-            due = max(due + period_ns, after - period_ns)  # a delay is not made up for by a burst
-            remaining = due - after
-            if remaining > 0:
-                time.sleep(remaining / NS_PER_S)
+                keep((before + after, value))
+            due += period_ns
+            if due > after:
+                sleep((due - after) * s_per_ns)
+            elif due < after - period_ns:  # a delay is not made up for by a burst
+                due = after - period_ns
 
 
 @contextmanager

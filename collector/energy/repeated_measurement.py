@@ -86,7 +86,7 @@ def measure_repeated(
     begun_ns = bench.clock.now_ns()
     sampler.drain()
     rest_w = _rest_w(bench, sampler, calibration)
-    duration_s, power_w = _ranged(bench, sampler, execute, calibration, rest_w)
+    duration_s, power_w = _ranged(sampler, execute, calibration, rest_w)
     settle_s = settle_time_s(calibration, LEAST_SETTLE_S)
     plan = plan_repeats(
         duration_s, calibration, asked_std, settle_s=settle_s, longest_s=longest_s,
@@ -132,9 +132,7 @@ def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCal
     return float(known[-1]) if len(known) else math.nan
 
 
-def _ranged(
-    bench: Bench | Instruments, sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float
-) -> tuple[float, float]:
+def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float) -> tuple[float, float]:
     """Length of an execution [s] and a rough power [W], from a few of them."""
     stamps = [execute()]
     while len(stamps) < RANGING_EXECUTIONS and (stamps[0][1] - stamps[0][0]) * SECONDS_PER_NS < LONG_EXECUTION_S:

@@ -93,7 +93,7 @@ def grid_posterior(changes: Changes, number: IntArray, period_s: float, jitter_s
     """The posterior of a grid of about `period_s` on which every change has its `number` (n,), ascending."""
     middle, half = 0.5 * float(number[0] + number[-1]), max(0.5 * float(number[-1] - number[0]), 1.0)
     index = changes.stretches()
-    part = Changes(after_s=changes.after_s[index], until_s=changes.until_s[index], value=changes.value[index])
+    part = changes.taken(index)
     away = period_s * (number[index] - middle)
     origin = float(np.median(part.middle_s - away))
     shapes = _shapes(number[index], middle, half)

@@ -32,8 +32,8 @@ FREE_LEAD: Final = 4.0
 """A free-running clock is compared on segments of so many changes, each with a phase of its own at this cost in
 log-likelihood, and is taken where it leads by so much."""
 FREE_CANDIDATES: Final = 14
-HOLE_GAPS: Final = 40.0
-"""A hole is a gap of this many usual distances of changes."""
+HOLE_GAPS: Final = (40.0, 400.0)
+"""A hole is a gap of this many usual distances of changes; of more where stretches between those hold fewer than FIRST_CHANGES."""
 LEAST_STRETCH: Final = 12
 MOST_SCANNED: Final = 2000
 SLOW_POLL_SHARE: Final = 0.35
@@ -79,13 +79,23 @@ def search_clock(changes: Changes) -> ClockGuess:
     return ClockGuess(period_s=period, tick_s=origin + float(point[1]), jitter_s=float(np.exp(point[2])), free=False)
 
 
+def likelihood_near(changes: Changes, periods_s: Array) -> float:
+    """The log-likelihood of the best rigid clock with about one of the periods, on SECOND_CHANGES changes at most."""
+    part = changes.part(0, SECOND_CHANGES)
+    span = float(part.until_s[-1] - part.until_s[0])
+    return max(_refined(part, point, float(part.middle_s[0]), span)[1] for point in _scored(part, periods_s)[:KEPT])
+
+
 def _unbroken(changes: Changes) -> Changes:
     """The longest stretch without a hole in which the phase would be lost, if it holds enough."""
     gaps = np.diff(changes.middle_s)
-    breaks = np.flatnonzero(gaps > HOLE_GAPS * float(np.median(gaps))) + 1
-    bounds = np.concatenate([[0], breaks, [len(changes)]])
-    longest = int(np.argmax(np.diff(bounds)))
-    first, last = int(bounds[longest]), int(bounds[longest + 1])
+    for most in HOLE_GAPS:
+        breaks = np.flatnonzero(gaps > most * float(np.median(gaps))) + 1
+        bounds = np.concatenate([[0], breaks, [len(changes)]])
+        longest = int(np.argmax(np.diff(bounds)))
+        first, last = int(bounds[longest]), int(bounds[longest + 1])
+        if last - first >= FIRST_CHANGES:
+            break
     return changes.part(first, last) if last - first >= LEAST_STRETCH else changes.part(0, SECOND_CHANGES)
 
 

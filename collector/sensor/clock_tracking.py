@@ -13,8 +13,8 @@ FREE_LOOP_GAIN: Final = 0.8
 """How far the phase of a tracked clock follows a tick that was seen outside its bracket."""
 LOOP_LIMIT: Final = 0.3
 """Largest correction of the loop, in periods."""
-JITTERS_S: Final = (5e-5, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
-STEPS_S: Final = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 6e-4, 1.2e-3)
+JITTERS_S: Final = (5e-5, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1.28e-2)
+STEPS_S: Final = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 6e-4, 1.2e-3, 2.4e-3, 4.8e-3, 9.6e-3)
 """Jitter of single updates and steps of the phase from one update to the next that are compared."""
 COMPARED: Final = 3000
 """Changes on which they are compared."""
@@ -62,6 +62,21 @@ def numbered(changes: Changes, period_s: float, tick_s: float, free: bool) -> In
         number[place] = before = index
     counted: IntArray = number - number[0]
     return counted
+
+
+def last_in_brackets(changes: Changes, number: IntArray, period_s: float) -> IntArray:
+    """Numbers (n,) where those of changes seen across holes are of the last update in each, which left the value that was seen.
+
+    It lies a period at most before the poll that saw it, and is counted back from the change that follows.
+    """
+    result: IntArray = number.copy()
+    middle = changes.middle_s
+    for place in np.flatnonzero(changes.width_s > period_s)[::-1].tolist():
+        if place + 1 < len(result):
+            back = max(1, int(np.ceil((middle[place + 1] - changes.until_s[place]) / period_s)))
+            result[place] = max(int(result[place]), int(result[place + 1]) - back)
+    result -= result[0]
+    return result
 
 
 def fit_drift(changes: Changes, number: IntArray, period_s: float) -> Drift:

@@ -7,14 +7,14 @@ import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
-from collector.sensor.averaging import Averaging, fit_averaging
+from collector.sensor.averaging import CLAIM_EDGES, Averaging, fit_averaging
 from collector.sensor.calibration import NO_METER, SensorCalibration
 from collector.sensor.gain import Gain, LevelGain, fit_gain, fit_levels, joint_gain, long_settled
 from collector.sensor.kernel_fit import KernelFit
 from collector.sensor.load import LoadStamps
 from collector.sensor.meter_edges import load_of_meter
 from collector.sensor.rise import AT_ONCE_S, LAGGED_SHARE, Rise, fit_rise
-from collector.sensor.sources import PowerSource, load_source, meter_source, rested
+from collector.sensor.sources import MAD_TO_STD, PowerSource, load_source, meter_source, quieted, rested
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
@@ -37,7 +37,6 @@ RESOLUTION_DECIMALS: Final = 4
 STEADY_SHARE: Final = 0.01
 MIN_STEADY: Final = 15
 """Updates count as steady where the expectation moves by less than this share; so many are needed."""
-MAD_TO_STD: Final = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +91,15 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     except SensorError as error:
         return Identification(calibration=_unknown(name, str(error), notes), clock=None, updates=None, averaging=None)
     if not clock.rigid:
-        notes["update_period_s"] = "updates do not keep to a grid; the period is their mean distance, times within a poll are a guess"
+        notes["update_period_s"] = (
+            "updates do not keep to a grid; the period is the mean distance of all that were counted, those that showed no change "
+            "among them; times within a poll are a guess"
+        )
     meter, load = _meter(record, updates, notes), record.load
     if load is None and meter is not None and record.meter_s is not None and record.meter_w is not None:
         load = load_of_meter(record.meter_s, record.meter_w)
+    if meter is not None and load is not None and load.edges < CLAIM_EDGES:
+        meter = quieted(meter)
     averaging = _averaging(updates, clock, meter, record.load, load, notes)
     gain = _gain(record, updates, averaging, meter, notes)
     rise = fit_rise(averaging.ranked, updates, load, meter) if averaging is not None and load is not None else None

@@ -4,16 +4,17 @@ A change between two polls says that an update came between them, silence says t
 new).  Both are evidence, so neither the poll period nor a fraction of the period can pose as the clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from collector.errors import SensorError
+from collector.sensor.clock_evidence import clock_doubt, distances_of, hole_doubt, multiple_of, seen_apart
 from collector.sensor.clock_likelihood import SILENCE_FLOOR, Changes, find_changes, likelihood_of
-from collector.sensor.clock_posterior import GridPosterior, grid_posterior
+from collector.sensor.clock_posterior import Bend, GridPosterior, grid_posterior
 from collector.sensor.clock_search import SECOND_CHANGES, ClockGuess, search_clock
-from collector.sensor.clock_tracking import fit_drift, numbered, smoothed_ticks
+from collector.sensor.clock_tracking import Drift, fit_drift, last_in_brackets, numbered, smoothed_ticks
 from collector.sensor.clock_wander import STEADY, bend_of_track, card_bounds_s, wanders_of
 from collector.sensor.simplex import simplex_maximum
 from estimator.quantities import Array, IntArray
@@ -32,6 +33,7 @@ beyond SLOW_POLL_SHARE of the period, that a filter would slip) and its log-like
 EVALUATIONS: Final = 160
 RENEWED_CHANGES: Final = 20_000
 """Changes from which the period is taken that numbers a whole record."""
+FIXED_POINT_ROUNDS: Final = 6
 RELIABLE: Final = 0.02
 """A refined period further than this from the first one is a slip of the numbering."""
 
@@ -42,7 +44,7 @@ class UpdateClock:
 
     The card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within `card_period_95_s` in 95: slow wander, which
     a short record cannot tell from another period, has no normal distribution (see `clock_wander`).
-    `n_updates` counts the updates that the record spans, `missed_share` those among them that showed no change.
+    `n_updates` counts the updates that polls could see, those in holes left out, `missed_share` those among them that showed no change.
     `poll_s` is the median distance of two polls.
     """
 
@@ -71,7 +73,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
 
     `time_s` are host stamps [s], ascending, `value` the readings, repeats included, both of shape (n,).
 
-    Raises SensorError for too few changes, and where changes come with every poll.
+    Raises SensorError for too few changes, where changes come with every poll, and where they show no clock (see `clock_evidence`).
     """
     changes = find_changes(time_s, value)
     count = len(changes)
@@ -80,33 +82,96 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     poll_s = float(np.median(np.diff(time_s)))
     if count > MOST_CHANGING * (len(time_s) - 1):
         raise SensorError(f"the reading changes with every poll ({poll_s * 1e3:.1f} ms): poll faster to see the update clock")
-    guess = search_clock(changes)
-    grid = None if guess.free else _grid(changes, guess)
-    if grid is None:
-        number = _numbered(changes, guess)
-        drift = fit_drift(changes, number, guess.period_s)
-        ticks = np.clip(smoothed_ticks(changes, number, drift), changes.after_s, changes.until_s)
-        bend = bend_of_track(changes, number, drift)
-    else:
-        number, posterior = grid
-        bend = posterior.bend
-    slots, span_s = int(number[-1]), float(changes.until_s[-1] - changes.after_s[0])
-    wanders = STEADY if guess.free else wanders_of(bend, span_s)
-    if grid is not None:
-        drift, ticks = posterior.drift(wanders.bend), posterior.tick_s(number, wanders.bend)
+    fit = shown_clock(changes, search_clock(changes), poll_s)
+    slots, span_s = int(fit.number[-1]), float(changes.until_s[-1] - changes.after_s[0])
+    wanders = STEADY if fit.free else wanders_of(fit.bend, span_s)
+    drift, ticks = fit.drift, fit.tick_s
+    if fit.grid is not None:
+        drift, ticks = fit.grid.drift(wanders.bend), fit.grid.tick_s(fit.number, wanders.bend)
     card_s = card_bounds_s(wanders, slots, drift.period_std_s)
+    polled = _polled(time_s[np.isfinite(value)], ticks, fit.number)
     clock = UpdateClock(
         period_s=drift.period_s,
         period_std_s=drift.period_std_s,
         card_period_68_s=card_s[0],
         card_period_95_s=card_s[1],
         jitter_s=float(np.hypot(drift.jitter_s, drift.step_s)),
-        rigid=not guess.free and drift.step_s < FREE_STEP_SHARE * drift.period_s,
-        n_updates=slots,
-        missed_share=max(0.0, 1.0 - (count - 1) / max(slots, 1)),
+        rigid=not fit.free and drift.step_s < FREE_STEP_SHARE * drift.period_s,
+        n_updates=polled,
+        missed_share=max(0.0, 1.0 - (count - 1) / max(polled, 1)),
         poll_s=poll_s,
     )
-    return clock, Updates(time_s=ticks, value=changes.value, number=number)
+    return clock, Updates(time_s=ticks, value=changes.value, number=fit.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedClock:
+    """Changes on a clock: their numbers and times, shape (n,); `free` where they keep to no grid.
+
+    `grid` is the rigid one that they keep to, where there is one, `per_change` its log-likelihood per change.
+    """
+
+    number: IntArray
+    tick_s: Array
+    drift: Drift
+    bend: Bend
+    grid: GridPosterior | None
+    per_change: float | None
+    free: bool
+
+
+def shown_clock(changes: Changes, guess: ClockGuess, poll_s: float) -> FittedClock:
+    """The clock that the changes show, on from a guess: that or a multiple of it, else distances that vary around one.
+
+    Raises SensorError where the changes show none.
+    """
+    doubts = []
+    for start in (guess, _by_distances(changes, guess)):
+        fit = _fitted(changes, start)
+        distances = distances_of(changes, fit.number, poll_s)
+        multiple = multiple_of(distances)
+        if multiple > 1:
+            fit = _fitted(changes, replace(start, period_s=multiple * fit.drift.period_s, tick_s=float(fit.tick_s[0])))
+            distances = distances_of(changes, fit.number, poll_s)
+        doubt, remedy = clock_doubt(changes, distances, fit.drift.period_s, fit.per_change)
+        if not doubt:
+            doubt, remedy = hole_doubt(changes, fit.number, fit.drift.period_s, poll_s)
+        if not doubt:
+            return fit
+        doubts.append(f"{len(changes)} changes of the reading{seen_apart(distances)} show no update clock: {doubt}; {remedy}")
+    raise SensorError(doubts[0])
+
+
+def _by_distances(changes: Changes, guess: ClockGuess) -> ClockGuess:
+    """A clock of the changes' commonest distance, with ticks that keep to no grid."""
+    gaps = np.diff(changes.middle_s)
+    period = float(np.median(gaps))
+    for _ in range(FIXED_POINT_ROUNDS):
+        period = float(gaps.sum() / np.maximum(1.0, np.rint(gaps / period)).sum())
+    return replace(guess, period_s=period, tick_s=float(changes.middle_s[0]), free=True)
+
+
+def _fitted(changes: Changes, guess: ClockGuess) -> FittedClock:
+    """Numbers and times of all changes on a clock that was found in some of them."""
+    grid = None if guess.free else _grid(changes, guess)
+    if grid is not None:
+        number, posterior, per_change = grid
+        return FittedClock(
+            number=number, tick_s=posterior.tick_s(number, posterior.bend), drift=posterior.drift(posterior.bend), bend=posterior.bend,
+            grid=posterior, per_change=per_change, free=False,
+        )  # fmt: skip
+    number = last_in_brackets(changes, _numbered(changes, guess), guess.period_s)
+    changes = changes.latest(guess.period_s)
+    drift = fit_drift(changes, number, guess.period_s)
+    ticks = np.clip(smoothed_ticks(changes, number, drift), changes.after_s, changes.until_s)
+    bend = bend_of_track(changes, number, drift)
+    return FittedClock(number=number, tick_s=ticks, drift=drift, bend=bend, grid=None, per_change=None, free=guess.free)
+
+
+def _polled(poll_s: Array, tick_s: Array, number: IntArray) -> int:
+    """How many ticks, from the first change to the one before the last, were followed by a poll before the next tick."""
+    within = poll_s[(poll_s >= tick_s[0]) & (poll_s < tick_s[-1])]
+    return len(np.unique(np.floor(np.interp(within, tick_s, number))))
 
 
 def _numbered(changes: Changes, guess: ClockGuess) -> IntArray:
@@ -122,8 +187,8 @@ def _numbered(changes: Changes, guess: ClockGuess) -> IntArray:
     return numbered(changes, slope if renewed else period, tick, guess.free)
 
 
-def _grid(changes: Changes, guess: ClockGuess) -> tuple[IntArray, GridPosterior] | None:
-    """The number of every change on a rigid grid, and that grid with its errors, where the record keeps to one.
+def _grid(changes: Changes, guess: ClockGuess) -> tuple[IntArray, GridPosterior, float] | None:
+    """The number of every change on a rigid grid, that grid with its errors, and its log-likelihood per change, where there is one.
 
     The grid is followed from the stretch where it was found, to both sides, in steps that keep its phase known.
     """
@@ -143,12 +208,13 @@ def _grid(changes: Changes, guess: ClockGuess) -> tuple[IntArray, GridPosterior]
             return None
         reach *= 2
     period, jitter = float(point[0]), float(np.exp(point[2]))
-    if jitter > jitter_limit or value - joints * SILENCE_FLOOR < GRID_LOG_LIKELIHOOD * len(part):
+    per_change = (value - joints * SILENCE_FLOOR) / len(part)
+    if jitter > jitter_limit or per_change < GRID_LOG_LIKELIHOOD:
         return None
     place = np.rint((middle - guess.tick_s - point[1]) / period).astype(np.int64)
     number = np.maximum.accumulate(place - np.arange(len(place))) + np.arange(len(place))
-    number -= number[0]
-    return number, grid_posterior(changes, number, period, jitter)
+    number = last_in_brackets(changes, number - number[0], period)
+    return number, grid_posterior(changes.latest(period), number, period, jitter), per_change
 
 
 def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:

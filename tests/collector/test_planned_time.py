@@ -34,7 +34,7 @@ def test_a_sensor_takes_as_long_as_is_planned_for_it(meter: bool, toolchain: Too
     assert took_s == pytest.approx(characterisation_s(meter=meter, clock_share=clock_share), rel=0.01)
 
 
-def test_a_meter_adds_its_levels_to_the_plan_unless_the_sensor_is_known(
+def test_a_meter_adds_its_levels_to_the_plan_and_a_known_sensor_takes_no_time(
     tiny_file: Path, calibration: SensorCalibration, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sensor = tmp_path / "sensor.json"
@@ -47,7 +47,9 @@ def test_a_meter_adds_its_levels_to_the_plan_unless_the_sensor_is_known(
     alone_s = estimated_s()
     levels_s = estimated_s("--pmd", "sim") - alone_s
     assert levels_s > characterisation_s(meter=True) - characterisation_s(meter=False) > 30.0  # at 900 MHz loads are learnt more slowly
-    assert estimated_s("--pmd", "sim", "--sensor", str(sensor)) == pytest.approx(alone_s)
+    known_s = estimated_s("--sensor", str(sensor))
+    assert estimated_s("--pmd", "sim", "--sensor", str(sensor)) == pytest.approx(known_s)
+    assert alone_s - known_s == pytest.approx(characterisation_s(meter=False, clock_share=900.0 / 1410.0))
 
 
 def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one_begins_anew(

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from random_sensors import PlantedSensor, Recording, record
+from random_sensors import PlantedSensor, Recording, draw_sensor, record
 from sensor_identification import NAME, locked, lone_step, outcomes, sensor_record, summary
 
 from collector.recordings.run import read_run
@@ -20,7 +20,7 @@ from collector.sensor.calibration import SensorCalibration
 from collector.sensor.gain import long_settled
 from collector.sensor.identification import SensorRecord, identify_sensor
 from collector.sensor.load import LoadStamps
-from collector.sensor.sources import meter_source
+from collector.sensor.sources import meter_source, quieted
 from collector.sensor.update_clock import fit_update_clock
 
 SAMPLE = range(5000, 5004)
@@ -73,9 +73,30 @@ def test_a_lone_step_is_undetermined(kernel: str, source: str) -> None:
 @pytest.mark.parametrize(("kernel", "width_s", "period_s"), [("boxcar", 0.1, 0.1), ("low-pass", 0.06, 0.0312)])
 def test_a_step_tells_a_kernel_where_a_meter_shows_the_board_and_both_edges_agree(kernel: str, width_s: float, period_s: float) -> None:
     planted = replace(A100_LIKE, kernel=kernel, width_s=width_s, period_s=period_s, noise_w=0.3)
-    found = identified(lone_step(planted), "meter", seed=4)
+    found = identified(lone_step(planted), "meter", seed=8)
     assert found.averaging == kernel
     assert abs((found.window_s or 0.0) - width_s) < 2.5 * (found.window_std_s or 0.0)
+
+
+@pytest.mark.parametrize("seed", [7013, 7016])
+def test_noise_of_the_meter_does_not_make_a_short_averaging_long(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    planted = lone_step(draw_sensor(random))
+    assert planted.width_s < 6e-3
+    found = identify_sensor(sensor_record(record(planted, random), "meter"), NAME).calibration
+    assert found.averaging == "undetermined" or abs((found.window_s or 0.0) - planted.width_s) < 3.0 * (found.window_std_s or 0.0)
+
+
+def test_quieted_power_keeps_its_edges_and_its_energy() -> None:
+    random = np.random.default_rng(2)
+    time_s = np.arange(0.0, 6.0, 2e-4)
+    true_w = np.where((time_s > 2.0) & (time_s < 4.0), 200.0, 60.0)
+    loud = meter_source(time_s, true_w + random.normal(0.0, 4.0, len(time_s)))
+    quiet, exact = quieted(loud).columns[0], meter_source(time_s, true_w).columns[0]
+    level = np.abs(np.diff(exact, prepend=exact[0])) < 1.0
+    assert np.std((quiet - exact)[level]) < 0.4 * np.std((loud.columns[0] - exact)[level])
+    assert np.max(np.abs(quiet - exact)) < 12.0, "an edge of 140 W stays one"
+    assert np.sum(quiet) == pytest.approx(np.sum(exact), rel=1e-3)
 
 
 @pytest.mark.parametrize("source", ["meter", "load"])

@@ -226,3 +226,10 @@ def test_a_causal_mask_saves_nearly_half_of_the_matrix_work() -> None:
     full = plan_kernel(make_operator("attention", "prefill", "bf16", causal=0, **shape), profile, gpu)
     causal = plan_kernel(make_operator("attention", "prefill", "bf16", causal=1, **shape), profile, gpu)
     assert 0.5 < causal.events.tensor_flop / full.events.tensor_flop < 0.55
+
+
+@pytest.mark.parametrize(("slow", "fast"), [(1540, 1536), (2044, 2048), (3588, 3584)])
+def test_a_norm_whose_warps_part_takes_longer_for_an_element(slow: int, fast: int) -> None:
+    norms = [make_operator("norm", "layernorm", "fp32", rows=8192, dim=dim) for dim in (slow, fast)]
+    slower, faster = (seconds("a100-pcie-40gb", norm) / norm["dim"] for norm in norms)
+    assert slower > 1.01 * faster
