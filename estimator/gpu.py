@@ -3,13 +3,20 @@
 Every figure comes from a TOML file in `configs/gpus`, with its source beside it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from estimator.quantities import HZ_PER_MHZ, Array
+
+UUID_DIGITS: Final = 32
+SHORTEST_NAME: Final = 6
+"""Shorter names of profiles leave a UUID that nothing tells from a real one."""
+PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9._ -]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +106,18 @@ class GpuSpec:
     def peak_flop_per_s(self, precision: str, cuda_cores: bool = False) -> float:
         """Peak rate at `sm_clock_max_mhz` [flop/s]."""
         return self.matrix_flop_per_clock(precision, cuda_cores) * self.num_sms * self.sm_clock_max_mhz * HZ_PER_MHZ
+
+
+def simulated_uuid(name: str) -> str:
+    """UUID of a simulated board: it spells the name of the board's profile."""
+    digits = name.encode().hex().ljust(UUID_DIGITS, "0")[:UUID_DIGITS]
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def is_simulated_uuid(uuid: str) -> bool:
+    """Whether a UUID spells a name, which of those of real boards not one in 10^9 does."""
+    try:
+        name = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", "")).rstrip(b"\0").decode("ascii")
+    except ValueError:
+        return False
+    return len(name) >= SHORTEST_NAME and PROFILE_NAME.fullmatch(name) is not None and simulated_uuid(name) == uuid

@@ -18,7 +18,7 @@ from fitter.instructions.data import InstructionRows
 
 REASONS: Final[dict[str, str]] = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
-    "BAD_POWER": "power or energy not finite, zero or negative",
+    "BAD_POWER": "power or energy not finite, zero, negative, or less than the board draws at rest",
     "BAD_SHAPE": "a dimension missing, not a number, or impossible",
     "BAD_TEXT": "a field longer than any name can be",
     "MARKED": "marked as unusable by the data set itself",

@@ -45,7 +45,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     seen: dict[str, str] = {}
     for path in paths:
         try:
-            part = _of_gpu(_read_one(Path(path), name), name)
+            part = _of_gpu(_read_one(_named(Path(path)), name), name)
         except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be entered
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
         digest = part.datasets[0].sha256
@@ -88,6 +88,14 @@ def _canonical(gpu: str | None) -> str | None:
     return spec.name
 
 
+def _named(path: Path) -> Path:
+    """A path whose last part is a name: "." and ".." have none to tell a data set by.  Raises InputError for the root of all files."""
+    named = path if path.name not in ("", "..") else path.resolve()
+    if not named.name:
+        raise InputError(f"{path}: the root of all files; name a data set or a folder of them")
+    return named
+
+
 def _read_one(path: Path, gpu: str | None) -> Selection:
     """One data set of whatever kind its content shows."""
     if not path.exists() and not path.with_name(path.name + LOG_SUFFIX).is_file():
@@ -109,7 +117,10 @@ def _read_one(path: Path, gpu: str | None) -> Selection:
     if is_kernel_table(header):
         table = open_table(path, kernel_table.COLUMNS)
         rows, rejected = read_kernel_table(table, gpu)
-        return _selection(path, table.sha256, "kernel table", len(table), rows, None, rejected)
+        selection = _selection(path, table.sha256, "kernel table", len(table), rows, None, rejected)
+        if not kernel_table.from_simulated_board(table):
+            return selection
+        return replace(selection, datasets=(replace(selection.datasets[0], metadata={"simulated": True}),))
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
     kind = "Parquet file" if read_head(path).startswith(PARQUET_MAGIC) else "table"
     raise InputError(
@@ -283,6 +294,8 @@ def _rows_of(selection: Selection, name: str) -> int:
 
 def _nothing_left(selection: Selection, name: str | None) -> str:
     """Why no row is left, with the first of each of the most frequent reasons."""
+    if not selection.row_count:
+        return f"{', '.join(dataset.name for dataset in selection.datasets)}: no rows; name a table that has some"
     counts = count_reasons(selection.rejected)
     example = next((row for row in selection.rejected if row.reason == next(iter(counts), "")), None)
     listed = ", ".join(f"{count} {reason}" for reason, count in list(counts.items())[:4])

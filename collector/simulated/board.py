@@ -15,7 +15,7 @@ from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSens
 from collector.simulated.silicon import planted_event_energy_j, voltage_v
 from collector.simulated.world import LoadedKernel, World
 from estimator.errors import SpecificationError
-from estimator.gpu import GpuSpec
+from estimator.gpu import GpuSpec, simulated_uuid
 from estimator.workload import Operator
 from microbench.check import expected_results, results_complaint
 from microbench.copy_load import CopyLoad, prepared_copy
@@ -79,11 +79,10 @@ class SimulatedGpu:
     def identity(self) -> GpuIdentity:
         """Which board it is; the UUID spells the profile's name."""
         profile, gpu = self._world.profile, self._world.gpu
-        digits = profile.name.encode().hex().ljust(32, "0")[:32]
         return GpuIdentity(
             name=profile.identity.product_name,
             canonical_name=gpu.name,
-            uuid=f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}",
+            uuid=simulated_uuid(profile.name),
             pci_address=profile.identity.pci_address,
             driver=profile.identity.driver,
             vbios=profile.identity.vbios,

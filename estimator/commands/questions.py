@@ -137,7 +137,8 @@ def sweep_command(**options: Any) -> int:
 
 
 @click.command(
-    context_settings=SETTINGS, epilog="Without --freqs every clock that the GPU can lock, and that the bundle's fit has seen, is looked at."
+    context_settings=SETTINGS,
+    epilog="Without --freqs every clock that the GPU can lock and the bundle's fit has seen is looked at; all where it has seen one.",
 )
 @question_options
 @cost_options

@@ -12,12 +12,13 @@ from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, matrix_columns
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.tiles.choice import KIND, candidate_seconds
-from estimator.tiles.tiling import Candidates
+from estimator.tiles.tiling import Candidates, tile_candidates
 from estimator.workload import Operator
 from fitter.kernels.tiles import SPLIT_CLASSES, split_class
 
 FEWEST_SHAPES: Final = 12
-"""Fewer products with names say too little about a library."""
+"""Fewer products with names do not show all tiles that a library takes: the usual ones of the architecture stay possible beside those
+seen, and likings, which start even, tell how far a few names speak against them."""
 
 LIKING_WIDTH: Final = 3.0
 """Standard deviation of likings before any is seen [ln of odds]."""
@@ -32,37 +33,50 @@ DIGITS: Final = 4
 def fit_choice(
     operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles, coefficients: Mapping[str, float]
 ) -> FrozenMapping[Any] | None:
-    """The choice as a bundle holds it, from products with known tiles; None where too few shapes are known.
+    """The choice as a bundle holds it, from products with known tiles; None where no tile is known.
 
     coefficients: of the group, from which the times of all candidates follow.  Each shape counts once.
     """
     first = {operator: i for i, operator in reversed(list(enumerate(operators)))}
     rows = np.array([i for i in sorted(first.values()) if np.isfinite(known.tile_m[i]) and np.isfinite(known.tile_n[i])], dtype=np.int64)
-    if len(rows) < FEWEST_SHAPES:
+    if not len(rows):
         return None
     split = np.array(SPLIT_CLASSES)[split_class(np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0))]
     taken = np.stack([known.tile_m[rows], known.tile_n[rows], split], axis=1)
-    tiles, tile = np.unique(taken[:, :2], axis=0, return_inverse=True)
-    splits, share = np.unique(taken[:, 2], return_inverse=True)
-    grid = np.array([(m, n, s) for m, n in tiles for s in splits])
-    candidates = Candidates(tile_m=grid[:, 0], tile_n=grid[:, 1], split=grid[:, 2])
     columns = matrix_columns([operators[i] for i in rows], gpu)
+    usual = _usual_tiles(gpu, cuda_cores=bool(columns.tensor[0] == 0.0)) if len(rows) < FEWEST_SHAPES else taken[:0]
+    grid = np.concatenate([taken, usual])
+    tiles, tile = np.unique(grid[:, :2], axis=0, return_inverse=True)
+    splits, share = np.unique(grid[:, 2], return_inverse=True)
+    label = (tile.reshape(-1) * len(splits) + share.reshape(-1))[: len(rows)]
+    pairs = np.array([(m, n, s) for m, n in tiles for s in splits])
+    candidates = Candidates(tile_m=pairs[:, 0], tile_n=pairs[:, 1], split=pairs[:, 2])
     seconds, possible = candidate_seconds(columns, candidates, gpu, coefficient_vector(coefficients))
-    label = tile.reshape(-1) * len(splits) + share.reshape(-1)
     usable = possible[np.arange(len(rows)), label]
-    if usable.sum() < FEWEST_SHAPES:
+    if not usable.any():
         return None
     liking, sharpness = _likelihood_fit(np.log(seconds[usable]), possible[usable], label[usable], len(tiles), len(splits))
     return FrozenMapping(
         {
             "kind": KIND,
-            "tile_m": tuple(grid[:, 0].astype(np.int64).tolist()),
-            "tile_n": tuple(grid[:, 1].astype(np.int64).tolist()),
-            "split": tuple(grid[:, 2].astype(np.int64).tolist()),
+            "tile_m": tuple(pairs[:, 0].astype(np.int64).tolist()),
+            "tile_n": tuple(pairs[:, 1].astype(np.int64).tolist()),
+            "split": tuple(pairs[:, 2].astype(np.int64).tolist()),
             "liking": tuple(np.round(liking, DIGITS).tolist()),
             "sharpness": round(sharpness, DIGITS),
         }
     )
+
+
+def _usual_tiles(gpu: GpuSpec, *, cuda_cores: bool) -> Array:
+    """Tiles and splits that libraries offer on this architecture, rows of (tile_m, tile_n, split), shape (c, 3).
+
+    Without splits where libraries limit them by the SMs that they fill, which a choice cannot say.
+    """
+    offered = tile_candidates(gpu, cuda_cores)
+    kept = (offered.split == 1.0) | np.isinf(offered.split_waves)
+    tiles: Array = np.stack([offered.tile_m, offered.tile_n, offered.split], axis=1)[kept]
+    return tiles
 
 
 def _likelihood_fit(log_seconds: Array, possible: BoolArray, label: IntArray, tiles: int, splits: int) -> tuple[Array, float]:

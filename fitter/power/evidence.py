@@ -28,7 +28,8 @@ def few_power_warnings(selection: Selection, bundle: Bundle, *, lent: bool) -> t
     if lent or count >= FEWEST_ROWS:
         return ()
     if count and bundle.power is not None:
-        return (f"power rests on {count} {'row' if count == 1 else 'rows'}: its intervals are wide; measure the energy of more",)
+        said = "rows: its intervals are wide" if count > 1 else "row: how uncertain it is nothing tells"
+        return (f"power rests on {count} {said}; measure the energy of more",)
     return ("no row has an energy: the bundle has no power",) if selection.workloads is not None and bundle.power is None else ()
 
 

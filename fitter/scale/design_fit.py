@@ -101,7 +101,8 @@ def fit_design(
     used = int(result.sums.rows.sum())
     if not used:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in result.rejected.items())
-        raise CalibrationError(f"{shown(table.uri)}: no usable row among {result.rows:,} ({counts})")
+        what = f"no usable row among {result.rows:,} ({counts})" if result.rows else "holds no rows"
+        raise CalibrationError(f"{shown(table.uri)}: {what}")
     mean_weight = _mean_weights(result.sums)
     known, solved = _solved(result, task, mean_weight, {})
     for number in range(robust_passes):

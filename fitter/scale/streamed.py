@@ -194,7 +194,8 @@ def _sampled(address: str, gpu: str | None, seed: int, workers: Workers, progres
     rejected = tuple(sorted(found.rejected.values(), key=lambda row: (-row.count, row.reason, row.power_only)))
     if found.rows is None:
         counts = ", ".join(f"{row.count:,} {row.reason}" for row in rejected)
-        raise SelectionError(f"{shown(address)}: no usable row among {found.read:,} ({counts})")
+        what = f"no usable row among {found.read:,} ({counts})" if found.read else "holds no rows"
+        raise SelectionError(f"{shown(address)}: {what}")
     kind = "kernel dataset" if collected else "kernel table"
     record = Dataset(
         name=table.name,

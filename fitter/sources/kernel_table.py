@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.errors import WorkloadError
+from estimator.gpu import is_simulated_uuid
 from estimator.quantities import Array, BoolArray, canonical_precision
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
@@ -28,7 +29,7 @@ VALUE_COLUMNS: Final = (
     "latency_s", "latency_std_s", "power_w", "power_std_w", "power_limit_w", "idle_w", "temperature_c", "sm_clock_mhz",
     "sm_clock_measured_mhz", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "samples_min",
 )  # fmt: skip
-TEXT_COLUMNS: Final = ("gpu", "kernel_name", "reason", "source", "library", "l2_state")
+TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "reason", "source", "library", "l2_state")
 COLUMNS: Final = frozenset(SHAPE_COLUMNS + NAME_COLUMNS + VALUE_COLUMNS + TEXT_COLUMNS)
 """Columns that a kernel table may have; others are left alone."""
 
@@ -82,6 +83,11 @@ def read_kernel_table(table: Table, gpu: str | None = None) -> tuple[KernelRows 
     return screen(_raw(table, operators, gpu, reasons))
 
 
+def from_simulated_board(table: Table) -> bool:
+    """Whether the boards' UUIDs tell of a simulation: a dataset of `collect` in another format has no other mark."""
+    return "gpu_uuid" in table and any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
+
+
 def read_operators(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Operator | None]:
     """The operator of each row, None (with a reason) where it cannot be told."""
     names = {column: table.texts(column) for column in (*NAME_COLUMNS, "kernel_name")}
@@ -112,8 +118,11 @@ def _operator(names: Mapping[str, str], shape: Mapping[str, float], simt: bool) 
         return ("UNKNOWN_PRECISION", repr((names["precision"] if precision is None else names["kv_precision"])[:40]))
     details: dict[str, Any] = {}
     for name, value in _shape(family, operator, shape).items():
-        if not np.isnan(value):
-            details[name] = value
+        if np.isnan(value):
+            continue
+        if value % 1.0 != 0.0:
+            return ("BAD_SHAPE", f"{name} = {value:g} must be a whole number")
+        details[name] = value
     if family == "attention":
         details["precision_kv"] = kv_precision
     if simt and family == "gemm" and precision not in ("fp32", "fp64"):

@@ -27,6 +27,12 @@ AT_LIMIT_SHARE: Final = 0.96
 ABOVE_LIMIT_SHARE: Final = 1.03
 """Boards overshoot their limit by less than this; more is another unit or another limit [1]."""
 
+AT_REST_SHARE: Final = 0.5
+"""A board on which a kernel runs draws more than this share of the least that its table has for it at rest [1]."""
+
+LEAST_LIMIT_SHARE: Final = 0.02
+"""The same of the power limit, where nothing is known of the board at rest: boards draw 5 to 20 % of their limit there [1]."""
+
 COLDEST_C: Final = -60.0
 HOTTEST_C: Final = 150.0
 """No board that ran a kernel was colder or hotter than this [°C]."""
@@ -110,7 +116,7 @@ def screen(raw: RawKernels) -> tuple[KernelRows | None, list[RejectedRow]]:
     _check_clocks(raw, specs, reasons)
     _check_roof(raw, specs, reasons)
     _check_kernels(raw, specs, reasons)
-    power = _screen_power(raw, limit, power_reasons)
+    power = _screen_power(raw, specs, limit, power_reasons)
     rejected = [_rejected(raw, i, *why, power_only=False) for i, why in reasons.items()]
     rejected += [_rejected(raw, i, *why, power_only=True) for i, why in power_reasons.items() if reasons.get(i, ("",))[0] != why[0]]
     keep = np.array([i for i in range(len(raw.latency_s)) if i not in reasons], dtype=np.int64)
@@ -122,6 +128,11 @@ def known_gpu(text: str) -> GpuSpec | None:
     """The specification of the GPU that a row names; a simulated board is the GPU that it simulates."""
     name = canonical_gpu_name(text.removeprefix(SIMULATED_PREFIX))
     return None if name is None else load_gpu(name)
+
+
+def least_power_w(spec: GpuSpec) -> float:
+    """No board of this kind draws less while a kernel runs [W]."""
+    return LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
 
 
 def impossible_temperature(temperature_c: Array) -> BoolArray:
@@ -214,12 +225,15 @@ def _check_unit(raw: RawKernels, latency_s: Array, roof_s: Array, spec: GpuSpec)
         )
 
 
-def _screen_power(raw: RawKernels, limit: Array, power_reasons: dict[int, tuple[str, str]]) -> Array:
+def _screen_power(raw: RawKernels, specs: list[GpuSpec | None], limit: Array, power_reasons: dict[int, tuple[str, str]]) -> Array:
     """Power of each row, nan where there is none or it was rejected."""
+    least = {id(spec): least_power_w(spec) for spec in specs if spec is not None}
     for i in np.flatnonzero(raw.power_given).tolist():
         power = float(raw.power_w[i])
         if not 0.0 < power < np.inf:
             power_reasons.setdefault(i, ("BAD_POWER", f"power_w = {power:g}"))
+        elif power < least.get(id(specs[i]), 0.0):
+            power_reasons.setdefault(i, ("BAD_POWER", f"power_w = {power:g}, less than the board draws at rest; is it in watts?"))
         elif power > ABOVE_LIMIT_SHARE * limit[i]:
             power_reasons.setdefault(i, ("ABOVE_LIMIT", f"power_w = {power:g}; limit {limit[i]:g} W"))
     bad = np.zeros(len(raw.power_w), dtype=np.bool_)

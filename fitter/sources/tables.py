@@ -203,13 +203,17 @@ def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
 def _check_unit(path: Path, field: pa.Field) -> None:
     """A unit that a column states about itself must be the one that its name ends with."""
     stated = (field.metadata or {}).get(b"unit", b"").decode("utf-8", errors="replace").strip()
-    expected = next((unit for ending, unit in UNITS.items() if field.name.endswith(ending)), None)
+    ending = next((ending for ending in UNITS if field.name.endswith(ending) and field.name not in COUNTS), "")
+    expected = UNITS.get(ending)
     if stated and expected is not None and stated.lower().lstrip("°") not in expected:
         raise InputError(f"{path}: column {field.name!r} states the unit {stated[:40]!r}; it must be {expected[0]}")
 
 
-UNITS: Final = {"_mhz": ("MHz", "mhz"), "_s": ("s", "s"), "_w": ("W", "w"), "_j": ("J", "j"), "_c": ("°C", "c")}
+UNITS: Final = {"_mhz": ("MHz", "mhz"), "_s": ("s", "s"), "_w": ("W", "w"), "_j": ("J", "j"), "_c": ("°C", "c", "degree celsius")}
 """Endings of column names, and how their unit is written, first as people do."""
+
+COUNTS: Final = frozenset({"kernel_w"})
+"""Columns whose names end as if they had a unit: the width of a convolution's kernel."""
 
 OTHER_ENCODINGS: Final = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """First bytes of texts in other encodings than UTF-8."""

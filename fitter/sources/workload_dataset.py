@@ -22,7 +22,7 @@ from estimator.workload import COMPLETED, Operator, Workload
 from fitter.errors import InputError
 from fitter.rows import RejectedRow, Startup, WorkloadRows
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work
-from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpu
+from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpu, least_power_w
 from fitter.sources.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
 from fitter.sources.tables import Table
 
@@ -318,6 +318,9 @@ def _check_energy(table: Table, runs: _Runs, keep: IntArray, power_w: Array) -> 
             found[i] = ("BAD_POWER", f"energy_j = {energy:g}")
         elif not power_w[position] > 0:
             found[i] = ("BAD_POWER", f"energy_j = {energy:g} is less than idle power over the start-up")
+        elif spec is not None and power_w[position] < least_power_w(spec):
+            watts = f"energy_j / latency_s = {power_w[position]:.4g} W"
+            found[i] = ("BAD_POWER", f"{watts}, less than the board draws at rest; are both in joules and seconds per iteration?")
         elif spec is not None and power_w[position] > ABOVE_LIMIT_SHARE * spec.power_limit_w:
             watts = f"energy_j / latency_s = {power_w[position]:.4g} W; limit {spec.power_limit_w:g} W"
             detail = f"{watts}; is energy_j in joules per iteration?"

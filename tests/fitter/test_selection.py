@@ -80,6 +80,11 @@ def test_nothing_usable_names_the_reasons(tmp_path: Path) -> None:
         read_selection([path])
 
 
+def test_the_root_of_all_files_is_refused_before_it_is_walked() -> None:
+    with pytest.raises(InputError, match="root of all files"):
+        read_selection(["/"])
+
+
 def test_no_data_set_and_missing_or_empty_ones_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one"):
         read_selection([])

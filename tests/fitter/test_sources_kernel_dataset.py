@@ -3,10 +3,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from collector.dataset import FLAGS, DatasetError, operator_columns, write_kernel_dataset
+from estimator.gpu import simulated_uuid
 from estimator.workload import make_operator
 from fitter.errors import SelectionError
 from fitter.rows import KernelRows, RejectedRow
@@ -176,3 +178,39 @@ def test_a_kernel_that_was_only_timed_is_no_rejected_row(write: Write) -> None:
     assert rejected == []
     assert np.isnan(rows.power_w[1])
     assert rows.weight[1] == 1.0
+
+
+@pytest.mark.parametrize("word", [".", "../data", "inner/.."])
+def test_a_folder_has_a_name_however_it_is_called(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    folder = tmp_path / "data"
+    (folder / "inner").mkdir(parents=True)
+    write({}).rename(folder / "kernels.parquet")
+    monkeypatch.chdir(folder)
+    assert read_selection([word]).datasets[0].name == "data"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("uuid", "simulated"),
+    [(simulated_uuid("a100-pcie-40gb"), True), (simulated_uuid("h200-sxm"), True), ("GPU-7d3a1f20-9c4e-11ee-b9d1-0242ac120002", False)],
+)
+def test_a_simulated_board_is_known_in_other_formats(write: Write, tmp_path: Path, kind: str, uuid: str, simulated: bool) -> None:
+    frame = pd.read_parquet(write({"gpu_uuid": uuid})).drop(columns="flags")
+    copy = tmp_path / f"copy.{kind}"
+    if kind == "csv":
+        frame.to_csv(copy, index=False)
+    else:
+        frame.to_parquet(copy)
+    assert read_selection([copy]).datasets[0].metadata.get("simulated", False) is simulated
+
+
+def test_a_parquet_copy_with_units_and_without_metadata_is_read(write: Write, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.parquet"
+    table = pq.read_table(write({})).drop_columns(["flags"])
+    pq.write_table(table.replace_schema_metadata(None), copy)
+    assert read_selection([copy]).row_count == 1
+
+
+def test_a_dataset_without_rows_is_called_that(write: Write) -> None:
+    with pytest.raises(SelectionError, match=r"dataset\.parquet: no rows"):
+        read_selection([write()])

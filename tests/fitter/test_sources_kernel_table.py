@@ -95,6 +95,7 @@ def test_brief_power_windows_are_found_without_the_marks(shared_data: Path) -> N
         (f"{GEMM},0,,,", "BAD_LATENCY"),
         (f"{GEMM},inf,,,", "BAD_LATENCY"),
         (f"{GEMM},soon,,,", "BAD_LATENCY"),
+        ("gemm,linear,a100-sxm-80gb,bf16,1,2.5,1024,1024,1e-4,,,", "BAD_SHAPE"),
         ("gemm,linear,voodoo2,bf16,1,8,8,8,1e-5,,,", "UNKNOWN_GPU"),
         ("gemm,linear,,bf16,1,8,8,8,1e-5,,,", "UNKNOWN_GPU"),
         ("gemm,teleport,a100-sxm-80gb,bf16,1,8,8,8,1e-5,,,", "UNKNOWN_OPERATOR"),
@@ -120,7 +121,15 @@ def test_a_bad_row_is_left_out_with_its_reason(read: Reader, row: str, reason: s
 
 @pytest.mark.parametrize(
     ("power", "reason"),
-    [("nan", "BAD_POWER"), ("-5", "BAD_POWER"), ("0", "BAD_POWER"), ("inf", "BAD_POWER"), ("word", "BAD_POWER"), ("300000", "ABOVE_LIMIT")],
+    [
+        ("nan", "BAD_POWER"),
+        ("-5", "BAD_POWER"),
+        ("0", "BAD_POWER"),
+        ("inf", "BAD_POWER"),
+        ("word", "BAD_POWER"),
+        ("300000", "ABOVE_LIMIT"),
+        ("2", "BAD_POWER"),
+    ],
 )
 def test_a_bad_power_is_left_out_and_the_latency_kept(read: Reader, power: str, reason: str) -> None:
     rows, rejected = read(f"{HEADER}\n{GEMM},1e-4,{power},400,\n")

@@ -110,6 +110,7 @@ def test_removing_start_up_lowers_latency_and_keeps_energy_of_the_work(read: Rea
         ({"energy_j": "nan"}, "BAD_POWER", True),
         ({"energy_j": "-1"}, "BAD_POWER", True),
         ({"energy_j": "0.001"}, "BAD_POWER", True),
+        ({"energy_j": "0.3"}, "BAD_POWER", True),
         ({"energy_j": "3400"}, "ABOVE_LIMIT", True),
         ({"latency_s": "0.002", "iterations": "15800"}, "ABOVE_ROOF", False),
     ],

@@ -10,7 +10,7 @@ from estimator.kernels.registry import KnownTiles, matrix_columns
 from estimator.specifications import load_gpu
 from estimator.tiles.choice import candidate_seconds, choice_from_document, chosen_tiles
 from estimator.tiles.predictor import group_tiles, predicted_tiles, tile_features, tree_from_document, tree_leaves
-from estimator.tiles.tiling import Candidates
+from estimator.tiles.tiling import Candidates, tile_candidates
 from estimator.workload import Operator, make_operator
 from fitter.kernels.tile_choice import FEWEST_SHAPES, fit_choice
 from fitter.kernels.tiles import FEWEST_PRODUCTS, fit_tiles
@@ -110,6 +110,55 @@ def test_a_choice_takes_only_tiles_that_were_seen_and_can_be() -> None:
     assert np.all(tiles.split == 1)
 
 
-def test_few_shapes_teach_no_choice_however_many_rows_they_have() -> None:
-    operators = products(FEWEST_SHAPES - 1) * 5
-    assert fit_choice(operators, GPU, liking_library(operators)[0], VALUES) is None
+def test_unknown_tiles_teach_no_choice() -> None:
+    nothing = np.full(5, np.nan)
+    assert fit_choice(products(5), GPU, KnownTiles(tile_m=nothing, tile_n=nothing, split=nothing), VALUES) is None
+
+
+def test_few_names_of_a_library_with_one_kernel_forecast_it() -> None:
+    asked = products(200, seed=1)
+    usual = tile_candidates(GPU, cuda_cores=True)
+    seconds, _ = candidate_seconds(matrix_columns(asked, GPU), usual, GPU, VECTOR)
+    largest = (usual.tile_m == 128) & (usual.tile_n == 128) & (usual.split == 1)
+    assert np.mean(seconds[:, largest][:, 0] > 1.05 * seconds.min(axis=1)) > 0.5  # the fastest tile would mislead
+    few = FEWEST_SHAPES // 2
+    same = KnownTiles(tile_m=np.full(few, 128.0), tile_n=np.full(few, 128.0), split=np.ones(few))
+    document = fit_choice(products(few), GPU, same, VALUES)
+    assert document is not None
+    found = group_tiles(asked, GPU, document, VECTOR)
+    assert np.mean((found.tile_m == 128) & (found.tile_n == 128)) > 0.9
+
+
+def test_few_names_leave_tiles_possible_that_they_do_not_show() -> None:
+    operators = products(FEWEST_SHAPES - 1) * 5  # rows of one shape count once
+    document = fit_choice(operators, GPU, liking_library(operators)[0], VALUES)
+    assert document is not None
+    known = choice_from_document(document).candidates
+    usual = tile_candidates(GPU, cuda_cores=True)
+    assert {*zip(usual.tile_m, usual.tile_n, usual.split, strict=True)} <= {*zip(known.tile_m, known.tile_n, known.split, strict=True)}
+
+
+def test_one_name_of_a_fastest_kernel_leaves_the_fastest() -> None:
+    usual, asked = tile_candidates(GPU, cuda_cores=True), products(200, seed=1)
+    own = candidate_seconds(matrix_columns(products(1), GPU), usual, GPU, VECTOR)[0].argmin(axis=1)
+    document = fit_choice(products(1), GPU, KnownTiles(tile_m=usual.tile_m[own], tile_n=usual.tile_n[own], split=usual.split[own]), VALUES)
+    assert document is not None
+    columns = matrix_columns(asked, GPU)
+    taken = chosen_tiles(columns, choice_from_document(document), GPU, VECTOR)
+    seconds, possible = candidate_seconds(columns, usual, GPU, VECTOR)
+    place = [
+        np.flatnonzero((usual.tile_m == m) & (usual.tile_n == n) & (usual.split == s))[0]
+        for m, n, s in zip(taken.tile_m, taken.tile_n, taken.split, strict=True)
+    ]
+    slower = seconds[np.arange(len(asked)), place] / np.where(possible, seconds, np.inf).min(axis=1)
+    assert np.median(slower) < 1.1
+
+
+def test_few_names_offer_no_split_where_libraries_limit_splits_by_the_sms_they_fill() -> None:
+    operators = [make_operator("gemm", "linear", "bf16", batch=1, m=64, n=512.0 * n, k=4096) for n in range(1, 6)]
+    few = len(operators)
+    known = KnownTiles(tile_m=np.full(few, 64.0), tile_n=np.full(few, 64.0), split=np.ones(few))
+    document = fit_choice(operators, GPU, known, VALUES)
+    assert document is not None
+    assert set(document["split"]) == {1}
+    assert len(document["tile_m"]) > 1

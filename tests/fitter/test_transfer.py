@@ -200,6 +200,28 @@ def test_twenty_probes_carry_real_kernels_to_another_gpu(source, target, tables:
     assert error[1] < 0.5 * error[0]
 
 
+def test_a_few_names_tell_the_tile_that_another_gpus_library_takes(shared_data: Path) -> None:
+    """V100's batched products come with several tiles, A100's with one that is seldom the fastest."""
+    rows = read_selection([shared_data / "neusight" / "bmm_train.csv"]).kernels
+    assert rows is not None
+    board = np.array(rows.gpus)[rows.gpu_index]
+    fit = fit_kernel_groups(rows.select(np.flatnonzero(board == V100.name)[::4]), V100, seed=0, refine=False)
+    bundle = planted_bundle()
+    groups = {key: replace(bundle.groups["softmax"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
+    prior = replace(bundle, gpu=V100, groups=groups)
+    there = rows.select(board == A100.name)
+    probes = probe_rows(there, A100, 8, prior)
+    asked = there.select(~probes)
+    unknown = np.full(len(asked), np.nan)
+    asked = replace(asked, tile_m=unknown, tile_n=unknown, split_k=unknown)
+    found = fit_transferred(there.select(probes), A100, transfer_source(prior, A100), 0, refine=False)
+    groups = {key: replace(bundle.groups["softmax"], coefficients=one.coefficients) for key, one in found.groups.items()}
+    without = predict_kernel_rows(replace(prior, gpu=A100, groups=groups), asked)
+    after = predict_kernel_rows(replace(prior, gpu=A100, groups=groups, tile_predictors=found.tile_predictors), asked)
+    error = [float(np.mean(np.abs(p.predicted_s / p.measured_s - 1.0))) for p in (without, after)]
+    assert error[1] < 0.2 < error[0]
+
+
 def test_forecasts_of_another_gpu_state_wider_intervals_and_their_tier(tables: dict[str, KernelRows]) -> None:
     rows = tables[A100.name]
     fit = fit_kernel_groups(rows, A100, seed=0)
