@@ -2,8 +2,6 @@
 
 import sys
 
-from estimator.entry import enter
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,7 +9,13 @@ if TYPE_CHECKING:
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `collect` and return its exit status."""
-    return enter("collect", "collector.commands.collect", arguments)
+    try:
+        from estimator.entry import enter
+
+        return enter("collect", "collector.commands.collect", arguments)
+    except KeyboardInterrupt:  # before that function could see it
+        sys.stderr.write("collect: interrupted\n")
+        return 130
 
 
 if __name__ == "__main__":

@@ -47,19 +47,32 @@ LEAST_SECONDS: Final = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoardCurve:
-    """Latency [s] and power without a limit [W] of a workload over the ascending clocks `clock_mhz`, all of shape (c,)."""
+    """Latency [s] and power without a limit [W] of a workload over the ascending clocks `clock_mhz`, all of shape (c,).
+
+    lockable: which of them the board can lock, None: all; each other one was asked for and concerns only those who ask for it.
+    """
 
     clock_mhz: Array
     latency_s: Array
     power_w: Array
+    lockable: BoolArray | None = None
 
     def settled_mhz(self, limit_w: Array | float, asked_mhz: Array) -> Array:
         """As `settled_clock_mhz`."""
-        return settled_clock_mhz(self.power_w, self.clock_mhz, limit_w, asked_mhz)
+        return settled_clock_mhz(self.power_w, self.clock_mhz, limit_w, asked_mhz, self.lockable)
 
-    def log_latency(self, clock_mhz: Array) -> Array:
-        """ln(latency [s]) at clocks between."""
-        return np.interp(np.log(clock_mhz), np.log(self.clock_mhz), np.log(self.latency_s))
+    def log_latency(self, clock_mhz: Array, asked_mhz: Array) -> Array:
+        """ln(latency [s]) at clocks up to the asked ones, between which and the board's own it lies; shape of the clocks."""
+        place, log_s = np.log(self.clock_mhz), np.log(self.latency_s)
+        if self.lockable is None:
+            return np.interp(np.log(clock_mhz), place, log_s)
+        asked_at = np.searchsorted(self.clock_mhz, asked_mhz)
+        own, own_s = place[self.lockable], log_s[self.lockable]
+        last = np.searchsorted(own, place[asked_at], side="right") - 1
+        wanted, beyond = np.log(clock_mhz), place[asked_at] - own[last]
+        share = np.maximum(wanted - own[last], 0.0) / np.where(beyond > 0.0, beyond, 1.0)
+        found: Array = np.interp(np.minimum(wanted, own[last]), own, own_s) + share * (log_s[asked_at] - own_s[last])
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,32 +104,41 @@ class Ranges:
     energy_j: Array
 
 
-def settled_clock_mhz(power_w: Array, grid_mhz: Array, limit_w: Array | float, asked_mhz: Array) -> Array:
+def settled_clock_mhz(
+    power_w: Array, grid_mhz: Array, limit_w: Array | float, asked_mhz: Array, lockable: BoolArray | None = None
+) -> Array:
     """SM clock at which a board settles under its power limit [MHz], the shape to which limits and asked clocks broadcast.
 
-    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one.
+    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one; lockable: as in BoardCurve.  A board walks down from
+    the asked clock over its own ones: where others settle does not depend on it.
     A board over its limit alternates between the highest clock that fits and the next, so that on average it holds the limit: its
     mean clock lies between them.  Where even the lowest clock does not fit, it runs at that.
     """
-    asked_at, limit = np.broadcast_arrays(np.searchsorted(grid_mhz, asked_mhz), limit_w)
-    below = _highest_fitting(power_w, limit, asked_at)
+    asked_w = power_w[np.searchsorted(grid_mhz, asked_mhz)]
+    if lockable is not None:
+        power_w, grid_mhz = power_w[lockable], grid_mhz[lockable]
+    last, limit = np.broadcast_arrays(np.searchsorted(grid_mhz, asked_mhz, side="right") - 1, limit_w)
+    below = _highest_fitting(power_w, limit, last)
     above = np.minimum(below + 1, len(power_w) - 1)
     low_w, low_mhz = power_w[below], grid_mhz[below]
-    span = power_w[above] - low_w
+    high_w, high_mhz = power_w[above], grid_mhz[above]
+    if lockable is not None:  # the next clock may be the asked one, between two steps
+        high_w, high_mhz = np.where(below == last, asked_w, high_w), np.where(below == last, asked_mhz, high_mhz)
+    span = high_w - low_w
     share = np.where(span > 0, (limit - low_w) / np.where(span > 0, span, 1.0), 0.0)
-    between = low_mhz + np.minimum(np.maximum(share, 0.0), 1.0) * (grid_mhz[above] - low_mhz)
-    settled: Array = np.where(below == asked_at, asked_mhz, np.where(low_w <= limit, between, grid_mhz[0]))
+    between = low_mhz + np.minimum(np.maximum(share, 0.0), 1.0) * (high_mhz - low_mhz)
+    settled: Array = np.where(asked_w <= limit, asked_mhz, np.where(low_w <= limit, between, grid_mhz[0]))
     return settled
 
 
-def _highest_fitting(power_w: Array, limit_w: Array, asked_at: IntArray) -> IntArray:
-    """Number of the highest clock, up to number `asked_at`, whose power fits a limit, 0 where none does; shape of the limits."""
+def _highest_fitting(power_w: Array, limit_w: Array, last: IntArray) -> IntArray:
+    """Number of the highest clock, up to number `last`, whose power fits a limit, 0 where none does; shape of the limits."""
     least_from = np.minimum.accumulate(power_w[::-1])[::-1]  # rises with the clock even where power does not
-    found: IntArray = np.where(power_w[asked_at] <= limit_w, asked_at, np.searchsorted(least_from, limit_w, side="right") - 1)
-    beyond = found > asked_at
-    if beyond.any():  # power falls again above the asked clock
+    found: IntArray = np.where(power_w[last] <= limit_w, last, np.searchsorted(least_from, limit_w, side="right") - 1)
+    beyond = found > last
+    if beyond.any():  # power falls again above the last one
         order = np.arange(len(power_w))
-        fits = (power_w <= limit_w[beyond][:, None]) & (order <= asked_at[beyond][:, None])
+        fits = (power_w <= limit_w[beyond][:, None]) & (order <= last[beyond][:, None])
         found[beyond] = np.where(fits, order, 0).max(axis=1)
     return np.maximum(found, 0)
 
@@ -192,8 +214,8 @@ def _limited(
     for start, stop in pairwise((*starts, len(owner))):
         own, curve = slice(start, stop), curves[owner[start]]
         clock[own] = curve.settled_mhz(held_w[own], point.asked_mhz[own, None])
-        usual = np.log(point.latency_s[own]) - curve.log_latency(point.clock_mhz[own])
-        latency[own] = curve.log_latency(clock[own, : len(NODES)]) + usual[:, None]
+        usual = np.log(point.latency_s[own]) - curve.log_latency(point.clock_mhz[own], point.asked_mhz[own])
+        latency[own] = curve.log_latency(clock[own, : len(NODES)], point.asked_mhz[own, None]) + usual[:, None]
         lowest_w[own] = curve.power_w[0]
     free = np.log(point.free_w)[:, None] + share * moved
     lowest = np.log(lowest_w)[:, None] + share * moved
@@ -218,35 +240,56 @@ def std_of(value: Array, limits: Array) -> Array:
     return std
 
 
-def clock_grid(gpu: GpuSpec, asked_mhz: Array) -> Array:
-    """All clocks that can be locked, and those asked for, ascending [MHz]."""
-    grid = gpu.clocks_mhz()
-    place = np.minimum(np.searchsorted(grid, asked_mhz), len(grid) - 1)
-    return grid if (grid[place] == asked_mhz).all() else np.union1d(grid, asked_mhz)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClockGrid:
+    """Ascending clocks over which a curve is made [MHz], shape (c,): those that a board can lock, and others asked for.
+
+    lockable: which are the board's, None: all; span_mhz: the lowest and the highest clock that could be asked for.  What is worked out
+    over some clocks does not depend on the others, so that no answer depends on what else is asked.
+    """
+
+    clock_mhz: Array
+    lockable: BoolArray | None
+    span_mhz: tuple[float, float]
+
+    def few(self) -> bool:
+        """Whether the board has so few clocks that each is evaluated."""
+        return (len(self.clock_mhz) if self.lockable is None else int(self.lockable.sum())) <= CURVE_CLOCKS
+
+    def curve_clocks_mhz(self) -> Array:
+        """Few clocks from whose times those at all follow (`over_clocks`): Chebyshev's nodes of ln f."""
+        if self.few():
+            return self.clock_mhz
+        middle, half = self._span()
+        nodes: Array = np.exp(middle + half * _CHEBYSHEV_NODES)
+        return nodes
+
+    def over_clocks(self, gpu_s: Array) -> Array:
+        """GPU time at every clock, shape (..., c), from that at `curve_clocks_mhz()`, shape (..., m) [s]."""
+        if self.few():
+            return gpu_s
+        middle, half = self._span()
+        weights = _chebyshev((np.log(self.clock_mhz) - middle) / half) @ _FROM_NODES
+        found: Array = np.exp(np.log(np.maximum(gpu_s, LEAST_SECONDS)) @ weights.T)
+        return found
+
+    def _span(self) -> tuple[float, float]:
+        low, high = map(math.log, self.span_mhz)
+        return 0.5 * (low + high), 0.5 * (high - low)
 
 
-def curve_clocks_mhz(grid_mhz: Array) -> Array:
-    """Few clocks from whose times those at all clocks of an ascending grid follow (`over_clocks`): Chebyshev's nodes of ln f."""
-    if len(grid_mhz) <= CURVE_CLOCKS:
-        return grid_mhz
-    middle, half = _span(grid_mhz)
-    nodes: Array = np.exp(middle + half * _CHEBYSHEV_NODES)
-    return nodes
-
-
-def over_clocks(gpu_s: Array, grid_mhz: Array) -> Array:
-    """GPU time at every clock of a grid, shape (..., c), from that at `curve_clocks_mhz(grid_mhz)`, shape (..., m) [s]."""
-    if len(grid_mhz) <= CURVE_CLOCKS:
-        return gpu_s
-    middle, half = _span(grid_mhz)
-    weights = _chebyshev((np.log(grid_mhz) - middle) / half) @ _FROM_NODES
-    found: Array = np.exp(np.log(np.maximum(gpu_s, LEAST_SECONDS)) @ weights.T)
-    return found
-
-
-def _span(grid_mhz: Array) -> tuple[float, float]:
-    low, high = math.log(grid_mhz[0]), math.log(grid_mhz[-1])
-    return 0.5 * (low + high), 0.5 * (high - low)
+def clock_grid(gpu: GpuSpec, asked_mhz: Array) -> ClockGrid:
+    """All clocks that can be locked, and those asked for."""
+    own = gpu.clocks_mhz()
+    span_mhz = float(own[0]), max(float(own[-1]), gpu.sm_clock_limit_mhz)
+    place = np.minimum(np.searchsorted(own, asked_mhz), len(own) - 1)
+    between = asked_mhz[own[place] != asked_mhz]
+    if not len(between):
+        return ClockGrid(clock_mhz=own, lockable=None, span_mhz=span_mhz)
+    joined = np.union1d(own, between)
+    lockable = np.ones(len(joined), dtype=np.bool_)
+    lockable[np.searchsorted(joined, between)] = False
+    return ClockGrid(clock_mhz=joined, lockable=lockable, span_mhz=span_mhz)
 
 
 def _chebyshev(places: Array) -> Array:

@@ -38,10 +38,8 @@ from estimator.power_limit import (
     Ranges,
     Settled,
     clock_grid,
-    curve_clocks_mhz,
     held_power_w,
     near_limit,
-    over_clocks,
     ranges,
     std_of,
 )
@@ -245,15 +243,16 @@ def _curve(prepared: Prepared, tables: BoardTables, model: PowerModel, asked_mhz
     """The workload over all clocks that can be locked, and those asked for."""
     grid = clock_grid(prepared.gpu, asked_mhz)
     if model.concavity != 1.0:  # power is no sum over events: every kernel counts at every clock
-        columns = _evaluate(prepared, tables, model, grid, launch_s)
-        return BoardCurve(clock_mhz=grid, latency_s=columns.latency_s, power_w=columns.power_w)
-    seconds = sweep_seconds(prepared.parts, curve_clocks_mhz(grid) * HZ_PER_MHZ)
-    gpu_s = over_clocks((prepared.counts * np.exp(prepared.log_correction)) @ seconds, grid)
+        columns = _evaluate(prepared, tables, model, grid.clock_mhz, launch_s)
+        return BoardCurve(clock_mhz=grid.clock_mhz, latency_s=columns.latency_s, power_w=columns.power_w, lockable=grid.lockable)
+    seconds = sweep_seconds(prepared.parts, grid.curve_clocks_mhz() * HZ_PER_MHZ)
+    gpu_s = grid.over_clocks((prepared.counts * np.exp(prepared.log_correction)) @ seconds)
     latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, launch_s * prepared.host_share))
-    point = tables.at(grid)
+    point = tables.at(grid.clock_mhz)
     events = prepared.counts @ power_events(prepared.phases, prepared.gpu, model.l2_credit)
     energy_j = term_scale(model, point) @ (events * model.event_energy_j)
-    return BoardCurve(clock_mhz=grid, latency_s=latency_s, power_w=workload_power_w(model, point, gpu_s, latency_s, energy_j))
+    power_w = workload_power_w(model, point, gpu_s, latency_s, energy_j)
+    return BoardCurve(clock_mhz=grid.clock_mhz, latency_s=latency_s, power_w=power_w, lockable=grid.lockable)
 
 
 class _Spreads(NamedTuple):

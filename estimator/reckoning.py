@@ -7,6 +7,7 @@ passes and what a cache gives back.
 from typing import NamedTuple
 
 from estimator.quantities import BYTES_PER_ELEMENT
+from estimator.short_names import short_name
 from estimator.workload import COMPLETED, Operator, Workload, conv_output_size
 
 
@@ -71,7 +72,7 @@ def workload_warnings(workload: Workload) -> tuple[str, ...]:
     if workload.unknown:
         missing = sum(entry.count for entry in workload.unknown)
         listed = sum(count for operator, count in zip(workload.operators, workload.counts, strict=True) if _is_listed(operator))
-        names = ", ".join(f"{entry.name} ×{entry.count}" for entry in workload.unknown)
+        names = ", ".join(f"{short_name(entry.name)} ×{entry.count}" for entry in workload.unknown)
         elements = sum(entry.elements * entry.count for entry in workload.unknown)
         known = _written_elements(workload)
         size = f", {elements / (elements + known):.1%} of the elements written" if elements else ", size unknown"

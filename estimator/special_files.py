@@ -17,8 +17,13 @@ KINDS: Final = {
 }
 
 
+def special_kind(path: Path) -> str | None:
+    """What it is instead of a file or a folder, in words, None for these.  Raises OSError for what is not there."""
+    return KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+
+
 def refuse_special(path: Path) -> None:
     """Raises OSError for what is neither a file nor a folder, and for what is not there; a folder is left to whoever opens it."""
-    kind = KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    kind = special_kind(path)
     if kind is not None and not str(path).startswith(OPEN_ALREADY):
         raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", str(path))

@@ -3,9 +3,11 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from estimator.special_files import special_kind
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -23,6 +25,11 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     """
     from secrets import token_hex  # costs milliseconds; most commands write no file
 
+    kind = None
+    with suppress(FileNotFoundError):
+        kind = special_kind(path)  # asked of the name as given: what /dev/stdout leads to may have no name of its own
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"not a regular file but {kind}", str(path))
     try:
         target = path.resolve()
     except RuntimeError as error:  # so says Python below 3.13

@@ -3,8 +3,6 @@
 import os
 import sys
 
-from estimator.entry import enter
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +16,13 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `fit` and return its exit status.  Linear algebra has one thread, but where the environment says otherwise."""
     for variable in BLAS_THREADS:
         os.environ.setdefault(variable, "1")  # before numpy is loaded, which looks once
-    return enter("fit", "fitter.commands.fit", arguments)
+    try:
+        from estimator.entry import enter
+
+        return enter("fit", "fitter.commands.fit", arguments)
+    except KeyboardInterrupt:  # before that function could see it
+        sys.stderr.write("fit: interrupted\n")
+        return 130
 
 
 if __name__ == "__main__":

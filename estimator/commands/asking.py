@@ -33,10 +33,12 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     Raises EstimatorError for files that cannot be used, UsageError for lists that cannot be read.
     """
     from estimator.bundles.files import load_bundle
+    from estimator.bundles.labels import told_apart
     from estimator.questions.judging import Asked
     from estimator.settings import settable_power_cap
 
-    bundles = [load_bundle(name) for name in options["bundle_names"]]
+    names = options["bundle_names"]
+    bundles = told_apart([load_bundle(name) for name in names], names)
     chosen = _variants(options)
     launch_us = options["host_launch_us"]
     asked = []

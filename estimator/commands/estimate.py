@@ -258,7 +258,13 @@ def deliver(answer: str | bytes, out: Path | None) -> None:
     try:
         write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
     except (OSError, ValueError) as error:
-        raise EstimatorError(f"{out}: cannot be written ({getattr(error, 'strerror', None) or error}); name another --out") from error
+        raise unwritten(out, error) from error
+
+
+def unwritten(out: Path, error: Exception) -> EstimatorError:
+    """That an answer cannot be written, and why."""
+    reason = getattr(error, "strerror", None) or error
+    return EstimatorError(f"{out}: cannot be written ({reason}); name another --out, or leave it out to print")
 
 
 def _report(results: Sequence["Estimate"], bundle: "Bundle", options: Mapping[str, Any]) -> int:

@@ -9,9 +9,17 @@ import click
 
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
 from estimator.commands.asking import best_point, check_finite, check_something_asked, questions
-from estimator.commands.estimate import check_out, completion_option, deliver, kernel_count, output_options, settings_option, workload_files
+from estimator.commands.estimate import (
+    check_out,
+    completion_option,
+    deliver,
+    kernel_count,
+    output_options,
+    settings_option,
+    unwritten,
+    workload_files,
+)
 from estimator.commands.numbers import LAUNCH_US, NOT_NEGATIVE, POSITIVE, Number
-from estimator.errors import EstimatorError
 
 if TYPE_CHECKING:
     from estimator.questions.costs import Tariff
@@ -340,7 +348,7 @@ def _stream(pieces: "Iterator[Sweep]", form: str, options: Mapping[str, Any], ta
             for text in texts:
                 stream.write(text.encode("utf-8", errors="replace"))
     except (OSError, ValueError) as error:
-        raise EstimatorError(f"{out}: cannot be written ({getattr(error, 'strerror', None) or error}); name another --out") from error
+        raise unwritten(out, error) from error
 
 
 def _put(form: str, text: Callable[[], str], options: Mapping[str, Any]) -> None:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from estimator.short_names import short_name
+
 if TYPE_CHECKING:
     from estimator.kernel_estimates import KernelEstimate
     from estimator.prediction import Estimate
@@ -28,11 +30,14 @@ LEAST_HUNDRED: Final = 99.5
 """From here on two significant digits would need an exponent."""
 MOST_WHOLE_DIGITS: Final = 9
 """A number with more digits before the point is written with an exponent."""
+LEAST_PLAIN: Final = 0.01
+"""Below this, in the smallest unit, fewer than two significant digits would be left of a number without an exponent."""
 UNKNOWN: Final = "–"
 NUMBER: Final = re.compile(r"\d[\d.,e+-]*")
 
 
 NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
+NO_ERRORS_OF: Final = "the bundle states no uncertainty of {0}: it holds no errors of {0} of rows outside its fit"
 NO_POWER: Final = "the bundle has no power coefficients"
 
 
@@ -40,7 +45,9 @@ def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
     """Why numbers among latency_s, power_w, energy_j and their `…_std` are unknown: field → reason; empty where all are known."""
     unknown = [name for name, value in values.items() if not math.isfinite(value)]
     powerless = "power_w" in unknown
-    return {name: NO_POWER if powerless and not name.startswith("latency") else NO_ERRORS for name in unknown}
+    latency, power = (math.isfinite(values.get(name, math.nan)) for name in ("latency_s_std", "power_w_std"))
+    errors = NO_ERRORS if latency == power or powerless else NO_ERRORS_OF.format("power" if latency else "latency")
+    return {name: NO_POWER if powerless and not name.startswith("latency") else errors for name in unknown}
 
 
 def result_document(result: "Estimate") -> dict[str, Any]:
@@ -173,7 +180,10 @@ def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
             key = (name, NUMBER.sub("#", text))
             more[key] = more.get(key, -1) + 1
             first.setdefault(key, text)
-    return [printable(f"{key[0]}: {text}") + (f" (and alike {more[key]} more times)" if more[key] else "") for key, text in first.items()]
+    return [
+        printable(f"{short_name(key[0])}: {text}") + (f" (and alike {more[key]} more times)" if more[key] else "")
+        for key, text in first.items()
+    ]
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
@@ -202,6 +212,9 @@ def with_spread(value: float, std: float, units: Sequence[tuple[float, str]]) ->
     whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
     if whole_digits > MOST_WHOLE_DIGITS:
         return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e} {unit}"
+    if 0.0 < abs(scaled) < LEAST_PLAIN:
+        spread = f" ± {std / scale:.1e}" if math.isfinite(std) else ""
+        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{spread} {unit}"
     decimals = max(0, SIGNIFICANT_DIGITS - whole_digits)
     spread = f" ± {std / scale:{'.2g' if std / scale < LEAST_HUNDRED else '.0f'}}" if math.isfinite(std) else ""
     return f"{scaled:.{decimals}f}{spread} {unit}"

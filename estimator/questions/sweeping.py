@@ -10,6 +10,7 @@ import numpy as np
 
 from estimator.arguments import require
 from estimator.bundles.content import Bundle
+from estimator.bundles.labels import told_apart
 from estimator.calibration import board_tables, power_model
 from estimator.clock_spread import FarClock, far_clock
 from estimator.domain import domain_warnings, step_warning, validity_of
@@ -23,10 +24,8 @@ from estimator.power_limit import (
     Ranges,
     Settled,
     clock_grid,
-    curve_clocks_mhz,
     held_power_w,
     near_limit,
-    over_clocks,
     ranges,
     std_of,
 )
@@ -89,7 +88,7 @@ def sweep_chunks(
 ) -> Iterator[Sweep]:
     """The same piece by piece, in the same order: as many workloads at a time as keep kernels × clocks below `most_numbers`."""
     chosen = [_variant(item) for item in _several(workloads, (Workload, Variant), "workloads", "read_workload")]
-    bundles: list[Bundle] = _several(bundle, (Bundle,), "bundle", "load_bundle")
+    bundles = told_apart(_several(bundle, (Bundle,), "bundle", "load_bundle"))
     for one in bundles:
         gpus: list[GpuSpec] = [one.gpu] if gpu is None else _several(gpu, (GpuSpec,), "gpu", "load_gpu")
         launch = one.host.launch_s if host_launch_s is None else host_launch(host_launch_s)
@@ -166,15 +165,19 @@ class _Clocks(NamedTuple):
 def _curves(stack: Stack, board: Board) -> list[BoardCurve]:
     """Each workload over all clocks that can be locked, and those asked for; as `estimate` takes them."""
     grid = clock_grid(board.gpu, board.asked_mhz)
+    clocks = grid.clock_mhz[None, :]
     if board.model is None or board.model.concavity != 1.0:
-        found = points_in_pieces(stack, board, grid[None, :])
+        found = points_in_pieces(stack, board, clocks)
         latency_s, power_w = found.latency_s, found.power_w
     else:
-        gpu_s = over_clocks(points_in_pieces(stack, board, curve_clocks_mhz(grid)[None, :]).gpu_s, grid)
+        gpu_s = grid.over_clocks(points_in_pieces(stack, board, grid.curve_clocks_mhz()[None, :]).gpu_s)
         latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape))
-        energy_j = summed_energy_j(stack, board, board.model, grid[None, :])
-        power_w = stacked_power_w(board, board.model, grid[None, :], gpu_s, latency_s, energy_j)
-    return [BoardCurve(clock_mhz=grid, latency_s=latency, power_w=power) for latency, power in zip(latency_s, power_w, strict=True)]
+        energy_j = summed_energy_j(stack, board, board.model, clocks)
+        power_w = stacked_power_w(board, board.model, clocks, gpu_s, latency_s, energy_j)
+    return [
+        BoardCurve(clock_mhz=grid.clock_mhz, latency_s=latency, power_w=power, lockable=grid.lockable)
+        for latency, power in zip(latency_s, power_w, strict=True)
+    ]
 
 
 def held_points(

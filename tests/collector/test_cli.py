@@ -83,7 +83,7 @@ def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys
 
 
 def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments, "--budget", "20s"]) == 0
+    assert main([*arguments, "--budget", "20s", "--select", "all"]) == 0
     assert "--resume goes on" in capsys.readouterr().out
     before = (tmp_path / "d.parquet").read_bytes()
     status, line = failure(capsys, *arguments)

@@ -27,9 +27,9 @@ def table(path: Path, header: str, *columns: Any) -> Path:
 
 
 def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.0) -> Path:
-    """20 s of a reading that moves every 100 ms; `missing` rows without a power, `gap_s` without any row in the middle."""
+    """20 s of a reading that moves every 100 ms, to another value each time; `missing` rows without a power, `gap_s` without any row in the middle."""
     time_s = 0.01 * np.arange(2000)
-    power = [f"{scale * (100 + 7 * (index // 10 % 5)):g}" for index in range(2000)]
+    power = [f"{scale * (100 + 0.2 * (index // 10 * 83 % 211)):g}" for index in range(2000)]
     power[:missing] = ["nan"] * missing
     late = np.where(time_s > 10.0, gap_s, 0.0)
     return table(path, "t_s,power_w", [f"{value:.2f}" for value in time_s + late], power)

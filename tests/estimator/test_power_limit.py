@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -20,11 +20,10 @@ from estimator.power_limit import (
     NORMAL_90,
     UNLIMITED_W,
     BoardCurve,
+    ClockGrid,
     Ranges,
     Settled,
-    curve_clocks_mhz,
     near_limit,
-    over_clocks,
     ranges,
     settled_clock_mhz,
     std_of,
@@ -58,7 +57,7 @@ def stated(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float,
         asked_mhz=asked,
         free_w=np.interp(asked, GRID, curve.power_w),
         clock_mhz=settled,
-        latency_s=np.exp(curve.log_latency(settled)),
+        latency_s=np.exp(curve.log_latency(settled, asked)),
         power_w=np.minimum(np.interp(settled, GRID, curve.power_w), max(limit_w, float(curve.power_w[0]))),
     )
     return point, ranges(point, [curve], limit_w, np.array([time_std]), np.array([power_std]))
@@ -70,7 +69,7 @@ def drawn(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, 
     of_power, of_limit, of_time = (generator.normal(0.0, std, DRAWS) for std in (power_std, LIMIT_LN_STD, time_std))
     asked = np.full(DRAWS, asked_mhz)
     clock = settled_clock_mhz(curve.power_w, GRID, limit_w * np.exp(of_limit - of_power), asked)
-    latency = np.exp(curve.log_latency(clock) + of_time)
+    latency = np.exp(curve.log_latency(clock, asked) + of_time)
     power = np.interp(clock, GRID, curve.power_w) * np.exp(of_power)
     return {"sm_clock_mhz": clock, "latency_s": latency, "power_w": power, "energy_j": power * latency}
 
@@ -181,9 +180,48 @@ def test_a_sweep_states_the_intervals_of_single_estimates(cap: float) -> None:
     alone: list[Estimate] = [answer for w in workloads for f in clocks for answer in estimate(w, A100, sm_clock_mhz=f, power_cap_w=cap)]
     for name in NAMES:
         for end in ("", "_low", "_high") + (() if name == "sm_clock_mhz" else ("_std",)):
-            assert_allclose(
-                getattr(points, name + end), [getattr(one, name + end) for one in alone], rtol=2e-5
-            )  # asked clocks between two steps join the board's
+            assert_allclose(getattr(points, name + end), [getattr(one, name + end) for one in alone], rtol=1e-9)
+
+
+OTHERS = st.lists(st.floats(210.0, 1410.0), min_size=1, max_size=12)
+FIELDS = tuple(name + end for name in NAMES for end in ("", "_low", "_high"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(own=st.floats(210.0, 1410.0), others=OTHERS, cap=st.floats(20.0, 260.0), step=st.sampled_from([15.0, 170.0, 200.0]))
+@example(own=1410.0, others=[737.0], cap=150.0, step=15.0)
+@example(own=511.3, others=[510.9, 1400.1], cap=100.0, step=170.0)  # 8 clocks: with those asked for more than CURVE_CLOCKS
+@pytest.mark.parametrize("concavity", [1.0, 0.7])
+def test_no_answer_depends_on_which_other_clocks_are_asked(
+    own: float, others: list[float], cap: float, step: float, concavity: float
+) -> None:
+    assert A100.power is not None
+    bundle = replace(A100, power=replace(A100.power, concavity=concavity))
+    gpu = override_gpu(bundle.gpu, {"sm_clock_step_mhz": str(step)})
+    alone = estimate(HUNGRY, bundle, gpu=gpu, sm_clock_mhz=own, power_cap_w=cap)[0]
+    clocks = [*others, own]
+    beside = estimate(HUNGRY, bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=cap)[-1]
+    points = sweep(HUNGRY, bundle, gpu=gpu, sm_clock_mhz=clocks, power_cap_w=cap)
+    for name in FIELDS:
+        assert_allclose([getattr(beside, name), getattr(points, name)[-1]], getattr(alone, name), rtol=1e-10, err_msg=name)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), ripple=st.floats(0.0, 0.6))
+def test_a_clock_between_two_steps_is_tried_first_and_then_the_steps_below(seed: int, ripple: float) -> None:
+    random = np.random.default_rng(seed)
+    asked = random.uniform(GRID[0], GRID[-1], 5)
+    joined = np.union1d(GRID, asked)
+    power_w = (60.0 + 200.0 * joined / 1410.0) * np.exp(ripple * random.normal(size=len(joined)))
+    curve = BoardCurve(clock_mhz=joined, latency_s=1.0 / joined, power_w=power_w, lockable=np.isin(joined, GRID))
+    limit_w = random.uniform(20.0, 350.0, (30, 1))
+    found = curve.settled_mhz(limit_w, asked)
+    for i, clock in enumerate(asked.tolist()):
+        own = np.isin(joined, GRID) | (joined == clock)
+        single = settled_clock_mhz(power_w[own], joined[own], limit_w[:, 0], np.array(clock))
+        assert_allclose(found[:, i], single, rtol=1e-12)
+        steps = BoardCurve(clock_mhz=joined[own], latency_s=1.0 / joined[own], power_w=power_w[own])
+        assert_allclose(curve.log_latency(found[:, i], np.array(clock)), steps.log_latency(single, np.array(clock)), rtol=1e-12)
 
 
 def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit() -> None:
@@ -202,15 +240,16 @@ def test_a_board_that_holds_a_limit_is_not_feared_to_exceed_a_higher_one() -> No
 
 @given(st.integers(2, 200), st.floats(0.0, 1.0), st.floats(1.0, 8.0))
 def test_times_at_a_few_clocks_tell_those_at_all(count: int, clocked: float, p: float) -> None:
-    grid = np.linspace(210.0, 1410.0, count)
-    nodes = curve_clocks_mhz(grid)
+    clocks = np.linspace(210.0, 1410.0, count)
+    grid = ClockGrid(clock_mhz=clocks, lockable=None, span_mhz=(210.0, 1410.0))
+    nodes = grid.curve_clocks_mhz()
     assert len(nodes) <= CURVE_CLOCKS
 
     def seconds(clocks: np.ndarray) -> np.ndarray:
         result: np.ndarray = ((clocked * 900.0 / clocks) ** p + (1.0 - clocked) ** p) ** (1.0 / p)
         return result
 
-    assert_allclose(over_clocks(seconds(nodes), grid), seconds(grid), rtol=2e-2 if p > 3.0 else 2e-4)
+    assert_allclose(grid.over_clocks(seconds(nodes)), seconds(clocks), rtol=2e-2 if p > 3.0 else 2e-4)
 
 
 @pytest.mark.parametrize("workload", [gpt2_prefill(1, 16), gpt2_prefill(1, 128), gpt2_prefill(8, 128), HUNGRY])

@@ -1,6 +1,8 @@
 """Paths that are no files end a command with one line, and an interruption leaves one line too."""
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -61,3 +63,26 @@ def test_an_interruption_leaves_one_line_where_stderr_is_no_terminal(capsys: pyt
 
     assert run_command(interrupted, [], "task", ()) == INTERRUPTED
     assert capsys.readouterr().err == "task: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("estimator.cli", "estimate"), ("fitter.cli", "fit"), ("collector.cli", "collect")],
+    ids=["estimate", "fit", "collect"],
+)
+def test_an_interruption_before_anything_is_loaded_leaves_one_line(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        """Presses Ctrl-C while the first module is looked for."""
+
+        @staticmethod
+        def find_spec(wanted: str, *_: object) -> None:
+            if wanted == "estimator.entry":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "estimator.entry")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    assert importlib.import_module(module).main([]) == INTERRUPTED
+    assert capsys.readouterr().err == f"{name}: interrupted\n"

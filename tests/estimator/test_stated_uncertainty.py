@@ -10,7 +10,7 @@ import pytest
 from estimator import Asked, Variant, best, load_bundle
 from estimator.bundles.files import save_bundle
 from estimator.cli import main
-from estimator.display.estimates import NO_ERRORS, NO_POWER, unknown_values
+from estimator.display.estimates import NO_ERRORS, NO_ERRORS_OF, NO_POWER, unknown_values
 from estimator.formats import write_workload
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
@@ -77,6 +77,20 @@ def test_known_numbers_have_no_reason() -> None:
 def test_power_that_is_unknown_is_no_reason_for_an_unknown_latency() -> None:
     values = {"latency_s_std": math.nan, "power_w": math.nan, "energy_j_std": math.nan}
     assert unknown_values(values) == {"latency_s_std": NO_ERRORS, "power_w": NO_POWER, "energy_j_std": NO_POWER}
+
+
+@pytest.mark.parametrize("kept", ["latency", "power"])
+def test_an_uncertainty_that_is_unknown_alone_is_named(
+    capsys: pytest.CaptureFixture[str], files: dict[str, str], kept: str, tmp_path: Path
+) -> None:
+    bundle, other = load_bundle(KNOWN), {"latency": "power", "power": "latency"}[kept]
+    save_bundle(replace(bundle, uncertainty={kept: bundle.uncertainty[kept]}, digest=""), tmp_path / "half.json")
+    words = (files["w"], "--bundle", str(tmp_path / "half.json"), "--freqs", "900")
+    text = shown(capsys, *words)
+    assert NO_ERRORS_OF.format(other) in text
+    assert NO_ERRORS not in text
+    unknown = json.loads(shown(capsys, *words, "--json"))["unknown"]
+    assert unknown == dict.fromkeys(("latency_s_std" if other == "latency" else "power_w_std", "energy_j_std"), NO_ERRORS_OF.format(other))
 
 
 @pytest.mark.parametrize("ending", ["svg", "html"])

@@ -1,0 +1,51 @@
+"""Numbers and names of any size make short lines."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.cli import main
+from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_spread
+from estimator.formats import write_workload
+from estimator.short_names import LONGEST_NAME, short_name
+from estimator.workload import UnknownOperator
+from tests.estimator.synthetic import transformer
+
+NUMBER = re.compile(r"[0-9.]+(?:e[+-][0-9]+)?")
+
+
+@given(st.text(max_size=300))
+def test_a_name_is_kept_or_cut_in_its_middle(name: str) -> None:
+    short = short_name(name)
+    assert len(short) == min(len(name), LONGEST_NAME)
+    assert short == name or (name.startswith(short.split("…")[0]) and name.endswith(short[-10:]))
+
+
+def test_names_of_a_million_characters_are_not_repeated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    whole = transformer(1024, 512, 4)
+    odd = UnknownOperator(name="k" * 10**6, count=3, elements=0.0)
+    path = tmp_path / "w.json"
+    write_workload(replace(whole, name="n" * 10**6, unknown=(odd,)), path)
+    for command in ([], ["sweep"], ["explain"], ["best"]):
+        assert main([*command, str(path), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900"]) == 3
+        said = capsys.readouterr().err
+        assert "left out" in said
+        assert max(map(len, said.splitlines())) < 500
+
+
+@given(st.floats(1e-30, 1e30), st.sampled_from([TIME_UNITS, POWER_UNITS, ENERGY_UNITS]))
+def test_a_quantity_of_any_size_shows_what_it_is(value: float, units: tuple[tuple[float, str], ...]) -> None:
+    text = with_spread(value, value / 7.0, units)
+    scale = {name: size for size, name in units}[text.split()[-1]]
+    shown = NUMBER.search(text)
+    assert shown is not None
+    assert float(shown.group()) * scale == pytest.approx(value, rel=0.051)
+
+
+def test_a_tiny_quantity_has_an_exponent() -> None:
+    assert with_spread(2.345e-14, 4e-15, TIME_UNITS) == "2.345e-05 ± 4.0e-06 ns"
+    assert with_spread(0.0, 0.0, TIME_UNITS) == "0.000 ± 0 s"
