@@ -27,7 +27,7 @@ def table(path: Path, header: str, *columns: Any) -> Path:
 
 
 def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.0) -> Path:
-    """20 s of a reading that moves every 100 ms, to another value each time; `missing` rows without a power, `gap_s` without any row in the middle."""
+    """20 s of a reading that takes a new value every 100 ms; `missing` rows have no power, for `gap_s` in the middle there are none."""
     time_s = 0.01 * np.arange(2000)
     power = [f"{scale * (100 + 0.2 * (index // 10 * 83 % 211)):g}" for index in range(2000)]
     power[:missing] = ["nan"] * missing
