@@ -157,6 +157,7 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
     lines.append(f"  {'averaging':<14}{calibration.averaging}")
     lines.append(f"  {'transient':<14}{calibration.transient or 'unknown'}")
     reasons: list[str] = []
+    doubts: list[str] = []
     for name, key, std_key, scale, unit in rows:
         value = document[key]
         std = document[std_key] if std_key else None
@@ -164,9 +165,11 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
             text = _unknown(calibration.notes.get(key, "not told by this run"), reasons)
         else:
             text = figure(value * scale, None if std is None else std * scale, unit)
+            if key in calibration.notes:
+                doubts.append(f"  note: {name}: {calibration.notes[key]}")
         lines.append(f"  {name:<14}{text}")
     lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
-    return lines + [f"  note: {text}" for key, text in calibration.notes.items() if key not in document]
+    return lines + doubts + [f"  note: {text}" for key, text in calibration.notes.items() if key not in document]
 
 
 def _unknown(reason: str, reasons: list[str]) -> str:

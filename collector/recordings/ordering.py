@@ -20,6 +20,8 @@ MICRO_STEP: Final = 500.0
 LEAST_STEP_S: Final = 1e-6
 MOST_LEFT_OUT: Final = 0.5
 """A file most of whose rows run backwards in time is not in order at all."""
+MOST_SHARED: Final = 0.5
+"""Stamps that more rows than this share with the next one are coarser than the polls."""
 MOST_ABSURD: Final = 0.2
 """Figures beyond what anything draws are slips where they are fewer than this share; more of them are another unit."""
 LEAST_POWER_W: Final = -10.0
@@ -34,13 +36,15 @@ MOST_POWER_W: Final = 5000.0
 class Ordered:
     """Rows in order: time [s] strictly ascending, power [W] finite, shape (n,), and remarks on what was put right.
 
-    `left_out` rows have no time or no power, one that cannot be, or a time before that of an earlier row.
+    `left_out` rows have no time or no power, one that cannot be, or a time before that of an earlier row.  `coarse_stamps` says that
+    most rows shared their stamp with another one; "" where they did not.
     """
 
     time_s: Array
     power_w: Array
     left_out: int
     remarks: tuple[str, ...]
+    coarse_stamps: str
 
 
 def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> Ordered:
@@ -79,10 +83,23 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     left_out = int(lost + np.count_nonzero(~forward))
     time_s, power_w = time_s[forward], power_w[forward]
     last = np.append(time_s[1:] > time_s[:-1], True)
+    shared = int(np.count_nonzero(~last))
+    coarse = shared > MOST_SHARED * len(last)
     time_s, power_w = time_s[last], power_w[last]
     check_units(time_s, power_w, where)
     remarks.extend(_holes(time_s))
-    return Ordered(time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(remarks))
+    return Ordered(
+        time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(remarks), coarse_stamps=_coarse(time_s, shared) if coarse else ""
+    )
+
+
+def _coarse(time_s: Array, shared: int) -> str:
+    """That stamps `time_s`, each of which stands for several rows, are too coarse."""
+    step_ms = 1e3 * float(np.median(np.diff(time_s)))
+    return (
+        f"stamps are too coarse: {shared} of {shared + len(time_s)} rows share theirs, {step_ms:.4g} ms apart, with the row after, and the "
+        "last of each was taken; log stamps to the millisecond"
+    )
 
 
 def _holes(time_s: Array) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class RecordedReadings:
 
     `column` is the log's column, `board` what names the board in it ("" where nothing does).  `local_time` says that
     `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `remarks` say what was put right;
-    `left_out` rows could not be used.
+    `left_out` rows could not be used; `coarse_stamps` is what is wrong with stamps that most rows share, "" where nothing is.
     """
 
     time_s: Array
@@ -51,6 +51,7 @@ class RecordedReadings:
     local_time: bool
     left_out: int
     remarks: tuple[str, ...]
+    coarse_stamps: str
 
 
 def read_readings(path: Path, column: str | None = None, board: str | None = None) -> RecordedReadings:
@@ -89,6 +90,7 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         board="",
         local_time=False,
         left_out=rows.left_out + stray.count,
+        coarse_stamps=rows.coarse_stamps,
         remarks=(*rows.remarks, *stray.remark(), *log.remark()),
     )
 
@@ -157,6 +159,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         board=chosen,
         local_time=True,
         left_out=rows.left_out + stray.count,
+        coarse_stamps=rows.coarse_stamps,
         remarks=remarks,
     )
 

@@ -68,6 +68,8 @@ def read_run(
         _check_overlap(time_s, float(meter_s[0]), float(meter_s[-1]), "reference", reference)
         if meter.remarks:
             remarks["reference"] = "; ".join(meter.remarks)
+    if polled.coarse_stamps:
+        remarks["stamps"] = polled.coarse_stamps
     if polled.remarks:
         remarks["readings"] = "; ".join(polled.remarks)
     origin = float(time_s[0])

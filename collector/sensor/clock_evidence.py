@@ -1,11 +1,15 @@
 """Whether the changes of a reading show the clock that was fitted to them, or would look the same without it.
 
 A search over thousands of periods always finds one that seems to fit: a short period whose ticks fall into every bracket, most of
-them without a change.  So a clock has to stand four tests.
+them without a change.  So a clock has to stand five tests.
 
 Distances.  Without a clock, changes come at distances that have some smooth distribution.  It is taken from the distances
 themselves (each one's own left out), smoothed by SMOOTH of their length, and the clock must make the brackets in which changes were
 seen likelier than that, by more than a search gains by chance.
+
+Silent polls.  Polls slower than the updates see a change nearly every time, and a repeat where two readings happen to be equal.  Such
+distances are whole numbers of polls, and a clock of about one poll seems to fit them.  So the clock must also explain which polls were
+silent better than silence at random does.
 
 Silent ticks.  Where nearly every change leaves a value of its own, an update shows itself; a clock most of whose ticks showed
 nothing, without ever two changes in a row, is a fraction of another one or none.
@@ -48,6 +52,10 @@ MORE_TICKS: Final = (-2, -1, 1, 2)
 ALIAS_LEAD: Final = 5.0
 """Log-likelihood by which the right number leads: 150 to 1."""
 STRETCH_PERIODS: Final = 20
+TELLING_POLL_S: Final = 5e-3
+"""Polls so far apart tell every clock that was seen on a board, 15 ms the fastest."""
+SLOW_POLLS: Final = 2.0
+"""Polls slower than half the period: without a grid nothing says then which polls had to be silent."""
 RETURNS: Final = range(2, 8)
 LEAST_VARIED: Final = 0.125
 """Share of distances between changes of few values that must differ from the commonest one, in ticks."""
@@ -105,7 +113,7 @@ def clock_doubt(changes: Changes, distances: Distances, period_s: float, grid_pe
     if not count:
         return "no two changes lie in one stretch of polls", "poll without holes"
     poll_s = float(np.median(changes.width_s))
-    faster_ms = 1e3 * max(min(poll_s, period_s) / 4.0, 1e-3)
+    faster_ms = 1e3 * max(min(poll_s / 4.0, period_s / 4.0, TELLING_POLL_S), 1e-3)
     faster = f"poll every {faster_ms:.2g} ms or faster for a minute, under a load that varies, to see whether there is one"
     few_values = _returning(changes.value) > FEW_VALUES
     in_a_row = float(np.mean(distances.ticks == 1))
@@ -128,6 +136,12 @@ def clock_doubt(changes: Changes, distances: Distances, period_s: float, grid_pe
     with_clock = _with_clock(distances, period_s)
     if grid_per_change is not None:
         with_clock = max(with_clock, grid_per_change)
+    gridless = grid_per_change is None and period_s < SLOW_POLLS * poll_s
+    if gridless or (with_clock - _random_silence(distances, poll_s)) * count < LEAST_LEAD[False]:
+        return (
+            f"with polls {poll_s * 1e3:.4g} ms apart, readings repeat as they would by chance where every poll meets a new update",
+            faster,
+        )
     if (with_clock - per_distance) * count < LEAST_LEAD[in_a_row > 0.5]:
         spread = float(np.std(distances.middle_s)) * 1e3
         return f"their distances scatter by {spread:.3g} ms and fit a clock no better than chance", faster
@@ -147,8 +161,10 @@ def hole_doubt(changes: Changes, number: IntArray, period_s: float, poll_s: floa
     for more in MORE_TICKS:
         other_s = period_s * ticks / (ticks + more)
         if likelihood_near(changes, np.array([other_s])) > own - ALIAS_LEAD:
+            digits = max(4, 2 + int(np.ceil(np.log10(ticks / abs(more)))))
+            both = f"{period_s * 1e3:.{digits}g} and {other_s * 1e3:.{digits}g} ms"
             return (
-                f"polls leave holes, and periods of {period_s * 1e3:.4g} and {other_s * 1e3:.4g} ms explain the changes about equally well",
+                f"polls leave holes, and periods of {both} explain the changes about equally well",
                 f"poll without holes, or {STRETCH_PERIODS} periods at a time",
             )
     return "", ""
@@ -198,6 +214,13 @@ def _without_clock(distances: Distances) -> float:
         inside += (normal_share((ends[1] - others) / SMOOTH) - normal_share((ends[0] - others) / SMOOTH)) / len(START_PLACES)
     np.fill_diagonal(inside, 0.0)
     return _mean_log(inside.sum(axis=1) / max(len(index) - 1, 1))
+
+
+def _random_silence(distances: Distances, poll_s: float) -> float:
+    """Log-likelihood per distance of polls every one of which may repeat the reading before, at random."""
+    polls = np.maximum(np.rint(distances.middle_s / poll_s), 1.0)
+    changed = min(1.0 / float(polls.mean()), 1.0 - CHANGE_FLOOR)
+    return float(np.log(changed) + (polls.mean() - 1.0) * np.log1p(-changed))
 
 
 def _mean_log(probability: Array) -> float:

@@ -84,12 +84,14 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     notes = dict(remarks or {})
     sane = possible_power(record.power_w)
     if not np.all(sane):
-        notes["readings"] = f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"
+        none = f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"
+        notes["readings"] = f"{notes['readings']}; {none}" if "readings" in notes else none
         record = replace(record, time_s=record.time_s[sane], power_w=record.power_w[sane])
     try:
         clock, updates = fit_update_clock(record.time_s, record.power_w)
     except SensorError as error:
-        return Identification(calibration=_unknown(name, str(error), notes), clock=None, updates=None, averaging=None)
+        reason = notes.pop("stamps", str(error))  # polls that share stamps look slower than they are
+        return Identification(calibration=_unknown(name, reason, notes), clock=None, updates=None, averaging=None)
     if not clock.rigid:
         notes["update_period_s"] = (
             "updates do not keep to a grid; the period is the mean distance of all that were counted, those that showed no change "

@@ -10,10 +10,12 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.sensor.clock_evidence import clock_doubt, distances_of, hole_doubt, multiple_of, seen_apart
+from collector.sensor.clock_evidence import LEAST_LEAD, clock_doubt, distances_of, hole_doubt, multiple_of, seen_apart
 from collector.sensor.clock_likelihood import SILENCE_FLOOR, Changes, find_changes, likelihood_of
+from collector.sensor.clock_parts import BEYOND, THIRDS, PartPeriod, PartsMean, mean_of, parts_of, phase_lost, times_text
 from collector.sensor.clock_posterior import Bend, GridPosterior, grid_posterior
-from collector.sensor.clock_search import SECOND_CHANGES, ClockGuess, search_clock
+from collector.sensor.clock_rounding import crossing_doubt
+from collector.sensor.clock_search import SECOND_CHANGES, ClockGuess, likelihood_near, search_clock
 from collector.sensor.clock_tracking import Drift, fit_drift, last_in_brackets, numbered, smoothed_ticks
 from collector.sensor.clock_wander import STEADY, bend_of_track, card_bounds_s, wanders_of
 from collector.sensor.simplex import simplex_maximum
@@ -83,11 +85,14 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     if count > MOST_CHANGING * (len(time_s) - 1):
         raise SensorError(f"the reading changes with every poll ({poll_s * 1e3:.1f} ms): poll faster to see the update clock")
     fit = shown_clock(changes, search_clock(changes), poll_s)
+    together = _by_parts(changes, fit, poll_s)
     slots, span_s = int(fit.number[-1]), float(changes.until_s[-1] - changes.after_s[0])
     wanders = STEADY if fit.free else wanders_of(fit.bend, span_s)
     drift, ticks = fit.drift, fit.tick_s
     if fit.grid is not None:
         drift, ticks = fit.grid.drift(wanders.bend), fit.grid.tick_s(fit.number, wanders.bend)
+    if together is not None:
+        drift = replace(drift, period_s=together.period_s, period_std_s=together.std_s)
     card_s = card_bounds_s(wanders, slots, drift.period_std_s)
     polled = _polled(time_s[np.isfinite(value)], ticks, fit.number)
     clock = UpdateClock(
@@ -133,13 +138,60 @@ def shown_clock(changes: Changes, guess: ClockGuess, poll_s: float) -> FittedClo
         if multiple > 1:
             fit = _fitted(changes, replace(start, period_s=multiple * fit.drift.period_s, tick_s=float(fit.tick_s[0])))
             distances = distances_of(changes, fit.number, poll_s)
-        doubt, remedy = clock_doubt(changes, distances, fit.drift.period_s, fit.per_change)
+        doubt, remedy = crossing_doubt(changes, fit.tick_s, fit.drift.period_s, fit.drift.jitter_s, grid=fit.grid is not None)
+        if not doubt:
+            doubt, remedy = clock_doubt(changes, distances, fit.drift.period_s, fit.per_change)
         if not doubt:
             doubt, remedy = hole_doubt(changes, fit.number, fit.drift.period_s, poll_s)
         if not doubt:
             return fit
         doubts.append(f"{len(changes)} changes of the reading{seen_apart(distances)} show no update clock: {doubt}; {remedy}")
     raise SensorError(doubts[0])
+
+
+def _by_parts(changes: Changes, fit: FittedClock, poll_s: float) -> PartsMean | None:
+    """What parts of the record say, where the whole's period and error do not hold; None where they do.
+
+    Raises SensorError for parts whose periods differ by more than RELIABLE.
+    """
+    whole_s = fit.drift.period_s
+    parts, stretched = parts_of(changes, whole_s, poll_s)
+    periods = [period for part in parts if (period := _part_period(part, whole_s)) is not None]
+    if len(periods) < 1 + (not stretched):
+        return None
+    values = [period.period_s for period in periods]
+    if max(values) > (1.0 + RELIABLE) * min(values):
+        raise SensorError(
+            f"{len(changes)} changes of the reading show no update clock that lasts: the period differs between parts of the record: "
+            f"{times_text(periods)}; record again without changing driver settings or the board's state, or give one part only"
+        )
+    together = mean_of(periods)
+    if not stretched and sum(map(len, parts)) < len(changes) - THIRDS:
+        return None  # of a long record only pieces were fitted, and wander moves those more than the whole
+    if abs(whole_s - together.period_s) > BEYOND * float(np.hypot(together.std_s, fit.drift.period_std_s)):
+        return together  # the number of updates slipped somewhere
+    if stretched and phase_lost(changes, together):
+        return together
+    if not together.disagree:
+        return None
+    return replace(together, period_s=whole_s, std_s=max(together.std_s, fit.drift.period_std_s))
+
+
+def _part_period(part: Changes, whole_s: float) -> PartPeriod | None:
+    """The period of a part: its own where it leads the whole's, else near that; None where the part shows no clock."""
+    guess = search_clock(part)
+    poll_s = float(np.median(part.width_s))
+    own = abs(guess.period_s / whole_s - 1.0) > RELIABLE
+    if own:
+        lead = likelihood_near(part, np.array([guess.period_s])) - likelihood_near(part, np.array([whole_s]))
+        own = lead >= LEAST_LEAD[False]
+        guess = guess if own else replace(guess, period_s=whole_s, tick_s=float(part.middle_s[0]))
+    fit = _fitted(part, guess)
+    drift = fit.drift
+    if not own and clock_doubt(part, distances_of(part, fit.number, poll_s), drift.period_s, fit.per_change)[0]:
+        return None
+    wanders = wanders_of(fit.bend, float(part.until_s[-1] - part.after_s[0]))
+    return PartPeriod(period_s=drift.period_s, std_s=card_bounds_s(wanders, int(fit.number[-1]), drift.period_std_s)[0])
 
 
 def _by_distances(changes: Changes, guess: ClockGuess) -> ClockGuess:

@@ -11,7 +11,7 @@ from collector.sensor.clock_likelihood import find_changes, log_likelihoods
 from collector.sensor.clock_search import search_clock
 from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
 from collector.sensor.update_clock import fit_update_clock, shown_clock
-from tests.collector.hostile_clocks import KINDS, Kind, drifting, moving, polled, skipped, stretches, white_jitter
+from tests.collector.hostile_clocks import KINDS, Hostile, Kind, moving, polled, skipped, stretches, white_jitter
 
 SEEDS = range(100, 116)
 ERRORS = 4.0
@@ -92,8 +92,10 @@ def test_a_load_that_is_locked_to_the_clock_hides_how_fast_it_is() -> None:
 
 def test_one_tick_more_in_every_hole_makes_another_period_and_neither_is_claimed() -> None:
     made = stretches(np.random.default_rng(1015))  # 49.2 ms, 7 ms between polls, three updates in every 67
-    with pytest.raises(SensorError, match="holes, and periods of"):
+    with pytest.raises(SensorError, match="holes, and periods of") as raised:
         fit_update_clock(made.time_s, made.value)
+    one, other = str(raised.value).split("periods of ")[1].split(" ms")[0].split(" and ")
+    assert one != other
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
@@ -127,7 +129,79 @@ def test_without_a_clock_everything_that_rests_on_it_is_null_and_the_changes_dis
     assert "poll every" in found.notes["averaging"]
 
 
+@pytest.mark.parametrize(("every_s", "step_w"), [(1.0, 0.01), (0.2, 0.01), (0.25, 0.1)])
+def test_polls_slower_than_updates_are_no_clock_though_readings_repeat_now_and_then(every_s: float, step_w: float) -> None:
+    random = np.random.default_rng(8)
+    update_s = PERIOD_S * np.arange(6000.0) + random.normal(0.0, 3e-4, 6000)
+    value = step_w * np.round((55.0 + 2.0 * np.sin(update_s / 40.0) + random.normal(0.0, 5.0 * step_w, 6000)) / step_w)
+    time_s = np.arange(0.5, update_s[-1], every_s)
+    time_s = np.floor(1e3 * (time_s + 2e-3 * np.abs(random.standard_normal(len(time_s))))) / 1e3
+    with pytest.raises(SensorError, match=r"by chance where every poll meets a new update; poll every \d ms"):
+        fit_update_clock(time_s, value[np.searchsorted(update_s, time_s, side="right") - 1])
+
+
+@pytest.mark.parametrize("ticks", [2.2, 3.08, 6.13, 8.61])
+def test_a_slow_ramp_that_is_rounded_tells_watts_and_no_updates(ticks: float) -> None:
+    random = np.random.default_rng(9)
+    update_s = 0.05 * np.arange(800.0) + random.normal(0.0, 3e-4, 800)
+    made = polled(update_s, np.round(60.0 + update_s / (ticks * 0.05)), random, period_s=0.05)
+    with pytest.raises(SensorError, match=r"one step of 1 W .* varies by many watts"):
+        fit_update_clock(made.time_s, made.value)
+
+
+def test_a_rounded_swing_whose_crossings_wait_for_a_grid_keeps_its_clock() -> None:
+    random = np.random.default_rng(10)
+    update_s = PERIOD_S * np.arange(600.0) + random.normal(0.0, 3e-4, 600)
+    value = 10.0 * np.round((150.0 + 80.0 * np.sin(2.0 * np.pi * update_s / 3.7)) / 10.0)
+    made = polled(update_s, value, random, period_s=PERIOD_S)
+    assert fit_update_clock(made.time_s, made.value)[0].period_s == pytest.approx(PERIOD_S, abs=1e-4)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.1, 2.0])
+def test_a_period_that_changes_midway_is_null_with_the_periods_of_the_parts(factor: float) -> None:
+    random = np.random.default_rng(11)
+    distance = 0.1 * np.where(np.arange(500) < 250, 1.0, factor)
+    made = polled(np.cumsum(distance), moving(500, random), random, period_s=0.1)
+    with pytest.raises(SensorError, match="the period differs between parts of the record: 100"):
+        fit_update_clock(made.time_s, made.value)
+
+
+@pytest.mark.parametrize("seed", [43, 48, 56, 58, 59, 61])
+def test_updates_that_come_late_now_and_then_do_not_move_the_period(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    made = _now_and_then_late(random)
+    clock, _ = fit_update_clock(made.time_s, made.value)
+    assert abs(clock.period_s - PERIOD_S) <= ERRORS * clock.period_std_s
+
+
+def _now_and_then_late(random: np.random.Generator) -> Hostile:
+    """Two in a hundred updates half a period late, polled at a tenth of the period."""
+    update_s = PERIOD_S * np.arange(250.0) + random.normal(0.0, 3e-4, 250)
+    update_s += np.where(random.random(250) < 0.02, 0.05, 0.0)
+    time_s = np.cumsum(0.01 * (1.0 + 0.08 * np.abs(random.standard_normal(2400))))
+    time_s = time_s[time_s < update_s[-1]]
+    value = moving(250, random)
+    return Hostile(time_s=time_s, value=value[np.searchsorted(update_s, time_s, side="right") - 1], period_s=PERIOD_S)
+
+
+def test_after_sleeps_the_error_is_that_of_the_stretches() -> None:
+    claimed = 0
+    for seed in range(30, 38):
+        random = np.random.default_rng(seed)
+        update_s = 0.1 * np.arange(600.0) + random.normal(0.0, 3e-4, 600)
+        made = polled(update_s, moving(600, random), random, period_s=0.1)
+        asleep_s = np.concatenate([[0.0], np.cumsum(random.uniform(600.0, 7200.0, 3))])
+        time_s = made.time_s + asleep_s[np.searchsorted([14.0, 29.0, 44.0], made.time_s)]
+        try:
+            clock, _ = fit_update_clock(time_s, made.value)
+        except SensorError:
+            continue
+        assert abs(clock.period_s - 0.1) <= ERRORS * clock.period_std_s
+        claimed += 1
+    assert claimed > 0
+
+
 def test_the_same_polls_give_the_same_answer() -> None:
-    made = drifting(np.random.default_rng(101))
+    made = skipped(np.random.default_rng(101))
     first, again = (fit_update_clock(made.time_s, made.value)[0] for _ in range(2))
     assert first == again
