@@ -53,7 +53,7 @@ def test_a_url_is_a_place_too(arguments: list[str], tmp_path: Path, monkeypatch:
 
 def test_resuming_measures_only_what_no_part_has(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "fleet"
-    assert main([*arguments, "--out", f"{root}/", "--budget", "12s"]) == 0
+    assert main([*arguments, "--out", f"{root}/", "--budget", "12s", "--select", "all"]) == 0
     first = read_kernel_dataset(root).table.num_rows
     assert main([*arguments, "--out", str(root), "--resume"]) == 0
     ids = read_kernel_dataset(root).table.column("row_id").to_pylist()
@@ -109,7 +109,7 @@ def test_an_object_store_takes_whole_parts_that_resuming_does_not_measure_again(
     arguments: list[str], store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*arguments, "--out", store.url("fleet")]
-    assert main([*words, "--budget", "12s"]) == 0
+    assert main([*words, "--budget", "12s", "--select", "all"]) == 0
     assert main([*words, "--resume", "--traces"]) == 0
     assert main([*words, "--resume"]) == 0
     assert "are there already" in capsys.readouterr().out
