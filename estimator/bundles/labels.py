@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from estimator.bundles.content import Bundle
 
-SHOWN_DIGITS = 8
+SHOWN_DIGITS: Final = 8
 """Characters of a digest that are shown."""
 
 
