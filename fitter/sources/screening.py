@@ -31,7 +31,7 @@ AT_REST_SHARE: Final = 0.5
 """A board on which a kernel runs draws more than this share of the least that its table has for it at rest [1]."""
 
 LEAST_LIMIT_SHARE: Final = 0.02
-"""The same of the power limit, where nothing is known of the board at rest: boards draw 5 to 20 % of their limit there [1]."""
+"""The same of the power limit, where nothing is known of the board at rest: the three boards with a table draw 10 to 18 % of theirs [1]."""
 
 COLDEST_C: Final = -60.0
 HOTTEST_C: Final = 150.0

@@ -112,8 +112,8 @@ def test_stated_intervals_cover_other_clocks(cases: dict[str, Case]) -> None:
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     other = target.rows.select(np.abs(target.rows.asked_clock_mhz(target.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
     one = score(case.rows, other, case, target=target, intervals=True)
-    assert 0.84 <= one.latency_coverage <= 0.97
-    assert 0.84 <= one.power_coverage <= 0.97  # eight models at eleven clocks each: one model that errs at six of them is seven points
+    assert 0.85 <= one.latency_coverage <= 0.97
+    assert 0.85 <= one.power_coverage <= 0.97  # eight models at eleven clocks each: one model that errs at six of them is seven points
     assert 0.5 <= one.latency_square <= 1.5
     assert 0.5 <= one.power_square <= 1.5
 
