@@ -3,9 +3,18 @@
     python benchmarks/host_pace.py [--data ../shared/data] [--splits 20] [--json]
 
 A host has two paces.  A run that changed from one to the other while it was measured shows both: its two readings of the latency give
-their ratio.  Half of the workloads are fitted and the other half predicted, as in `whole_models.py`; beside the error of the
-prediction stands that of an oracle that knows which pace each run had, told by which of the two predictions is nearer.  That
-is a lower bound: the oracle also takes the slow pace where the prediction is short for another reason.
+their ratio r.  Half of the workloads are fitted and the other half predicted, as in `whole_models.py`.  Beside the error of the prediction
+stand
+
+* the error with the pace known: which pace each run had is told by which of two predictions is nearer.  A lower bound, as the slow pace is
+  also taken where the prediction is short for another reason;
+* the floor: what a model errs that is exact at the usual pace and is not told which pace a run has.  With a share of slow runs below
+  r / (1 + r) no other forecast errs less.  By readings alone: only runs count as slow whose two readings show it, the mean above the
+  first, which takes no model;
+* the noise: how far the two readings of runs at one pace lie apart, over √2.  The mean over thousands of iterations errs less than the
+  first one, so a bound from above;
+* the errors of launch-bound runs, whose time follows the host's: the other short runs lie between the host's pace and the GPU's, or are the
+  GPU's.
 """
 
 import json
@@ -18,25 +27,37 @@ import numpy as np
 
 from benchmarks.whole_models import REFERENCE_CLOCK_MHZ, SHORT_S, Case, mape, read_case
 from estimator.prediction import estimate
-from estimator.quantities import Array
-from fitter.rows import WorkloadRows
+from estimator.quantities import Array, BoolArray
+from fitter.rows import WorkloadRows, join_rows
 from fitter.runs import fit_runs
 
-HOST_PACED: Final = 0.5
-"""A run is the host's where the slow pace adds this share of its own slowness to the latency [1]."""
+LAUNCH_BOUND: Final = 0.9
+"""A run is launch-bound where the slow pace adds this share of its own slowness to the latency [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceErrors:
-    """Errors in percent of runs below SHORT_S, as predicted and with the pace known, and of the longer ones.
+    """Errors in percent.
 
-    slow_share: of the short runs that the host paces, those that the oracle takes for slow.
+    short, short_pace_known                 of runs below SHORT_S, as predicted and with the pace known
+    floor, floor_shown                      of a model that is exact but for the pace; by what the runs' own readings show
+    launch_bound, launch_bound_pace_known   as the first two, of short runs that follow the host
+    longer                                  of the other runs, as predicted
+    noise, longer_noise                     of readings at one pace
+    launch_bound_share, slow_share          of the short runs are launch-bound; of these are taken for slow [1]
     """
 
     test: str
     short: float
     short_pace_known: float
+    floor: float
+    floor_shown: float
+    launch_bound: float
+    launch_bound_pace_known: float
     longer: float
+    noise: float
+    longer_noise: float
+    launch_bound_share: float
     slow_share: float
 
 
@@ -51,33 +72,46 @@ def pace_ratio(parts: list[WorkloadRows]) -> float:
 
 
 def predictions(train: WorkloadRows, test: WorkloadRows, case: Case, ratio: float) -> Array:
-    """Measured latency of each run of `test`, that of a fit of `train`, and the same with a host `ratio` times slower [s], shape (3, n)."""
+    """Latency of each run of `test` by a fit of `train`, and the same with a host `ratio` times slower [s], shape (2, n)."""
     bundle = fit_runs(train, case.gpu, case.tables).bundle
     clocks = test.asked_clock_mhz(case.gpu)
-    rows = [test.latency_s]
-    for pace in (bundle.host.launch_s, bundle.host.launch_s * ratio):
-        found = [
+    found = [
+        [
             estimate(workload, bundle, sm_clock_mhz=float(clock), host_launch_s=pace)[0].latency_s
             for workload, clock in zip(test.row_workloads(), clocks, strict=True)
         ]
-        rows.append(np.array(found))
-    return np.array(rows)
+        for pace in (bundle.host.launch_s, bundle.host.launch_s * ratio)
+    ]
+    return np.array(found)
 
 
-def pace_errors(test: str, latencies_s: Array, ratio: float) -> PaceErrors:
-    """The errors of one test; latencies as from `predictions`."""
-    measured, quick, slow = latencies_s
+def pace_errors(test: str, rows: WorkloadRows, predicted_s: Array, ratio: float) -> PaceErrors:
+    """The errors of one test; predicted_s as from `predictions`."""
+    measured, (quick, slow) = rows.latency_s, predicted_s
     taken = np.abs(np.log(slow / measured)) < np.abs(np.log(quick / measured))
     known = np.where(taken, slow, quick)
     short = measured < SHORT_S
-    host_paced = short & (slow / quick - 1.0 > HOST_PACED * (ratio - 1.0))
+    host = short & (slow / quick - 1.0 > LAUNCH_BOUND * (ratio - 1.0))
+    shown = rows.perturbed & (measured > rows.planned_latency_s)
     return PaceErrors(
         test=test,
         short=mape(quick[short], measured[short]),
         short_pace_known=mape(known[short], measured[short]),
+        floor=100.0 * float(np.mean(np.where(taken, 1.0 - quick / slow, 0.0)[short])),
+        floor_shown=mape(np.where(shown, rows.planned_latency_s, measured)[short], measured[short]),
+        launch_bound=mape(quick[host], measured[host]),
+        launch_bound_pace_known=mape(known[host], measured[host]),
         longer=mape(quick[~short], measured[~short]),
-        slow_share=float(np.mean(taken[host_paced])),
+        noise=_noise(rows, short),
+        longer_noise=_noise(rows, ~short),
+        launch_bound_share=float(np.mean(host[short])),
+        slow_share=float(np.mean(taken[host])),
     )
+
+
+def _noise(rows: WorkloadRows, chosen: BoolArray) -> float:
+    steady = chosen & ~rows.perturbed
+    return mape(rows.planned_latency_s[steady], rows.latency_s[steady]) / float(np.sqrt(2.0))
 
 
 def run(data: Path, splits: int) -> tuple[float, list[PaceErrors]]:
@@ -86,19 +120,22 @@ def run(data: Path, splits: int) -> tuple[float, list[PaceErrors]]:
     ratio = pace_ratio([case.rows for case in (a100, clocks, a10)])
     found = [_half("A100 half", a100, splits, ratio)]
     other = clocks.rows.select(np.abs(clocks.rows.asked_clock_mhz(clocks.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
-    found.append(pace_errors("A100 900 MHz -> other clocks", predictions(a100.rows, other, a100, ratio), ratio))
+    found.append(pace_errors("A100 900 MHz -> other clocks", other, predictions(a100.rows, other, a100, ratio), ratio))
     found.append(_half("A10 half", a10, splits, ratio))
     return ratio, found
 
 
 def _half(test: str, case: Case, splits: int, ratio: float) -> PaceErrors:
     unique = np.unique(case.rows.workload_index)
-    parts = []
+    parts, tested = [], []
     for seed in range(splits):
         chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
         train = np.isin(case.rows.workload_index, chosen)
-        parts.append(predictions(case.rows.select(train), case.rows.select(~train), case, ratio))
-    return pace_errors(test, np.concatenate(parts, axis=1), ratio)
+        tested.append(case.rows.select(~train))
+        parts.append(predictions(case.rows.select(train), tested[-1], case, ratio))
+    rows = join_rows(tested)
+    assert isinstance(rows, WorkloadRows)
+    return pace_errors(test, rows, np.concatenate(parts, axis=1), ratio)
 
 
 @click.command()
@@ -106,7 +143,7 @@ def _half(test: str, case: Case, splits: int, ratio: float) -> PaceErrors:
 @click.option("--splits", default=20, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(data: Path, splits: int, as_json: bool) -> None:
-    """Print errors of short runs as predicted and with the pace known."""
+    """Print errors of short runs as predicted and with the pace known, and what a model that is exact but for the pace would err."""
     if not (data / "energaizer").is_dir():
         click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
         return
@@ -116,9 +153,18 @@ def main(data: Path, splits: int, as_json: bool) -> None:
         return
     click.echo(f"slow over quick pace: {ratio:.2f}")
     for one in found:
-        known = f"with the pace known {one.short_pace_known:4.1f} %"
-        click.echo(f"{one.test:30s} below 20 ms {one.short:4.1f} %, {known}; from 20 ms {one.longer:4.1f} %")
-        click.echo(f"{'':30s} slow: {one.slow_share:.0%} of the short runs that the host paces")
+        for line in _lines(one):
+            click.echo(line)
+
+
+def _lines(one: PaceErrors) -> list[str]:
+    bound = f"{one.launch_bound:.1f} %, with the pace known {one.launch_bound_pace_known:.1f} %"
+    return [
+        f"{one.test:30s} below 20 ms {one.short:.1f} %, with the pace known {one.short_pace_known:.1f} %; from 20 ms {one.longer:.1f} %",
+        f"    exact but for the pace: {one.floor:.1f} % below 20 ms, {one.floor_shown:.1f} % by readings alone",
+        f"    noise of readings at one pace: {one.noise:.1f} %, from 20 ms {one.longer_noise:.1f} %",
+        f"    launch-bound {one.launch_bound_share:.0%} of those below 20 ms: {bound}; slow are {one.slow_share:.0%} of these",
+    ]
 
 
 if __name__ == "__main__":

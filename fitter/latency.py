@@ -18,7 +18,8 @@ from estimator.phases import Phases, join_phases
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.timeline import kernel_seconds, launch_bound_share, workload_seconds
 from estimator.workload import Workload
-from fitter.objective import Solution, solve
+from fitter.host_pace import SLOW_PACE, SLOW_SHARE, slow_probability, slow_share
+from fitter.objective import Solution, robust_residual, solve
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH, PERSISTENT, PERSISTENT_ARCHITECTURES
 from fitter.rows import WorkloadRows
 
@@ -28,8 +29,8 @@ STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "eleme
 GPU_SCALE: Final = 0.06
 """Ordinary relative error of a run that the GPU paces; errors well beyond it count linearly."""
 
-HOST_SCALE: Final = 0.12
-"""The same for a run that the host's launches pace: hosts have slow modes."""
+HOST_SCALE: Final = 0.04
+"""The same for a run that the host's launches pace, about the pace that it had: hosts have two (`fitter.host_pace`)."""
 
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is called identified when the data shrink its prior's width to below this share."""
@@ -84,8 +85,7 @@ class LatencyFit:
 
     names, log_shift, covariance   fitted parameters: ln of the factor on their start, shape (p,), and its covariance
     identified                     whether the data, not the prior, decided
-    launch_bound                   share of host launches in the latency of each run, shape (r,)
-    latency_s                      predicted latency of each run, shape (r,)
+    slow                           probability of each run to have had its host's slow pace, shape (r,)
     """
 
     groups: Mapping[str, Mapping[str, float]]
@@ -95,8 +95,12 @@ class LatencyFit:
     log_shift: Array
     covariance: Array
     identified: Mapping[str, bool]
-    launch_bound: Array
-    latency_s: Array
+    slow: Array
+
+    def paced_launch_s(self) -> Array:
+        """Launch cost of one framework operator in each run, at the pace that it is thought to have had [s], shape (r,)."""
+        result: Array = self.host_launch_s * SLOW_PACE**self.slow
+        return result
 
 
 def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
@@ -116,25 +120,23 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     """
     start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
     parameters = _with_widths(TIED, measured_groups or {})
-    solution, fitted, host = None, start, HOST_LAUNCH.centre
+    widths = np.array([parameter.width for parameter in parameters])
+    shift, fitted, host = None, start, HOST_LAUNCH.centre
     for _ in range(TILE_ROUNDS):
         runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
-        solution = _solve(rows, runs, start, parameters, solution)
-        fitted, host = shifted(start, parameters, solution.log_shift)
-    runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
-    gpu_s, host_s = run_seconds(runs, group_table(fitted), host)
-    widths = np.array([parameter.width for parameter in parameters])
-    spread = np.sqrt(np.diag(solution.covariance)) if solution is not None else widths
+        solution, slow = _solve(rows, _problem(runs, start, parameters), widths, shift)
+        shift = solution.log_shift
+        fitted, host = shifted(start, parameters, shift)
+    spread = np.sqrt(np.diag(solution.covariance))
     return LatencyFit(
         groups=fitted,
         host_launch_s=host,
         names=tuple(parameter.name for parameter in parameters),
         parameters=parameters,
-        log_shift=solution.log_shift if solution is not None else np.zeros(len(parameters)),
-        covariance=solution.covariance if solution is not None else np.diag(widths**2),
+        log_shift=solution.log_shift,
+        covariance=solution.covariance,
         identified={p.name: bool(s < IDENTIFIED_SHRINKAGE * p.width) for p, s in zip(parameters, spread, strict=True)},
-        launch_bound=launch_bound_share(gpu_s, host_s),
-        latency_s=workload_seconds(gpu_s, host_s),
+        slow=slow,
     )
 
 
@@ -186,8 +188,8 @@ def run_kernels(
     )
 
 
-def run_seconds(runs: RunKernels, table: Array, host_launch_s: float) -> tuple[Array, Array]:
-    """GPU time and host launch time of each run [s], shapes (r,)."""
+def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) -> tuple[Array, Array]:
+    """GPU time and host launch time of each run [s], shapes (r,); host_launch_s: of all runs, or of each."""
     seconds = kernel_seconds(runs.phases, table[runs.group], runs.clock_hz)
     gpu_s: Array = np.bincount(runs.run, seconds * runs.count, len(runs.host_share)).astype(np.float64)
     return gpu_s, host_launch_s * runs.host_share
@@ -228,37 +230,77 @@ def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
     return np.array([coefficient_vector(values) for values in groups.values()] + [coefficient_vector({})])
 
 
-def _solve(
-    rows: WorkloadRows,
-    runs: RunKernels,
-    start: Mapping[str, Mapping[str, float]],
-    parameters: Sequence[TiedParameter],
-    before: Solution | None,
-) -> Solution:
-    base = group_table(start)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """Runs, and how fitted parameters move the coefficients that they start from.
+
+    base (g, c): coefficients of all groups; moves (p, g, c): 1 where a parameter moves a coefficient; moves_host (p,): 1 where it moves the
+    host's launch cost.
+    """
+
+    runs: RunKernels
+    base: Array
+    moves: Array
+    moves_host: Array
+
+    def seconds(self, shift: Array) -> tuple[Array, Array]:
+        """GPU time and host launch time, at the usual pace, of each run [s], shapes (r,); shift (p,): ln of the factors."""
+        table = self.base * np.exp(np.tensordot(shift, self.moves, axes=1))
+        return run_seconds(self.runs, table, HOST_LAUNCH.centre * float(np.exp(shift @ self.moves_host)))
+
+    def log_paces(self, shift: Array) -> Array:
+        """ln of the time of each run at its host's usual pace, and of each at the slow one, shape (2 r,)."""
+        gpu_s, host_s = self.seconds(shift)
+        result: Array = np.log(np.concatenate([workload_seconds(gpu_s, host_s), workload_seconds(gpu_s, SLOW_PACE * host_s)]))
+        return result
+
+    def launch_bound(self, shift: Array) -> Array:
+        """Share of host launches in the latency of each run, at the usual pace, shape (r,)."""
+        return launch_bound_share(*self.seconds(shift))
+
+
+def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter]) -> _Problem:
     names = list(start)
     moves = np.zeros((len(parameters), len(names) + 1, len(COEFFICIENTS)))
-    host_row = np.array([0.0 if parameter.groups else 1.0 for parameter in parameters])
     for i, parameter in enumerate(parameters):
         for group in affected_groups(parameter, start):
             for name in parameter.coefficients:
                 moves[i, names.index(group), COLUMN[name]] = 1.0
+    moves_host = np.array([0.0 if parameter.groups else 1.0 for parameter in parameters])
+    return _Problem(runs=runs, base=group_table(start), moves=moves, moves_host=moves_host)
 
-    def log_prediction(shift: Array) -> Array:
-        table = base * np.exp(np.tensordot(shift, moves, axes=1))
-        gpu_s, host_s = run_seconds(runs, table, HOST_LAUNCH.centre * float(np.exp(shift @ host_row)))
-        result: Array = np.log(workload_seconds(gpu_s, host_s))
-        return result
 
-    def scale(shift: Array) -> Array:
-        table = base * np.exp(np.tensordot(shift, moves, axes=1))
-        gpu_s, host_s = run_seconds(runs, table, HOST_LAUNCH.centre * float(np.exp(shift @ host_row)))
-        share = launch_bound_share(gpu_s, host_s)
-        result: Array = np.sqrt((1.0 - share) * GPU_SCALE**2 + share * HOST_SCALE**2)
-        return result
+def _scale(launch_bound: Array) -> Array:
+    """Ordinary error of runs, by the share of the host's launches in their latency, shape (r,)."""
+    result: Array = np.sqrt((1.0 - launch_bound) * GPU_SCALE**2 + launch_bound * HOST_SCALE**2)
+    return result
 
-    widths = np.array([parameter.width for parameter in parameters])
-    first = before.log_shift if before is not None else np.zeros(len(parameters))
-    target = np.log(rows.latency_s)
-    rough = solve(log_prediction, target, widths, scale=scale(first), weight=rows.weight, start=first)
-    return solve(log_prediction, target, widths, scale=scale(rough.log_shift), weight=rows.weight, start=rough.log_shift)
+
+def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, before: Array | None) -> tuple[Solution, Array]:
+    """Parameters with prior widths (p,), and the probability of each run to have had its host's slow pace, shape (r,).
+
+    before: parameters to start from (p,); without them all runs are first taken for the usual pace.
+    """
+    target, count = np.log(rows.latency_s), len(rows)
+    shift = np.zeros(len(widths)) if before is None else before
+    if before is None:
+        scale = _scale(problem.launch_bound(shift))
+        shift = solve(lambda x: problem.log_paces(x)[:count], target, widths, scale=scale, weight=rows.weight, start=shift).log_shift
+    twice, share = np.tile(target, 2), SLOW_SHARE
+    for _ in range(PACE_ROUNDS):
+        launch_bound = problem.launch_bound(shift)
+        scale = np.tile(_scale(launch_bound), 2)
+        cost = robust_residual(problem.log_paces(shift) - twice, scale) ** 2
+        slow = slow_probability(cost.reshape(2, count), share)
+        share = slow_share(slow, launch_bound)
+        weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
+        solution = solve(problem.log_paces, twice, widths, scale=scale, weight=weight, start=shift)
+        moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
+        if moved < SETTLED:
+            break
+    return solution, slow
+
+
+PACE_ROUNDS: Final = 8
+SETTLED: Final = 1e-3
+"""Rounds of telling the paces apart and fitting; the last one moves no parameter by more than this [ln]."""

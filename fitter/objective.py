@@ -22,11 +22,15 @@ MOST_EVALUATIONS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the residuals ln(t̂/t) of shape (n,)."""
+    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the residuals ln(t̂/t) of shape (n,).
+
+    log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, but for a constant of the rows.
+    """
 
     log_shift: Array
     covariance: Array
     residuals: Array
+    log_evidence: float
 
 
 def robust_residual(error: Array, scale: Array | float) -> Array:
@@ -92,7 +96,17 @@ def solve(
     )
     rows = len(log_target)
     error = log_prediction(found.x) - log_target
-    return Solution(log_shift=found.x, covariance=_sandwich(found.jac, found.fun, rows), residuals=error)
+    return Solution(
+        log_shift=found.x,
+        covariance=_sandwich(found.jac, found.fun, rows),
+        residuals=error,
+        log_evidence=_log_evidence(found.jac, found.fun, prior_width),
+    )
+
+
+def _log_evidence(jacobian: Array, residual: Array, prior_width: Array) -> float:
+    """Laplace's approximation: the objective at its minimum, and how much narrower than its priors what is known became."""
+    return -0.5 * float(residual @ residual + np.linalg.slogdet(jacobian.T @ jacobian)[1]) - float(np.log(prior_width).sum())
 
 
 def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:

@@ -49,8 +49,7 @@ def known_bundle(gpu: GpuSpec, groups: dict[str, dict[str, float]] | None = None
         log_shift=np.zeros(count),
         covariance=np.eye(count) * 0.01,
         identified={parameter.name: True for parameter in TIED},
-        launch_bound=np.zeros(1),
-        latency_s=np.ones(1),
+        slow=np.zeros(1),
     )
     power = PowerFit(
         values=np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies,

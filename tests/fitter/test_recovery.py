@@ -94,7 +94,7 @@ def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100: GpuS
 def test_planted_energies_come_back_within_their_stated_uncertainty(a100: GpuSpec) -> None:
     rows = runs(a100)
     latency = fit_latency(rows, a100)
-    fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.host_launch_s), tables(a100), 900.0)
+    fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.paced_launch_s()), tables(a100), 900.0)
     spread = np.sqrt(np.diag(fit.covariance))
     for term, found, planted, std in zip(TERMS, fit.values, planted_energies(), spread, strict=True):
         assert abs(found - planted) < 3.0 * std + 0.05 * planted, (term, found, planted, std)
@@ -146,7 +146,7 @@ def test_a_voltage_curve_is_inferred_from_three_clocks(a100: GpuSpec) -> None:
     rows = rows.select(np.isin(rows.sm_clock_asked_mhz, (510.0, 900.0, 1410.0)))
     latency = fit_latency(rows, a100)
     unknown = BoardTables(voltage_v=None, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=a100.power_limit_w)
-    power_rows = workload_power_rows(rows, a100, latency.groups, latency.host_launch_s)
+    power_rows = workload_power_rows(rows, a100, latency.groups, latency.paced_launch_s())
     fit = fit_power(power_rows, unknown, 900.0)
     assert fit.tables.voltage_v is not None
     assert "inferred" in fit.tables.voltage_v.source
@@ -163,7 +163,7 @@ def test_no_voltage_is_inferred_from_two_clocks(a100: GpuSpec) -> None:
     rows = rows.select(np.isin(rows.sm_clock_asked_mhz, (900.0, 1410.0)))
     latency = fit_latency(rows, a100)
     unknown = BoardTables(voltage_v=None, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=a100.power_limit_w)
-    fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.host_launch_s), unknown, 900.0)
+    fit = fit_power(workload_power_rows(rows, a100, latency.groups, latency.paced_launch_s()), unknown, 900.0)
     assert fit.tables.voltage_v is None
 
 

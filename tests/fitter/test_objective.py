@@ -1,0 +1,39 @@
+"""What a fit says of its priors: the probability of the rows under them."""
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from estimator.quantities import Array
+from fitter.objective import solve
+
+
+def log_evidence(slopes: Array, target: Array, width: Array, scale: float) -> float:
+    found = solve(lambda shift: slopes @ shift, target, width, scale=scale, log_jacobian=lambda shift: slopes)
+    return found.log_evidence
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_evidence_is_that_of_a_normal_model_where_errors_are_small(seed: int) -> None:
+    """ln t = J·shift + error: the rows are normal with J diag(σ²) Jᵀ + s², whose constant cancels between two priors."""
+    rng = np.random.default_rng(seed)
+    rows, scale = int(rng.integers(2, 9)), 0.05
+    slopes, widths = rng.normal(size=(rows, 3)), (np.full(3, 0.002), np.array([0.004, 0.002, 0.001]))
+    target = 0.01 * scale * rng.normal(size=rows)
+    found = [log_evidence(slopes, target, width, scale) for width in widths]
+    exact = [multivariate_normal(cov=slopes @ np.diag(width**2) @ slopes.T + scale**2 * np.eye(rows)).logpdf(target) for width in widths]
+    assert found[1] - found[0] == pytest.approx(exact[1] - exact[0], abs=1e-4)
+
+
+def test_a_coefficient_that_no_row_feels_changes_nothing() -> None:
+    slopes, target = np.array([[1.0], [0.5]]), np.array([0.02, 0.01])
+    alone = log_evidence(slopes, target, np.array([0.1]), 0.05)
+    beside = log_evidence(np.hstack([slopes, np.zeros((2, 1))]), target, np.array([0.1, 3.0]), 0.05)
+    assert beside == pytest.approx(alone, abs=1e-6)
+
+
+@pytest.mark.parametrize(("distance", "wider"), [(0.0, False), (0.8, True)])
+def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wide_one(distance: float, wider: bool) -> None:
+    slopes = np.ones((6, 1))
+    found = [log_evidence(slopes, np.full(6, distance), np.array([width]), 0.05) for width in (0.1, 0.7)]
+    assert (found[1] > found[0]) is wider
