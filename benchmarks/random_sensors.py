@@ -19,6 +19,8 @@ LOAD_RATIOS = (0.6, 0.75, 0.9, 1.1, 1.27, 1.6, 2.3, 3.1, 5.3)
 POLLS_S = (0.001, 0.002, 0.005, 0.007, 0.008, 0.013)
 LATE_FORMS = ("two poles", "one pole", "after 100 ms")
 """Forms of what follows a launch late; on two boards a quarter to two fifths of the step came between 100 and 200 ms."""
+SLOW_FORMS = ("half late", "one pole", "two poles", "ramp", "rises late", "ramps up")
+"""Forms of boards that are slow as a whole or by half, none of which is published: the last two fall at once."""
 TRAILING_SLOTS = 11
 TRAILING_WEIGHT = 0.0905
 
@@ -29,7 +31,7 @@ class PlantedSensor:
 
     `rigid` tells whether updates keep to a grid, `load_period_s` the load's period (infinite for a lone step), `noise_w` the
     noise of a reading, `step_w` the load's step, `jitter_s` that of updates, `load_spread` the relative scatter of the load's
-    half periods.
+    half periods.  `slow_form` is one of SLOW_FORMS for a board that rises within about `slow_s`, "" for one as published.
     """
 
     kernel: str
@@ -45,6 +47,8 @@ class PlantedSensor:
     step_w: float
     jitter_s: float
     load_spread: float = 3e-3
+    slow_form: str = ""
+    slow_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ def record(planted: PlantedSensor, random: np.random.Generator, duration_s: floa
     """What polls, meter and load log show of a sensor for so long."""
     edge_s, level = _load(planted.load_period_s, planted.load_spread, duration_s, random)
     time_s = np.arange(-LEAD_S, duration_s, GRID_S)
-    power = _board_power(time_s, edge_s, level, planted.step_w, random)
+    power = _board_power(time_s, edge_s, level, planted, random)
     update_s, due_s = _updates(planted, duration_s, random)
     value = planted.gain * _averaged(planted, time_s, power, update_s) + planted.offset_w
     quantum = float(random.choice([0.01, 0.01, 0.09]))
@@ -141,7 +145,7 @@ def _load(period_s: float, spread: float, duration_s: float, random: np.random.G
     return edge_s, (np.arange(len(edge_s)) + 1.0) % 2
 
 
-def _board_power(time_s: Array, edge_s: Array, level: Array, step_w: float, random: np.random.Generator) -> Array:
+def _board_power(time_s: Array, edge_s: Array, level: Array, planted: PlantedSensor, random: np.random.Generator) -> Array:
     """True power: a load that rises at once or in two parts, creeps, leaves a tail, ripples."""
     lagged = edge_s + random.uniform(2e-4, 4.5e-4) + random.normal(0.0, 5e-5, len(edge_s))
     index = np.searchsorted(lagged, time_s, side="right") - 1
@@ -150,11 +154,13 @@ def _board_power(time_s: Array, edge_s: Array, level: Array, step_w: float, rand
     at_once = float(random.uniform(0.6, 0.8)) if two_parts else 1.0
     fast = _pole(on, 1e-3)
     shape = at_once * fast + (1.0 - at_once) * _late(time_s, lagged, level, on, str(random.choice(LATE_FORMS)))
+    if planted.slow_form:
+        shape = _slow(time_s, lagged, level, on, planted)
     creep = float(random.uniform(0.0, 0.06))
     tail = float(random.uniform(0.0, 0.12 if two_parts else 0.04))
     shape = (1.0 - creep) * shape + creep * _pole(on, 0.8) + 0.5 * tail * np.maximum(_pole(on, 0.6) - on, 0.0)
     ripple = float(random.uniform(0.0, 0.015)) * np.sin(2.0 * np.pi * (random.uniform(0.5, 9.0) * time_s + random.random()))
-    return float(random.uniform(50, 135)) + step_w * shape * (1.0 + ripple) + random.normal(0.0, 2.0, len(time_s))
+    return float(random.uniform(50, 135)) + planted.step_w * shape * (1.0 + ripple) + random.normal(0.0, 2.0, len(time_s))
 
 
 def _late(time_s: Array, edge_s: Array, level: Array, on: Array, form: str) -> Array:
@@ -166,6 +172,25 @@ def _late(time_s: Array, edge_s: Array, level: Array, on: Array, form: str) -> A
     starts = edge_s[level > 0]
     age = time_s - starts[np.maximum(np.searchsorted(starts, time_s, side="right") - 1, 0)]
     return _pole(on * np.clip((age - 0.1) / 0.1, 0.0, 1.0), 1e-3)
+
+
+def _slow(time_s: Array, edge_s: Array, level: Array, on: Array, planted: PlantedSensor) -> Array:
+    """The power of a slow board, 0 to 1."""
+    form, slow_s = planted.slow_form, planted.slow_s
+    if form == "half late":
+        return 0.5 * (_pole(on, 1e-3) + _pole(on, slow_s))
+    if form == "one pole":
+        return _pole(on, slow_s)
+    if form == "two poles":
+        return _pole(_pole(on, 0.5 * slow_s), 0.5 * slow_s)
+    if form == "ramp":
+        sums = np.concatenate([[0.0], np.cumsum(on)])
+        number, length = np.arange(1, len(sums)), max(1, int(2.0 * slow_s / GRID_S))
+        return _pole((sums[number] - sums[np.maximum(number - length, 0)]) / length, 1e-3)
+    starts = edge_s[level > 0]
+    age = np.maximum(time_s - starts[np.maximum(np.searchsorted(starts, time_s, side="right") - 1, 0)], 0.0)
+    risen = 1.0 - np.exp(-age / slow_s) if form == "rises late" else np.clip(age / (2.0 * slow_s), 0.0, 1.0)
+    return _pole(on * risen, 1e-3)
 
 
 def _pole(x: Array, time_constant_s: float) -> Array:

@@ -158,6 +158,8 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
     lines.append(f"  {'transient':<14}{calibration.transient or 'unknown'}")
     reasons: list[str] = []
     doubts: list[str] = []
+    if calibration.averaging != "undetermined" and "averaging" in calibration.notes:
+        doubts.append(f"  note: averaging: {calibration.notes['averaging']}")
     for name, key, std_key, scale, unit in rows:
         value = document[key]
         std = document[std_key] if std_key else None

@@ -17,6 +17,7 @@ from collector.correction.deconvolution import Deconvolved, deconvolve
 from collector.correction.response import PossibleResponses, SensorResponse, possible_responses
 from collector.correction.settled import NO_GAIN, Inversion, inversion
 from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
+from collector.correction.unseen import unseen_std_j
 from collector.correction.updates import BoardUpdates, board_updates
 from collector.devices.possible_power import possible_power
 from collector.energy.practice import naive_energy
@@ -135,7 +136,8 @@ def correct_recording(
     ]
     probability = _probabilities(possible, parts, len(updates.value))
     best = int(np.argmax(probability))
-    whole = _span(parts, probability, back, time_s, power_w, begin, end)
+    unseen_j = _unseen_j(updates, possible, probability, begin, end)
+    whole = _span(parts, probability, back, time_s, power_w, begin, end, unseen_j)
     notes |= {**updates.notes, **possible.notes, **({} if back.known else {"gain": NO_GAIN})}
     part, response = parts[best], possible.responses[best]
     repeated = None
@@ -155,7 +157,8 @@ def correct_recording(
             for item in possible.responses
         ]
         steps_j = EDGE_SHARE * response.width_s * float(np.ptp(updates.value))
-        span = _span(inner, probability, back, time_s, power_w, *_ends(load), steps_j)
+        more_j = math.hypot(steps_j, _unseen_j(updates, possible, probability, *_ends(load)))
+        span = _span(inner, probability, back, time_s, power_w, *_ends(load), more_j)
     elif repeated is not None and load is not None:
         span = EnergySpan(
             start_s=float(load.start_s[0]),
@@ -208,6 +211,12 @@ def _probabilities(possible: PossibleResponses, parts: list[Deconvolved], count:
     weight = np.exp(score - score.max())
     probability: Array = weight / weight.sum()
     return probability
+
+
+def _unseen_j(updates: BoardUpdates, possible: PossibleResponses, probability: Array, begin: float, end: float) -> float:
+    """Standard error of an energy by what no reading saw, whatever the response [J]."""
+    stds = [unseen_std_j(updates.time_s, updates.value, response, updates.period_s, begin, end) for response in possible.responses]
+    return math.sqrt(float(probability @ np.square(stds)))
 
 
 def _span(

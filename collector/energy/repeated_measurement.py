@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 
 from collector.bench import Bench, Instruments
+from collector.correction.response import possible_responses
 from collector.correction.settled import corrected_power, settle_time_s
-from collector.correction.updates import board_updates
+from collector.correction.updates import BoardUpdates, board_updates
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, StateReadings
 from collector.energy.counter import CounterEstimate, counter_estimate
@@ -120,6 +121,9 @@ def measure_repeated(
 MOST_EXTRA: Final = 1000
 """A batch takes at most so many times the planned executions: a machine that is held up while ranging makes them look that long."""
 
+REST_UPDATES: Final = 3.0
+"""Updates that see nothing but rest before a batch: without any, readings of a load without pauses do not tell its power from rest."""
+
 LEAST_UPDATES: Final = 6.0
 """Updates of the sensor that a batch covers behind its rise, at least; the fit takes no fewer than four readings."""
 
@@ -154,8 +158,13 @@ def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration
 def _batch(
     bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration, rest_w: float
 ) -> Run:
-    """Rest, run, rest; then the fit."""
-    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S))
+    """Rest, run, rest; then the fit.
+
+    What ran before the rest is in no column of the fit: readings that remember it would pass for noise, of which all errors are made.
+    """
+    reach_s = _reach_s(calibration, plan.update_period_s)
+    clean_s = bench.clock.now_ns() * SECONDS_PER_NS + reach_s
+    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + REST_UPDATES * plan.update_period_s))
     polls: list[EnergyReading] = []
     stamps: list[tuple[int, int]] = []
     # Executions that turn out shorter than they were while ranging go on until enough updates lie behind the rise.
@@ -176,13 +185,24 @@ def _batch(
     table = np.array(stamps, dtype=np.float64) * SECONDS_PER_NS
     load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
     poll_s = host_seconds(readings.host_ns)
-    updates = board_updates(poll_s, readings.power_w, calibration)
+    updates = _since(board_updates(poll_s, readings.power_w, calibration), clean_s)
     limit = bench.gpu.power_limit_w()
     lag = 0.0 if calibration.delay_s is None else calibration.delay_s
     counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
     sane = possible_power(readings.power_w)
     energy = repeated_energy(poll_s[sane], readings.power_w[sane], updates, load, calibration, discard_s=plan.discard_s, counter=counter)
     return Run(plan=plan, load=load, energy=energy, counter=counter, states=trace.states)
+
+
+def _reach_s(calibration: SensorCalibration, period_s: float) -> float:
+    """How far back a reading may remember [s]."""
+    return max(response.reach_s for response in possible_responses(calibration, period_s).responses)
+
+
+def _since(updates: BoardUpdates, from_s: float) -> BoardUpdates:
+    """The updates from a time on."""
+    kept = updates.time_s >= from_s
+    return replace(updates, time_s=updates.time_s[kept], value=updates.value[kept])
 
 
 def _combined(runs: list[Run]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from collector.devices.nvml import FEWEST_UUID_CHARACTERS, pci_key
 from collector.errors import SensorError
-from collector.recordings.text_columns import QUICK_UNIT, numbers
+from collector.recordings.text_columns import QUICK_UNIT, is_text, numbers, plain
 from estimator.quantities import Array
 from estimator.specifications import near_match
 
@@ -19,7 +19,13 @@ POWER_COLUMNS: Final = ("power.draw.instant", "power.draw", "power.draw.average"
 BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 """Columns that name a board, best first."""
 TIME_COLUMN: Final = "timestamp"
-STAMP: Final = r"^\s*\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z?\s*$"
+STAMP: Final = r"^\s*\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.,]\d{1,9})?\s?(Z|UTC|[+-]\d{2}:?\d{2})?\s*$"
+ZONE: Final = r"\s?(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})$"
+UNIVERSAL: Final = r"\s?(Z|UTC|[+-]\d{2}:?\d{2})$"
+"""What ends a stamp that is no local time."""
+READ_STAMPS: Final = "2024/03/10 09:00:00.123, ISO 8601 (2024-03-10T09:00:00.123, with or without a zone) and seconds since 1970"
+EPOCHS: Final = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+"""Figures beyond these are times since 1970 in nanoseconds, microseconds, milliseconds; seconds reach 1e11 in the year 5138."""
 UUID_MARK: Final = "GPU-"
 US_PER_S: Final = 1e6
 WHOLE, FRACTION = 19, 7
@@ -32,7 +38,7 @@ LONGEST_UNIT: Final = 4
 POWER_WORDS: Final = ("power", "watt")
 NO_DRAW_WORDS: Final = ("limit", "management", "cap", "brake", "reasons")
 """Columns that name power are a board's draw, but for limits and settings."""
-PLAIN_TIME: Final = "t_s"
+PLAIN_TIME, PLAIN_POWER = "t_s", "power_w"
 OTHER_WORDS: Final = ("temperature", "utilization", "clocks", "memory", "fan", "pstate", "energy", "voltage", "current")
 """Of columns with names of a user's own, those that are plainly no power."""
 
@@ -54,7 +60,8 @@ def unit_factor(name: str, where: str) -> float:
 
 def watts(column: Any, factor: float) -> Array:
     """A column's figures in watts: by the unit in the cell where there is one, else by its header's `factor`; nan for all else."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    column = plain(column)
+    if not is_text(column):
         return np.asarray(numbers(column) * factor)
     trimmed = pc.utf8_trim_whitespace(column)
     if factor == 1.0:
@@ -105,7 +112,7 @@ def power_columns(names: Sequence[str], wanted: str | None, where: str) -> tuple
         check_power(asked, names, where)
         found: tuple[int, ...] = (bare.index(asked),)
     else:
-        found = tuple(bare.index(name) for name in POWER_COLUMNS if name in bare)
+        found = tuple(bare.index(name) for name in (*POWER_COLUMNS, PLAIN_POWER) if name in bare)
     if not found:
         raise SensorError(f"{where}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
     for place in found:
@@ -142,21 +149,45 @@ def named_so(name: str, asked: str) -> bool:
     return place is not None and place == pci_key(asked)
 
 
+def is_local(stamp: str) -> bool:
+    """Whether a stamp as text is a wall clock's of an unknown zone."""
+    return re.match(STAMP, stamp) is not None and re.search(UNIVERSAL, stamp.strip()) is None
+
+
 def stamps_s(column: Any) -> Array:
-    """Local stamps as seconds since 1970 as if they were universal time; nan where a cell is no stamp."""
-    if pa.types.is_timestamp(column.type):
-        micro = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        return _filled(micro) / US_PER_S
+    """Stamps as seconds since 1970, local ones as if they were universal time; nan where a cell is no stamp."""
+    column = plain(column)
+    if not is_text(column):
+        return _of_epoch(numbers(column))
     text = pc.utf8_trim_whitespace(column)
     quick = _even_stamps(text)
     if quick is not None:
         return quick
     good = pc.match_substring_regex(text, STAMP)
-    text = pc.replace_substring_regex(pc.if_else(good, text, NOTHING), r"[TZ]", " ")
-    part = pc.utf8_trim_whitespace(pc.utf8_slice_codeunits(text, WHOLE, WHOLE + FRACTION))
+    if not pc.any(good).as_py():
+        return _of_epoch(numbers(text))
+    text = pc.if_else(good, text, NOTHING)
+    zone_s = _zones_s(text)
+    text = pc.utf8_trim_whitespace(pc.replace_substring_regex(text, UNIVERSAL, ""))
+    part = pc.utf8_slice_codeunits(pc.replace_substring(text, ",", "."), WHOLE, WHOLE + FRACTION)
     fraction = pc.if_else(pc.equal(part, ""), "0", part).cast(pa.float64())
-    result: Array = _whole_seconds(pc.utf8_slice_codeunits(text, 0, WHOLE)) + _filled(fraction)
+    result: Array = _whole_seconds(pc.utf8_slice_codeunits(text, 0, WHOLE)) + _filled(fraction) - zone_s
     return result
+
+
+def _of_epoch(figures: Array) -> Array:
+    """Times since 1970 in seconds, whatever part of a second they count; others as they are."""
+    size = float(np.nanmax(np.abs(figures), initial=0.0))
+    return figures * next((factor for least, factor in EPOCHS if size > least), 1.0)
+
+
+def _zones_s(text: Any) -> Array:
+    """How far the zone that a stamp names is before universal time [s], 0 where it names none."""
+    parts = pc.extract_regex(text, ZONE)
+    sign = np.where(pc.fill_null(pc.equal(pc.struct_field(parts, "sign"), "-"), False).to_numpy(zero_copy_only=False), -1.0, 1.0)
+    hours, minutes = (np.nan_to_num(_filled(pc.struct_field(parts, name).cast(pa.float64()))) for name in ("hours", "minutes"))
+    zone: Array = sign * (3600.0 * hours + 60.0 * minutes)
+    return zone
 
 
 def _even_stamps(text: Any) -> Array | None:
@@ -164,6 +195,8 @@ def _even_stamps(text: Any) -> Array | None:
 
     Many polls share a second, which is then read once.
     """
+    if not pc.all(pc.equal(pc.utf8_slice_codeunits(text, WHOLE + FRACTION, WHOLE + FRACTION + 1), "")).as_py():
+        return None
     try:
         fraction = pc.utf8_slice_codeunits(text, WHOLE, WHOLE + FRACTION).cast(pa.float64())
     except pa.ArrowInvalid:

@@ -1,5 +1,6 @@
 """Polled readings of one board from a log: `t_s,power_w`, or what nvidia-smi wrote."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,15 @@ import pyarrow.compute as pc
 
 from collector.errors import SensorError
 from collector.recordings.nvidia_smi import (
+    PLAIN_POWER,
     PLAIN_TIME,
+    READ_STAMPS,
+    STAMP,
     bare_name,
     board_columns,
     check_once,
     check_power,
+    is_local,
     is_nvidia_smi,
     is_uuid,
     named_so,
@@ -25,14 +30,20 @@ from collector.recordings.nvidia_smi import (
     watts,
 )
 from collector.recordings.ordering import ordered
-from collector.recordings.text_columns import LogFile, StrayLines, numbers, open_log, read_columns
+from collector.recordings.shared_log import times_logged
+from collector.recordings.text_columns import LONGEST_SHOWN, LogFile, StrayLines, numbers, open_log, read_columns
 from estimator.quantities import Array
 from estimator.specifications import near_match
 
 TIME: Final = PLAIN_TIME
-POWER: Final = "power_w"
-TOGETHER_SHARE: Final = 0.8
-"""Where this share of the rows has the time of the row before, rows of several boards lie side by side."""
+POWER: Final = PLAIN_POWER
+SMI_LOG: Final = "nvidia-smi --query-gpu=timestamp,power.draw.instant --format=csv -lms 5"
+HEADER: Final = "timestamp, power.draw [W]"
+STAMP_CELL: Final = re.compile(STAMP)
+DMON_WORDS: Final = ("pwr", "power")
+"""Words in the header of nvidia-smi's and DCGM's dmon, which begins with #."""
+ONE_BOARD: Final = "give the rows of one board"
+ONE_BOARD_LOG: Final = "log with --query-gpu=timestamp,index,power.draw and choose one with --gpu, or one board alone with -i INDEX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +78,18 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
         return _plain(log, bare, column)
     if is_nvidia_smi(log.names):
         return _nvidia_smi(log, column, board)
-    raise SensorError(
-        f"{path}: needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {', '.join(bare[:12]) or 'none'}"
-    )
+    raise SensorError(f"{path}: {_no_header(log)}")
+
+
+def _no_header(log: LogFile) -> str:
+    """What is wrong with a header that names no column that is known, and what to do."""
+    if any(STAMP_CELL.match(name) for name in log.names):
+        row = ", ".join(log.names)[:LONGEST_SHOWN]
+        return f"has no header, its first line is a row ({row}); log without noheader, or write {HEADER!r} above"
+    found = ", ".join(bare_name(name) for name in log.names[:12]) or "none"
+    if "#" in log.said and any(word in log.said.lower() for word in DMON_WORDS):
+        return f"a table of dmon ({log.said[:LONGEST_SHOWN]!r}), whose rows have no time, or whole seconds; log with {SMI_LOG}"
+    return f"needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {found}"
 
 
 def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedReadings:
@@ -82,6 +102,8 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         check_power(wanted, log.names, str(log.path), own_names=True)
     factor = unit_factor(log.names[place], str(log.path))
     time, power = gathered(log, [only_place(TIME, bare, log), place], stray, factor)
+    _check_figures(log, time, [power], [log.names[bare.index(TIME)], log.names[place]], stray)
+    time, power, repeated = _once(time, power, log, ONE_BOARD, fine=False)
     rows = ordered(time, power, str(log.path), local_time=False)
     return RecordedReadings(
         time_s=rows.time_s,
@@ -91,7 +113,7 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         local_time=False,
         left_out=rows.left_out + stray.count,
         coarse_stamps=rows.coarse_stamps,
-        remarks=(*rows.remarks, *stray.remark(), *log.remark()),
+        remarks=(*rows.remarks, *repeated, *stray.remark(), *log.remark()),
     )
 
 
@@ -131,9 +153,8 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         figures.append(np.stack([watts(item, factor) for item, factor in zip(columns[1 : 1 + len(powers)], factors, strict=True)]))
         for place, column_names in enumerate(names):
             column_names.append(_texts(columns[1 + len(powers) + place]))
-    if not times:
-        raise SensorError(f"{log.path}: has a header and no rows")
-    time, power = np.concatenate(times), np.concatenate(figures, axis=1)
+    time, power = (np.concatenate(times), np.concatenate(figures, axis=1)) if times else (np.empty(0), np.empty((len(powers), 0)))
+    _check_figures(log, time, power, [log.names[index] for index in wanted[: 1 + len(powers)]], stray)
     if log.cut_row:
         time[-1] = np.nan
     if boards:
@@ -145,11 +166,12 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     time, power = time[whole], power[:, whole]
     filled = np.flatnonzero(np.any(np.isfinite(power), axis=1))
     if not len(filled):
-        raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure ([N/A] throughout)")
+        raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
     place = int(filled[0])
-    _check_single(time, log, bool(boards))
-    rows = ordered(time, power[place], str(log.path), local_time=True)
-    remarks = (*rows.remarks, *stray.remark(), *log.remark())
+    time, figure, repeated = (time, power[place], ()) if boards else _once(time, power[place], log, ONE_BOARD_LOG, fine=True)
+    local = is_local(stray.cells[0]) if stray.cells else True
+    rows = ordered(time, figure, str(log.path), local_time=local)
+    remarks = (*rows.remarks, *repeated, *stray.remark(), *log.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     return RecordedReadings(
@@ -157,11 +179,36 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         power_w=rows.power_w,
         column=bare[powers[place]],
         board=chosen,
-        local_time=True,
+        local_time=local,
         left_out=rows.left_out + stray.count,
         coarse_stamps=rows.coarse_stamps,
         remarks=remarks,
     )
+
+
+def _check_figures(log: LogFile, time_s: Array, power_w: Sequence[Array] | Array, names: Sequence[str], stray: StrayLines) -> None:
+    """Raises SensorError for a log without rows, and for columns none of whose cells can be read: the first cell shows why."""
+    if not len(time_s):
+        if stray.count:
+            raise SensorError(f"{log.path}: no line has the {len(log.names)} cells of the header; the first: {stray.first!r}")
+        raise SensorError(f"{log.path}: has a header and no rows")
+    first = [repr(cell[:LONGEST_SHOWN]) for cell in stray.cells]
+    if not np.any(np.isfinite(time_s)):
+        name = bare_name(names[0])
+        read = "seconds" if name == TIME else READ_STAMPS
+        raise SensorError(f"{log.path}: column {name} has no stamp that can be read, the first is {first[0]}; read are {read}")
+    if not any(np.any(np.isfinite(column)) for column in power_w):
+        cells = ", ".join(f"{bare_name(name)} {cell}" for name, cell in zip(names[1:], first[1:], strict=False))
+        raise SensorError(f"{log.path}: no figure of power can be read; the first row has {cells}")
+
+
+def _once(time_s: Array, power_w: Array, log: LogFile, remedy: str, *, fine: bool) -> tuple[Array, Array, tuple[str, ...]]:
+    """Every row once, and a remark where they were there more often.  Raises SensorError for rows of several boards."""
+    times = times_logged(time_s, power_w, str(log.path), remedy, fine=fine)
+    if times == 1:
+        return time_s, power_w, ()
+    new = np.append(True, (time_s[1:] != time_s[:-1]) | (power_w[1:] != power_w[:-1]))
+    return time_s[new], power_w[new], (f"every row is there {times} times; it was taken once",)
 
 
 def _texts(column: Any) -> Any:
@@ -176,7 +223,8 @@ def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple
     """
     names = columns[0]
     present = sorted(name for name in pc.unique(names).to_pylist() if name)
-    where = f"{log.path}: holds {len(present)} boards ({', '.join(present[:8])})"
+    shown = ", ".join(" ".join(name.split())[:LONGEST_SHOWN] for name in present[:8])
+    where = f"{log.path}: holds {len(present)} boards ({shown})"
     if board is None:
         if len(present) != 1:
             raise SensorError(f"{where}; choose one with --gpu" if present else f"{log.path}: names no board in any row")
@@ -191,17 +239,3 @@ def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple
     kept = pc.fill_null(pc.equal(names, wanted), False).to_numpy(zero_copy_only=False)
     uuids = {name for column in columns for name in pc.unique(column.filter(pa.array(kept))).to_pylist() if name and is_uuid(name)}
     return uuids.pop() if len(uuids) == 1 else wanted, kept
-
-
-def _check_single(time_s: Array, log: LogFile, chosen: bool) -> None:
-    """Raises SensorError for rows of several boards that nothing tells apart."""
-    known = time_s[np.isfinite(time_s)]
-    if chosen or len(known) < 4:
-        return
-    groups = np.unique(np.diff(np.flatnonzero(np.append(True, np.diff(known) != 0.0))), return_counts=True)
-    sizes, counts = groups
-    if len(sizes) and int(sizes[np.argmax(counts)]) > 1 and counts.max() >= TOGETHER_SHARE * counts.sum():
-        size = int(sizes[np.argmax(counts)])
-        raise SensorError(
-            f"{log.path}: rows come {size} at a time, so {size} boards share the log; log with --query-gpu=index,… or -i INDEX"
-        )

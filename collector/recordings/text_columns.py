@@ -14,11 +14,13 @@ import pyarrow.parquet as pa_parquet
 
 from collector.errors import SensorError
 from collector.recordings.pipes import is_pipe, pipe_content
+from collector.recordings.unpacking import unpacked
 
 HEADER_BYTES: Final = 1 << 16
 """A header longer than this is none."""
 BLOCK_BYTES: Final = 1 << 20
 """Bytes of text that are parsed at once."""
+US_PER_S: Final = 1e6
 LONGEST_SHOWN: Final = 80
 """Characters of a line that are quoted."""
 BATCH_ROWS: Final = 1 << 16
@@ -26,6 +28,13 @@ MAX_ROWS: Final = 20_000_000
 """Rows that are kept of one file: 55 hours of polls 10 ms apart."""
 ENCODINGS: Final = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 """What PowerShell makes of a redirected log; everything else is taken for UTF-8."""
+WIDE: Final = ((1, "utf-16-le"), (0, "utf-16-be"))
+"""The same without a mark: every other byte of a figure or a letter is zero."""
+DELIMITERS: Final = (",", ";", "\t")
+"""What parts cells; where it is not the comma, that may stand in figures instead of the point."""
+PREFACE: Final = "#"
+"""Lines before the header that are empty or begin like this say something about the file."""
+MOST_PREFACE: Final = 100
 ANY_BYTE: Final = "latin-1"
 """Cells are read with an encoding that knows every byte: figures are ASCII, and damaged text must not stop a reader."""
 NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*[A-Za-z%]{0,3}\s*$"
@@ -39,7 +48,8 @@ class LogFile:
     """A file with columns: `names` as its header has them, stripped; `encoding` None for Parquet.
 
     `complete` is false where a text does not end with its last line's end: that line may be cut, `last` is what there is of it.
-    `content` is what came through a pipe; None for a file, which is read from its path.
+    `content` is what came through a pipe, or what a packed file holds; None for a file that is read from its path.  `preface` lines
+    stand before the header, the first of them is `said`; `delimiter` parts cells.
     """
 
     path: Path
@@ -47,12 +57,15 @@ class LogFile:
     encoding: str | None
     complete: bool
     last: bytes = b""
+    preface: int = 0
+    said: str = ""
+    delimiter: str = ","
     content: bytes | None = field(default=None, repr=False)
 
     @property
     def cut_row(self) -> bool:
         """Whether the last line may be cut and still has the cells of a row."""
-        return not self.complete and self.last.count(b",") == len(self.names) - 1
+        return not self.complete and self.last.count(self.delimiter.encode()) == len(self.names) - 1
 
     def remark(self) -> tuple[str, ...]:
         """What is to be said of the last line: nothing where it ends."""
@@ -65,20 +78,27 @@ class LogFile:
 
 @dataclass(slots=True, kw_only=True)
 class StrayLines:
-    """Lines of a text that are no row, counted while it is read: how many, and the first of them."""
+    """Lines of a text that are no row, counted while it is read: how many, and the first of them.
+
+    `headers` are lines that repeat the header, `cells` the first row's, of the columns that were wanted.
+    """
 
     count: int = 0
     first: str = ""
+    headers: int = 0
+    cells: tuple[str, ...] = ()
 
     def remark(self) -> tuple[str, ...]:
         """What is to be said of them: nothing where there are none."""
-        return (f"{self.count} line(s) are no row of the table and were left out, the first: {self.first!r}",) if self.count else ()
+        again = (f"the header is there {self.headers + 1} times: the log was begun anew",) if self.headers else ()
+        lines = (f"{self.count} line(s) are no row of the table and were left out, the first: {self.first!r}",) if self.count else ()
+        return (*again, *lines)
 
 
 def open_log(path: Path) -> LogFile:
     """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
     try:
-        content = pipe_content(path) if is_pipe(path) else None
+        content = unpacked(path, pipe_content(path) if is_pipe(path) else None)
         with path.open("rb") if content is None else BytesIO(content) as stream:
             head = stream.read(HEADER_BYTES)
             stream.seek(0, 2)
@@ -95,20 +115,40 @@ def open_log(path: Path) -> LogFile:
             return LogFile(path=path, names=names, encoding=None, complete=True, content=content)
         except (pa.ArrowException, OSError) as error:
             raise SensorError(f"{path}: not a readable Parquet file ({_line(error)})") from error
-    encoding = next((name for mark, name in ENCODINGS if head.startswith(mark)), "utf-8")
-    text = (
-        head[: len(head) - len(head) % 2].decode(encoding, errors="replace") if encoding != "utf-8" else head.decode("utf-8-sig", "replace")
-    )
-    first = text.splitlines()[0] if text.splitlines() else ""
+    encoding = _encoding(head)
+    width = 1 if encoding == "utf-8" else 2
+    lines = head[: len(head) - len(head) % width].decode("utf-8-sig" if width == 1 else encoding, "replace").lstrip("\ufeff").splitlines()
+    said = (place for place, line in enumerate(lines[:MOST_PREFACE]) if line.strip() and not line.lstrip().startswith(PREFACE))
+    preface = next(said, 0)
+    first = lines[preface] if lines else ""
     if len(first) >= HEADER_BYTES // 2 or "\x00" in first:
         raise SensorError(f"{path}: no CSV file: its first line is no header")
+    delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), mark == ","))
     try:
-        names = tuple(name.strip() for name in next(csv.reader([first], skipinitialspace=True), []))
+        names = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter, skipinitialspace=True), []))
     except csv.Error as error:
         raise SensorError(f"{path}: its first line is no header ({error})") from error
     complete = tail.rstrip(b"\x00")[-1:] in (b"\n", b"\r")
     last = b"" if complete else tail.splitlines()[-1].strip()
-    return LogFile(path=path, names=names, encoding=encoding, complete=complete, last=last, content=content)
+    return LogFile(
+        path=path,
+        names=names,
+        encoding=encoding,
+        complete=complete,
+        last=last,
+        preface=preface,
+        said=lines[0] if preface else "",
+        delimiter=delimiter,
+        content=content,
+    )
+
+
+def _encoding(head: bytes) -> str:
+    """How a text is written, by its mark or its zeros."""
+    marked = next((name for mark, name in ENCODINGS if head.startswith(mark)), "")
+    if marked or b"\x00" not in head[:2]:
+        return marked or "utf-8"
+    return next((name for place, name in WIDE if head[place] == 0 and head[1 - place] != 0), "utf-8")
 
 
 def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None) -> Iterator[list[Any]]:
@@ -116,10 +156,13 @@ def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None =
 
     Lines with another number of cells are left out, and counted in `stray`, but for a last one that is cut.  Raises SensorError.
     """
-    rows = 0
+    rows, stray = 0, stray if stray is not None else StrayLines()
     try:
-        for batch in _batches(log, wanted, stray if stray is not None else StrayLines()):
+        for given in _batches(log, wanted, stray):
+            batch = _without_headers(given, log.names[wanted[0]], stray)
             rows += batch.num_rows
+            if not stray.cells and batch.num_rows:
+                stray.cells = tuple(str(batch.column(place)[0]).strip() for place in range(batch.num_columns))
             if rows > MAX_ROWS:
                 raise SensorError(f"{log.path}: has more than {MAX_ROWS} rows; cut out the part that holds the run")
             yield [batch.column(index) for index in range(batch.num_columns)]
@@ -144,8 +187,8 @@ def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator
         return "skip"
 
     encoding = ANY_BYTE if log.encoding == "utf-8" else log.encoding
-    read = pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows=1, encoding=encoding)
-    parse = pa_csv.ParseOptions(invalid_row_handler=skipped)
+    read = pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows=1 + log.preface, encoding=encoding)
+    parse = pa_csv.ParseOptions(delimiter=log.delimiter, invalid_row_handler=skipped)
     convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
     try:
         reader = pa_csv.open_csv(log.source(), read_options=read, parse_options=parse, convert_options=convert)
@@ -154,23 +197,73 @@ def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator
             return
         raise
     with reader:
-        yield from reader
+        yield from reader if log.delimiter == DELIMITERS[0] else map(_with_points, reader)
+
+
+def _without_headers(batch: Any, name: str, stray: StrayLines) -> Any:
+    """The same without rows that repeat the header, whose first wanted column has a `name`; they are counted."""
+    if not is_text(batch.column(0)):
+        return batch
+    again = pc.ends_with(batch.column(0), name)
+    count = pc.sum(again).as_py() or 0
+    stray.headers += count
+    return batch.filter(pc.invert(again)) if count else batch
+
+
+def _with_points(batch: Any) -> Any:
+    """The same with figures that have a point, as in the rest of the world."""
+    columns = [pc.replace_substring(batch.column(place), ",", ".") for place in range(batch.num_columns)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def numbers(column: Any) -> Any:
-    """A column as float64 numpy array: numbers with or without a unit behind them, nan for all else."""
-    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+    """A column as float64 numpy array: numbers with or without a unit behind them, seconds of Arrow's times; nan for all else."""
+    column = plain(column)
+    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
         return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type) or pa.types.is_time(column.type):
+        return _seconds(column)
+    if not is_text(column):
         return pa.nulls(len(column), pa.float64()).to_numpy(zero_copy_only=False)
     trimmed = pc.utf8_trim_whitespace(column)
     try:
         return pc.utf8_rtrim(trimmed, QUICK_UNIT).cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:  # another unit, or a cell that is no number
         pass
-    plain = pc.replace_substring_regex(trimmed, UNIT, "")
-    kept = pc.if_else(pc.match_substring_regex(column, NUMBER), plain, pa.scalar(None, pa.string()))
+    bare = pc.replace_substring_regex(trimmed, UNIT, "")
+    kept = pc.if_else(pc.match_substring_regex(column, NUMBER), bare, pa.scalar(None, pa.string()))
     return kept.cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def plain(column: Any) -> Any:
+    """A column without Arrow's dictionaries, views and bytes: of the values themselves."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    binary = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    if not binary and not (pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type)):
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:  # bytes that are no text
+        return pa.nulls(len(column), pa.string())
+
+
+def is_text(column: Any) -> bool:
+    """Whether cells are text."""
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
+def _seconds(column: Any) -> Any:
+    """Arrow's stamps (since 1970), durations and times of day [s]; nan where there is none."""
+    for kind, target in ((pa.types.is_timestamp, pa.timestamp("us")), (pa.types.is_duration, pa.duration("us"))):
+        if kind(column.type):
+            column = column.cast(target, safe=False)
+    if pa.types.is_time(column.type):
+        column = column.cast(pa.time64("us"), safe=False)
+    micro = column.cast(pa.int64())
+    values = pc.fill_null(micro, 0).to_numpy(zero_copy_only=False) / US_PER_S
+    values[pc.is_null(micro).to_numpy(zero_copy_only=False)] = float("nan")
+    return values
 
 
 def _line(error: BaseException) -> str:

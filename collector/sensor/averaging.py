@@ -5,6 +5,7 @@ load stamps.  A kernel is named only where the record can tell it from the other
 "undetermined", with the reason and the run that would tell.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +15,8 @@ from collector.errors import SensorError
 from collector.sensor.kernel_errors import with_errors, with_profiled_width
 from collector.sensor.kernel_fit import DELAY_LIMIT_S, JITTER_S, KernelFit, KernelProblem, fit_kernel
 from collector.sensor.load import LoadStamps
-from collector.sensor.sources import PowerSource
+from collector.sensor.rival_boards import REMEDY, Claim, board_doubt
+from collector.sensor.sources import NONE_WIDTH_S, PowerSource
 from collector.sensor.update_clock import UpdateClock, Updates
 from estimator.quantities import Array
 
@@ -31,6 +33,8 @@ One informative block gives 1, two give 1.41: a lone step can never decide."""
 CLAIM_NONE_BEHIND: Final = 20.0
 CLAIM_R2: Final = 0.8
 CLAIM_EDGES: Final = 8
+COMMON_SHARE: Final = 0.5
+"""Averagings of a sensor that averages are compared at the meter's noise that one of this share of its width passes."""
 CLAIM_PHASE_HOLE: Final = 0.15
 """Largest hole in the updates' phases within the load's period; beyond, the load is locked to the clock."""
 SHORT_WIDTH_S, SHORT_WIDTH_Z = 3e-3, 3.0
@@ -104,21 +108,44 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
     time_s, value = updates.time_s[inside], updates.value[inside]
     if len(value) < MIN_UPDATES:
         raise SensorError(f"only {len(value)} updates lie within the {source.kind}'s record; at least {MIN_UPDATES} tell an averaging")
-    fits, jitter_s = [], _jitter_s(clock)
-    for kernel in KERNELS:
-        problem = KernelProblem(kernel, source, time_s, value, jitter_s)
-        fits.append(with_errors(problem, fit_kernel(problem, period_s)))
-    ranked = tuple(sorted(fits, key=lambda fit: -fit.score))
+    jitter_s, common_s = _jitter_s(clock), NONE_WIDTH_S
+
+    def problem_of(kernel: str) -> KernelProblem:
+        return KernelProblem(kernel, source, time_s, value, jitter_s, common_s)
+
+    ranked = _ranked(problem_of, period_s)
+    if source.noise.sample_w > 0.0 and _averages(ranked):
+        common_s = max(COMMON_SHARE * ranked[0].width_s, NONE_WIDTH_S)
+        ranked = _ranked(problem_of, period_s)
     kind, reason, remedy = _decided(ranked, time_s, clock, source, load)
+    if source.kind == "load" and load is not None and kind in ("boxcar", "low-pass"):
+        claim = Claim(kernel=kind, fits=ranked, time_s=time_s, value=value, jitter_s=jitter_s)
+        reason = board_doubt(claim, load, source.until_s)
+        kind, remedy = ("undetermined", REMEDY) if reason else (kind, remedy)
     if kind in ("boxcar", "low-pass") and load is not None and load.edges < CLAIM_EDGES:
-        problem = KernelProblem(kind, source, time_s, value, jitter_s)
-        ranked = (with_profiled_width(problem, ranked[0]), *ranked[1:])
+        ranked = (with_profiled_width(problem_of(kind), ranked[0]), *ranked[1:])
     if kind == "undetermined":
         close = [fit for fit in ranked if fit.score > ranked[0].score - CLAIM_LEAD]
         ranked = (*sorted(close, key=lambda fit: -fit.r2), *ranked[len(close) :])
     return Averaging(
         kind=kind, reason=reason, remedy=remedy, fits=ranked, source=source.kind, updates=len(value), locked=reason.startswith(LOCKED)
     )
+
+
+def _ranked(problem_of: Callable[[str], KernelProblem], period_s: float) -> tuple[KernelFit, ...]:
+    """Every kernel's fit, the likeliest first."""
+    fits = []
+    for kernel in KERNELS:
+        problem = problem_of(kernel)
+        fits.append(with_errors(problem, fit_kernel(problem, period_s)))
+    return tuple(sorted(fits, key=lambda fit: -fit.score))
+
+
+def _averages(ranked: tuple[KernelFit, ...]) -> bool:
+    """Whether the sensor averages for certain, whatever a meter's noise: then kernels need share no more of it than COMMON_SHARE says."""
+    best = ranked[0]
+    none = next(fit for fit in ranked if fit.kernel == "none")
+    return best.score - none.score >= CLAIM_LEAD and block_z(best.terms - none.terms) >= CLAIM_BLOCKS_Z[False]
 
 
 def _jitter_s(clock: UpdateClock) -> float:
@@ -142,10 +169,10 @@ def _decided(
         reason = f"updates keep to no grid, so their times are known to a poll only, and the width of {best.width_s * 1e3:.1f} ms is less"
         return "undetermined", reason, f"poll every {min(1e3 * best.width_s / POLLS_IN_WIDTH, 1e3 * clock.poll_s / 2):.1f} ms or faster"
     narrow = by_name["boxcar"].width_s + 2.0 * by_name["boxcar"].width_std_s < NONE_SHARE * period_s and by_name["none"].r2 > NONE_R2
-    if best.kernel == "none":
+    if best.kernel == "none" or best.width_s <= NONE_WIDTH_S:
         if narrow:
             return "none", "", ""
-        other = fits[1]
+        other = fits[1] if best.kernel == "none" else best
         return (
             "undetermined",
             f"no averaging and a {other.kernel} of {other.width_s * 1e3:.1f} ms explain the readings about equally well",

@@ -115,7 +115,7 @@ def clock_doubt(changes: Changes, distances: Distances, period_s: float, grid_pe
     poll_s = float(np.median(changes.width_s))
     faster_ms = 1e3 * max(min(poll_s / 4.0, period_s / 4.0, TELLING_POLL_S), 1e-3)
     faster = f"poll every {faster_ms:.2g} ms or faster for a minute, under a load that varies, to see whether there is one"
-    few_values = _returning(changes.value) > FEW_VALUES
+    few_values = returning(changes.value) > FEW_VALUES
     in_a_row = float(np.mean(distances.ticks == 1))
     if not few_values and in_a_row * float(np.mean(distances.ticks)) < ALONE_SHARE:
         silent = 1.0 - count / float(distances.ticks.sum())
@@ -175,7 +175,7 @@ def seen_apart(distances: Distances) -> str:
     return f", {np.mean(distances.middle_s) * 1e3:.4g} ms apart on average," if len(distances.ticks) else ""
 
 
-def _returning(value: Array) -> float:
+def returning(value: Array) -> float:
     """Share of changes that return to the value of a few changes before."""
     return max((float(np.mean(value[back:] == value[:-back])) for back in RETURNS if back < len(value)), default=0.0)
 

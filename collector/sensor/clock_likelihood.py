@@ -88,7 +88,7 @@ class Changes:
 
     def taken(self, index: IntArray) -> "Changes":
         """The changes `index`, ascending."""
-        holes = self.holes.of(index) if len(self.holes.behind) else NO_HOLES
+        holes = self.holes.of(index) if len(index) and len(self.holes.behind) else NO_HOLES
         return Changes(after_s=self.after_s[index], until_s=self.until_s[index], value=self.value[index], holes=holes)
 
     def latest(self, period_s: float) -> "Changes":

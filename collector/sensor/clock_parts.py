@@ -38,7 +38,7 @@ class PartPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsMean:
-    """Weighted mean of the parts' periods, its error widened by how they scatter [s], and whether they disagree."""
+    """Mean of the parts' periods, its error widened by how they scatter [s], and whether they disagree."""
 
     period_s: float
     std_s: float
@@ -72,17 +72,16 @@ def _long_holes(changes: Changes, period_s: float, poll_s: float) -> IntArray:
 
 
 def mean_of(parts: Sequence[PartPeriod]) -> PartsMean:
-    """What the parts say together."""
+    """What the parts say together; where they disagree no part's own error counts, but their scatter alone."""
     period = np.array([part.period_s for part in parts])
     weight = 1.0 / np.array([part.std_s for part in parts]) ** 2
     mean, free = float(weight @ period / weight.sum()), max(len(parts) - 1, 1)
     chi2 = float(weight @ (period - mean) ** 2)
-    widening = max(1.0, chi2 / free) ** 0.5
-    return PartsMean(
-        period_s=mean,
-        std_s=widening / float(weight.sum()) ** 0.5,
-        disagree=len(parts) > 1 and chi2 > free + BEYOND * (2.0 * free) ** 0.5,
-    )
+    std = max(1.0, chi2 / free) ** 0.5 / float(weight.sum()) ** 0.5
+    disagree = len(parts) > 1 and chi2 > free + BEYOND * (2.0 * free) ** 0.5
+    if disagree:
+        mean, std = float(period.mean()), max(std, float(period.std(ddof=1)) / len(parts) ** 0.5)
+    return PartsMean(period_s=mean, std_s=std, disagree=disagree)
 
 
 def phase_lost(changes: Changes, together: PartsMean) -> bool:

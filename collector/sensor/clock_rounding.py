@@ -18,6 +18,9 @@ CROSSING_SHARE: Final = 0.5
 """Of the changes so many lie in rows of one smallest step each, in one direction, where a reading is rounded and its power slow."""
 CROSSING_LEAD: Final = 12.0
 """Log-likelihood by which a grid leads: as for a clock that was picked from thousands of periods."""
+LEAST_SLIPS: Final = 6
+"""Crossings that must come after another number of ticks than most.  A power that takes the same number each time would cross at the
+same ticks of a clock several times as fast; where it takes another one, that clock would leave the grid every second time or oftener."""
 MAD_TO_STD: Final = 1.4826
 LEAST_ROW: Final = 3
 
@@ -30,7 +33,9 @@ def crossing_doubt(changes: Changes, tick_s: Array, period_s: float, jitter_s: f
     place = _crossings(changes.value)
     if len(place) < CROSSING_SHARE * len(changes):
         return "", ""
-    if grid and _grid_lead(changes, place, tick_s, period_s, jitter_s) >= CROSSING_LEAD:
+    step = np.rint(np.diff(tick_s) / period_s).astype(np.int64)[place - 1]
+    slips = np.count_nonzero(step != np.bincount(step).argmax())
+    if grid and slips >= LEAST_SLIPS and _grid_lead(changes, place, tick_s, period_s, jitter_s) >= CROSSING_LEAD:
         return "", ""
     quantum = float(np.min(np.abs(np.diff(changes.value))))
     return (

@@ -1,6 +1,6 @@
 """Following a clock through a record: which change is which update, and how its phase wanders."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,8 @@ START_VARIANCES, START_VARIANCE_S2 = 4.0, 1e-6
 OUTLIER: Final = 16.0
 """Squared deviation, in variances, beyond which one change counts no more."""
 LEAST_STEP_S: Final = 5e-6
+MOST_LATE: Final = 0.1
+"""Share of updates that may come late against a grid."""
 CLIPPED: Final = 4.0
 """Standard deviations at which a change pulls the smoothed phase no harder."""
 
@@ -52,6 +54,8 @@ def numbered(changes: Changes, period_s: float, tick_s: float, free: bool) -> In
     index, before = 0, -1
     for place, (after, until) in enumerate(zip(changes.after_s.tolist(), changes.until_s.tolist(), strict=True)):
         steps = round((0.5 * (after + until) - tick) / period_s)
+        if place > 1 and index + steps == before and number[place - 2] < before - 1:
+            number[place - 1] = before = before - 1  # the one before came late, by half a period and more
         if index + steps <= before:
             steps = before + 1 - index
         tick += steps * period_s
@@ -62,6 +66,30 @@ def numbered(changes: Changes, period_s: float, tick_s: float, free: bool) -> In
         number[place] = before = index
     counted: IntArray = number - number[0]
     return counted
+
+
+def nearest_ticks(middle_s: Array, period_s: float, tick_s: float) -> IntArray:
+    """Number of the tick of a rigid grid, one of whose ticks is at `tick_s`, that is nearest to each change; shape (n,), ascending.
+
+    Of two changes nearest to one tick the first is a late update of the tick before, if that showed nothing else: updates are held up
+    by the driver now and then, but never come before they are due.
+    """
+    place: IntArray = np.rint((middle_s - tick_s) / period_s).astype(np.int64)
+    free = np.append(True, np.diff(place) > 1)
+    place[:-1] -= (place[:-1] == place[1:]) & free[:-1]
+    number: IntArray = np.maximum.accumulate(place - np.arange(len(place))) + np.arange(len(place))
+    return number
+
+
+def due(changes: Changes, tick_s: Array, jitter_s: float) -> Changes:
+    """The same with brackets that reach back to the ticks (n,) of those changes that came later than jitter explains; unchanged for none.
+
+    Unchanged as well where so many are late that there is no grid which they are late against.
+    """
+    late = changes.after_s > tick_s + jitter_s
+    if not np.any(late) or np.mean(late) > MOST_LATE:
+        return changes
+    return replace(changes, after_s=np.where(late, tick_s - jitter_s, changes.after_s))
 
 
 def last_in_brackets(changes: Changes, number: IntArray, period_s: float) -> IntArray:

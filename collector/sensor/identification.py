@@ -7,14 +7,16 @@ import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
-from collector.sensor.averaging import CLAIM_EDGES, Averaging, fit_averaging
+from collector.sensor.averaging import Averaging, fit_averaging
 from collector.sensor.calibration import NO_METER, SensorCalibration
 from collector.sensor.gain import Gain, LevelGain, fit_gain, fit_levels, joint_gain, long_settled
 from collector.sensor.kernel_fit import KernelFit
-from collector.sensor.load import LoadStamps
+from collector.sensor.load import LAUNCH_RISE_S, LoadStamps
 from collector.sensor.meter_edges import load_of_meter
+from collector.sensor.meter_noise import MAD_TO_STD
+from collector.sensor.meter_tie import tie_of_meter
 from collector.sensor.rise import AT_ONCE_S, LAGGED_SHARE, Rise, fit_rise
-from collector.sensor.sources import MAD_TO_STD, PowerSource, load_source, meter_source, quieted, rested
+from collector.sensor.sources import PowerSource, load_source, meter_source, rested
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
@@ -24,6 +26,14 @@ NO_LOAD_REMEDY: Final = "give the load's stamps or an external meter's power bes
 NO_METER_RISE: Final = (
     "without a meter the board's own rise cannot be told from the sensor's: "
     "errors of window and delay hold what another form of it would move"
+)
+NO_METER_AVERAGING: Final = (
+    "told from the load's stamps, for boards of which half a step or more comes at once (60 to 100 % on published ones): "
+    "a board whose whole power rises and falls like this would look the same; an external meter tells"
+)
+DELAY_FROM_STAMPS: Final = (
+    f"; counted from power that follows a launch in {LAUNCH_RISE_S * 1e3:g} ms: "
+    "of a board that follows at once, as an A100 does, it is so much larger, which a meter would show"
 )
 SUGGESTED: Final = (
     "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
@@ -97,11 +107,11 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
             "updates do not keep to a grid; the period is the mean distance of all that were counted, those that showed no change "
             "among them; times within a poll are a guess"
         )
+    if clock.remark:
+        notes["update_period_s"] = "; ".join(text for text in (notes.get("update_period_s", ""), clock.remark) if text)
     meter, load = _meter(record, updates, notes), record.load
     if load is None and meter is not None and record.meter_s is not None and record.meter_w is not None:
         load = load_of_meter(record.meter_s, record.meter_w)
-    if meter is not None and load is not None and load.edges < CLAIM_EDGES:
-        meter = quieted(meter)
     averaging = _averaging(updates, clock, meter, record.load, load, notes)
     gain = _gain(record, updates, averaging, meter, notes)
     rise = fit_rise(averaging.ranked, updates, load, meter) if averaging is not None and load is not None else None
@@ -126,8 +136,11 @@ def _meter(record: SensorRecord, updates: Updates, notes: dict[str, str]) -> Pow
         if record.load is not None:
             begin = float(record.load.start_s[0]) - BEFORE_LOAD_S
             kept = slice(int(np.searchsorted(record.meter_s, begin)), None)
-        source = meter_source(record.meter_s[kept], record.meter_w[kept], record.meter_rate_std)
-        return rested(source, updates.time_s, updates.value)
+        tie = tie_of_meter(record.meter_s[kept], record.meter_w[kept], record.load)
+        source = meter_source(record.meter_s[kept] - tie.lag_s, record.meter_w[kept], record.meter_rate_std)
+        if tie.edges:
+            notes["reference_time"] = tie.remark()
+        return rested(replace(source, time_std_s=tie.std_s), updates.time_s, updates.value)
     except SensorError as error:
         notes["gain"] = notes["offset_w"] = str(error)
         return None
@@ -153,7 +166,10 @@ def _averaging(
     if found is not None and found.kind != "undetermined":
         notes["delay_s"] = "includes how early or late the host stamps a reading"
         if found.source == "load":
+            notes["delay_s"] += DELAY_FROM_STAMPS
             notes["board_rise_s"] = NO_METER_RISE
+        if found.source == "load" and found.kind in ("boxcar", "low-pass"):
+            notes["averaging"] = NO_METER_AVERAGING
         return found
     if found is not None:
         reason = f"{found.reason}; {found.remedy}; likeliest so far: {_described(found.best)}"

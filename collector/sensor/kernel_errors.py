@@ -7,8 +7,6 @@ import numpy as np
 
 from collector.sensor.kernel_fit import (
     JITTER_LN_STD,
-    JITTER_NODE,
-    JITTER_WEIGHTS,
     TAIL_DEGREES,
     TAIL_SCALE,
     VARIANCE_FLOOR_W2,
@@ -16,7 +14,9 @@ from collector.sensor.kernel_fit import (
     KernelProblem,
 )
 from collector.sensor.load import SLOW_RISE_S, pole
+from collector.sensor.passed_noise import JITTER_NODE, JITTER_WEIGHTS
 from collector.sensor.simplex import simplex_maximum
+from collector.sensor.sources import NONE_WIDTH_S
 from estimator.quantities import Array
 
 DELAY_STEP_S: Final = 8e-5
@@ -33,12 +33,18 @@ BEYOND_FIRST_ORDER: Final = 1.2
 standard errors alike."""
 FLOOR_S: Final = {"meter": 4e-5, "load": 1e-4}
 """What none of both holds (the form of a launch's rise, the grid), by what the fit had."""
+SHORT_S: Final = 2.0 * NONE_WIDTH_S
+SHORT_STD_S: Final = NONE_WIDTH_S / 12.0**0.5
+"""A sensor that averages for less than SHORT_S, or not at all, looks at a moment or at two milliseconds: the middle of what it sees is
+known; when that ends is not, and what a width seems to tell there is the meter's noise and the grid."""
 LONG_WIDTH_S: Final = 0.4
 LONG_STD_S: Final = 0.025
 """A one-second mean has uneven weights: its width means no more than this."""
 FEW_EDGES_SHARE: Final = 0.05
 """The least error of a width that a step or two tell: a meter's rate and the board's fall before an end's stamp move the one
 reading on a ramp directly (published recordings: 101.3 to 105.4 ms for the same step by the rates of seven recordings)."""
+OWN_SHARE: Final = 0.2
+"""Of the noise at which kernels are compared at least so much counts for errors: what was added for the comparison does not."""
 NOISES: Final = 1
 """Parameters that were fitted beside those of the covariance: the noise."""
 SLOW: Final = 1
@@ -58,13 +64,12 @@ def with_errors(problem: KernelProblem, fit: KernelFit) -> KernelFit:
     count = len(fit.amplitude_w)
     covariance = _covariance(problem, fit)
     floor = FLOOR_S[problem.source.kind]
-    delay_std = float(np.hypot(np.sqrt(covariance[count, count]), floor))
-    if fit.kernel == "none":
-        width_std = floor
-    elif fit.kernel == "boxcar" and fit.width_s > LONG_WIDTH_S:
+    short_std = SHORT_STD_S if fit.width_s < SHORT_S else 0.0
+    delay_std = float(np.sqrt(covariance[count, count] + floor**2 + problem.source.time_std_s**2 + short_std**2))
+    if fit.kernel == "boxcar" and fit.width_s > LONG_WIDTH_S:
         width_std = LONG_STD_S
     else:
-        width_std = float(np.hypot(fit.width_s * np.sqrt(covariance[count + 1, count + 1]), floor))
+        width_std = float(np.sqrt(fit.width_s**2 * covariance[count + 1, count + 1] + floor**2 + short_std**2))
     return replace(fit, width_std_s=width_std, delay_std_s=delay_std, amplitude_covariance=covariance[:count, :count])
 
 
@@ -150,7 +155,9 @@ def _moments(problem: KernelProblem, fit: KernelFit) -> tuple[Array, Array, Arra
     designs = problem.design(fit.parameter_s, np.array([fit.delay_s - node, fit.delay_s, fit.delay_s + node]), fit.drift)
     expected = np.tensordot(JITTER_WEIGHTS, designs, axes=1)
     of_jitter = TAIL_SCALE**2 * np.tensordot(JITTER_WEIGHTS, ((designs - expected) @ fit.amplitude_w) ** 2, axes=1)
-    return expected, fit.noise_w**2 + of_jitter + VARIANCE_FLOOR_W2, of_jitter
+    missing = problem.missing_noise_w2(fit.parameter_s, fit.jitter_s)[1] * float(fit.amplitude_w[1]) ** 2
+    own_w2 = max(fit.noise_w**2 - missing, OWN_SHARE * fit.noise_w**2)
+    return expected, own_w2 + of_jitter + VARIANCE_FLOOR_W2, of_jitter
 
 
 def _slopes(problem: KernelProblem, fit: KernelFit) -> Array:

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.sensor.passed_noise import JITTER_NODE, JITTER_WEIGHTS, PassedNoise
 from collector.sensor.simplex import simplex_maximum
 from collector.sensor.sources import NONE_WIDTH_S, PowerSource, averaged_by
 from estimator.quantities import Array
@@ -16,9 +17,6 @@ DELAY_SOFT_S: Final = 0.012
 DELAY_STEPS_S: Final = {True: 0.8e-3, False: 1e-3}
 QUICK_PERIOD_S: Final = 0.03
 """Steps of the first search over delays; finer (True) for periods below QUICK_PERIOD_S."""
-JITTER_NODE: Final = 3.0**0.5
-JITTER_WEIGHTS: Final = (1.0 / 6.0, 2.0 / 3.0, 1.0 / 6.0)
-"""Gauss-Hermite quadrature of a normal distribution at −√3, 0 and √3 standard deviations, exact to the fifth power."""
 TAIL_DEGREES: Final = 4.0
 """Degrees of freedom of the Student distribution of residuals: single updates may be far off."""
 TAIL_SCALE: Final = 0.83
@@ -52,9 +50,9 @@ class KernelFit:
     """The best fit of one kernel: `width_s` is a boxcar's W or a low-pass's 2τ, 0 for none.
 
     `amplitude_w` are the offset and a factor for each column of the source (a meter's is the gain); `score` the
-    penalised log-likelihood, `terms` its parts by update.  `noise_w` and `jitter_s` are the scatter of readings and of
-    window ends, `drift` that of the delay through the record, in the source's standard deviations; `residual_w` is
-    reading minus prediction, shape (n,).  Standard errors are nan until `with_errors` has worked them out.
+    penalised log-likelihood, `terms` its parts by update.  `noise_w` (with what kernels share of a meter's own) and `jitter_s` are
+    the scatter of readings and of window ends, `drift` that of the delay through the record, in the source's standard deviations;
+    `residual_w` is reading minus prediction, shape (n,).  Standard errors are nan until `with_errors` has worked them out.
     """
 
     kernel: str
@@ -94,10 +92,20 @@ class Evaluation:
 class KernelProblem:
     """One kernel against updates at `time_s` with `value` (n,), whose window ends jitter by about `jitter_s`.
 
-    Points are (log parameter, delay, log noise, log jitter, drift of the delay in the source's standard deviations).
+    Kernels that pass less of the meter's noise than one of `common_s` are compared as if they passed as much: what they predict better
+    by that alone says nothing of the sensor.  Points are (log parameter, delay, log noise, log jitter, drift of the delay in the source's
+    standard deviations).
     """
 
-    def __init__(self, kernel: str, source: PowerSource, time_s: Array, value: Array, jitter_s: float = JITTER_S) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        source: PowerSource,
+        time_s: Array,
+        value: Array,
+        jitter_s: float = JITTER_S,
+        common_s: float = NONE_WIDTH_S,
+    ) -> None:
         self.kernel = kernel
         self.jitter_s = jitter_s
         self.source = source
@@ -105,11 +113,22 @@ class KernelProblem:
         self.value = value
         self._respond = averaged_by(kernel, source)
         self._drift = source.drift_std * (time_s - time_s.mean())
+        self._passed = PassedNoise(kernel, source.noise)
+        self._common_w2 = PassedNoise("boxcar", source.noise).variance_w2(common_s, 0.0)
+
+    def missing_noise_w2(self, parameter_s: float, jitter_s: float) -> tuple[float, float]:
+        """The meter's noise behind the kernel, and what it lacks to the common one [W²]; no jitter is none."""
+        passed = self._passed.variance_w2(parameter_s * (2.0 if self.kernel == "low-pass" else 1.0), jitter_s)
+        return passed, max(self._common_w2 - passed, 0.0)
 
     def design(self, parameter_s: float, delay_s: Array, drift: float = 0.0) -> Array:
         """Ones and averaged columns for delays of shape (g,): (g, n, 1 + c)."""
         columns = self._respond(parameter_s, self.time_s - drift * self._drift - delay_s[:, None])
         return np.concatenate([np.ones((*columns.shape[:2], 1)), columns], axis=2)
+
+    def amplitudes(self, design: Array, weight: Array) -> Array:
+        """Factors of a design's columns (n, c) for readings of such weights (n,), shape (c,)."""
+        return solved(design, self.value, weight, self.source.signed + 1)
 
     def evaluate(self, point: Array, weight: Array) -> Evaluation:
         """The Student likelihood at a point, with the mean and the variance that jittering window ends give a reading.
@@ -117,18 +136,25 @@ class KernelProblem:
         Without the variance ramps would dominate; without the mean jitter would pass for a wider window, as it rounds the
         corners of ramps.  `weight` (n,) starts the two rounds of reweighted least squares.
         """
-        delay, noise2, node = float(point[1]), float(np.exp(2.0 * point[2])), JITTER_NODE * float(np.exp(point[3]))
-        designs = self.design(float(np.exp(point[0])), np.array([delay - node, delay, delay + node]), float(point[4]))
+        parameter, delay, jitter = float(np.exp(point[0])), float(point[1]), float(np.exp(point[3]))
+        node = JITTER_NODE * jitter
+        passed, missing = self.missing_noise_w2(parameter, jitter)
+        designs = self.design(parameter, np.array([delay - node, delay, delay + node]), float(point[4]))
         design = np.tensordot(JITTER_WEIGHTS, designs, axes=1)
         for _ in range(2):
-            amplitude = solved(design, self.value, weight, self.source.signed + 1)
+            amplitude = self.amplitudes(design, weight)
+            if passed > 0.0:
+                amplitude = unattenuated(amplitude, design, weight, passed)
             predicted = design @ amplitude
             residual = self.value - predicted
             of_jitter = TAIL_SCALE**2 * np.tensordot(JITTER_WEIGHTS, (designs @ amplitude - predicted) ** 2, axes=1)
-            variance = noise2 + of_jitter + VARIANCE_FLOOR_W2
-            z = residual**2 / variance
+            variance = float(np.exp(2.0 * point[2])) + of_jitter + VARIANCE_FLOOR_W2
+            z = (residual**2 + amplitude[1] ** 2 * missing) / variance
             weight = (TAIL_DEGREES + 1.0) / (TAIL_DEGREES + z) / variance
-        terms = -0.5 * np.log(variance) - 0.5 * (TAIL_DEGREES + 1.0) * np.log1p(z / TAIL_DEGREES)
+        added = JITTER_NODE * float(np.sqrt(missing)) * float(amplitude[1])
+        logs = [np.log1p((residual + side * added) ** 2 / (TAIL_DEGREES * variance)) for side in ((-1.0, 0.0, 1.0) if added else (0.0,))]
+        tails = np.tensordot(JITTER_WEIGHTS, logs, axes=1) if added else logs[0]
+        terms = -0.5 * np.log(variance) - 0.5 * (TAIL_DEGREES + 1.0) * tails
         prior = 0.5 * ((point[3] - np.log(self.jitter_s)) / JITTER_LN_STD) ** 2
         prior += 0.5 * (delay / DELAY_SOFT_S) ** 4 + 0.5 * float(point[4]) ** 2
         return Evaluation(
@@ -153,6 +179,15 @@ def solved(design: Array, value: Array, weight: Array, signed: int) -> Array:
     return result
 
 
+def unattenuated(amplitude: Array, design: Array, weight: Array, noise_w2: float) -> Array:
+    """Offset and gain (2,) without what noise of such variance in the meter's column takes from the gain."""
+    power, total = design[:, 1], float(weight.sum())
+    mean = float(weight @ power) / total
+    spread = float(weight @ (power - mean) ** 2) / total
+    gain = float(amplitude[1]) * spread / max(spread - noise_w2, 0.5 * spread)
+    return np.array([float(amplitude[0]) + mean * (float(amplitude[1]) - gain), gain])
+
+
 def fit_kernel(problem: KernelProblem, period_s: float) -> KernelFit:
     """The best width, delay, noise and jitter of one kernel; standard errors come from `errors.with_errors`."""
     parameters, delays = _start_parameters(problem.kernel, period_s), _start_delays(period_s)
@@ -161,10 +196,10 @@ def fit_kernel(problem: KernelProblem, period_s: float) -> KernelFit:
     for row, column in _two_lowest(misfit):
         start_noise = float(np.log(max(0.5 * np.sqrt(np.exp(misfit[row, column])), 0.05)))
         start = np.array([np.log(parameters[row]), delays[column], start_noise, np.log(5e-4), 0.0])
-        found = _climbed(problem, start, START_STEP, EVALUATIONS)
+        found = climbed(problem, start, START_STEP, EVALUATIONS)
         best = found if best is None or found[1] > best[1] else best
     assert best is not None
-    again = _climbed(problem, best[0], RESTART_STEP, RESTART_EVALUATIONS)
+    again = climbed(problem, best[0], RESTART_STEP, RESTART_EVALUATIONS)
     point = again[0] if again[1] > best[1] else best[0]
     fit = described(problem, point)
     if fit.kernel == "boxcar" and fit.width_s > LONG_WIDTH_S:
@@ -222,7 +257,8 @@ def _misfit(problem: KernelProblem, parameter_s: float, delays_s: Array) -> Arra
     amplitude = np.linalg.solve(normal, (problem.value @ design)[..., None])[..., 0]
     residual2 = (problem.value - (design @ amplitude[..., None])[..., 0]) ** 2
     limit = CLIP**2 * np.median(residual2, axis=1, keepdims=True) + 0.1
-    logs: Array = np.log(np.mean(np.minimum(residual2, limit), axis=1) + 1e-4)
+    missing = problem.missing_noise_w2(parameter_s, 0.0)[1] * amplitude[:, 1] ** 2
+    logs: Array = np.log(np.mean(np.minimum(residual2, limit), axis=1) + missing + 1e-4)
     return logs
 
 
@@ -239,7 +275,8 @@ def _two_lowest(misfit: Array) -> list[tuple[int, int]]:
     return cells
 
 
-def _climbed(problem: KernelProblem, start: Array, step: tuple[float, ...], evaluations: int) -> tuple[Array, float]:
+def climbed(problem: KernelProblem, start: Array, step: tuple[float, ...], evaluations: int) -> tuple[Array, float]:
+    """The best point near a start, and the log-likelihood with priors there."""
     first = problem.evaluate(start, _even(problem))
     weight = first.weight
     moves = np.array(step)

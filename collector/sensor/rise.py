@@ -7,7 +7,7 @@ import numpy as np
 
 from collector.sensor.kernel_fit import KernelFit, solved
 from collector.sensor.load import BIN_S, LoadStamps
-from collector.sensor.sources import LAUNCH_LAG_S, NONE_WIDTH_S, PowerSource, averaged_by, load_source
+from collector.sensor.sources import LAUNCH_LAG_S, PowerSource, averaged_by, load_source
 from collector.sensor.update_clock import Updates
 from estimator.quantities import Array
 
@@ -97,7 +97,7 @@ def meter_rise(meter: PowerSource, load: LoadStamps) -> tuple[float, float] | No
     span = min(float(length[seen].max()), LEVEL_AFTER_S)
     starts = load.start_s[seen & (length >= LONG_SHARE * span)] + LAUNCH_LAG_S
     grid = np.arange(-BEFORE_S, LONG_SHARE * span, BIN_S)
-    mean = averaged_by("none", meter)(0.0, starts[:, None] + grid + 0.5 * NONE_WIDTH_S)[..., 0].mean(axis=0)
+    mean = averaged_by("none", meter)(0.0, starts[:, None] + grid)[..., 0].mean(axis=0)
     rest = float(mean[grid < -BIN_S].mean())
     level = float(mean[grid > TOP_SHARE * grid[-1]].mean()) - rest
     if level <= 0.0:

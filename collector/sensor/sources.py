@@ -8,12 +8,13 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.sensor.load import BIN_S, FOURIER_MULTIPLE, LEAD_S, LoadStamps, load_shapes, pole, sharpened
+from collector.sensor.meter_noise import NO_NOISE, MeterNoise, noise_of_samples
 from estimator.quantities import Array
 
 CLOCK_DRIFT: Final = 1.5e-4
 """Update times run apart from the host's by so much: slow wander of the sensor's clock, and the error of its period."""
 NONE_WIDTH_S: Final = 1e-3
-"""A sensor that does not average is one that looks at the last millisecond."""
+"""A sensor that does not average is one that looks at the millisecond around a moment: its delay is counted from the middle."""
 LONGEST_SOURCE_S: Final = 240.0
 """More of a record is not looked at: kernels show within seconds, and memory stays bounded."""
 SETTLING_SHARE, LONGEST_SETTLING_S = 0.12, 1.3
@@ -29,11 +30,6 @@ END_S: Final = 0.03
 BEFORE_LOAD_S: Final = 1.0
 AFTER_LOAD_S: Final = 2.5
 MIN_METER_SAMPLES: Final = 100
-SMOOTHED_BINS: Final = (1, 3, 7, 15, 31, 61)
-"""Widths of the means that a meter's bins are taken by, the longest of each that its noise allows."""
-SMOOTHED_Z: Final = 2.5
-"""Standard errors within which the means around a bin must agree; 2 to 3 is usual."""
-MAD_TO_STD: Final = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +38,7 @@ class PowerSource:
 
     The first `signed` columns may enter with either sign, the others only as they are.  The record begins at `begin_s`; updates
     between `from_s` and `until_s` can be explained by it.  `drift_std` is by how much its time may run apart from the updates'
-    (relative).
+    (relative), `time_std_s` the error of its stamps, the same for all, `noise` what its samples have of their own.
     """
 
     columns: Array
@@ -53,6 +49,8 @@ class PowerSource:
     until_s: float
     kind: str
     drift_std: float
+    time_std_s: float = 0.0
+    noise: MeterNoise = NO_NOISE
 
 
 def load_source(load: LoadStamps, until_s: float) -> PowerSource:
@@ -102,39 +100,8 @@ def meter_source(time_s: Array, power_w: Array, rate_std: float = 0.0) -> PowerS
         until_s=end - END_S,
         kind="meter",
         drift_std=float(np.hypot(CLOCK_DRIFT, rate_std)),
+        noise=noise_of_samples(time_s, power_w),
     )
-
-
-def without_noise(power_w: Array) -> Array:
-    """A meter's power in bins (n,) as means over as many bins around each as its noise lets pass for one level [W].
-
-    A short averaging keeps the meter's noise and a long one loses it.  Where power is steady for most of a record, that noise tells for
-    long averagings by every reading, against what a few edges show.  Means grow about a bin while the intervals that their errors leave
-    have a common point, so edges stay nearly as sharp as they were.  Source: Katkovnik, IEEE Transactions on Signal Processing 47 (1999),
-    intersection of confidence intervals.
-    """
-    count = len(power_w)
-    if count < 2 * SMOOTHED_BINS[-1]:
-        return power_w
-    noise_w = MAD_TO_STD * float(np.median(np.abs(np.diff(power_w)))) / 2.0**0.5
-    sums, place = np.concatenate([[0.0], np.cumsum(power_w)]), np.arange(count)
-    low, high = np.full(count, -np.inf), np.full(count, np.inf)
-    result: Array = power_w
-    for bins in SMOOTHED_BINS:
-        first, last = np.maximum(place - bins // 2, 0), np.minimum(place + bins // 2 + 1, count)
-        mean, bound = (sums[last] - sums[first]) / (last - first), SMOOTHED_Z * noise_w / np.sqrt(last - first)
-        low, high = np.maximum(low, mean - bound), np.minimum(high, mean + bound)
-        result = np.where(low <= high, mean, result)
-    return result
-
-
-def quieted(source: PowerSource) -> PowerSource:
-    """A meter's source without the noise of the meter, for records that are steady but for a few edges."""
-    first = int(LEAD_S / BIN_S)
-    last = first + int((source.until_s + END_S - source.begin_s) / BIN_S)
-    columns = source.columns.copy()
-    columns[0, first:last] = without_noise(columns[0, first:last])
-    return replace(source, columns=columns)
 
 
 def rested(source: PowerSource, time_s: Array, value: Array) -> PowerSource:
@@ -180,6 +147,6 @@ def averaged_by(kernel: str, source: PowerSource) -> Callable[[float, Array], Ar
         return sampled(np.concatenate([np.zeros((len(columns), 1)), filtered], axis=1), time_s) + rest[:, 0]
 
     def none(_parameter: float, time_s: Array) -> Array:
-        return boxcar(NONE_WIDTH_S, time_s)
+        return boxcar(NONE_WIDTH_S, time_s + 0.5 * NONE_WIDTH_S)
 
     return {"boxcar": boxcar, "low-pass": low_pass, "none": none}[kernel]

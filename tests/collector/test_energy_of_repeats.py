@@ -189,6 +189,18 @@ def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None
     assert np.max(np.abs(z)) < 3.5
 
 
+@pytest.mark.parametrize("name", ["low-pass 53/15", "trailing 1 s"])
+def test_what_the_board_did_before_it_rested_is_not_taken_for_noise(name: str) -> None:
+    from benchmarks.energy_of_kernels import CLASSES, stand
+    from collector.energy.repeated_measurement import measure_repeated
+
+    kind = next(kind for kind in CLASSES if kind.name == name)
+    with stand(kind, 0.05, 5) as here:
+        found = measure_repeated(here.bench, here.sampler, here.execute, here.calibration)
+        noise_w = here.board.world.profile.sensor.noise_w
+    assert all(run.energy.fit.noise_w < 1.5 * noise_w for run in found.runs)
+
+
 def test_executions_too_short_for_stamps_are_refused() -> None:
     from collector.bench import Bench
     from collector.energy.repeated_measurement import measure_repeated

@@ -20,7 +20,7 @@ from collector.sensor.calibration import SensorCalibration
 from collector.sensor.gain import long_settled
 from collector.sensor.identification import SensorRecord, identify_sensor
 from collector.sensor.load import LoadStamps
-from collector.sensor.sources import meter_source, quieted
+from collector.sensor.sources import meter_source
 from collector.sensor.update_clock import fit_update_clock
 
 SAMPLE = range(5000, 5004)
@@ -85,18 +85,6 @@ def test_noise_of_the_meter_does_not_make_a_short_averaging_long(seed: int) -> N
     assert planted.width_s < 6e-3
     found = identify_sensor(sensor_record(record(planted, random), "meter"), NAME).calibration
     assert found.averaging == "undetermined" or abs((found.window_s or 0.0) - planted.width_s) < 3.0 * (found.window_std_s or 0.0)
-
-
-def test_quieted_power_keeps_its_edges_and_its_energy() -> None:
-    random = np.random.default_rng(2)
-    time_s = np.arange(0.0, 6.0, 2e-4)
-    true_w = np.where((time_s > 2.0) & (time_s < 4.0), 200.0, 60.0)
-    loud = meter_source(time_s, true_w + random.normal(0.0, 4.0, len(time_s)))
-    quiet, exact = quieted(loud).columns[0], meter_source(time_s, true_w).columns[0]
-    level = np.abs(np.diff(exact, prepend=exact[0])) < 1.0
-    assert np.std((quiet - exact)[level]) < 0.4 * np.std((loud.columns[0] - exact)[level])
-    assert np.max(np.abs(quiet - exact)) < 12.0, "an edge of 140 W stays one"
-    assert np.sum(quiet) == pytest.approx(np.sum(exact), rel=1e-3)
 
 
 @pytest.mark.parametrize("source", ["meter", "load"])

@@ -1,0 +1,96 @@
+"""Energy of recordings with holes: stated errors hold what may have been drawn while no reading saw the board."""
+
+import numpy as np
+import pytest
+
+from collector.correction.recording import correct_recording
+from collector.correction.response import SensorResponse
+from collector.correction.unseen import unseen_std_j
+from collector.sensor.calibration import SensorCalibration
+from estimator.quantities import Array
+
+PERIOD_S, STEP_S = 0.1, 1e-3
+BOXCAR = SensorResponse(kernel="boxcar", width_s=PERIOD_S, delay_s=0.0)
+REST_W, LOAD_W, END_S = 60.0, 240.0, 20.0
+
+
+def updates(holes: list[tuple[float, float]], end_s: float = END_S) -> tuple[Array, Array]:
+    """Updates of a board that rests for a second and then works, but for those in the holes."""
+    time_s = np.arange(PERIOD_S, end_s + 1e-9, PERIOD_S)
+    kept = np.all([(time_s < start) | (time_s > end) for start, end in holes], axis=0) if holes else np.full(len(time_s), True)
+    return time_s[kept], np.where(time_s > 1.0 + 1e-9, LOAD_W, REST_W)[kept]
+
+
+def unseen(holes: list[tuple[float, float]], response: SensorResponse = BOXCAR, begin_s: float = 0.0, end_s: float = END_S) -> float:
+    return unseen_std_j(*updates(holes), response, PERIOD_S, begin_s, end_s)
+
+
+def test_what_is_not_known_of_a_hole_grows_with_its_length() -> None:
+    """Power anywhere between two bounds, taken for one of them, is off by their distance over √3 (rms)."""
+    for length_s in (1.0, 2.0, 4.0):
+        expected = length_s * (LOAD_W - REST_W) / 3.0**0.5
+        assert unseen([(4.0 + 1e-6, 4.0 + length_s + 1e-6)]) == pytest.approx(expected, rel=0.01)
+
+
+def test_a_hole_is_all_that_no_window_covers() -> None:
+    narrow = SensorResponse(kernel="boxcar", width_s=0.25 * PERIOD_S, delay_s=0.0)
+    hole = [(4.001, 4.401)]
+    assert unseen(hole, narrow) == pytest.approx(unseen(hole) * (0.5 - 0.025) / 0.4, rel=0.01)
+
+
+def test_holes_add_up_as_independent_errors() -> None:
+    first, second = [(3.001, 4.001)], [(6.001, 8.001)]
+    assert unseen(first + second) == pytest.approx(np.hypot(unseen(first), unseen(second)), rel=1e-3)
+
+
+def test_a_recording_without_holes_leaves_next_to_nothing_open() -> None:
+    assert unseen([]) < 1e-3 * LOAD_W * END_S
+
+
+def test_a_mean_longer_than_the_hole_has_seen_it() -> None:
+    assert unseen([(4.001, 4.801)], SensorResponse(kernel="boxcar", width_s=1.0, delay_s=0.0)) == pytest.approx(unseen([]), abs=1e-3)
+
+
+def test_a_hole_outside_of_the_span_costs_nothing() -> None:
+    assert unseen([(4.001, 6.001)], begin_s=7.0, end_s=11.0) == pytest.approx(unseen([], begin_s=7.0, end_s=11.0), abs=1e-6)
+
+
+def test_a_log_that_ends_long_after_its_last_update_says_so() -> None:
+    time_s, value = updates([], 8.0)
+    late = [unseen_std_j(time_s, value, BOXCAR, PERIOD_S, 0.0, end_s) for end_s in (8.0, 8.1, 10.0)]
+    assert late[0] == pytest.approx(0.0, abs=1e-6)
+    assert late[0] < late[1] < 0.1 * late[2]
+
+
+@pytest.mark.parametrize("kernel", ["boxcar", "low-pass"])
+@pytest.mark.parametrize("rest_first", [True, False])
+@pytest.mark.parametrize("hole_s", [0.6, 3.0])
+def test_stated_errors_hold_what_a_board_did_in_a_hole(kernel: str, rest_first: bool, hole_s: float) -> None:
+    """A board that does in the hole what it did not do on either side."""
+    random = np.random.default_rng(4)
+    grid_s = np.arange(0.0, END_S, STEP_S)
+    in_hole = (grid_s > 5.1) & (grid_s < 4.9 + hole_s)
+    working = ((grid_s > 1.0) & (grid_s < 2.0)) | in_hole if rest_first else (grid_s > 1.0) & ~in_hole
+    power = np.where(working, LOAD_W, REST_W)
+    width = PERIOD_S if kernel == "boxcar" else 2.0 * PERIOD_S
+    tick_s = np.arange(0.2, END_S, PERIOD_S)
+    energy = np.concatenate([[0.0], np.cumsum(power) * STEP_S])
+    edge_s = np.append(grid_s, END_S)
+    if kernel == "boxcar":
+        value = (np.interp(tick_s, edge_s, energy) - np.interp(tick_s - width, edge_s, energy)) / width
+    else:
+        keep, state = np.exp(-2.0 * STEP_S / width), REST_W
+        filtered = np.array([state := keep * state + (1.0 - keep) * watt for watt in power.tolist()])
+        value = np.interp(tick_s, edge_s[1:], filtered)
+    value = np.round(value + random.normal(0.0, 0.3, len(value)), 2)
+    poll_s = np.arange(0.25, END_S - 0.2, 0.004)
+    poll_s = poll_s[(poll_s < 4.9) | (poll_s > 5.3 + hole_s)]
+    calibration = SensorCalibration(
+        gpu_uuid="", driver="", sensor="nvml", field="instant", averaging=kernel, n_updates=100, update_period_s=PERIOD_S,
+        window_s=width, window_std_s=3e-4, tau_s=0.5 * width, delay_s=0.0, delay_std_s=3e-4, gain=1.0, gain_std=0.0,
+        offset_w=0.0, offset_std_w=0.0, reading_noise_w=0.3,
+    )  # fmt: skip
+    span = correct_recording(poll_s, value[np.searchsorted(tick_s, poll_s, side="right") - 1], calibration).span
+    true_j = float(np.interp(span.end_s, edge_s, energy) - np.interp(span.start_s, edge_s, energy))
+    assert abs(span.energy_j - true_j) < 2.0 * span.energy_std_j
+    assert span.energy_std_j < (hole_s + 0.4) * (LOAD_W - REST_W)
