@@ -12,6 +12,7 @@ import numpy as np
 
 from estimator.bundles.content import Bundle
 from estimator.coefficients import group_key, longest_prefix
+from estimator.design import EQUATION_ERROR
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import NORMAL_90, Array, BoolArray
@@ -209,7 +210,11 @@ def _uncertainty(
             used = stated["latency"]["families_by_group"]
             stated["latency"]["families_by_group"] = used | dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)
     if draft.group_std and draft.kernel_fit is not None:
-        stated["latency"]["groups"] = {key: _of_few(std, _distinct(selection, key)) for key, std in draft.group_std.items()}
+        other = expected["latency"]
+        stated["latency"]["groups"] = {
+            key: _of_few(std, _distinct(selection, key), other.get(longest_prefix(key, other) or "", EQUATION_ERROR))
+            for key, std in draft.group_std.items()
+        }
     if selection.kernels is not None and "kernels" in held_out:
         prediction = held_out["kernels"]
         groups = served_groups(draft.bundle, selection.kernels)
@@ -244,7 +249,7 @@ def _group_scales(
         prior = usual if known is None else expected[known]
         root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
         if len(seen) < PRIOR_KERNELS:
-            scales[group] = _of_few(root, len(seen))
+            scales[group] = _of_few(root, len(seen), EQUATION_ERROR if known is None else prior)
         elif len(seen) < FEWEST_LOCAL:
             scales[group] = few_errors_half(seen, prior) / NORMAL_90
         else:
@@ -262,12 +267,17 @@ def _distinct(selection: Selection, group: str) -> int:
 
 
 FEW_KERNELS_STD: Final = 0.35
-"""What one kernel leaves open about the others of its group [ln]; 20 kernels of published tables left 8 to 12 %, as 1/√n says."""
+"""What one product leaves open about the others of its group [ln]; 20 of published tables left 8 to 12 %, as 1/√n says, and fitted
+equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels."""
 
 
-def _of_few(std: float, count: int) -> float:
-    """A standard deviation seen on few kernels, with what so few leave open about others; that of many as it is."""
-    return float(np.hypot(std, FEW_KERNELS_STD / np.sqrt(max(count, 1)))) if count < FEWEST_POINTS else std
+def _of_few(std: float, count: int, expected: float) -> float:
+    """A standard deviation seen on few kernels, with what so few leave open about others; that of many as it is.
+
+    expected: standard deviation of what the equations of such kernels leave over once they are fitted [ln].
+    """
+    open_std = FEW_KERNELS_STD * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
+    return float(np.hypot(std, open_std)) if count < FEWEST_POINTS else std
 
 
 def _with_stated(kind: str, prediction: Prediction, bundle: Bundle, selection: Selection) -> Prediction:

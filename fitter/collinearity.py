@@ -26,12 +26,12 @@ def collinearity_notes(bundle: Bundle) -> tuple[str, ...]:
     latency = bundle.latency_parameters
     tied = tied_sets(latency.names, np.array(latency.covariance))
     if tied:
-        notes.append(_line("latency", tied))
+        notes.append(tied_line("latency", tied))
     power = bundle.power
     if power is not None and power.rows:
         tied = tied_sets(power.terms, np.array(power.covariance))
         if tied:
-            notes.append(_line("power", tied))
+            notes.append(tied_line("power", tied))
         values = {**power.event_energy_j, "busy": power.busy_w, "active": power.active_w}
         zero = [term for term in power.terms if values.get(term) == 0.0]
         if zero:
@@ -68,6 +68,8 @@ def tied_sets(names: Sequence[str], covariance: Array) -> list[tuple[str, ...]]:
     return found
 
 
-def _line(quantity: str, tied: Sequence[tuple[str, ...]]) -> str:
-    listed = "; ".join(" with ".join(names) for names in tied[:MOST_NAMED]) + (" …" if len(tied) > MOST_NAMED else "")
+def tied_line(quantity: str, tied: Sequence[tuple[str, ...]]) -> str:
+    """A sentence that names sets of tied coefficients, as from `tied_sets`, of "latency" or "power"."""
+    more = f"; and {len(tied) - MOST_NAMED:,} more" if len(tied) > MOST_NAMED else ""
+    listed = "; ".join(" with ".join(names) for names in tied[:MOST_NAMED]) + more
     return f"{quantity} coefficients that these data cannot tell apart, tied by their priors: {listed}"

@@ -95,14 +95,15 @@ def show_lines(bundle: Bundle) -> list[str]:
         f"{bundle.name} {bundle.version}  {bundle.digest}",
         f"GPU {bundle.gpu.name} {bundle.gpu_uuid}".rstrip() + (" (simulated)" if bundle.simulated else ""),
         f"made {origin.created_utc} by wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
-        f"SM clocks {bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz; host launch cost {bundle.host.launch_s * 1e6:.3g} µs",
+        f"SM clocks {bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz; "
+        f"host launch cost {bundle.host.launch_s * 1e6:.3g} µs ({bundle.host.source})",
     ]
     lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
     lines += [f"note: {note}" for note in bundle.notes]
     lines += ["", *_stored_errors(bundle), ""]
     fitted = {key: group for key, group in bundle.groups.items() if _has_data(group)}
     if fitted:
-        lines.append("coefficients (± standard deviation; * set by the prior, not by the data)")
+        lines.append("coefficients (± standard deviation; * set by the prior, not by the data; without ±: constant, not fitted)")
     for key, group in fitted.items():
         lines.append(f"  {key}  ({group.rows:,} rows)")
         for name, value in group.coefficients.items():
@@ -120,13 +121,13 @@ def show_lines(bundle: Bundle) -> list[str]:
     lines += [*instruction_lines(bundle), *block_lines(bundle)]
     priors = [key for key in bundle.groups if key not in fitted]
     if priors:
-        lines.append(f"at their priors, no row in the data (`fit show --json` has the values): {len(priors)} groups, {', '.join(priors)}")
+        lines.append(f"at their priors, no row in the data (`fit show --json` has the values): {', '.join(priors)}")
     return lines
 
 
 def _has_data(group: GroupCoefficients) -> bool:
-    """Whether rows, or another bundle's knowledge, set any coefficient of a group."""
-    return group.rows > 0 or any(group.identified.values())
+    """Whether rows, or another bundle's knowledge, set any coefficient of a group; a fit of whole models counts its runs for all groups."""
+    return (group.rows > 0 and bool(group.ln_std)) or any(group.identified.values())
 
 
 def _plus_minus(std: float) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -231,7 +232,10 @@ def source_commit() -> str:
 def _now_utc() -> str:
     """The time for provenance; SOURCE_DATE_EPOCH makes a run repeatable to the byte."""
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
-    moment = datetime.fromtimestamp(int(given), UTC) if given.isdecimal() else datetime.now(UTC)
+    moment = datetime.now(UTC)
+    if given.isdecimal():
+        with suppress(OverflowError, ValueError, OSError):  # no time that a calendar has
+            moment = datetime.fromtimestamp(int(given), UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -132,7 +132,8 @@ def outside_lines(found: Sequence[OutsideErrors]) -> list[str]:
         errors = [
             f"{name} {errors.mape:.2f} / {errors.bias:+.1f}" for name, errors in (("latency", one.latency), ("power", one.power)) if errors
         ]
-        lines.append(f"  {kind}  {one.n:,} rows ({_reasons(one.reasons)})  {', '.join(errors) or 'nothing to compare'}")
+        rows = f"{one.n:,} rows" if one.n > 1 else "1 row"
+        lines.append(f"  {kind}  {rows} ({_reasons(one.reasons)})  {', '.join(errors) or 'nothing to compare'}")
     return lines
 
 

@@ -16,6 +16,9 @@ from estimator.workload import Operator, Workload
 from fitter.blocks.data import BlockRows
 from fitter.instructions.data import InstructionRows
 
+OTHER_GPU: Final = "OTHER_GPU"
+"""The reason of rows that `--gpu` leaves out."""
+
 REASONS: Final[dict[str, str]] = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
     "BAD_POWER": "power or energy not finite, zero, negative, or less than the board draws at rest",
@@ -26,7 +29,7 @@ REASONS: Final[dict[str, str]] = {
     "UNKNOWN_OPERATOR": "a kernel that no family describes",
     "UNKNOWN_PRECISION": "a number format that is not known",
     "NO_RATE": "a number format in which the GPU has no matrix units",
-    "OTHER_GPU": "another GPU than the one asked for",
+    OTHER_GPU: "another GPU than the one asked for",
     "DUPLICATE": "the same row as an earlier one, to the last digit",
     "ABOVE_ROOF": "faster than the hardware's peak rates allow",
     "OTHER_KERNEL": "a kernel that computes otherwise than those of its operator: many times slower than a fused one",
@@ -359,9 +362,18 @@ class Selection:
 
     @property
     def latency_only(self) -> int:
-        """Accepted kernels and runs that have no power: it was not measured, or was rejected."""
-        powers = [rows.power_w for rows in (self.kernels, self.workloads) if rows is not None]
-        return sum(int(np.isnan(power).sum()) for power in powers)
+        """Kernels and runs in use that have no power: it was not measured, or was rejected."""
+        tables = [rows for rows in (self.kernels, self.workloads) if rows is not None]
+        return sum(int((np.isnan(rows.power_w) & ~self._left_out(rows)).sum()) for rows in tables)
+
+    def _left_out(self, rows: KernelRows | WorkloadRows) -> BoolArray:
+        """Rows that the fit itself rejected, shape (n,): they stay in the table and count among the rejected ones."""
+        found = np.zeros(len(rows), dtype=np.bool_)
+        for place, source in enumerate(rows.sources):
+            numbers = [row.row for row in self.rejected if row.source == source and not row.power_only]
+            if numbers:
+                found |= (rows.source_index == place) & np.isin(rows.row, numbers)
+        return found
 
     @property
     def row_count(self) -> int:

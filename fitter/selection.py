@@ -14,7 +14,18 @@ from fitter.blocks.data import BlockRows, join_block_rows
 from fitter.errors import InputError, SelectionError
 from fitter.export import has_meter
 from fitter.instructions.data import join_instruction_rows
-from fitter.rows import Dataset, KernelRows, RejectedRow, Selection, Startup, WorkloadRows, count_reasons, count_whole, join_rows
+from fitter.rows import (
+    OTHER_GPU,
+    Dataset,
+    KernelRows,
+    RejectedRow,
+    Selection,
+    Startup,
+    WorkloadRows,
+    count_reasons,
+    count_whole,
+    join_rows,
+)
 from fitter.sources import block_table, kernel_table, workload_dataset
 from fitter.sources.block_table import is_block_sweep, is_block_table, read_block_sweep, read_block_table
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
@@ -46,6 +57,8 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     for path in paths:
         try:
             part = _of_gpu(_read_one(_named(Path(path)), name), name)
+        except UnicodeEncodeError as error:
+            raise InputError(f"{str(path)[:200]!r}: its name is not UTF-8 text; rename it") from error
         except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be entered
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
         digest = part.datasets[0].sha256
@@ -219,20 +232,20 @@ def _of_gpu(selection: Selection, name: str | None) -> Selection:
         if rows is not None:
             for i in np.flatnonzero(~own).tolist():
                 source, other = rows.sources[rows.source_index[i]], rows.gpus[rows.gpu_index[i]]
-                rejected.append(RejectedRow(source=source, row=int(rows.row[i]), reason="OTHER_GPU", detail=other))
+                rejected.append(RejectedRow(source=source, row=int(rows.row[i]), reason=OTHER_GPU, detail=other))
         kept.append(rows.select(own) if rows is not None and own.any() else None)
     instructions = None
     if selection.instructions is not None:
         mine = np.array([row.gpu == name for row in selection.instructions.rows], dtype=np.bool_)
         for row in selection.instructions.select(~mine).rows:
-            rejected.append(RejectedRow(source=row.source, row=row.row, reason="OTHER_GPU", detail=row.gpu))
+            rejected.append(RejectedRow(source=row.source, row=row.row, reason=OTHER_GPU, detail=row.gpu))
         instructions = selection.instructions.select(mine) if mine.any() else None
     blocks = None
     if selection.blocks is not None:
         mine = selection.blocks.gpu == name
         others = selection.blocks.select(~mine)
         for source, number, other in zip(others.source, others.row, others.gpu, strict=True):
-            rejected.append(RejectedRow(source=source, row=int(number), reason="OTHER_GPU", detail=other))
+            rejected.append(RejectedRow(source=source, row=int(number), reason=OTHER_GPU, detail=other))
         blocks = selection.blocks.select(mine) if mine.any() else None
     used = sum(len(rows) for rows in (*kept, instructions, blocks) if rows is not None)
     return replace(

@@ -1,13 +1,12 @@
 """What the commands `fit show`, `fit diff`, `fit release` and `fit verify` do: bundles as a product."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from estimator.command_line import DONE, OutputFile, named_file
+from fitter.commands.lines import say
 from fitter.errors import FitterError
 
 
@@ -109,12 +108,6 @@ def release_command(
     document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
     say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
     return DONE
-
-
-def say(result: "Mapping[str, Any] | Sequence[str]") -> None:
-    """Print a document as JSON, or lines."""
-    text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False) if isinstance(result, Mapping) else "\n".join(result)
-    click.echo(text)
 
 
 def _file_name(name: str) -> str:

@@ -1,8 +1,10 @@
 """What the command `fit` does."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,9 @@ from estimator.command_line import (
     run_command,
 )
 from estimator.errors import EstimatorError
-from fitter.commands.bundles import diff_command, release_command, say, show_command, verify_command
+from estimator.special_files import special_kind
+from fitter.commands.bundles import diff_command, release_command, show_command, verify_command
+from fitter.commands.lines import plain, say, tell
 from fitter.commands.probes import probes_command
 from fitter.errors import FitterError
 from fitter.requirements import judge, missed_line, require_option
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from fitter.calibration import Calibration
     from fitter.report.left_out import LeftOut
     from fitter.requirements import Verdict
-    from fitter.rows import Selection
+    from fitter.rows import RejectedRow, Selection
     from fitter.validation import ErrorRow
 
 DEFAULT_BUNDLE: Final = "bundle.json"
@@ -155,7 +159,7 @@ def fit_command(**options: Any) -> int:
     if isinstance(document, dict) and left_out:
         document["left_out"] = [one.document() for one in left_out]
     say(document)
-    return _finish(selection, calibration.warnings, options, verdicts)
+    return _finish(selection, _notes(bundle, calibration), calibration.warnings, options, verdicts)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -191,7 +195,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
         table = error_table([*found.rows, *found.summary.values()])
         apart = [*outside_lines(found.outside), *drift_lines(found.drift)]
         say([*selection_lines(selection), "", *table, *tier_lines(found.tiers), *apart])
-    return _finish(selection, found.warnings, options, verdicts)
+    return _finish(selection, selection.notes, found.warnings, options, verdicts)
 
 
 COMMANDS: Final[Mapping[str, click.Command]] = {
@@ -234,7 +238,15 @@ def _check_ways(options: Mapping[str, Any]) -> None:
 
 def _check_datasets(names: Sequence[str]) -> None:
     """Look for data sets before scientific packages are loaded, which takes a second; those of object stores are looked for later."""
-    check_present([name for name in names if "://" not in name], "{}: no such file or folder")
+    local = [name for name in names if "://" not in name]
+    check_present(local, "{}: no such file or folder")
+    for name in local:
+        with suppress(FileNotFoundError, PermissionError):  # the log of a campaign without its file; what may not be looked at
+            kind = special_kind(Path(name))
+            if kind is not None:
+                raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
+        if os.path.realpath(name) == os.sep:  # before anybody walks through it
+            raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
 
 
 def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
@@ -243,6 +255,9 @@ def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
         folder = path.absolute().parent
         if path.is_dir():
             raise FitterError(f"{path}: is a folder; name a file")
+        kind = special_kind(path) if path.exists() else None
+        if kind is not None:
+            raise FitterError(f"{path}: is {kind}, not a file; name a file")
         if not folder.is_dir():
             raise FitterError(f"{path}: cannot be written, the folder {folder} does not exist")
         if any(Path(name).exists() and path.exists() and path.samefile(name) for name in datasets):
@@ -264,7 +279,7 @@ def _fit_design(options: Mapping[str, Any], progress: Callable[[str], None]) -> 
     progress("")
     say(done.document if options["as_json"] else done.lines)
     for line in () if options["quiet"] else done.warnings:
-        click.echo(f"warning: {line}", err=True)
+        tell(f"warning: {line}")
     return DONE_WITH_WARNINGS if done.warnings else DONE
 
 
@@ -285,7 +300,7 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         if shown:
-            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{plain(text)}", err=True, nl=False)
 
     return say
 
@@ -326,6 +341,7 @@ def _fit_document(
         "digest": bundle.digest,
         "gpu": bundle.gpu.name,
         **selection_document(selection),
+        "notes": _notes(bundle, calibration),
         "errors": [row.document() for row in calibration.errors],
         "error_notes": note_documents(calibration.errors, notes),
         "summary": {kind: row.document() for kind, row in calibration.summary().items()},
@@ -334,9 +350,17 @@ def _fit_document(
     }
 
 
-def _rejected_text(selection: "Selection") -> str:
+def _notes(bundle: "Bundle", calibration: "Calibration") -> list[str]:
+    """What the bundle notes about itself, but for its warnings and for counts of rejections, which are told apart."""
+    from fitter.power.evidence import power_rejection_notes
+
+    told = {*calibration.warnings, *power_rejection_notes(calibration.selection)}
+    return [note for note in bundle.notes if note not in told]
+
+
+def _rejected_text(rejected: "Sequence[RejectedRow]") -> str:
     """How many rows were rejected, as wholes and in their power alone."""
-    whole, power = (sum(row.count for row in selection.rejected if row.power_only == alone) for alone in (False, True))
+    whole, power = (sum(row.count for row in rejected if row.power_only == alone) for alone in (False, True))
     parts = [f"{whole} {'rows were' if whole > 1 else 'row was'} rejected"] if whole else []
     parts += (
         [f"the power of {power} {'rows' if power > 1 else 'row'} was rejected, {'their' if power > 1 else 'its'} latency used"]
@@ -346,21 +370,29 @@ def _rejected_text(selection: "Selection") -> str:
     return f"{', '.join(parts)}; -v names {'them' if whole + power > 1 else 'it'}"
 
 
-def _finish(selection: "Selection", warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]") -> int:
-    """Warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status."""
+def _finish(
+    selection: "Selection", notes: Sequence[str], warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+) -> int:
+    """Notes, warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status.
+
+    Rows of other GPUs are left out because --gpu asks for that: they are counted, and no cause for a warning.
+    """
+    from fitter.rows import OTHER_GPU
+
+    refused = [row for row in selection.rejected if row.reason != OTHER_GPU]
     if options["verbose"]:
         for row in selection.rejected:
-            click.echo(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}", err=True)
+            tell(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}")
     if not options["quiet"]:
         from fitter.display import missing_workload_lines
 
-        for line in selection.notes:
-            click.echo(f"note: {line}", err=True)
+        for line in notes:
+            tell(f"note: {line}")
         for line in [*([] if options["verbose"] else missing_workload_lines(selection)), *warnings]:
-            click.echo(f"warning: {line}", err=True)
-        if selection.rejected:
-            click.echo(f"warning: {_rejected_text(selection)}", err=True)
+            tell(f"warning: {line}")
+        if refused:
+            tell(f"warning: {_rejected_text(refused)}")
     missed = missed_line(verdicts)
     if missed:
-        click.echo(missed, err=True)
-    return DONE_WITH_WARNINGS if selection.rejected or warnings or missed else DONE
+        tell(missed)
+    return DONE_WITH_WARNINGS if refused or warnings or missed else DONE

@@ -1,11 +1,11 @@
 """`fit probes`: which few kernels to measure on a GPU."""
 
-import json
 from pathlib import Path
 
 import click
 
 from estimator.command_line import DONE, OutputFile, named_file
+from fitter.commands.lines import say
 
 
 @click.command(
@@ -48,9 +48,8 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
             for p in probes
         ]
         document = {"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}
-        click.echo(json.dumps(document, indent=1, allow_nan=False))
+        say(document)
         return DONE
-    click.echo("\n".join(probe_lines(probes)))
-    if out is not None:
-        click.echo(f"campaign written to {out}\nnext: collect --campaign {out} --out probes.parquet")
+    written = [] if out is None else [f"campaign written to {out}", f"next: collect --campaign {out} --out probes.parquet"]
+    say([*probe_lines(probes), *written])
     return DONE

@@ -12,7 +12,8 @@ from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import KnownTiles, is_matrix
 from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, IntArray
-from estimator.workload import FAMILY_FIELDS, Operator
+from estimator.workload import Operator
+from fitter.kernels.domain import seen_ranges
 from fitter.kernels.latency import GroupFit
 from fitter.kernels.refinement import refine_section
 from fitter.kernels.residual_tier import FEWEST_POINTS
@@ -49,6 +50,7 @@ class KernelFit:
     rejected         rows that disagree with all others of their kind
     equations_s      times of all rows by the equations as fitted to them [s], shape (n,)
     left_out_s       times of all rows as predicted when they were left out of the fit [s], shape (n,); the equations' where not refined
+    log_evidence     how probable the rows were under the priors, by section and by family that was fitted as a whole
     """
 
     groups: Mapping[str, GroupFit]
@@ -59,6 +61,7 @@ class KernelFit:
     rejected: tuple[RejectedRow, ...]
     equations_s: Array
     left_out_s: Array
+    log_evidence: Mapping[str, float]
 
 
 def fit_kernel_groups(
@@ -105,10 +108,12 @@ def fit_kernel_groups(
         tile_predictors=trees,
         residuals={key: tier for result in results for key, tier in result.tiers.items()},
         group_std={key: std for result in results for key, std in result.std.items()},
-        domain=_domain(operators, groups),
+        domain=seen_ranges(operators, groups),
         rejected=tuple(rejected),
         equations_s=equations,
         left_out_s=left_out,
+        log_evidence={family: fit.log_evidence for family, fit in pooled.items()}
+        | {result.key: result.fit.groups[result.key].log_evidence for result in results},
     )
 
 
@@ -369,23 +374,6 @@ def _roots(results: list[_Result]) -> dict[str, str]:
         if root is not None and (root not in roots or result.rows > roots[root].rows):
             roots[root] = result
     return {root: result.key for root, result in roots.items()}
-
-
-def _domain(operators: list[Operator], groups: Mapping[str, object]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Range of every shape field that each group has seen."""
-    shapes: dict[str, list[tuple[float, ...]]] = {}
-    family: dict[str, str] = {}
-    for operator in operators:
-        group = longest_prefix(group_key(operator), groups.keys())
-        if group is not None:
-            shapes.setdefault(group, []).append(operator.shape)
-            family[group] = operator.family
-    ranges = {}
-    for group, found in shapes.items():
-        table = np.array(found)
-        fields = FAMILY_FIELDS[family[group]]
-        ranges[group] = {name: (float(table[:, i].min()), float(table[:, i].max())) for i, name in enumerate(fields)}
-    return ranges
 
 
 def _rejected(rows: KernelRows, index: IntArray, predicted_s: Array) -> list[RejectedRow]:

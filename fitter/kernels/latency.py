@@ -105,6 +105,7 @@ class GroupFit:
     names, covariance   fitted ones and the covariance of their logarithms
     identified     whether the data, not the prior, decided, by name
     rows           kernels behind it
+    log_evidence   as in `fitter.objective.Solution`: how probable the rows were under the priors
     """
 
     coefficients: Mapping[str, float]
@@ -112,6 +113,7 @@ class GroupFit:
     covariance: Array
     identified: Mapping[str, bool]
     rows: int
+    log_evidence: float
 
     @property
     def ln_std(self) -> dict[str, float]:
@@ -194,6 +196,7 @@ def fit_group(
         covariance=solution.covariance,
         identified=identified,
         rows=len(problem),
+        log_evidence=solution.log_evidence,
     )
 
 

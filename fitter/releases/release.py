@@ -1,6 +1,8 @@
 """Bundles as releases: versions by the rule of `fitter.releases.version_rule`, changelog entries, and what changed from one to the next."""
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import hypot, isfinite, log, nan
 from pathlib import Path
@@ -43,16 +45,34 @@ def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: 
         raise ReleaseError(f"version {version} must be above {bundle.version}, which {bundle.name} has now")
     if previous is not None:
         require_step(previous, bundle, version)
-    if out.exists():
-        raise ReleaseError(f"{out} exists; a released bundle is never overwritten: name another file with -o")
-    old = _changelog(changelog)
-    released = save_bundle(replace(bundle, version=version), out)
-    text = _with_entry(old, released, changelog_entry(released, previous, note, today))
-    try:
-        write_whole(changelog, text.encode("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReleaseError(f"{changelog}: cannot be written ({error}); {out} was written without a changelog entry") from error
+    with _alone_in(out.absolute().parent, changelog.absolute().parent):
+        if out.exists():
+            raise ReleaseError(f"{out} exists; a released bundle is never overwritten: name another file with -o")
+        old = _changelog(changelog)
+        released = save_bundle(replace(bundle, version=version), out)
+        text = _with_entry(old, released, changelog_entry(released, previous, note, today))
+        try:
+            write_whole(changelog, text.encode("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ReleaseError(f"{changelog}: cannot be written ({error}); {out} was written without a changelog entry") from error
     return released
+
+
+@contextmanager
+def _alone_in(*folders: Path) -> Iterator[None]:
+    """Waits until no other release works in these folders: two that read the same changelog would lose one entry.
+
+    Does not wait where folders cannot be locked, as on some network file systems.
+    """
+    with ExitStack() as held:
+        for folder in sorted({folder.resolve() for folder in folders}):
+            with suppress(OSError, ImportError):
+                import fcntl
+
+                descriptor = os.open(folder, os.O_RDONLY)
+                held.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def release_before(folder: Path, name: str, version: str) -> Path | None:

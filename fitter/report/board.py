@@ -93,7 +93,7 @@ def coefficients_html(bundle: Bundle) -> str:
     for key, group in bundle.groups.items():
         for name, value in group.coefficients.items():
             std = group.ln_std.get(name, float("nan"))
-            known = "" if name not in group.identified else "data" if group.identified[name] else "prior"
+            known = "constant" if name not in group.identified else "data" if group.identified[name] else "prior"
             rows.append([key, name, value, value * std, known, group.rows, MEANING.get(name, "")])
     head = ("group", "coefficient", "value", "standard deviation", "set by", "rows", "meaning")
     return table_html("Latency coefficients", head, rows) + _power(bundle)

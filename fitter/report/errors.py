@@ -9,8 +9,8 @@ import numpy as np
 from estimator.bundles.content import Bundle
 from estimator.display.charts import Axis, Series, axis_over, line_svg
 from estimator.display.pages import number_html, table_html, text_html
-from estimator.kernel_estimates import operator_label
 from estimator.quantities import Array
+from estimator.workload import FAMILY_FIELDS
 from fitter.error_notes import NO_INTERVAL, Label
 from fitter.report.charts import MOST_LINES, bins_svg, density_svg, names_svg
 from fitter.report.rows import Bins, HeldRows, binned, by_name, coverage_of, in_order, largest
@@ -54,7 +54,7 @@ def errors_html(bundle: Bundle, held: Mapping[str, HeldRows], notes: Mapping[Lab
     body = ""
     for quantity in QUANTITIES:
         known = [row for row in bundle.errors if row[quantity]]
-        rows = [[row["family"], row["operator"], row["precision"], row["n"], *_stored(row[quantity])] for row in known]
+        rows = [[row["family"], row["operator"], row["precision"], row[quantity]["n"], *_stored(row[quantity])] for row in known]
         body += table_html(f"{quantity.capitalize()} error in percent; coverage of stated 90 % intervals", head, rows)
     figures = [_by_kind(rows, quantity) for rows in held.values() for quantity in QUANTITIES]
     return body + _notes_html(bundle, notes) + "".join(figures) + charts_html([_coverage(held)])
@@ -72,7 +72,12 @@ def _notes_html(bundle: Bundle, notes: Mapping[Label, str]) -> str:
 def _stored(errors: Mapping[str, Any]) -> list[float]:
     """Figures of one quantity; coverage, a share, as a percentage."""
     values = [float("nan") if errors[name] is None else float(errors[name]) for name in ("mape", "median", "p95", "bias", "coverage")]
-    return [*values[:-1], values[-1] * PERCENT]
+    return [in_percent(value) for value in (*values[:-1], values[-1] * PERCENT)]
+
+
+def in_percent(value: float) -> float:
+    """A percentage as tables show it: to a hundredth, so that small ones do not look more exact than large ones."""
+    return round(value, 2)
 
 
 def _by_kind(held: HeldRows, quantity: str) -> str:
@@ -90,7 +95,8 @@ def _by_kind(held: HeldRows, quantity: str) -> str:
 
 
 def _figures(bins: Bins, i: int) -> list[Any]:
-    return [float(bins.low[i]), float(bins.high[i]), int(bins.count[i]), *bins.quantiles[i].tolist(), float(bins.size[i])]
+    errors = [*bins.quantiles[i].tolist(), float(bins.size[i])]
+    return [float(bins.low[i]), float(bins.high[i]), int(bins.count[i]), *map(in_percent, errors)]
 
 
 def _coverage(held: Mapping[str, HeldRows]) -> str:
@@ -103,7 +109,9 @@ def _coverage(held: Mapping[str, HeldRows]) -> str:
     y = Axis(label="share that they hold [%]", low=min(45.0, *(float(one.found.min()) for one in found)), high=100.0, logarithmic=False)
     caption = "Coverage: how many held-out rows lie inside their stated intervals. Below the line of equality intervals are too narrow."
     head = ("quantity", "rows", *(f"{nominal:g} %" for nominal in found[0].nominal))
-    table = table_html("Rows inside their stated intervals [%]", head, [[one.name, one.rows, *one.found.tolist()] for one in found])
+    table = table_html(
+        "Rows inside their stated intervals [%]", head, [[one.name, one.rows, *map(in_percent, one.found.tolist())] for one in found]
+    )
     return figure_with_table(line_svg("Coverage of stated intervals", caption, series, x, y), caption, table)
 
 
@@ -211,7 +219,7 @@ def worst_html(held: Mapping[str, HeldRows], selection: Selection) -> str:
     for quantity in QUANTITIES:
         found = sorted(_worst_of(held, quantity), key=lambda item: -abs(item[2]))[:MOST_WORST]
         chosen.update(dict.fromkeys((kind, i) for kind, i, _ in found))
-        tables += _worst_table(held, quantity, found, list(chosen))
+        tables += _worst_table(held, quantity, found, list(chosen), selection)
     details = "".join(_row_html(held[kind], i, number, selection) for number, (kind, i) in enumerate(chosen))
     return tables + (f"<details open><summary>The rows behind them</summary>{details}</details>" if details else "")
 
@@ -225,14 +233,18 @@ def _worst_of(held: Mapping[str, HeldRows], quantity: str) -> list[tuple[str, in
 
 
 def _worst_table(
-    held: Mapping[str, HeldRows], quantity: str, found: Sequence[tuple[str, int, float]], chosen: list[tuple[str, int]]
+    held: Mapping[str, HeldRows],
+    quantity: str,
+    found: Sequence[tuple[str, int, float]],
+    chosen: list[tuple[str, int]],
+    selection: Selection,
 ) -> str:
     lines = ""
     for kind, i, error in found:
         measured, predicted = _both(held[kind], quantity)
         link = f'<a href="#row-{chosen.index((kind, i)) + 1}">{text_html(held[kind].prediction.origins[i])}</a>'
-        cells = "".join(f'<td class="n">{number_html(float(value))}</td>' for value in (measured[i], predicted[i], error))
-        lines += f"<tr><td>{link}</td><td>{text_html(held[kind].names[held[kind].name_index[i]])}</td>{cells}</tr>"
+        cells = "".join(f'<td class="n">{number_html(float(value))}</td>' for value in (measured[i], predicted[i], in_percent(error)))
+        lines += f"<tr><td>{link}</td><td>{text_html(_what(held[kind], i, selection))}</td>{cells}</tr>"
     if not lines:
         return ""
     unit = "s" if quantity == "latency" else "W"
@@ -244,12 +256,22 @@ def _worst_table(
     )
 
 
+def _what(held: HeldRows, i: int, selection: Selection) -> str:
+    """What ran in a row: the workload's name, the kernel's kind."""
+    runs = selection.workloads
+    name: str = held.names[held.name_index[i]]
+    if held.kind == "workloads" and runs is not None and len(runs) == len(held.prediction):
+        name = runs.workloads[runs.workload_index[i]].name
+    return name
+
+
 def _row_html(held: HeldRows, i: int, number: int, selection: Selection) -> str:
     """All that is known of one row."""
     p = held.prediction
     facts: dict[str, object] = {
         "GPU": p.labels[i][0],
         "kind": held.names[held.name_index[i]],
+        "workload": _what(held, i, selection) if held.kind == "workloads" else "",
         "latency": _measured_and_predicted(p.measured_s[i], p.predicted_s[i], p.latency_ln_std[i], "s"),
         "power": _measured_and_predicted(p.measured_w[i], p.predicted_w[i], p.power_ln_std[i], "W"),
     }
@@ -260,7 +282,8 @@ def _row_html(held: HeldRows, i: int, number: int, selection: Selection) -> str:
     if rows is not None and np.isfinite(held.work).any():
         operator = rows.operators[rows.operator_index[i]]
         facts |= {
-            "operator": operator_label(operator),
+            "operator": f"{operator.family}.{operator.operator} {operator.precision}",
+            "shape": ", ".join(f"{name} {size:g}" for name, size in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True)),
             "kernel": rows.kernel_name[i],
             "library": rows.library[i],
             "flags": ", ".join(rows.flags[i]),

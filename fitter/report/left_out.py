@@ -18,6 +18,7 @@ from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
 from fitter.drafts import draft_from_rows
 from fitter.kernels.groups import KernelFit, fit_kernel_groups
+from fitter.report.errors import in_percent
 from fitter.rows import KernelRows, Selection, WorkloadRows
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.validation import Errors, Prediction, errors_of, predict_kernel_rows, predict_workload_rows
@@ -124,7 +125,7 @@ FIGURES: Final = ("mean", "median", "bias")
 
 
 def _figures(errors: Errors | None) -> list[float]:
-    return [float("nan")] * len(FIGURES) if errors is None else [errors.mape, errors.median, errors.bias]
+    return [float("nan")] * len(FIGURES) if errors is None else [*map(in_percent, (errors.mape, errors.median, errors.bias))]
 
 
 def _errors(kind: str, by: str, name: str, prediction: Prediction) -> LeftOut:

@@ -26,6 +26,9 @@ LONGEST_NOTE: Final = 4000
 DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
 """Names of charts' titles and descriptions, which count drawings of the whole process."""
 
+UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Characters of names and notes that control a terminal, hide, or turn the direction of writing."""
+
 NINETY: Final = 3
 """Place of 90 % among the nominal shares of `fitter.report.rows`."""
 
@@ -59,7 +62,7 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
     before = f'<a class="skip" href="#main">Skip to the report</a><nav aria-label="Sections"><ul>{links}</ul></nav>'
     title = f"{bundle.name} {bundle.version}: fit of {bundle.gpu.name}"
     sections = (section_html(title, body, identity) for identity, title, body in shown)
-    return _numbered(page_html(title, sections, style=REPORT_STYLE, before=before))
+    return UNPRINTABLE.sub("?", _numbered(page_html(title, sections, style=REPORT_STYLE, before=before)))
 
 
 def _numbered(page: str) -> str:
@@ -86,7 +89,7 @@ def _model_card(bundle: Bundle, selection: Selection, held: Mapping[str, HeldRow
         "Digest": bundle.digest,
     }
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
-    notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in (*bundle.notes, *selection.notes))
+    notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 

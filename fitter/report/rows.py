@@ -124,10 +124,10 @@ def _are_the_same(prediction: Prediction, rows: KernelRows | WorkloadRows) -> bo
 
 
 def _known_columns(rows: KernelRows | WorkloadRows) -> dict[str, Array]:
+    measured = rows.sm_clock_measured_mhz if isinstance(rows, WorkloadRows) else rows.sm_clock_mhz
+    clock = np.where(np.isfinite(rows.sm_clock_asked_mhz), rows.sm_clock_asked_mhz, measured)  # measured ones are all different
     if isinstance(rows, WorkloadRows):
-        clock = np.where(np.isfinite(rows.sm_clock_measured_mhz), rows.sm_clock_measured_mhz, rows.sm_clock_asked_mhz)
         return {"sm_clock_mhz": clock, "temperature_c": rows.temperature_c}
-    clock = np.where(np.isfinite(rows.sm_clock_asked_mhz), rows.sm_clock_asked_mhz, rows.sm_clock_mhz)
     return {
         "work": operator_work(rows.operators)[rows.operator_index],
         "sm_clock_mhz": clock,

@@ -6,7 +6,9 @@ from typing import Final
 import numpy as np
 
 from estimator.bundles.content import Bundle, Covariance, GroupCoefficients
+from estimator.bundles.limits import LN_STD
 from estimator.gpu import GpuSpec
+from fitter.collinearity import MOST_NAMED, tied_line, tied_sets
 from fitter.export import provenance_of
 from fitter.instructions.section import prior_bundle
 from fitter.rows import Dataset, Selection
@@ -47,11 +49,25 @@ def fit_notes(fit: DesignFit, table: PartitionedTable) -> tuple[str, ...]:
         f"{table.name}: {fit.rows:,} rows of {files:,} files streamed in {parts:,} partitions, {fit.passes} passes",
         f"{table.name}: sha256 is that of the files' names, sizes and footers, not of all their bytes",
         "phases add (exponent 1); a design table tells no tiles, no power and no range of shapes, and has no residual tier",
+        *_collinearity_notes(fit),
     )
 
 
+def _collinearity_notes(fit: DesignFit) -> tuple[str, ...]:
+    """Coefficients of one group that only their priors tell apart, and those that the rows drove to 0."""
+    tied: list[tuple[str, ...]] = []
+    zero: list[str] = []
+    for group in sorted(fit.groups):
+        names = [f"{group}.{name}" for name in (*fit.phases, "epsilon_s")]
+        tied += tied_sets(names, fit.groups[group].covariance)
+        zero += [name for name, value in zip(names, fit.groups[group].values.tolist(), strict=True) if value == 0.0]
+    listed = ", ".join(zero[:MOST_NAMED]) + (f" and {len(zero) - MOST_NAMED:,} more" if len(zero) > MOST_NAMED else "")
+    notes = (tied_line("latency", tied),) if tied else ()
+    return (*notes, f"latency coefficients that the rows drove to zero: {listed}; what they stand for is in the others") if zero else notes
+
+
 def _section(fit: DesignFit, group: str) -> GroupCoefficients:
-    """One group's coefficients; what is 0 has no logarithm, and so no deviation of one."""
+    """One group's coefficients; what is 0 has no logarithm, and so no deviation of one, and what is all but 0 the largest."""
     coefficients = fit.group_coefficients(group)
     solution = fit.groups[group]
     spread = np.sqrt(np.diag(solution.covariance))
@@ -59,7 +75,7 @@ def _section(fit: DesignFit, group: str) -> GroupCoefficients:
     ln_std, identified = {}, {}
     for i, name in enumerate(names):
         if coefficients.get(name, 0.0) > 0.0:
-            ln_std[name] = float(spread[i] / solution.values[i])
+            ln_std[name] = min(float(spread[i] / solution.values[i]), LN_STD[1])
             identified[name] = solution.identified[i]
     return GroupCoefficients(coefficients=coefficients, ln_std=ln_std, identified=identified, rows=solution.rows)
 
@@ -75,7 +91,7 @@ def _covariance(fit: DesignFit) -> Covariance:
     blocks = []
     for group in chosen:
         solution = fit.groups[group]
-        own = np.flatnonzero(solution.values > 0.0)
+        own = np.flatnonzero(LN_STD[1] * solution.values > np.sqrt(np.diag(solution.covariance)))
         labels = (*fit.phases, "epsilon_s")
         names += [f"{group}.{labels[i]}" for i in own.tolist()]
         values = solution.values[own]

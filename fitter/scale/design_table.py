@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from estimator.bundles.sections import group_name
+from estimator.errors import BundleError
 from estimator.phases import OVERLAPPED, SERIAL
 from estimator.quantities import Array, BoolArray, IntArray
-from estimator.workload import FAMILY_FIELDS
 from fitter.scale.partitions import Partition, read_batches
 from fitter.scale.sums import BlockSummer, GroupSums, add_sums, empty_sums
 from fitter.sources.screening import LONGEST_LAUNCH_S
@@ -212,8 +213,7 @@ class _Reader:
         name = name[: LONGEST_TEXT + 1]
         if name not in self.names:
             self.names[name] = len(self.names)
-            printable = name.isprintable() and len(name) <= LONGEST_TEXT
-            self.good.append(printable and name.partition(".")[0] in FAMILY_FIELDS)
+            self.good.append(name.isprintable() and len(name) <= LONGEST_TEXT and _is_group(name))
         return self.names[name]
 
     def screened(self, codes: IntArray, latency: Array, shares: Array, weight: Array | None) -> BoolArray | None:
@@ -262,6 +262,15 @@ class _Reader:
             train = _predicted(table[count : 2 * count], codes[held], design[:, held])
             _note_errors(self.errors, names, codes[held], np.maximum(train, floor[held] / latency[held]), table[-1][codes[held]])
         return robust if weight is None else robust * weight
+
+
+def _is_group(name: str) -> bool:
+    """Whether a bundle can hold coefficients of a group of this name."""
+    try:
+        group_name(name, "")
+    except BundleError:
+        return False
+    return True
 
 
 def _predicted(values: Array, codes: IntArray, design: Array) -> Array:

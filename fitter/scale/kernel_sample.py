@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from collector.dataset import KERNEL_COLUMNS, conforming
 from estimator.quantities import IntArray
 from fitter.kernels.groups import section_key
-from fitter.rows import KernelRows, RejectedRow, join_rows
+from fitter.rows import OTHER_GPU, KernelRows, RejectedRow, join_rows
 from fitter.scale.partitions import Partition, read_batches, shown
 from fitter.sources import kernel_table
 from fitter.sources.kernel_dataset import collected_rows
@@ -155,8 +155,8 @@ def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: in
         foreign = np.flatnonzero(~own)
         if len(foreign):
             other = rows.gpus[rows.gpu_index[foreign[0]]]
-            example = RejectedRow(source=name, row=int(rows.row[foreign[0]]), reason="OTHER_GPU", detail=other, count=len(foreign))
-            counts[("OTHER_GPU", False)] = example
+            example = RejectedRow(source=name, row=int(rows.row[foreign[0]]), reason=OTHER_GPU, detail=other, count=len(foreign))
+            counts[(OTHER_GPU, False)] = example
             rows = rows.select(own) if own.any() else None
     for row in rejected:
         _count(counts, row)

@@ -66,7 +66,7 @@ def solve_group(matrix: Array, rows: int, centre: Array, std: Array, mean_weight
     error = max(square - 2.0 * float(moment @ values) + float(values @ gram @ values), 0.0)
     mean_square = error / square if square > 0.0 else 0.0
     inverse = np.linalg.inv(hessian)
-    covariance = inverse @ (weight**2 * mean_square * gram + np.diag(pull)) @ inverse
+    covariance = inverse @ (weight**2 * mean_weight * mean_square * gram + np.diag(pull)) @ inverse  # Σ w²e²·zzᵀ where w ∝ 1/E[e²]
     covariance = (covariance + covariance.T) / 2.0
     spread = np.sqrt(np.diag(covariance))
     return GroupSolution(

@@ -28,7 +28,7 @@ from fitter.sources.tables import parquet_columns, row_count
 
 DESIGN_REASONS: Final[dict[str, str]] = {
     "BAD_DESIGN": "an ideal time or a weight that is missing, not finite, or negative",
-    "UNKNOWN_OPERATOR": "a group of no known family of kernels",
+    "UNKNOWN_OPERATOR": "a group of no known family, operator or precision: names begin as gemm.linear.bf16 does",
     "ABOVE_ROOF": "an ideal time many times the measured one",
 }
 """Reasons that mean something of their own in a design table."""

@@ -122,10 +122,22 @@ def read_header(path: Path) -> tuple[str, ...]:
     head = read_head(path)
     if head.startswith(PARQUET_MAGIC):
         try:
-            return tuple(pq.read_schema(path).names)
+            names = tuple(pq.read_schema(path).names)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(DAMAGED.format(path, _first_line(error))) from error
+        _refuse_repeated(path, names)
+        return names
     return _csv_header(path, head)
+
+
+def _refuse_repeated(path: Path, names: tuple[str, ...]) -> None:
+    repeated = next((name for name in sorted(names) if names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"{path}: column {repeated[:LONGEST_SHOWN]!r} stands twice in the header")
+
+
+LONGEST_SHOWN: Final = 100
+"""Characters of a name that a message repeats."""
 
 
 def parquet_columns(address: str) -> frozenset[str]:
@@ -238,9 +250,7 @@ def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
         raise InputError(f"{path}: its fields stand between {separator}; write a table with commas between them and points in its numbers")
     if len(names) > MOST_COLUMNS or any(len(name) > LONGEST_TEXT for name in names):
         raise InputError(f"{path}: the first line is not a header of column names")
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"{path}: column {repeated[0]!r} stands twice in the header")
+    _refuse_repeated(path, names)
     return names
 
 

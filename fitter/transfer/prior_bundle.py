@@ -1,8 +1,9 @@
 """Transfer: the bundle of one GPU as the prior of another's fit, so that few measured kernels suffice.
 
 Each section of kernels starts from the other GPU's coefficients.  How far it may leave them – the narrowing of
-`fitter.transfer.priors` – is what forecasts measured kernels best that are left out: one strength for all sections, and a section's
-own where its kernels ask for another beyond doubt.  Sections of one family share what sets the family apart.
+`fitter.transfer.priors` – follows from how probable its measured kernels are under wider and narrower priors, which few kernels
+already tell; forecasts of a handful that are left out tell it by chance.  Sections of one family share what sets the family apart.
+Source: D. J. C. MacKay, Bayesian Interpolation, Neural Computation 4 (1992) 415, section 3.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,9 +15,8 @@ import numpy as np
 from estimator.bundles.content import Bundle, GroupCoefficients, PowerCoefficients
 from estimator.coefficients import Prior, longest_prefix
 from estimator.gpu import GpuSpec
-from estimator.kernel_times import kernel_times
 from estimator.power import POWER_TERMS, BoardTables
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import Array
 from estimator.residuals import tier_from_document
 from fitter.kernels.groups import KernelFit, fit_kernel_groups, section_key
 from fitter.power.solver import PICO, PRIOR, TERMS
@@ -24,27 +24,12 @@ from fitter.power.voltage import INFERRED
 from fitter.priors import GROUP_PRIORS
 from fitter.rows import KernelRows
 from fitter.transfer.priors import moved_values
-from fitter.validation import grouped_folds
 
 STRENGTHS: Final = (1.0, 0.5, 0.25, 0.12)
 """Narrowings that are tried: from no more trust than in any GPU to a near twin."""
 
-FOLD_SHARE: Final = 0.25
-
 MOST_SHAPES: Final = 250
 """Of more kernels a random choice of this many decides: what one kernel can say is then small beside the measurements."""
-
-FEWEST_SHAPES: Final = 8
-"""Fewer kernels decide nothing."""
-
-LARGEST_LOSS: Final = 0.5
-"""A kernel forecast worse than this counts as this much [ln]."""
-
-BEYOND_DOUBT: Final = 1.5
-"""Standard errors by which a section's own strength must win."""
-
-UNDECIDED: Final = 0.5
-"""Narrowing where nothing decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +92,15 @@ def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
 
 
 def with_strengths(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int) -> TransferSource:
-    """The source with the narrowing of every section as kernels left out of a fit decide."""
+    """The source with the narrowing of every section, and before it of every family, as the evidence has it."""
     if not source.values:
         return source
     chosen = _few_shapes(rows, seed)
-    keys = [section_key(operator) for operator in chosen.row_operators()]
-    folds = grouped_folds(chosen.operator_index, FOLD_SHARE, seed)
-    if len(np.unique(chosen.operator_index)) < FEWEST_SHAPES:
-        return replace(source, narrowing=dict.fromkeys((*keys, *GROUP_PRIORS), UNDECIDED))
-    loss = np.stack([_left_out_loss(source, strength, chosen, gpu, folds, seed) for strength in STRENGTHS])
-    return replace(source, narrowing=_decided(loss, keys))
+    sections = {section_key(operator) for operator in chosen.row_operators()}
+    families = _evidence(replace(source, narrowing={}), chosen, gpu, seed, (*sections, *GROUP_PRIORS))
+    source = replace(source, narrowing={key: expected_strength(found) for key, found in families.items() if key not in sections})
+    found = _evidence(source, chosen, gpu, seed, sections) if source.narrowing else families
+    return replace(source, narrowing={**source.narrowing, **{key: expected_strength(found[key]) for key in sections}})
 
 
 def _few_shapes(rows: KernelRows, seed: int) -> KernelRows:
@@ -127,40 +111,19 @@ def _few_shapes(rows: KernelRows, seed: int) -> KernelRows:
     return rows.select(np.isin(rows.operator_index, kept))
 
 
-def _left_out_loss(source: TransferSource, strength: float, rows: KernelRows, gpu: GpuSpec, folds: list[BoolArray], seed: int) -> Array:
-    """|ln(measured / forecast)| of every row when left out, bounded, shape (n,)."""
-    loss = np.full(len(rows), LARGEST_LOSS)
-    tried = replace(source, narrowing=dict.fromkeys((*(section_key(o) for o in rows.operators), *GROUP_PRIORS), strength))
-    for fold in folds:
-        fit = fit_transferred(rows.select(~fold), gpu, tried, seed, refine=False)
-        groups = {**source.values, **{key: group.coefficients for key, group in fit.groups.items()}}
-        test = rows.select(fold)
-        times = kernel_times(
-            test.row_operators(),
-            gpu,
-            groups,
-            sm_clock_mhz=test.clock_mhz(gpu),
-            warm=test.l2_warm,
-            tile_predictors=fit.tile_predictors,
-        )
-        loss[fold] = np.minimum(np.abs(np.log(test.latency_s / times.latency_s)), LARGEST_LOSS)
-    return loss
+def _evidence(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int, keys: Iterable[str]) -> dict[str, Array]:
+    """ln of how probable the rows of every section, and of every family, are with each of STRENGTHS as the narrowing of all `keys`."""
+    fits = []
+    for strength in STRENGTHS:
+        tried = replace(source, narrowing={**source.narrowing, **dict.fromkeys(keys, strength)})
+        fits.append(fit_transferred(rows, gpu, tried, seed, refine=False).log_evidence)
+    return {key: np.array([fit[key] for fit in fits]) for key in fits[0]}
 
 
-def _decided(loss: Array, keys: list[str]) -> dict[str, float]:
-    """The narrowing of each section and of families, from losses (strengths, rows)."""
-    common = int(np.argmin(loss.mean(axis=1)))
-    found = dict.fromkeys(GROUP_PRIORS, STRENGTHS[common])
-    members: dict[str, list[int]] = {}
-    for i, key in enumerate(keys):
-        members.setdefault(key, []).append(i)
-    for key, index in members.items():
-        own = loss[:, index]
-        best = int(np.argmin(own.mean(axis=1)))
-        gain = own[common] - own[best]
-        sure = len(index) >= FEWEST_SHAPES and gain.mean() > BEYOND_DOUBT * gain.std() / np.sqrt(len(index))
-        found[key] = STRENGTHS[best if sure else common]
-    return found
+def expected_strength(log_evidence: Array) -> float:
+    """The geometric mean of STRENGTHS, each with the probability that the rows give it; log_evidence (strengths,)."""
+    probability = np.exp(log_evidence - log_evidence.max())
+    return float(np.exp(probability @ np.log(STRENGTHS) / probability.sum()))
 
 
 def fit_transferred(rows: KernelRows, gpu: GpuSpec, source: TransferSource, seed: int, *, refine: bool = True) -> KernelFit:

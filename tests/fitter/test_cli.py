@@ -69,6 +69,7 @@ def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Path:
     """A clean kernel table of softmax kernels at 80 % of the published bandwidth."""
+    folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     lines = []
     for _ in range(rows):
@@ -118,11 +119,57 @@ def test_what_a_fit_says_names_rejections_errors_and_the_next_command(run: Run, 
 def test_a_clean_kernel_table_ends_with_status_zero(run: Run, tmp_path: Path) -> None:
     found = run(small_table(tmp_path), "-o", tmp_path / "b.json", "--name", "mine", "--json")
     assert found.status == 0
-    assert found.err == "note: table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed\n"
     said = json.loads(found.out)
+    assert found.err == "".join(f"note: {note}\n" for note in said["notes"])
+    assert said["notes"][0].startswith("from priors, not from data: gemm, ")
+    assert said["notes"][1:] == ["table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed"]
+    assert said["notes"] == json.loads(run("show", tmp_path / "b.json", "--json").out)["notes"]
     assert said["name"] == "mine"
     assert said["errors"][0]["latency"]["mape"] < 5
     assert said["errors"][0]["power"] is None
+
+
+def test_rows_of_other_gpus_that_one_asked_to_leave_out_are_no_warning(run: Run, tmp_path: Path) -> None:
+    table = small_table(tmp_path)
+    other = small_table(tmp_path / "v", gpu="a100-sxm-80gb").read_text().splitlines()[1:]
+    table.write_text(table.read_text() + "\n".join(other) + "\n")
+    found = run(table, "-o", tmp_path / "b.json", "--gpu", "a100-pcie-40gb", "--json")
+    assert found.status == 0
+    assert "warning" not in found.err
+    said = json.loads(found.out)
+    assert (said["rows"], said["used"], said["rejected"]) == (120, 60, {"OTHER_GPU": 60})
+    table.write_text(table.read_text().replace("fp32", "fp99", 1))
+    found = run(table, "-o", tmp_path / "b.json", "--gpu", "a100-pcie-40gb")
+    assert found.status == 3
+    assert "warning: 1 row was rejected; -v names it" in found.err
+
+
+def test_what_a_table_cannot_be_is_said_before_anything_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fitter.selection.read_selection", lambda *_: pytest.fail("read"))
+    os.mkfifo(tmp_path / "pipe")
+    table = small_table(tmp_path)
+    for arguments, said in (
+        ((tmp_path / "pipe",), "is a pipe, not a file; write what it holds to a file and name that"),
+        (("/dev/zero",), "is a device, not a file"),
+        (("/",), "the root of all files"),
+        ((table, "-o", tmp_path / "pipe"), "is a pipe, not a file; name a file"),
+        ((table, "-o", "/dev/null"), "is a device, not a file; name a file"),
+    ):
+        found = run(*arguments)
+        assert found.status == 1
+        assert said in found.err
+        assert found.err.count("\n") == 1
+
+
+def test_names_with_control_characters_take_over_no_terminal_and_no_page(run: Run, tmp_path: Path) -> None:
+    table = small_table(tmp_path).rename(tmp_path / "\x1b[31mr\ned\u202e.csv")
+    table.write_text(table.read_text().replace("fp32", "fp99", 1))
+    found = run(table, "-o", tmp_path / "b.json", "--report", tmp_path / "r.html", "-v")
+    shown = run("show", tmp_path / "b.json")
+    for text in (found.out, found.err, shown.out, (tmp_path / "r.html").read_text()):
+        assert "?[31mr" in text
+        assert "ed?.csv" in text
+        assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
 def test_no_holdout_states_no_errors(run: Run, tmp_path: Path) -> None:
@@ -156,12 +203,25 @@ def test_show_and_diff_speak_to_people_and_programs(fitted: tuple[Path, dict[str
     assert json.loads(run("diff", other, folder / "b.json", "--json").out)["changes"]
 
 
+def test_what_show_says_of_constants_priors_and_the_host_is_told_apart(fitted: tuple[Path, dict[str, Any]], run: Run) -> None:
+    """Runs of whole models hold eager attention: the coefficients of fused kernels are constants, and no row's."""
+    folder, _ = fitted
+    lines = run("show", folder / "b.json").out.splitlines()
+    groups = [line.split()[0] for line in lines if line.endswith(" rows)") and line.startswith("  ")]
+    assert "gemm" in groups
+    assert "attention.prefill" not in groups
+    assert lines[-1].startswith("at their priors, no row in the data")
+    assert "attention.prefill" in lines[-1]
+    assert any("without ±: constant, not fitted" in line for line in lines)
+    assert any(line.endswith("µs (fitted)") for line in lines)
+
+
 def test_what_has_no_row_is_one_last_line_of_a_bundle_and_the_next_step_fits_its_data() -> None:
     whole = planted_bundle()
     some = {key: replace(group, rows=rows, identified={}) for (key, group), rows in zip(whole.groups.items(), (5, 0, 0), strict=False)}
     lines = show_lines(replace(whole, groups=some))
     assert any(line.startswith(f"  {next(iter(some))}  (5 rows)") for line in lines)
-    assert lines[-1].endswith(f"2 groups, {', '.join(list(some)[1:])}")
+    assert lines[-1].endswith(f": {', '.join(list(some)[1:])}")
     unfitted = {key: replace(group, rows=0, identified={}) for key, group in whole.groups.items()}
     bare = replace(whole, groups=unfitted, power=None)
     assert not any("(0 rows)" in line or line.startswith("coefficients") for line in show_lines(bare))

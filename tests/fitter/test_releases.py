@@ -1,5 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, Thread
+from time import sleep
 
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from estimator.bundles.files import load_bundle
 from fitter.errors import ReleaseError
+from fitter.releases import release as changelog_module
 from fitter.releases.release import differences, differences_document, release
 from fitter.releases.version_rule import version_key
 from tests.fitter.measured import planted_bundle
@@ -48,6 +51,30 @@ def test_a_release_never_goes_back_and_never_overwrites(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="exists"):
         release(bundle, "0.3.0", tmp_path / "a.json", tmp_path / "log.md", None, "", "2026-01-02")
     assert load_bundle(tmp_path / "a.json").version == "0.2.0"
+
+
+def test_releases_at_the_same_time_lose_no_entry_of_their_changelog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, log, threads = planted_bundle(), tmp_path / "log.md", []
+    together = Barrier(4)
+
+    def slowly(path: Path) -> str:
+        text = read(path)
+        sleep(0.05)  # without a lock all four read the empty changelog
+        return text
+
+    def released(number: int) -> None:
+        together.wait()
+        release(bundle, f"0.{number}.0", tmp_path / f"{number}.json", log, None, "", "2026-01-02")
+
+    read = changelog_module._changelog
+    monkeypatch.setattr(changelog_module, "_changelog", slowly)
+    for number in range(2, 6):
+        threads.append(Thread(target=released, args=(number,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    entries = sorted(line.split()[1] for line in log.read_text().splitlines() if line.startswith("## "))
+    assert entries == ["0.2.0", "0.3.0", "0.4.0", "0.5.0"]
 
 
 @given(st.floats(0.5, 2.0).filter(lambda x: abs(x - 1) > 1e-3))

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from estimator.bundles.content import Covariance, IdleTable, VoltageTable
 from estimator.display.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
+from estimator.workload import FAMILY_FIELDS
 from fitter.report.breakdown import CORRECTION, breakdowns
 from fitter.report.charts import density_svg
 from fitter.report.page import report_html
@@ -160,6 +161,25 @@ def test_every_colour_and_class_that_charts_use_is_defined(page: str, read: Page
     assert {name for name in drawn if f".{name}" not in style} == set()
 
 
+def test_every_note_stands_once_on_the_page() -> None:
+    selection = replace(selection_of(), notes=("a note of the data",))
+    bundle = replace(planted_bundle(), notes=("one of the bundle", "a note of the data"))
+    found = report_html(bundle, selection, {})
+    assert [found.count(note) for note in bundle.notes] == [1, 1]
+
+
+def test_errors_over_the_clock_are_by_the_clock_asked_for() -> None:
+    """Measured clocks of boards at their limit differ from run to run; clocks left out whole are those asked for as well."""
+    bundle = planted_bundle()
+    runs = workload_rows(bundle, various_workloads(), noise=NOISE)
+    count = len(runs)
+    measured = 1300.0 + np.arange(count)
+    asked = np.where(np.arange(count) % 2 == 0, 1410.0, np.nan)
+    runs = replace(runs, sm_clock_asked_mhz=asked, sm_clock_measured_mhz=measured)
+    held = held_rows("workloads", predict_workload_rows(bundle, runs), selection_of(None, runs))
+    np.testing.assert_array_equal(held.sm_clock_mhz, np.where(np.isfinite(asked), asked, measured))
+
+
 def test_the_same_fit_gives_the_same_bytes(page: str) -> None:
     assert whole_page() == page
 
@@ -217,6 +237,37 @@ def test_the_worst_rows_lead_to_what_is_known_of_them() -> None:
     entry = re.search(rf'<article id="{first[1]}".*?</article>', text)
     assert entry is not None
     assert "kernel-17" in entry[0]
+    operator = rows.operators[rows.operator_index[17]]
+    assert all(f"{name} {size:g}" in entry[0] for name, size in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True))
+
+
+def test_the_worst_runs_are_named_by_their_workload() -> None:
+    bundle = planted_bundle()
+    runs = workload_rows(bundle, various_workloads())
+    slow = runs.latency_s.copy()
+    slow[3] *= 3.0
+    runs = replace(runs, latency_s=slow)
+    text = report_html(bundle, selection_of(None, runs), {"workloads": predict_workload_rows(bundle, runs)})
+    name = runs.workloads[runs.workload_index[3]].name
+    assert re.search(rf'<tr><td><a href="#row-1">[^<]*</a></td><td>{re.escape(name)}</td>', text)
+    assert f"<dt>workload</dt><dd>{name}</dd>" in text
+
+
+def test_tables_of_errors_count_the_rows_that_have_the_quantity() -> None:
+    bundle = planted_bundle()
+    rows = kernel_rows(bundle, various_operators(60), noise=NOISE)
+    rows = replace(rows, power_w=np.where(np.arange(len(rows)) % 4 == 0, np.nan, rows.power_w))
+    prediction = predict_kernel_rows(bundle, rows)
+    errors = error_rows(prediction)
+    found = report_html(replace(bundle, errors=tuple(row.document() for row in errors)), selection_of(rows), {"kernels": prediction})
+    latency, power = (part.split("</table>")[0] for part in found.split("<caption>")[1:3])
+    for row in errors:
+        assert row.latency is not None
+        assert row.power is not None
+        assert row.power.n < row.latency.n
+        kind = "".join(f"<td>{text}</td>" for text in (row.family, row.operator, row.precision))
+        for table, one in ((latency, row.latency), (power, row.power)):
+            assert f'{kind}<td class="n">{one.n}</td><td class="n">{round(one.mape, 2):g}</td>' in table
 
 
 def test_a_report_does_not_guess_which_rows_other_predictions_belong_to() -> None:

@@ -2,11 +2,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from collector.dataset import DatasetError
 from fitter.errors import InputError, SelectionError
-from fitter.rows import join_rows
+from fitter.rows import RejectedRow, join_rows, with_rejected
 from fitter.selection import joined, read_selection, require_one_gpu
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
@@ -102,3 +104,25 @@ def test_power_with_and_without_a_meter_is_not_mixed_in_silence() -> None:
     (note,) = joined([plain, metered]).notes
     assert "metered was compared with an external meter" in note
     assert record.name in note
+
+
+def test_rows_that_the_fit_rejects_are_in_use_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"softmax,softmax,a100-pcie-40gb,fp32,{1000 + i},512,1e-4,{'' if i < 4 else 150}" for i in range(10)]
+    path.write_text("family,operator,gpu,precision,rows,dim,latency_s,power_w\n" + "\n".join(rows) + "\n")
+    selection = read_selection([path])
+    assert selection.latency_only == 4
+    outliers = tuple(RejectedRow(source="t.csv", row=row, reason="OUTLIER") for row in (1, 2, 9))
+    bad_power = RejectedRow(source="t.csv", row=3, reason="HISTORY", power_only=True)
+    found = with_rejected(selection, (*outliers, bad_power))
+    assert found.datasets[0].used == 7
+    assert found.latency_only == 2
+
+
+def test_a_column_that_stands_twice_in_parquet_is_named(tmp_path: Path) -> None:
+    column = pa.array([1e-4])
+    names = ["operator", "precision", "gpu", "rows", "dim", "latency_s", "latency_s"]
+    table = pa.table([pa.array(["softmax"]), pa.array(["fp32"]), pa.array(["a10"]), pa.array([64]), pa.array([64]), column, column], names)
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="column 'latency_s' stands twice in the header"):
+        read_selection([tmp_path / "t.parquet"])

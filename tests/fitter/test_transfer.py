@@ -13,18 +13,26 @@ from estimator.bundles.files import load_bundle
 from estimator.coefficients import Prior
 from estimator.specifications import load_gpu
 from estimator.workload import Operator
+from fitter.calibration import calibrate
 from fitter.cli import main
 from fitter.kernels.groups import fit_kernel_groups
 from fitter.priors import kernel_priors
 from fitter.rows import KernelRows
 from fitter.selection import read_selection
 from fitter.tiers import kernel_tiers, tier_counts, tier_errors
-from fitter.transfer.prior_bundle import equation_errors, fit_transferred, transfer_source, with_strengths
+from fitter.transfer.prior_bundle import (
+    STRENGTHS,
+    equation_errors,
+    expected_strength,
+    fit_transferred,
+    transfer_source,
+    with_strengths,
+)
 from fitter.transfer.priors import moved_values, transferred_priors, with_family_shift
 from fitter.transfer.probe_selection import probe_rows
 from fitter.transfer.probes import Candidates, choose_probes
 from fitter.validation import predict_kernel_rows
-from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
+from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
 
@@ -72,6 +80,25 @@ def test_a_true_prior_is_held_fast_and_a_wrong_one_is_left(twin: Bundle) -> None
     assert held[0] < held[1]
 
 
+def test_a_few_kernels_of_one_kind_leave_a_wrong_prior_though_all_others_confirm_theirs(twin: Bundle) -> None:
+    """Eight kernels that differ from the other GPU's decide for themselves; the many of another kind that agree do not hold them."""
+    rows = stream_rows(60, 1)
+    soft = np.array([operator.family == "softmax" for operator in rows.row_operators()])
+    kept = rows.select(np.sort(np.concatenate([np.flatnonzero(soft)[:8], np.flatnonzero(~soft)])))
+    values = {
+        key: {name: value / 3.0 if name in LAMBDAS and key.startswith("softmax") else value for name, value in group.coefficients.items()}
+        for key, group in twin.groups.items()
+    }
+    source = with_strengths(transfer_source(bundle_with(values), A100), kept, A100, seed=0)
+    assert source.narrowing["softmax.softmax.bf16"] > 0.7
+    assert source.narrowing["elementwise.add.bf16"] < 0.4
+
+
+def test_strengths_count_as_often_as_they_are_probable() -> None:
+    assert expected_strength(np.zeros(len(STRENGTHS))) == pytest.approx(np.exp(np.log(STRENGTHS).mean()))
+    assert expected_strength(np.array([-900.0, -1000.0, -2000.0, -1500.0])) == pytest.approx(STRENGTHS[0])
+
+
 def test_a_prior_from_a_twin_forecasts_better_than_general_priors_do(twin: Bundle) -> None:
     few, many = stream_rows(10, 1), stream_rows(90, 2)
     source = with_strengths(transfer_source(twin, A100), few, A100, seed=0)
@@ -102,6 +129,18 @@ def test_intervals_of_probes_are_wider_where_the_other_gpu_was_predicted_worse()
         return max(float(tier["near"]) for tier in fit.residuals.values())
 
     assert widest(0.3) > 1.5 * widest(0.02)
+
+
+def test_few_kernels_leave_open_as_much_as_their_equations_do(twin: Bundle) -> None:
+    """Three kernels of a kind that the other GPU's equations tell to 2 % are not stated as those told to 8 %."""
+    stated = []
+    for error in (0.02, 0.08):
+        groups = dict.fromkeys(("softmax.softmax.bf16", "elementwise.add.bf16"), error)
+        prior = replace(twin, uncertainty={"latency": {"groups": groups}}, residuals={})
+        found = calibrate(selection_of(stream_rows(6, 3)), A100, prior=prior, seed=0).bundle.uncertainty["latency"]["groups"]
+        stated.append(found["softmax.softmax.bf16"])
+    assert 2.5 * stated[0] < stated[1]
+    assert stated[1] > 0.15
 
 
 def test_narrowing_scales_widths_and_keeps_centres() -> None:

@@ -1,5 +1,6 @@
 """Design tables: the streamed fit is the fit of the rows themselves, whatever the files, blocks and workers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
+from estimator.bundles.files import load_bundle, save_bundle
+from estimator.bundles.limits import LN_STD
+from estimator.specifications import load_gpu
 from fitter.errors import CalibrationError, InputError
 from fitter.kernels.latency import ERROR_SCALE
+from fitter.scale.design_bundle import design_bundle
 from fitter.scale.design_fit import DesignFit, fit_design
 from fitter.scale.design_table import EPSILON_UNIT_S
 from fitter.scale.partitions import open_partitioned
@@ -132,15 +137,15 @@ def test_no_floor_is_seen_where_there_is_none(tmp_path: Path) -> None:
 def test_rows_that_cannot_be_are_counted_and_change_nothing(tmp_path: Path) -> None:
     group, ideal, time_s = design_columns(ROWS)
     table = design_arrow(group, ideal, time_s)
-    bad = table.slice(0, 6).to_pydict()
+    bad = table.slice(0, 8).to_pydict()
     bad["latency_s"][:3] = [float("nan"), -1.0, None]
     bad["math_s"][3] = float("nan")
     bad["dram_s"][4] = 1e3
-    bad["group"][5] = "no such family"
+    bad["group"][5:] = ["no such family", "gemm.nosuch.bf16", "gemm.linear.bf99"]
     write_parts(pa.concat_tables([table, pa.table(bad, schema=table.schema)]), tmp_path / "bad", [3000])
     write_parts(table, tmp_path / "good", [3000])
     found, expected = fitted(tmp_path / "bad"), fitted(tmp_path / "good")
-    assert dict(found.rejected) == {"BAD_LATENCY": 3, "ABOVE_ROOF": 1, "BAD_DESIGN": 1, "UNKNOWN_OPERATOR": 1}
+    assert dict(found.rejected) == {"BAD_LATENCY": 3, "ABOVE_ROOF": 1, "BAD_DESIGN": 1, "UNKNOWN_OPERATOR": 3}
     for name in GROUPS:
         np.testing.assert_allclose(found.groups[name].values, expected.groups[name].values, rtol=1e-9)
 
@@ -150,10 +155,63 @@ def test_weights_count_as_rows_would(tmp_path: Path) -> None:
     table = design_arrow(group, ideal, time_s)
     write_parts(table.append_column("weight", pa.array(np.full(2000, 7.0))), tmp_path / "weighted", [])
     write_parts(table, tmp_path / "plain", [])
+    weighted, plain = fitted(tmp_path / "weighted"), fitted(tmp_path / "plain")
     for name in GROUPS:
-        np.testing.assert_allclose(
-            fitted(tmp_path / "weighted").groups[name].values, fitted(tmp_path / "plain").groups[name].values, rtol=1e-9
-        )
+        np.testing.assert_allclose(weighted.groups[name].values, plain.groups[name].values, rtol=1e-9)
+        np.testing.assert_allclose(weighted.groups[name].covariance, plain.groups[name].covariance, rtol=1e-9)
+
+
+def test_stated_deviations_hold_where_rows_know_how_uncertain_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    count, rows = 60, 200
+    scatter = 10.0 ** rng.uniform(-2.3, -0.8, (count, rows))
+    ideal = 10.0 ** rng.uniform(-5.0, -2.5, (count, rows))
+    truth = 1.05 * np.exp(0.2 * rng.standard_normal(count))
+    time_s = (truth[:, None] * ideal + 1.5e-6) * np.exp(scatter * rng.standard_normal((count, rows)))
+    names = np.repeat([f"gemm.linear.bf16.g{i}" for i in range(count)], rows)
+    columns = {"group": names, "latency_s": time_s.ravel(), "math_s": ideal.ravel(), "weight": 1e-4 * scatter.ravel() ** -2.0}
+    pq.write_table(pa.table(columns), tmp_path / "d.parquet")
+    found = fitted(tmp_path, robust_passes=0)
+    solutions = [found.groups[f"gemm.linear.bf16.g{i}"] for i in range(count)]
+    score = [(one.values[0] - value) / np.sqrt(one.covariance[0, 0]) for one, value in zip(solutions, truth, strict=True)]
+    assert 0.75 < np.sqrt(np.mean(np.square(score))) < 1.3
+
+
+def test_columns_that_rise_together_are_named_and_their_bundle_can_be_read(tmp_path: Path) -> None:
+    """A hundred groups: in some the priors leave next to nothing, or nothing, to the column that is twice the other."""
+    rng = np.random.default_rng(4)
+    count, rows = 100, 60
+    ideal = 10.0 ** rng.uniform(-5.5, -2.5, (count, rows))
+    truth = 1.1 * np.exp(0.2 * rng.standard_normal((count, 1)))
+    time_s = (truth * ideal + 3e-6) * np.exp(0.03 * rng.standard_normal((count, rows)))
+    names = np.repeat([f"gemm.linear.bf16.g{i}" for i in range(count)], rows)
+    columns = {"group": names, "latency_s": time_s.ravel(), "math_s": ideal.ravel(), "l2_s": 2.0 * ideal.ravel()}
+    pq.write_table(pa.table(columns), tmp_path / "d.parquet")
+    table = open_partitioned(tmp_path / "d.parquet")
+    found = fit_design(table, LocalWorkers(1), gpu_name="a100-pcie-40gb")
+    nearest = min(one.values[0] / one.values[1] for one in found.groups.values() if one.values[1] > 0.0)
+    assert nearest > 0.0
+    bundle = save_bundle(design_bundle(found, table, load_gpu("a100-pcie-40gb"), name="", version="0.1.0", seed=0), tmp_path / "b.json")
+    assert load_bundle(tmp_path / "b.json") == bundle
+    notes = "\n".join(bundle.notes)
+    assert "cannot tell apart, tied by their priors: gemm.linear.bf16.g" in notes
+    zero = sum(one.values[1] == 0.0 for one in found.groups.values())
+    assert ("the rows drove to zero: gemm.linear.bf16.g" in notes) == (zero > 0)
+
+
+def test_a_coefficient_that_is_all_but_zero_has_a_deviation_that_a_bundle_can_hold(tmp_path: Path) -> None:
+    write_parts(design_arrow(*design_columns(ROWS)), tmp_path / "d", [])
+    found = fitted(tmp_path / "d")
+    name = GROUPS[0]
+    one = found.groups[name]
+    values = one.values.copy()
+    values[0] = 1e-4 * np.sqrt(one.covariance[0, 0])
+    less = replace(found, groups={**found.groups, name: replace(one, values=values)})
+    table = open_partitioned(tmp_path / "d")
+    bundle = save_bundle(design_bundle(less, table, load_gpu("a100-pcie-40gb"), name="", version="0.1.0", seed=0), tmp_path / "b.json")
+    assert load_bundle(tmp_path / "b.json") == bundle
+    assert max(bundle.groups[name].ln_std.values()) == LN_STD[1]
+    assert f"{name}.{found.phases[0]}" not in bundle.latency_parameters.names
 
 
 def test_a_held_out_kernel_is_held_out_in_all_its_rows(tmp_path: Path) -> None:
