@@ -9,9 +9,7 @@ from estimator.bundles.content import Bundle
 from estimator.forecast import Forecast
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray
-from estimator.spread import unfitted_groups
-from estimator.untried import Untried, untried_warnings
-from estimator.workload import FAMILY_FIELDS, Operator, Workload
+from estimator.workload import FAMILY_FIELDS, Operator
 
 TOLERATED_FACTOR: Final = 2.0
 """Shapes up to this factor beyond the range that the fit has seen pass without a warning."""
@@ -27,20 +25,31 @@ Validity = Literal["inside", "outside", "forecast"]
 """Whether the fit has seen the like of what is asked: yes; not all of it; or the board is another or a changed one."""
 
 
-def domain_warnings(workload: Workload, bundle: Bundle, groups: Sequence[str | None], untried: Mapping[Untried, float]) -> tuple[str, ...]:
-    """One line for each way in which a workload leaves what the bundle was fitted on; untried: as from `untried_shares`."""
-    found = []
-    unmodelled = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
-    total = sum(workload.counts) + sum(unknown.count for unknown in workload.unknown)
-    if unmodelled:
-        names = sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None})
-        found.append(f"no coefficients for {', '.join(names)}: {unmodelled:g} of {total:g} operators are estimated without any fit")
-    guessed = sorted(unfitted_groups(bundle, groups))
-    if guessed:
-        found.append(f"coefficients of {', '.join(guessed)} are priors: the fit has seen no such kernel")
-    found.extend(untried_warnings(untried))
-    found.extend(_shape_warnings(workload.operators, groups, bundle.domain))
-    return tuple(found)
+NO_RATE: Final = "its specification has no rate for that"
+
+
+def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSpec) -> tuple[str, ...]:
+    """A line where a board has no rate for the precision of operators, so that their time is not finite; none where all can run.
+
+    ideal_math (n,): as in `Phases`.
+    """
+    stuck = np.flatnonzero(~np.isfinite(ideal_math)).tolist()
+    if not stuck:
+        return ()
+    kinds = dict.fromkeys(f"{operators[i].family}.{operators[i].operator} {operators[i].precision}" for i in stuck)
+    return (f"{gpu.name} cannot run {', '.join(kinds)}: {NO_RATE}",)
+
+
+def no_rate_lines(warnings: Sequence[str]) -> list[str]:
+    """Those of the warnings that come from `no_rate_warning`."""
+    return [line for line in warnings if line.endswith(NO_RATE)]
+
+
+def why_no_time(warnings: Sequence[str], choices: str) -> str:
+    """Why an answer with these warnings has no finite time, and what to do; choices: what chooses a precision and a GPU."""
+    for line in no_rate_lines(warnings):
+        return f"{line}; choose another {choices}"
+    return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
 
 
 SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say nothing about a GPU"
@@ -100,21 +109,6 @@ def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
 
 TOLERATED_STEP_MHZ: Final = 1.0
 """Clocks this near to a step are that step [MHz]: drivers round halves, and step by 7 and 8 where boards step by 7.5."""
-
-
-def _shape_warnings(
-    operators: Sequence[Operator], groups: Sequence[str | None], domain: Mapping[str, Mapping[str, tuple[float, float]]]
-) -> list[str]:
-    """The widest excess of each group beyond the shapes that the fit has seen."""
-    worst: dict[str, tuple[float, str]] = {}
-    for operator, group in zip(operators, groups, strict=True):
-        if group is None or group not in domain:
-            continue
-        excess, field = shape_excess(operator, group, domain)
-        if excess > max(TOLERATED_FACTOR, worst.get(group, (0.0, ""))[0]):
-            low, high = domain[group][field]
-            worst[group] = (excess, f"{group}: {field} = {operator[field]:g} is outside the fitted range {low:g} to {high:g}")
-    return [text for _, text in worst.values()]
 
 
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:

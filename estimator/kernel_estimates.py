@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from estimator.domain import TOLERATED_FACTOR, shape_excess
 from estimator.gpu import GpuSpec
 from estimator.phases import Phases
 from estimator.power import module_activity
 from estimator.quantities import HZ_PER_MHZ, MODULES, Array
-from estimator.untried import Untried
+from estimator.unseen import Kind
 from estimator.workload import Operator
 
 
@@ -35,20 +34,18 @@ class KernelEstimate:
 class KernelColumns:
     """What the kernels of an estimate are built from, when somebody asks: columns of shape (n,), and phases of shape (n, ·).
 
-    untried as from `untried_precisions`, domain the bundle's, unfitted the groups whose coefficients are priors.
+    kinds of the operators; priors: groups of which the fit has seen no kernel.
     """
 
     operators: tuple[Operator, ...]
     counts: tuple[float, ...]
-    groups: tuple[str | None, ...]
     latency_s: Array
     power_w: Array
     phases: Phases
     gpu: GpuSpec
     sm_clock_mhz: float
-    untried: tuple[Untried | None, ...]
-    domain: Mapping[str, Mapping[str, tuple[float, float]]]
-    unfitted: frozenset[str]
+    kinds: tuple[Kind, ...]
+    priors: frozenset[str]
 
     def rows(self) -> tuple[KernelEstimate, ...]:
         """One KernelEstimate per operator."""
@@ -62,17 +59,14 @@ class KernelColumns:
                 power_w=float(power),
                 energy_j=float(latency * power),
                 utilization=dict(zip(MODULES, activity, strict=True)),
-                group=group,
+                group=kind.group,
                 origin=operator.origin,
-                outside_validity=odd is not None or self._outside(operator, group),
+                outside_validity=kind.unseen(self.priors),
             )
-            for operator, count, group, latency, power, activity, odd in zip(
-                self.operators, self.counts, self.groups, self.latency_s, self.power_w, busy.tolist(), self.untried, strict=True
+            for operator, count, kind, latency, power, activity in zip(
+                self.operators, self.counts, self.kinds, self.latency_s, self.power_w, busy.tolist(), strict=True
             )
         )
-
-    def _outside(self, operator: Operator, group: str | None) -> bool:
-        return group is None or group in self.unfitted or shape_excess(operator, group, self.domain)[0] > TOLERATED_FACTOR
 
 
 def operator_label(operator: Operator) -> str:

@@ -12,7 +12,15 @@ from estimator.bundles.content import Bundle, group_table
 from estimator.calibration import board_tables, power_model
 from estimator.clock_spread import FarClock, far_clock
 from estimator.coefficients import group_key
-from estimator.domain import Validity, clock_warning, domain_warnings, lockable, simulated_notes, step_warning, validity_of
+from estimator.domain import (
+    Validity,
+    clock_warning,
+    lockable,
+    no_rate_warning,
+    simulated_notes,
+    step_warning,
+    validity_of,
+)
 from estimator.forecast import Forecast, forecast_lines, forecast_of, limit_notes
 from estimator.gpu import GpuSpec
 from estimator.kernel_estimates import KernelColumns, KernelEstimate
@@ -50,6 +58,7 @@ from estimator.settings import asked_clocks, host_launch, power_limit, with_effi
 from estimator.spread import group_shares, joined, latency_sources, power_sources, unfitted_groups
 from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
+from estimator.unseen import Kind, shape_excesses, unseen_lines, unseen_shares
 from estimator.untried import Loading, Untried, untried_precisions, untried_shares
 from estimator.workload import COMPLETED, Workload
 
@@ -68,7 +77,8 @@ class Estimate:
     `…_high` of their 90 % intervals, which are lopsided near a power limit.  `sm_clock_mhz` is the clock that runs: below
     `asked_clock_mhz` where the power limit lowers it, by an amount that is uncertain too.  `warnings` say how the
     request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.  `validity`: whether it does:
-    "inside", "outside" (kernels, shapes, precisions or clocks that the fit has not seen), or "forecast" (another or a changed board).
+    "inside", "outside" (kernels, shapes or precisions that the fit has not seen take 1 % of the GPU time or more, or it has not seen the
+    clock), or "forecast" (another or a changed board).
     """
 
     workload: str
@@ -112,7 +122,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A workload lowered onto a GPU with a bundle's coefficients, for any number of clocks."""
+    """A workload lowered onto a GPU with a bundle's coefficients, for any number of clocks.
+
+    excesses as from `shape_excesses`; kinds of the operators; priors: their groups of which the fit has seen no kernel.
+    """
 
     workload: Workload
     gpu: GpuSpec
@@ -125,6 +138,9 @@ class Prepared:
     log_correction: Array
     completed: Array
     untried: tuple[Untried | None, ...]
+    excesses: tuple[float, ...]
+    kinds: tuple[Kind, ...]
+    priors: frozenset[str]
     forecast: Forecast | None
 
 
@@ -166,12 +182,14 @@ def estimate(
     held_w, _ = held_power_w(columns.power_w, settled, asked, spec.sm_clock_min_mhz, limit)
     point = Settled(asked_mhz=asked, free_w=free_w, clock_mhz=settled, latency_s=columns.latency_s, power_w=held_w)
     numbers = _numbers(point, ranges(point, None if curve is None else [curve], limit, spreads.latency_ln, spreads.power_ln))
-    untried = {odd: float(np.max(share)) for odd, share in spreads.untried.items()}
     moved = prepared.phases.events[:, EVENTS.index("dram")]
-    outside = domain_warnings(workload, bundle, prepared.groups, untried) + memory_warnings(workload.operators, moved, spec)
+    stuck, large = no_rate_warning(workload.operators, prepared.phases.ideal_math, spec), memory_warnings(workload, moved, spec)
+    shares = unseen_shares(prepared.kinds, prepared.priors, spreads.kernels)
+    unseen, of_clock = unseen_lines(workload, bundle, prepared.groups, prepared.excesses, prepared.priors, shares, len(asked))
+    outside = [(*stuck, *large, *unseen[number]) for number in of_clock.tolist()]
     locked = sm_clock_mhz is None or bool(lockable(spec, asked).all())
     return [
-        _estimate(prepared, bundle, columns, spreads, numbers, i, limit, outside, () if locked else step_warning(spec, [f]))
+        _estimate(prepared, bundle, columns, spreads, numbers, i, limit, outside[i], () if locked else step_warning(spec, [f]))
         for i, f in enumerate(asked.tolist())
     ]
 
@@ -183,6 +201,8 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
     fitted, coefficients = coefficients, with_efficiency(coefficients, efficiency)
     lowered = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     counts = np.array(workload.counts)
+    untried = untried_precisions(bundle, operators, served)
+    excesses = shape_excesses(operators, served, bundle.domain)
     return Prepared(
         workload=workload,
         gpu=gpu,
@@ -194,7 +214,10 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
         log_correction=mean_log_corrections(operators, served, bundle.residuals),
         completed=np.array([o.origin.startswith(COMPLETED) for o in operators], dtype=np.float64),
-        untried=untried_precisions(bundle, operators, served),
+        untried=untried,
+        excesses=excesses,
+        kinds=tuple(Kind(group, odd, excess > 0.0) for group, odd, excess in zip(served, untried, excesses, strict=True)),
+        priors=frozenset(unfitted_groups(bundle, served)),
         forecast=forecast_of(bundle.gpu, gpu, efficiency, fitted),
     )
 
@@ -329,15 +352,13 @@ def _estimate(
         _kernels=KernelColumns(
             operators=prepared.workload.operators,
             counts=prepared.workload.counts,
-            groups=prepared.groups,
             latency_s=seconds,
             power_w=columns.kernel_w[:, i],
             phases=prepared.phases,
             gpu=prepared.gpu,
             sm_clock_mhz=values["sm_clock_mhz"],
-            untried=prepared.untried,
-            domain=bundle.domain,
-            unfitted=frozenset(unfitted_groups(bundle, prepared.groups)),
+            kinds=prepared.kinds,
+            priors=prepared.priors,
         ),
     )
 

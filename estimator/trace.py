@@ -47,10 +47,11 @@ SGD_MOMENTUM: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A workload and the calls that it was made from."""
+    """A workload, the calls that it was made from, and which of "batch" and "sequence" the model's inputs have."""
 
     workload: Workload
     calls: tuple[Call, ...]
+    sizes: frozenset[str]
 
 
 def trace_workload(request: TraceRequest) -> Workload:
@@ -75,7 +76,7 @@ def trace_calls(request: TraceRequest) -> Traced:
         run = _runner(torch, request, job, calls)
         with recording(torch, calls, request.attention == "flash", job.window):
             run()
-    return Traced(workload=_workload(torch, request, job, calls), calls=tuple(calls))
+    return Traced(workload=_workload(torch, request, job, calls), calls=tuple(calls), sizes=job.sizes)
 
 
 def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> Workload:
@@ -84,7 +85,7 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) ->
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
     source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
     workload = Workload(
-        name=request.label,
+        name=request.label(job.sizes),
         operators=lowered.operators,
         counts=lowered.counts,
         model_family=job.family,
@@ -148,9 +149,11 @@ def _faults() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _as_workload_errors(model: str) -> Iterator[None]:
-    """What a model raises as one line."""
+    """What a model raises, or ends with, as one line."""
     try:
         yield
+    except SystemExit as error:
+        raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
     except _faults() as error:
         line = next(iter(str(error).strip().splitlines()), "")
         raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error

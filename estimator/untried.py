@@ -80,16 +80,6 @@ def untried_sources(shares: Mapping[Untried, Loading]) -> dict[str, Loading]:
     return sources
 
 
-def untried_warnings(shares: Mapping[Untried, float]) -> list[str]:
-    """A line for each untried precision, with the families that compute in it, what these were fitted in, and their share of the time."""
-    lines = []
-    for precision in dict.fromkeys(odd.precision for odd in shares):
-        own = {odd: share for odd, share in shares.items() if odd.precision == precision}
-        listed = ", ".join(f"{odd.family} ({share:.0%} of the GPU time; fitted in {', '.join(odd.seen)})" for odd, share in own.items())
-        lines.append(f"the fit has seen no kernels in {precision} of {listed}: outside its validity, the interval is wider for them")
-    return lines
-
-
 def fitted_precisions(bundle: Bundle) -> dict[str, tuple[str, ...]]:
     """Precisions that fitted rows had, by family; families of which nothing tells are left out."""
     found: dict[str, dict[str, None]] = {}

@@ -106,6 +106,7 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
     period_s = clock.period_s
     inside = (updates.time_s > source.from_s) & (updates.time_s < source.until_s)
     time_s, value = updates.time_s[inside], updates.value[inside]
+    shared_s = None if updates.shared_s is None else updates.shared_s[:, inside]
     if len(value) < MIN_UPDATES:
         raise SensorError(f"only {len(value)} updates lie within the {source.kind}'s record; at least {MIN_UPDATES} tell an averaging")
     jitter_s, common_s = _jitter_s(clock), NONE_WIDTH_S
@@ -113,10 +114,10 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
     def problem_of(kernel: str) -> KernelProblem:
         return KernelProblem(kernel, source, time_s, value, jitter_s, common_s)
 
-    ranked = _ranked(problem_of, period_s)
+    ranked = _ranked(problem_of, period_s, shared_s)
     if source.noise.sample_w > 0.0 and _averages(ranked):
         common_s = max(COMMON_SHARE * ranked[0].width_s, NONE_WIDTH_S)
-        ranked = _ranked(problem_of, period_s)
+        ranked = _ranked(problem_of, period_s, shared_s)
     kind, reason, remedy = _decided(ranked, time_s, clock, source, load)
     if source.kind == "load" and load is not None and kind in ("boxcar", "low-pass"):
         claim = Claim(kernel=kind, fits=ranked, time_s=time_s, value=value, jitter_s=jitter_s)
@@ -132,12 +133,12 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
     )
 
 
-def _ranked(problem_of: Callable[[str], KernelProblem], period_s: float) -> tuple[KernelFit, ...]:
+def _ranked(problem_of: Callable[[str], KernelProblem], period_s: float, shared_s: Array | None) -> tuple[KernelFit, ...]:
     """Every kernel's fit, the likeliest first."""
     fits = []
     for kernel in KERNELS:
         problem = problem_of(kernel)
-        fits.append(with_errors(problem, fit_kernel(problem, period_s)))
+        fits.append(with_errors(problem, fit_kernel(problem, period_s), shared_s))
     return tuple(sorted(fits, key=lambda fit: -fit.score))
 
 

@@ -83,10 +83,25 @@ class GridPosterior:
         ticks: Array = self.origin_s + self.period_s * (number - self.middle) + phase
         return ticks
 
+    def shared_s(self, number: IntArray, bend: Bend) -> Array:
+        """What those times may be off by together: independent changes of one standard deviation each, shape (3, n) [s]."""
+        covariance = self.covariance[:3, :3]
+        slope = covariance[:, 2] / covariance[2, 2]
+        covariance = covariance + np.outer(slope, slope) * (bend.bend_std_s**2 - covariance[2, 2])
+        shared: Array = root_of(covariance).T @ _shapes(number, self.middle, self.half).T
+        return shared
+
     def _mean(self, bend: Bend) -> Array:
         """The mean, moved along with the bend."""
         moved: Array = self.mean + self.covariance[:, 2] / self.covariance[2, 2] * (bend.bend_s - self.mean[2])
         return moved
+
+
+def root_of(covariance: Array) -> Array:
+    """A matrix R with R Rᵀ = covariance, which may be singular; shape (m, m)."""
+    value, vector = np.linalg.eigh(covariance)
+    root: Array = vector * np.sqrt(np.maximum(value, 0.0))
+    return root
 
 
 def grid_posterior(changes: Changes, number: IntArray, period_s: float, jitter_s: float) -> GridPosterior:

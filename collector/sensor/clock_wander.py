@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from collector.sensor.clock_likelihood import Changes, normal_share
-from collector.sensor.clock_posterior import Bend
+from collector.sensor.clock_posterior import Bend, root_of
 from collector.sensor.clock_tracking import Drift
 from estimator.quantities import Array, IntArray
 
@@ -83,14 +83,29 @@ def card_bounds_s(wanders: Wanders, slots: int, period_std_s: float) -> tuple[fl
 def bend_of_track(changes: Changes, number: IntArray, drift: Drift) -> Bend:
     """The bend of a clock that is tracked, from the middles of its changes."""
     away = changes.middle_s - changes.middle_s[0] - drift.period_s * number
+    design, variance, covariance = _held(changes, drift)
+    solution = covariance @ ((design / variance[:, None]).T @ away)
+    excess = max(1.0, float(np.median((away - design @ solution) ** 2 / variance)))
+    return Bend(bend_s=float(solution[2]), bend_std_s=float(np.sqrt(max(excess * float(covariance[2, 2]), TINY))))
+
+
+def shared_of_track(changes: Changes, drift: Drift) -> Array:
+    """What the times of a tracked clock may be off by together: independent changes of one standard deviation each, shape (3, n) [s].
+
+    Its ticks follow the middles of brackets, and an update may have come at any time in its own.
+    """
+    design, _, covariance = _held(changes, drift)
+    shared: Array = root_of(covariance).T @ design.T
+    return shared
+
+
+def _held(changes: Changes, drift: Drift) -> tuple[Array, Array, Array]:
+    """Shapes of phase, slope and bend (n, 3), the variance of a middle (n,), and the covariance of those three (3, 3) [s²]."""
     place = _places(changes.middle_s)
     variance = changes.width_s**2 / 12.0 + drift.jitter_s**2
     design = np.stack([np.ones_like(place), place, _second(place)], axis=1)
-    weighted = design / variance[:, None]
-    covariance = np.linalg.pinv(design.T @ weighted)
-    solution = covariance @ (weighted.T @ away)
-    excess = max(1.0, float(np.median((away - design @ solution) ** 2 / variance)))
-    return Bend(bend_s=float(solution[2]), bend_std_s=float(np.sqrt(max(excess * float(covariance[2, 2]), TINY))))
+    covariance = np.asarray(np.linalg.pinv(design.T @ (design / variance[:, None])), dtype=np.float64)
+    return design, variance, covariance
 
 
 def _places(time_s: Array) -> Array:

@@ -59,10 +59,13 @@ PROFILE_EVALUATIONS: Final = 70
 """Widths of a profile, as shares of the best one, and the search for the rest at each."""
 
 
-def with_errors(problem: KernelProblem, fit: KernelFit) -> KernelFit:
-    """The fit with standard errors: what updates, and blocks of the record, scatter by about the best point, and a floor."""
+def with_errors(problem: KernelProblem, fit: KernelFit, shared_s: Array | None = None) -> KernelFit:
+    """The fit with standard errors: what updates, and blocks of the record, scatter by about the best point, and a floor.
+
+    `shared_s` (m, n) is what the times of updates may be off by together (see `Updates`): no scatter shows it.
+    """
     count = len(fit.amplitude_w)
-    covariance = _covariance(problem, fit)
+    covariance = _covariance(problem, fit, shared_s)
     floor = FLOOR_S[problem.source.kind]
     short_std = SHORT_STD_S if fit.width_s < SHORT_S else 0.0
     delay_std = float(np.sqrt(covariance[count, count] + floor**2 + problem.source.time_std_s**2 + short_std**2))
@@ -96,7 +99,7 @@ def with_profiled_width(problem: KernelProblem, fit: KernelFit) -> KernelFit:
     return replace(fit, width_std_s=max(fit.width_std_s, spread, FEW_EDGES_SHARE * fit.width_s))
 
 
-def _covariance(problem: KernelProblem, fit: KernelFit) -> Array:
+def _covariance(problem: KernelProblem, fit: KernelFit, shared_s: Array | None) -> Array:
     """Covariance of amplitudes, delay, log width (0 for none), log jitter and drift.
 
     Student's information, that of the jitter's own prior and of the scatter that it causes included: jitter that is not known
@@ -130,6 +133,10 @@ def _covariance(problem: KernelProblem, fit: KernelFit) -> Array:
     if problem.source.kind == "load":
         shift = inverse @ (share * scaled.T @ (_other_rise(problem, fit, expected) / variance)) / scale
         covariance = covariance + np.outer(shift, shift)
+    if shared_s is not None:
+        change = jacobian[:, expected.shape[1], None] * shared_s.T
+        shifts = inverse @ (share * scaled.T @ (change / variance[:, None])) / scale[:, None]
+        covariance = covariance + shifts @ shifts.T
     return covariance
 
 

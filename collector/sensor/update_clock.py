@@ -17,7 +17,7 @@ from collector.sensor.clock_likelihood import Changes, find_changes
 from collector.sensor.clock_parts import BEYOND, THIRDS, PartPeriod, PartsMean, mean_of, parts_of, phase_lost, times_text
 from collector.sensor.clock_search import likelihood_near, search_clock
 from collector.sensor.clock_stretches import clock_of_stretches
-from collector.sensor.clock_wander import STEADY, card_bounds_s, wanders_of
+from collector.sensor.clock_wander import STEADY, card_bounds_s, shared_of_track, wanders_of
 from estimator.quantities import Array, IntArray
 
 MOST_CHANGING: Final = 0.97
@@ -53,11 +53,16 @@ class UpdateClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """Updates with their times, values and numbers on the clock; shape (n,)."""
+    """Updates with their times, values and numbers on the clock; shape (n,).
+
+    `shared_s` (m, n) is what their times may be off by together: independent changes of one standard deviation each; None where it is
+    not known.
+    """
 
     time_s: Array
     value: Array
     number: IntArray
+    shared_s: Array | None = None
 
 
 def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]:
@@ -80,6 +85,9 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     drift, ticks = fit.drift, fit.tick_s
     if fit.grid is not None:
         drift, ticks = fit.grid.drift(wanders.bend), fit.grid.tick_s(fit.number, wanders.bend)
+        shared = fit.grid.shared_s(fit.number, wanders.bend)
+    else:
+        shared = shared_of_track(changes.latest(drift.period_s), drift)
     if together is not None:
         drift = replace(drift, period_s=together.period_s, period_std_s=together.std_s)
     card_s = card_bounds_s(wanders, slots, drift.period_std_s)
@@ -96,7 +104,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
         poll_s=poll_s,
         remark=remark,
     )
-    return clock, Updates(time_s=ticks, value=changes.value, number=fit.number)
+    return clock, Updates(time_s=ticks, value=changes.value, number=fit.number, shared_s=shared)
 
 
 def _whole_or_stretches(changes: Changes, poll_s: float) -> tuple[FittedClock, PartsMean | None, str]:

@@ -110,7 +110,7 @@ def number(value: Any, at: str, limits: Limits = ANY) -> float:
     try:
         found = float(value)
     except OverflowError as error:
-        raise BundleError(f"{at} is too large{_allowed(limits)}") from error
+        raise BundleError(f"{at} is too large; it must be a number{_allowed(limits)}") from error
     if not math.isfinite(found):
         raise BundleError(f"{at} = {found!r} must be finite")
     if not limits[0] <= found <= limits[1]:

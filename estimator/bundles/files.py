@@ -25,7 +25,7 @@ from estimator.bundles.content import (
 )
 from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
 from estimator.bundles.migrations import migrate, refuse_newer
-from estimator.bundles.store import stored_names, stored_path
+from estimator.bundles.store import store_fault, stored_names, stored_path
 from estimator.errors import BundleError
 from estimator.resources import resource_folder, resource_names
 from estimator.special_files import refuse_special
@@ -75,7 +75,9 @@ def bundle_path(name_or_path: str | Path) -> Path:
     if text and "\0" not in text and Path(text).is_file():
         return Path(text)
     installed = f"installed: {', '.join(names)}" if names else "none is installed"
-    raise BundleError(f"unknown bundle {text!r}{near_match(text, names)}; {installed}; or give a file")
+    fault = store_fault()
+    store = f" ({fault[0]})" if fault else ""
+    raise BundleError(f"unknown bundle {text!r}{near_match(text, names)}; {installed}; or give a file{store}")
 
 
 def load_bundle(name_or_path: str | Path) -> Bundle:

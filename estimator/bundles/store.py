@@ -25,6 +25,16 @@ def store_folder() -> Path:
     return user_folder("XDG_DATA_HOME", ".local/share") / "wattprint" / "bundles"
 
 
+def store_fault() -> tuple[str, bool] | None:
+    """What is wrong with a store that WATTPRINT_BUNDLES names, and whether no bundle can be kept there as it is; None where all is well."""
+    named = os.environ.get(VARIABLE)
+    if not named or os.path.isdir(named):
+        return None
+    if os.path.lexists(named):
+        return f"{VARIABLE} names {named}, which is no folder: the store has no bundles; name a folder", True
+    return f"{VARIABLE} names {named}, which does not exist: the store has no bundles; `estimate bundles --add` makes it", False
+
+
 def stored_names() -> tuple[str, ...]:
     """Names of the bundles in the store, sorted; empty where it cannot be read."""
     try:

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from estimator.gpu import GpuSpec
     from estimator.questions.choosing import Best
     from estimator.questions.judging import Asked
-    from estimator.questions.points import Sweep
+    from estimator.questions.points import Case, Sweep
 
 MICROSECONDS: Final = 1e-6
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
+CHOICES: Final = "--precision or --gpu-spec"
+"""What chooses a precision and a GPU."""
 MOST_QUESTIONS: Final = 100_000
 """More combinations than this are a mistake in a step."""
 
@@ -86,15 +88,19 @@ def _traced(
 ) -> "list[Variant]":
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
     from estimator.forms.variation import Variant
-    from estimator.trace import trace_workload
-    from estimator.tracing.request import TraceRequest
+    from estimator.trace import trace_calls
+    from estimator.tracing.request import TraceRequest, refuse_unused_sizes
 
+    asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
     combinations = product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("eager",))
     for b, s, name, form in combinations:
         request = TraceRequest(model=options["model"], batch=b, sequence=s, phase=options["phase"], precision=name, attention=form)
+        traced = trace_calls(request)
+        refuse_unused_sizes(options["model"], asked, traced.sizes)
+        b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
         tokens = b if options["phase"] == "decode" else b * s
-        found.append(Variant(workload=trace_workload(request), batch=b, sequence=s, tokens=tokens, precision=name, attention=form))
+        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=form))
     return found
 
 
@@ -198,14 +204,53 @@ def shares(settings: Mapping[str, str]) -> dict[str, float]:
 
 def check_finite(points: "Sweep") -> None:
     """Refuse points without a time: the GPU has no rate for a precision, or a number is beyond all reason."""
+    from estimator.domain import why_no_time
+
     for latency, case in zip(points.latency_s.tolist(), points.case.tolist(), strict=True):
         if not math.isfinite(latency):
             where = points.cases[case]
             form = f" in {where.precision}" if where.precision else ""
-            raise EstimatorError(
-                f"{where.workload}{form} has no finite time on {where.gpu}: its specification has no rate for a precision, "
-                "or a setting is beyond reason; choose another --precision or --gpu-spec, check --host-launch-us and --set"
-            )
+            raise EstimatorError(f"{where.workload}{form} has no finite time on {where.gpu}: {why_no_time(where.warnings, CHOICES)}")
+
+
+def runnable(points: "Sweep") -> "tuple[Sweep, list[tuple[Case, str]]]":
+    """The points without those of precisions that their GPU has no rate for, and why which cases are left out.
+
+    Raises EstimatorError for other points without a time.
+    """
+    import numpy as np
+
+    from estimator.domain import no_rate_lines
+
+    lost = np.unique(points.case[~np.isfinite(points.latency_s)]).tolist()
+    stuck = {i: lines for i in lost if (lines := no_rate_lines(points.cases[i].warnings))}
+    if stuck:
+        points = points.select(~np.isin(points.case, list(stuck)))
+    check_finite(points)
+    return points, [(points.cases[i], f"left out: {line}") for i, lines in stuck.items() for line in lines]
+
+
+def runnable_questions(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[tuple[Case, str]]]":
+    """The questions whose precisions their GPUs have a rate for, and why the others are left out.
+
+    Raises EstimatorError where none is left.
+    """
+    from estimator.questions.choosing import answered
+    from estimator.questions.judging import at_clocks
+
+    kept: list[Asked] = []
+    left_out: list[tuple[Case, str]] = []
+    refused: list[Sweep] = []
+    start = 0
+    for piece in answered([at_clocks(one, one.sm_clock_mhz and one.sm_clock_mhz[:1]) for one in asked]):
+        points, lines = runnable(piece)
+        kept += [asked[start + i] for i in points.present()]
+        left_out += lines
+        refused += [] if len(points) else [piece]
+        start += len(piece.cases)
+    if not kept:
+        check_finite(refused[0])
+    return kept, left_out
 
 
 def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":

@@ -1,7 +1,5 @@
 """The command `estimate blocks`: time and energy of a kernel from its number of blocks, and platforms for SimGrid."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -191,16 +189,13 @@ def _listing(models: "Sequence[BlockModel]") -> list[dict[str, Any]]:
 
 
 def _text(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    from estimator.display.csv_lines import csv_lines
     from estimator.display.estimates import aligned
 
     if options["as_json"]:
         return json.dumps([{name: _nulled(value) for name, value in row.items()} for row in rows], indent=1) + "\n"
     if options["as_csv"]:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(rows[0])
-        writer.writerows([["" if _nulled(value) is None else value for value in row.values()] for row in rows])
-        return text.getvalue()
+        return csv_lines((row.values() for row in rows), header=list(rows[0]))
     names = [f"{name} %" if _is_error(name) else name for name in rows[0]]
     shown = [[_percent(value) if _is_error(name) else _shown(value) for name, value in row.items()] for row in rows]
     return aligned([names, *shown], left_columns=(0,)) + (ERRORS if any(map(_is_error, rows[0])) else "")

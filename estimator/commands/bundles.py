@@ -33,7 +33,9 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     if options["card"]:
         return _cards(bundles, options)
     from estimator.bundles.keeping import drop_bundle, keep_bundle
+    from estimator.bundles.store import store_fault
     from estimator.display.bundles import bundle_rows, bundle_table, rows_json
+    from estimator.display.estimates import printable
 
     if options["add"] is not None:
         keep_bundle(Path(options["add"]), replace=options["replace"])
@@ -41,10 +43,13 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
         drop_bundle(options["remove"])
     rows = bundle_rows(bundles)
     click.echo(rows_json(rows) if options["as_json"] else bundle_table(rows, options["verbose"]), nl=False)
-    broken = [row for row in rows if row["error"] is not None]
+    fault, barred = store_fault() or ("", False)
+    broken = [row["error"] for row in rows if row["error"] is not None] + [fault] * barred
     if not options["quiet"]:
-        for row in broken:
-            click.echo(f"warning: {row['error']}", err=True)
+        for error in broken:
+            click.echo(f"warning: {printable(error)}", err=True)
+        if fault and not barred:
+            click.echo(f"note: {printable(fault)}", err=True)
     return DONE_WITH_WARNINGS if broken else DONE
 
 

@@ -1,7 +1,5 @@
 """The command `estimate counts`: energy from what kernels did, counted by a profiler or a disassembler."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -85,8 +83,9 @@ def counts_command(**options: Any) -> int:
         document["scaling_efficiency_percent"] = float(scaling_efficiency(*pairs, options["modules"], options["delay_exponent"]))
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     document |= _validity(bundle, clock, validity_of(None, [*outside, *foreign]))
-    click.echo(_text(document, options), nl=False)
     warnings = (*outside, *_between(bundle, clock), *warnings)
+    document["warnings"] = list(warnings)
+    click.echo(_text(document, options), nl=False)
     if not options["quiet"]:
         for warning in warnings:
             click.echo(f"warning: {printable(warning)}", err=True)
@@ -233,6 +232,7 @@ def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    from estimator.display.csv_lines import csv_lines
     from estimator.display.estimates import aligned, printable
 
     if options["as_json"]:
@@ -242,11 +242,7 @@ def _text(document: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     for row in rows:
         del row["parts_j"]
     if options["as_csv"]:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(rows[0])
-        writer.writerows([list(row.values()) for row in rows[:-1]])
-        return text.getvalue()
+        return csv_lines((row.values() for row in rows[:-1]), header=list(rows[0]))
     shown = [[printable(str(row.pop("name")))[:40], *(f"{value:.4g}" for value in row.values())] for row in [dict(row) for row in rows]]
     clock = "" if document["sm_clock_mhz"] is None else f" at {document['sm_clock_mhz']:g} MHz"
     origin = ", fitted on a simulated board" if document["simulated"] else ""

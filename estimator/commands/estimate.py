@@ -13,8 +13,6 @@ import click
 
 from estimator import __version__
 from estimator.command_line import (
-    DONE,
-    DONE_WITH_WARNINGS,
     QUIET_OR_VERBOSE,
     OutputFile,
     excludes,
@@ -23,7 +21,8 @@ from estimator.command_line import (
     run_command,
     switch,
 )
-from estimator.commands.asking import changed_gpu, shares
+from estimator.commands.answer_forms import TEXT_FORMATS, answer_form
+from estimator.commands.asking import CHOICES, changed_gpu, shares
 from estimator.commands.numbers import LAUNCH_US, POSITIVE, precision_word
 from estimator.errors import EstimatorError, OperatingPointError, WorkloadError
 
@@ -112,7 +111,7 @@ completion_option = switch(
 @click.option("--attention", type=click.Choice(["eager", "flash"]), help="Attention as separate kernels or fused.")
 @click.option("--precision", metavar="NAME", callback=precision_word, help="Compute in another precision: bf16, fp16, fp32, fp8, …")
 @click.option("--kernels", callback=kernel_count, default=SHOWN_KERNELS, show_default=True, metavar="N|all", help="Kernels in the table.")
-@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the result there instead of to stdout.")
+@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the result there, as its ending says: csv, json, txt.")
 @click.option("--csv", "as_csv", is_flag=True, help="A CSV line per workload and clock, SI units.")
 @output_options
 @click.version_option(__version__, prog_name="estimate")
@@ -121,8 +120,7 @@ def estimate_command(**options: Any) -> int:
 
     A WORKLOAD is a file: the own JSON format or an EnergAIzer operator list.
     """
-    if options["as_json"] and options["as_csv"]:
-        raise click.UsageError("--json and --csv exclude each other")
+    form = answer_form(options, TEXT_FORMATS)
     if options["freq_mhz"] is not None and options["freqs"] is not None:
         raise click.UsageError("--freq and --freqs exclude each other")
     from estimator.bundles.files import load_bundle
@@ -132,7 +130,7 @@ def estimate_command(**options: Any) -> int:
     bundle = load_bundle(options["bundle_name"])
     results = _estimates(bundle, options)
     _check_times(results)
-    deliver(_result_text(results, bundle, options), options["out"])
+    deliver(_result_text(results, bundle, form, options), options["out"])
     return _report(results, bundle, options)
 
 
@@ -204,16 +202,11 @@ def check_out(out: Path, inputs: Sequence[str]) -> None:
 
 def _check_times(results: Sequence["Estimate"]) -> None:
     """Refuse results without a time: the GPU has no rate for a precision, or a number is beyond all reason."""
+    from estimator.domain import why_no_time
+
     for result in results:
-        if math.isfinite(result.latency_s):
-            continue
-        kinds = dict.fromkeys(" ".join(kernel.operator.split()[:2]) for kernel in result.kernels if not math.isfinite(kernel.latency_s))
-        if kinds:
-            raise EstimatorError(
-                f"{result.workload}: {result.gpu} cannot run {', '.join(kinds)}: its specification has no rate for that; "
-                "choose another --precision or --gpu-spec"
-            )
-        raise EstimatorError(f"{result.workload}: the time is not a finite number; check --host-launch-us, --set and the bundle")
+        if not math.isfinite(result.latency_s):
+            raise EstimatorError(f"{result.workload} has no finite time on {result.gpu}: {why_no_time(result.warnings, CHOICES)}")
 
 
 def _gpu(bundle: "Bundle", options: Mapping[str, Any]) -> "GpuSpec | None":
@@ -235,12 +228,12 @@ def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | N
     return None if options["freq_mhz"] is None else (options["freq_mhz"],)
 
 
-def _result_text(results: Sequence["Estimate"], bundle: "Bundle", options: Mapping[str, Any]) -> str:
+def _result_text(results: Sequence["Estimate"], bundle: "Bundle", form: str, options: Mapping[str, Any]) -> str:
     from estimator.display.estimates import csv_text, json_text, table_text
 
-    if options["as_json"]:
+    if form == "json":
         return json_text(results)
-    if options["as_csv"]:
+    if form == "csv":
         return csv_text(results)
     several = len(results) > len(options["workloads"])
     chosen = click.get_current_context().get_parameter_source("kernels") is not click.core.ParameterSource.DEFAULT
@@ -269,14 +262,10 @@ def unwritten(out: Path, error: Exception) -> EstimatorError:
 
 def _report(results: Sequence["Estimate"], bundle: "Bundle", options: Mapping[str, Any]) -> int:
     """Warnings to stderr, each once; the exit status."""
-    from estimator.display.estimates import warning_lines
+    from estimator.commands.saying import say
 
     if options["verbose"]:
         click.echo(f"bundle {bundle.name} {bundle.version}, {bundle.digest}, fitted {bundle.provenance.created_utc}", err=True)
         click.echo(f"launch cost of the host: {bundle.host.launch_s / MICROSECONDS:.1f} µs ({bundle.host.source})", err=True)
-    if not options["quiet"]:
-        for line in warning_lines([(result.workload, result.warnings) for result in results]):
-            click.echo(f"warning: {line}", err=True)
-        for line in warning_lines([(result.workload, result.notes) for result in results]):
-            click.echo(f"note: {line}", err=True)
-    return DONE_WITH_WARNINGS if any(result.warnings for result in results) else DONE
+    warnings, notes = ([((one.workload,), text) for one in results for text in getattr(one, kind)] for kind in ("warnings", "notes"))
+    return say(warnings, notes, [(one.workload,) for one in results], options)

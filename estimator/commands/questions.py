@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
-from estimator.commands.asking import best_point, check_finite, check_something_asked, questions
+from estimator.command_line import OutputFile, named_file
+from estimator.commands.answer_forms import FILE_FORMATS, TEXT_FORMATS, answer_form
+from estimator.commands.asking import best_point, check_finite, check_something_asked, questions, runnable, runnable_questions
 from estimator.commands.estimate import (
     check_out,
     completion_option,
@@ -20,15 +22,15 @@ from estimator.commands.estimate import (
     workload_files,
 )
 from estimator.commands.numbers import LAUNCH_US, NOT_NEGATIVE, POSITIVE, Number
+from estimator.commands.saying import Seen, report, say
 
 if TYPE_CHECKING:
+    from estimator.questions.choosing import Best
     from estimator.questions.costs import Tariff
     from estimator.questions.judging import Asked
-    from estimator.questions.points import Sweep
+    from estimator.questions.points import Case, Sweep
 
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
-TEXT_FORMATS: Final = ("csv", "json", "txt")
-FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", "svg", "png")
 SWEEP_CHART_NAMES: Final = ("energy", "latency", "power", "front")
 EXPLANATION_CHART_NAMES: Final = ("timeline", "time", "modules")
 Decorator = Callable[..., Any]
@@ -124,13 +126,14 @@ SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 @out_options
 def sweep_command(**options: Any) -> int:
     """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
-    form = _form(options, FILE_FORMATS)
+    form = answer_form(options, FILE_FORMATS)
     check_something_asked(options)
     asked = _questions(options)
     tariff = _tariff(options)
     counts = _counts(options)
-    seen = _Seen()
-    pieces = seen.watch(_pieces(asked))
+    seen = Seen()
+    rest = _pieces(asked, seen)
+    pieces = chain([next(rest)], rest)  # what cannot be answered at all is refused before a line is written
     if form in ("csv", "json", "parquet"):
         _stream(pieces, form, options, tariff, counts)
     else:
@@ -141,7 +144,7 @@ def sweep_command(**options: Any) -> int:
         points = joined_sweeps(list(pieces))
         drawn = {"txt": lambda: sweep_table(points, tariff, **counts), "html": lambda: sweep_page(points)}
         _put(form, drawn.get(form) or (lambda: SWEEP_CHARTS[options["chart"]](points)), options)
-    return _report(seen.warnings, seen.notes, options)
+    return report(seen, options)
 
 
 @click.command(
@@ -165,12 +168,13 @@ def sweep_command(**options: Any) -> int:
 @out_options
 def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and which clocks cannot be told from it."""
-    form = _form(options, FILE_FORMATS)
+    form = answer_form(options, FILE_FORMATS)
     check_something_asked(options)
     from estimator.display.answers import SWEEP_CHARTS, sweep_page
     from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
 
-    answer = best_point(_questions(options), options)
+    asked, left_out = runnable_questions(_questions(options))
+    answer = best_point(asked, options)
     check_finite(answer.points)
     tariff, counts = _tariff(options), _counts(options)
     texts: dict[str, Callable[[], str]] = {
@@ -182,8 +186,11 @@ def best_command(**options: Any) -> int:
     if form == "parquet":
         raise click.UsageError("the best point is one row; --out takes .json, .csv, .txt, .html, .svg or .png")
     _put(form, texts.get(form) or (lambda: SWEEP_CHARTS[options["chart"]](answer.points)), options)
-    chosen = answer.points.select([answer.index])  # type: ignore[arg-type]
-    return _report(_own(chosen, chosen.warnings), _own(chosen, chosen.notes), options)
+    seen = Seen(left_out)
+    seen.add(answer.points.select([answer.index]))  # type: ignore[arg-type]
+    seen.cases += answer.points.cases
+    seen.notes += _left_out(answer)
+    return report(seen, options)
 
 
 @click.command(
@@ -194,7 +201,7 @@ def best_command(**options: Any) -> int:
 @out_options
 def compare_command(**options: Any) -> int:
     """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals."""
-    form = _form(options, TEXT_FORMATS)
+    form = answer_form(options, TEXT_FORMATS)
     check_something_asked(options)
     from estimator.baselines.answers import baseline_estimates
     from estimator.display.comparisons import comparison_columns, comparison_document, comparison_text
@@ -220,7 +227,10 @@ def compare_command(**options: Any) -> int:
         "csv": lambda: "".join(csv_pieces(comparison_columns(sides, baselines) if baselines else map(sweep_columns, sides))),
     }
     _put(form, texts[form], options)
-    return _report([line for side in sides for line in side.warnings], [line for side in sides for line in side.notes], options)
+    seen = Seen()
+    for side in sides:
+        seen.add(side)
+    return report(seen, options)
 
 
 MOST_COMPARED: Final = 50
@@ -236,7 +246,7 @@ MOST_COMPARED: Final = 50
 @out_options
 def explain_command(**options: Any) -> int:
     """Where the time and the energy of one WORKLOAD go: by kernel, by what limits it, by module."""
-    form = _form(options, FILE_FORMATS)
+    form = answer_form(options, FILE_FORMATS)
     check_something_asked(options)
     if form == "parquet":
         raise click.UsageError("an explanation is no table of points; --out takes .json, .csv, .txt, .html, .svg or .png")
@@ -259,28 +269,11 @@ def explain_command(**options: Any) -> int:
         "html": lambda: explanation_page(answer, simulated),
     }
     _put(form, texts.get(form) or (lambda: EXPLANATION_CHARTS[options["chart"]](answer)), options)
-    named = (
-        [(answer.result.workload, line) for line in answer.result.warnings],
-        [(answer.result.workload, line) for line in answer.result.notes],
-    )
-    return _report(*named, options)
+    named = {kind: [((answer.result.workload,), line) for line in getattr(answer.result, kind)] for kind in ("warnings", "notes")}
+    return say(named["warnings"], named["notes"], [(answer.result.workload,)], options)
 
 
 # What the commands share ------------------------------------------------------------------------------------------------
-
-
-def _form(options: Mapping[str, Any], known: Sequence[str]) -> str:
-    """The form of the answer: a flag's, that which the output's ending names, or "txt".  Raises UsageError."""
-    if options["as_json"] and options["as_csv"]:
-        raise click.UsageError("--json and --csv exclude each other")
-    flag = "json" if options["as_json"] else "csv" if options["as_csv"] else ""
-    out: Path | None = options["out"]
-    ending = out.suffix.lower().removeprefix(".") if out is not None else ""
-    if ending and ending not in known and (ending in FILE_FORMATS or not flag):
-        raise click.UsageError(f"--out: .{ending} is no form of this answer; known: {', '.join(known)}")
-    if flag and ending in FILE_FORMATS and ending not in ("txt", flag):
-        raise click.UsageError(f"--{flag} and --out {out} contradict each other")
-    return flag or (ending if ending in known else "txt")
 
 
 def _questions(options: Mapping[str, Any]) -> "list[Asked]":
@@ -301,27 +294,22 @@ def _counts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] or 0.0 for name in ("requests", "tokens")}
 
 
-def _pieces(asked: "Sequence[Asked]") -> "Iterator[Sweep]":
-    """Points of all questions; those without a time are refused."""
+def _pieces(asked: "Sequence[Asked]", seen: "Seen") -> "Iterator[Sweep]":
+    """Points of all questions but those of precisions that a GPU has no rate for, at least one; others without a time are refused."""
     from estimator.questions.choosing import answered
 
+    refused = None
+    answers = 0
     for piece in answered(asked):
-        check_finite(piece)
-        yield piece
-
-
-class _Seen:
-    """Warnings and notes of pieces that pass by."""
-
-    def __init__(self) -> None:
-        self.warnings: list[tuple[str, str]] = []
-        self.notes: list[tuple[str, str]] = []
-
-    def watch(self, pieces: "Iterator[Sweep]") -> "Iterator[Sweep]":
-        for piece in pieces:
-            self.warnings += piece.warnings
-            self.notes += piece.notes
-            yield piece
+        points, left_out = runnable(piece)
+        seen.add(points, left_out)
+        if len(points):
+            answers += 1
+            yield points
+        else:
+            refused = piece
+    if refused is not None and not answers:
+        check_finite(refused)
 
 
 def _stream(pieces: "Iterator[Sweep]", form: str, options: Mapping[str, Any], tariff: "Tariff", counts: Mapping[str, float]) -> None:
@@ -370,22 +358,8 @@ def _json(document: Any) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _own(points: "Sweep", lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Lines about the cases that the points belong to."""
-    names = {points.cases[i].workload for i in points.case.tolist()}
-    return [line for line in lines if line[0] in names]
-
-
-def _report(warnings: Sequence[tuple[str, str]], notes: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> int:
-    """Warnings and notes to stderr, each once; the exit status."""
-    from estimator.display.estimates import warning_lines
-
-    if not options["quiet"]:
-        for kind, lines in (("warning", warnings), ("note", notes)):
-            for line in warning_lines([(name, (text,)) for name, text in dict.fromkeys(lines)])[:MOST_LINES]:
-                click.echo(f"{kind}: {line}", err=True)
-    return DONE_WITH_WARNINGS if warnings else DONE
-
-
-MOST_LINES: Final = 40
-"""Warnings, and notes, that stderr shows."""
+def _left_out(answer: "Best") -> "list[tuple[Case, str]]":
+    """Lines about the cases that were left out because they do not fit into memory; none where the best one does not either."""
+    if answer.points.cases[answer.points.case[answer.index]].too_large:
+        return []
+    return [(case, f"left out: {line}") for case in answer.points.cases for line in case.too_large]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, OutputFile, excludes, named_file, switch
 from estimator.commands.numbers import precision_word
@@ -78,14 +79,17 @@ def trace_command(**options: Any) -> int:
 def _trace(options: dict[str, Any]) -> int:
     from estimator.formats import read_workload, write_workload
     from estimator.formats.own import own_text
-    from estimator.trace import trace_workload
+    from estimator.trace import trace_calls
     from estimator.tracing.comparison import compare_workloads
     from estimator.tracing.display import comparison_text, comparison_values, summary_text, trace_summary
-    from estimator.tracing.request import TraceRequest
+    from estimator.tracing.request import SIZES, TraceRequest, refuse_unused_sizes
 
     listed = read_workload(options["compare"], completion=False) if options["compare"] else None
     names = ("model", "batch", "sequence", "phase", "precision", "attention", "head", "logits", "optimizer", "settings")
-    workload = trace_workload(TraceRequest(**{name: options[name] for name in names}, image_size=options["image_size"] or 0))
+    traced = trace_calls(TraceRequest(**{name: options[name] for name in names}, image_size=options["image_size"] or 0))
+    source = click.get_current_context().get_parameter_source
+    refuse_unused_sizes(options["model"], [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
+    workload = traced.workload
     summary, text = trace_summary(workload), ""
     if listed is not None:
         comparison = compare_workloads(workload, listed)

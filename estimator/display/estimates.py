@@ -1,11 +1,8 @@
 """Estimates as text: tables for people, JSON and CSV for programs."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from estimator.short_names import short_name
 
 if TYPE_CHECKING:
     from estimator.kernel_estimates import KernelEstimate
@@ -33,7 +30,6 @@ MOST_WHOLE_DIGITS: Final = 9
 LEAST_PLAIN: Final = 0.01
 """Below this, in the smallest unit, fewer than two significant digits would be left of a number without an exponent."""
 UNKNOWN: Final = "–"
-NUMBER: Final = re.compile(r"\d[\d.,e+-]*")
 
 
 NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
@@ -78,16 +74,10 @@ def json_text(results: Sequence["Estimate"]) -> str:
 
 def csv_text(results: Sequence["Estimate"]) -> str:
     """A line per result under a header; unknown numbers are empty, warnings are joined by "; "."""
-    import csv
-    import io
+    from estimator.display.csv_lines import csv_lines
 
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*SUMMARY_FIELDS, "warnings", "validity"])
-    for result in results:
-        values = (_known(getattr(result, name)) for name in SUMMARY_FIELDS)
-        writer.writerow(["" if value is None else value for value in values] + ["; ".join(result.warnings), result.validity])
-    return stream.getvalue()
+    rows = ([*(getattr(result, name) for name in SUMMARY_FIELDS), "; ".join(result.warnings), result.validity] for result in results)
+    return csv_lines(rows, header=[*SUMMARY_FIELDS, "warnings", "validity"])
 
 
 def table_text(results: Sequence["Estimate"], kernels: int | None, simulated: bool) -> str:
@@ -169,21 +159,6 @@ def _kernel_table(result: "Estimate", most: int | None) -> str:
 
 
 MARK: Final = " *"
-
-
-def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Warnings of several results of named workloads; those of one workload that differ in numbers alone are one line."""
-    first: dict[tuple[str, str], str] = {}
-    more: dict[tuple[str, str], int] = {}
-    for name, texts in warnings:
-        for text in texts:
-            key = (name, NUMBER.sub("#", text))
-            more[key] = more.get(key, -1) + 1
-            first.setdefault(key, text)
-    return [
-        printable(f"{short_name(key[0])}: {text}") + (f" (and alike {more[key]} more times)" if more[key] else "")
-        for key, text in first.items()
-    ]
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:

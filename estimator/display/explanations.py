@@ -1,10 +1,9 @@
 """Explanations as text: tables for people, JSON and CSV for programs, HTML for notebooks."""
 
-import csv
-import io
 import math
 from typing import Any, Final
 
+from estimator.display.csv_lines import csv_lines
 from estimator.display.estimates import (
     ENERGY_UNITS,
     POWER_UNITS,
@@ -54,14 +53,9 @@ def _kernel_document(kernel: KernelExplanation) -> dict[str, Any]:
 
 def explanation_csv(answer: Explanation) -> str:
     """A line for every kernel: its fields, then the share of its time by limit."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     limits = list(answer.limits_s)
-    writer.writerow([*KERNEL_FIELDS, *(f"share {name}" for name in limits)])
-    for kernel in answer.kernels:
-        values = [_known(getattr(kernel, name)) for name in KERNEL_FIELDS]
-        writer.writerow(["" if value is None else value for value in values] + [kernel.limits[name] for name in limits])
-    return stream.getvalue()
+    rows = ([*(getattr(kernel, name) for name in KERNEL_FIELDS), *(kernel.limits[name] for name in limits)] for kernel in answer.kernels)
+    return csv_lines(rows, header=[*KERNEL_FIELDS, *(f"share {name}" for name in limits)])
 
 
 def explanation_text(answer: Explanation, most: int | None, simulated: bool) -> str:

@@ -1,7 +1,5 @@
 """Sweeps and best points as text: tables for people, CSV and JSON for programs, HTML for notebooks."""
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from estimator.display.csv_lines import csv_lines
 from estimator.display.estimates import (
     ENERGY_UNITS,
     POWER_UNITS,
@@ -38,7 +37,6 @@ def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: floa
     `warnings`; nan: unknown, and `unknown` says why; None: a batch or sequence that is unknown.
     """
     costs = cost_columns(points, tariff, requests=requests, tokens=tokens)
-    warnings = ["; ".join(case.warnings) for case in points.cases]
     return {
         **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
         **{name: getattr(points, name).tolist() for name in VALUES},
@@ -46,7 +44,7 @@ def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: floa
         "above_limit": points.above_limit.tolist(),
         "outside_fitted_clocks": points.outside_clock().tolist(),
         "validity": points.validity(),
-        "warnings": [warnings[i] for i in points.case.tolist()],
+        "warnings": points.warning_texts(),
         "unknown": _unknown(points),
     }
 
@@ -61,29 +59,11 @@ def _unknown(points: Sweep) -> list[str]:
 
 
 def csv_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
-    """A header, and a line for every point; unknown numbers are empty.  Texts that a spreadsheet would run are quoted by a blank."""
+    """A header, and a line for every point; unknown numbers are empty."""
     first = True
     for columns in pieces:
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        if first:
-            writer.writerow(columns)
-            first = False
-        writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
-        yield stream.getvalue()
-
-
-FORMULA_START: Final = ("=", "+", "-", "@", "\t")
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else ""
-    if isinstance(value, str) and value.startswith(FORMULA_START):
-        return f" {value}"
-    return value
+        yield csv_lines(zip(*columns.values(), strict=True), header=list(columns) if first else None)
+        first = False
 
 
 def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:

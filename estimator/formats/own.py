@@ -8,11 +8,12 @@ Fields and their meaning: docs/workload-format.md; JSON Schema: estimator/schema
 
 import json
 import marshal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
 from estimator.quantities import canonical_precision
+from estimator.short_names import short_name
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, UnknownOperator, Workload, make_operator
 
 FORMAT: Final = "wattprint-workload"
@@ -45,7 +46,7 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
     totals, unknown = _read_entries(entries, where)
     unknown += [_read_unknown(entry, f"{where}: unknown[{i}]") for i, entry in enumerate(_list(document, "unknown", where))]
     if not totals:
-        raise WorkloadError(f"{where}: no operator of a known kind; known families: {', '.join(FAMILY_FIELDS)}")
+        raise WorkloadError(f"{where}: no operator of a known kind{_near_kinds(unknown)}")
     return Workload(
         name=_text(document, "name", where) or default_name,
         operators=tuple(totals),
@@ -56,6 +57,21 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
         warnings=_texts(document, "warnings", where),
         notes=_texts(document, "notes", where),
     )
+
+
+def _near_kinds(unknown: Sequence[UnknownOperator]) -> str:
+    """The unknown kinds of a file that holds no others, and the nearest known ones: operators of the first one's family, else families."""
+    if not unknown:
+        return f"; known families: {', '.join(FAMILY_FIELDS)}"
+    names = list(dict.fromkeys(short_name(item.name) for item in unknown))
+    more = f" and {len(names) - MOST_KINDS} more" if len(names) > MOST_KINDS else ""
+    family = unknown[0].name.partition(".")[0]
+    known = f"operators of {family}: {', '.join(FAMILY_OPERATORS[family])}" if family in FAMILY_OPERATORS else ""
+    return f", only {', '.join(names[:MOST_KINDS])}{more}; known {known or 'families: ' + ', '.join(FAMILY_FIELDS)}"
+
+
+MOST_KINDS: Final = 5
+"""Unknown kinds that a message names."""
 
 
 def _check_version(document: Mapping[str, Any], where: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from estimator.errors import WorkloadError
 from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
@@ -33,12 +34,14 @@ def variants(
     workload: Workload,
     *,
     at: Sizes | None = None,
-    batch: Iterable[int] = (),
-    sequence: Iterable[int] = (),
-    precision: Iterable[str] = (),
-    attention: Iterable[str] = (),
+    batch: int | Iterable[int] = (),
+    sequence: int | Iterable[int] = (),
+    precision: str | Iterable[str] = (),
+    attention: str | Iterable[str] = (),
 ) -> tuple[Variant, ...]:
     """Every combination of the values asked for, in the order batch, sequence, precision, attention; without any, the workload itself.
+
+    Each may be one value or several.
 
     at: the sizes for which the workload was written down; None takes those that its name states ("…_b8_s512").
 
@@ -46,11 +49,16 @@ def variants(
     to a size, precision or form.
     """
     present = at or sizes_in_name(workload.name)
-    sizes = _sizes(workload, present, tuple(batch), tuple(sequence))
+    sizes = _sizes(workload, present, _several(batch), _several(sequence))
     return tuple(
         _variant(workload, present, size, name, form)
-        for size, name, form in product(sizes, tuple(precision) or ("",), tuple(attention) or ("",))
+        for size, name, form in product(sizes, _several(precision) or ("",), _several(attention) or ("",))
     )
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    """One value, or all of several."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def _sizes(workload: Workload, present: Sizes | None, batch: Sequence[int], sequence: Sequence[int]) -> Sequence[Sizes | None]:

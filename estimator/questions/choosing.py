@@ -31,7 +31,7 @@ class Gain:
 class Best:
     """The answer to "which point is best".
 
-    points           all points that were looked at; `fits` (n,) which keep the limits
+    points           all points that were looked at; `fits` (n,) which keep the limits and, where any of these does, fit into memory
     index            number of the best one
     goal             the quantity that it makes least
     alike            numbers of points of the same workload and board that keep the limits and cannot be told from it: the 90 % interval
@@ -72,7 +72,8 @@ def best(
     Without clocks: all that the GPU can lock and the fit has seen, or all that it can lock where the fit has seen one clock or another GPU.
 
     Energies of workloads that serve known batches are compared per request.  power_limit_w, latency_limit_s: what the mean power [W] and
-    the latency of an iteration [s] must keep, with a probability of at least `confidence` each.
+    the latency of an iteration [s] must keep, with a probability of at least `confidence` each.  What does not fit into a board's memory is
+    left out, unless nothing else keeps the limits.
 
     Raises OperatingPointError for an unknown goal, limits that cannot be, and where no point keeps them.
     """
@@ -84,6 +85,8 @@ def best(
     fits = (of_power >= confidence) & (of_latency >= confidence)
     if not fits.any():
         raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s, confidence))
+    in_memory = fits & np.array([not case.too_large for case in points.cases])[points.case]
+    fits = in_memory if np.isfinite(points.latency_s[in_memory]).any() else fits
     value = _value(points, goal)
     if not np.isfinite(value[fits]).any():
         timed = np.isfinite(points.latency_s[fits]).any()

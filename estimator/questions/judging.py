@@ -259,6 +259,6 @@ def _power_columns(model: PowerModel, prepared: Prepared, points: Sweep, point: 
     return columns | {"busy": core * np.minimum(points.gpu_s / points.latency_s, 1.0), "active": point.idle_ratio}
 
 
-def at_clocks(asked: Asked, clocks: tuple[float, ...]) -> Asked:
-    """The same question at other clocks."""
+def at_clocks(asked: Asked, clocks: tuple[float, ...] | None) -> Asked:
+    """The same question at other clocks; None: at the usual one."""
     return replace(asked, sm_clock_mhz=clocks)

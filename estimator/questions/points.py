@@ -27,8 +27,9 @@ class Case:
     """What the points of one workload on one GPU share.
 
     batch, sequence, tokens: 0 where unknown.  fitted_clocks_mhz: lowest and highest SM clock that the bundle's fit has seen.
-    validity: as that of an estimate, clocks aside.  warnings: how the case leaves what the bundle was fitted on, whatever the clock;
-    notes: what is worth knowing.
+    validity: as that of an estimate, whatever the clock.  warnings: how the case leaves what the bundle was fitted on, whatever the clock;
+    notes: what is worth knowing; too_large: those of the warnings on what the board's memory does not hold.
+    unseen: warnings on kernels that the fit has not seen, which depend on the clock: the sets of them that hold at some clock.
     """
 
     workload: str
@@ -46,6 +47,8 @@ class Case:
     validity: Validity
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    too_large: tuple[str, ...] = ()
+    unseen: tuple[tuple[str, ...], ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ class Sweep:
     …_low, …_high     limits of the 90 % intervals of these and of sm_clock_mhz
     gpu_s             time of the GPU's kernels [s]; launch_bound_share  how far the host's launches set the latency
     above_limit       whether the power stays above the limit even at the lowest clock
+    unseen            number of the set of warnings in its case's `unseen` that holds for each point
     """
 
     cases: tuple[Case, ...]
@@ -82,6 +86,7 @@ class Sweep:
     energy_j_low: Array
     energy_j_high: Array
     above_limit: BoolArray
+    unseen: IntArray
 
     def __len__(self) -> int:
         return len(self.case)
@@ -98,8 +103,16 @@ class Sweep:
 
     @property
     def warnings(self) -> tuple[tuple[str, str], ...]:
-        """(workload, line) for everything that takes a case or a point outside what its bundle was fitted on."""
-        lines = [(case.workload, line) for case in self.cases for line in case.warnings]
+        """(workload, line) for everything that takes a point, or its case, outside what its bundle was fitted on."""
+        return tuple((case.workload, line) for case, line in self.case_warnings())
+
+    def case_warnings(self) -> list[tuple[Case, str]]:
+        """The same with the case; cases without a point have none."""
+        lines = [(self.cases[i], line) for i in self.present() for line in self.cases[i].warnings]
+        most = max((len(case.unseen) for case in self.cases), default=1)
+        sets = [divmod(code, most) for code in np.unique(self.case * most + self.unseen).tolist()]
+        told = dict.fromkeys((i, line) for i, number in sets for line in self.cases[i].unseen[number])
+        lines += [(self.cases[i], line) for i, line in told]
         outside = self.outside_clock()
         for kind, mask in (("clock", outside), ("limit", self.above_limit)):
             for i in np.unique(self.case[mask]).tolist():
@@ -107,8 +120,18 @@ class Sweep:
                 own = mask & (self.case == i)
                 clocks = self.asked_clock_mhz[own], self.sm_clock_mhz[own]
                 found = [STAYS_ABOVE.format(case.power_limit_w)] if kind == "limit" else _outside_lines(case, *clocks)
-                lines += [(case.workload, line) for line in found]
-        return tuple(lines)
+                lines += [(case, line) for line in found]
+        return lines
+
+    def present(self) -> list[int]:
+        """Numbers of the cases that have a point, in their order."""
+        found: list[int] = np.unique(self.case).tolist()
+        return found
+
+    def warning_texts(self) -> list[str]:
+        """Of every point the warnings of its case and those on kernels that the fit has not seen, joined by "; "."""
+        texts = [["; ".join((*case.warnings, *unseen)) for unseen in case.unseen] for case in self.cases]
+        return [texts[i][number] for i, number in zip(self.case.tolist(), self.unseen.tolist(), strict=True)]
 
     def outside_clock(self) -> BoolArray:
         """Which points ask for, or are lowered to, a clock outside those that the fit has seen, shape (n,)."""
@@ -117,14 +140,20 @@ class Sweep:
 
     def validity(self) -> list[Validity]:
         """Of every point: whether the fit has seen the like of it, as `estimator.prediction.Estimate.validity`."""
-        of_case = [case.validity for case in self.cases]
-        pairs = zip(self.case.tolist(), self.outside_clock().tolist(), strict=True)
-        return ["outside" if outside and of_case[i] == "inside" else of_case[i] for i, outside in pairs]
+        of_case: list[list[Validity]] = [
+            ["outside" if unseen and case.validity == "inside" else case.validity for unseen in case.unseen] for case in self.cases
+        ]
+        triples = zip(self.case.tolist(), self.unseen.tolist(), self.outside_clock().tolist(), strict=True)
+        return ["outside" if outside and of_case[i][number] == "inside" else of_case[i][number] for i, number, outside in triples]
 
     @property
     def notes(self) -> tuple[tuple[str, str], ...]:
         """(workload, line) for what is worth knowing."""
-        return tuple((case.workload, line) for case in self.cases for line in case.notes)
+        return tuple((case.workload, line) for case, line in self.case_notes())
+
+    def case_notes(self) -> list[tuple[Case, str]]:
+        """The same with the case; cases without a point have none."""
+        return [(self.cases[i], line) for i in self.present() for line in self.cases[i].notes]
 
     def _repr_html_(self) -> str:
         from estimator.display.sweeps import sweep_html

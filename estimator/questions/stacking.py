@@ -3,7 +3,7 @@
 The equations are those of `estimator.prediction`; a test holds both to the same numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +26,7 @@ from estimator.power import (
 from estimator.prediction import Prepared, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.timeline import kernel_seconds, sweep_seconds, workload_seconds
-from estimator.untried import Untried
+from estimator.unseen import Kind
 from estimator.workload import Workload
 
 MOST_NUMBERS: Final = 1_000_000
@@ -50,8 +50,7 @@ class Board:
 class Stack:
     """Kernels of v workloads one below the other: `prepared` (n kernels), where each workload starts, what its host launches take.
 
-    order, blocks, block_case, block_group: kernels sorted by workload, group and untried precision, where each such block starts, and
-    whose it is.
+    order, blocks, block_case, block_kind: kernels sorted by workload and kind, where each such block starts, and whose it is.
     """
 
     prepared: Prepared
@@ -60,7 +59,7 @@ class Stack:
     order: IntArray
     blocks: IntArray
     block_case: IntArray
-    block_group: tuple[tuple[str, Untried | None], ...]
+    block_kind: tuple[Kind, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +98,8 @@ def stacked(part: Sequence[Variant], board: Board, efficiency: Mapping[str, floa
     )
     prepared = prepare(joint, board.bundle, board.gpu, efficiency)
     shares = prepared.counts * np.array([operator.host_share for operator in joint.operators])
-    names = {name: number for number, name in enumerate(dict.fromkeys((group or "", odd) for group, odd in _kinds(prepared)))}
-    number = np.array([names[(group or "", odd)] for group, odd in _kinds(prepared)], dtype=np.int64)
+    names = {kind: number for number, kind in enumerate(dict.fromkeys(prepared.kinds))}
+    number = np.array([names[kind] for kind in prepared.kinds], dtype=np.int64)
     owner = np.repeat(np.arange(len(part)), lengths)
     order = np.lexsort((number, owner))
     key = owner[order] * len(names) + number[order]
@@ -113,13 +112,8 @@ def stacked(part: Sequence[Variant], board: Board, efficiency: Mapping[str, floa
         order=order,
         blocks=blocks,
         block_case=owner[order][blocks],
-        block_group=tuple(kinds[number[order][i]] for i in blocks),
+        block_kind=tuple(kinds[number[order][i]] for i in blocks),
     )
-
-
-def _kinds(prepared: Prepared) -> Iterator[tuple[str | None, Untried | None]]:
-    """Group and untried precision of every kernel."""
-    return zip(prepared.groups, prepared.untried, strict=True)
 
 
 def stacked_points(stack: Stack, board: Board, clock_mhz: Array) -> StackedPoints:

@@ -13,7 +13,7 @@ from estimator.bundles.content import Bundle
 from estimator.bundles.labels import told_apart
 from estimator.calibration import board_tables, power_model
 from estimator.clock_spread import FarClock, far_clock
-from estimator.domain import domain_warnings, step_warning, validity_of
+from estimator.domain import no_rate_warning, step_warning, validity_of
 from estimator.forecast import forecast_lines, limit_notes
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
@@ -46,9 +46,10 @@ from estimator.questions.stacking import (
 )
 from estimator.reckoning import workload_warnings
 from estimator.settings import asked_clocks, host_launch, power_limit
-from estimator.spread import joined, latency_sources, power_sources
+from estimator.spread import group_shares, joined, latency_sources, power_sources
 from estimator.timeline import launch_bound_share, workload_seconds
-from estimator.untried import Loading, Untried
+from estimator.unseen import Kind, SharedLines, unseen_lines, unseen_shares
+from estimator.untried import untried_shares
 from estimator.workload import Workload
 
 
@@ -221,7 +222,9 @@ def _table(part: Sequence[Variant], stack: Stack, board: Board, points: StackedP
         "above_limit": above,
     }
     columns |= _limits(stack, board, clocks, columns, latency_ln, power_ln)
-    cases = tuple(_case(variant, board, stack.prepared, slice(ends[i], ends[i + 1]), held[i][1]) for i, variant in enumerate(part))
+    unseen = [_unseen(variant, board, stack.prepared, slice(ends[i], ends[i + 1]), held[i]) for i, variant in enumerate(part)]
+    columns["unseen"] = np.array([of_clock for _, of_clock in unseen])
+    cases = tuple(_case(variant, board, stack.prepared, slice(ends[i], ends[i + 1]), unseen[i][0]) for i, variant in enumerate(part))
     return Sweep(cases=cases, **{name: np.ascontiguousarray(column).ravel() for name, column in columns.items()})
 
 
@@ -249,25 +252,24 @@ def _limits(
     return found
 
 
-def _held_shares(stack: Stack, points: StackedPoints, i: int) -> tuple[dict[str, Loading], dict[Untried, Loading]]:
-    """Shares of the GPU time of workload i by group of kernels and by untried precision, each of shape (c,)."""
-    groups: dict[str, Loading] = {}
-    untried: dict[Untried, Loading] = {}
-    start, stop = np.searchsorted(stack.block_case, (i, i + 1)).tolist()
-    for block in range(start, stop):
-        group, odd = stack.block_group[block]
-        weight = points.group_s[block] / points.gpu_s[i]
-        groups[group] = groups.get(group, 0.0) + weight
-        if odd is not None:
-            untried[odd] = untried.get(odd, 0.0) + weight
-    return groups, untried
+class _Held(NamedTuple):
+    """Shares of a workload's GPU time by kind of kernels, block by block, each of shape (c,)."""
+
+    kinds: tuple[Kind, ...]
+    shares: Array
+
+
+def _held_shares(stack: Stack, points: StackedPoints, i: int) -> _Held:
+    """Those of workload i."""
+    own = slice(*np.searchsorted(stack.block_case, (i, i + 1)).tolist())
+    return _Held(stack.block_kind[own], points.group_s[own] / points.gpu_s[i])
 
 
 def _log_stds(
     part: Sequence[Variant],
     stack: Stack,
     board: Board,
-    held: Sequence[tuple[dict[str, Loading], dict[Untried, Loading]]],
+    held: Sequence[_Held],
     share: Array,
     far: FarClock,
 ) -> tuple[Array, Array]:
@@ -277,7 +279,8 @@ def _log_stds(
     """
     latency_ln, power_ln = np.empty_like(share), np.empty_like(share)
     forecast = stack.prepared.forecast
-    for i, (variant, (groups, untried)) in enumerate(zip(part, held, strict=True)):
+    for i, (variant, (kinds, weights)) in enumerate(zip(part, held, strict=True)):
+        groups, untried = group_shares([kind.group for kind in kinds], weights), untried_shares([kind.untried for kind in kinds], weights)
         family = variant.workload.model_family
         for tell, own, ln_std in zip((latency_sources, power_sources), far.of_case(i), (latency_ln, power_ln), strict=True):
             sources = tell(board.bundle, family, share[i], groups, forecast=forecast, untried=untried, far_clock=own)
@@ -285,11 +288,18 @@ def _log_stds(
     return latency_ln, power_ln
 
 
-def _case(variant: Variant, board: Board, prepared: Prepared, own: slice, untried: Mapping[Untried, Loading]) -> Case:
+def _unseen(variant: Variant, board: Board, prepared: Prepared, own: slice, held: _Held) -> tuple[SharedLines, IntArray]:
+    shares = unseen_shares(held.kinds, prepared.priors, held.shares)
+    groups, excesses, clocks = prepared.groups[own], prepared.excesses[own], len(board.asked_mhz)
+    return unseen_lines(variant.workload, board.bundle, groups, excesses, prepared.priors, shares, clocks)
+
+
+def _case(variant: Variant, board: Board, prepared: Prepared, own: slice, unseen: SharedLines) -> Case:
     workload, bundle = variant.workload, board.bundle
+    too_large = memory_warnings(workload, prepared.phases.events[own, EVENTS.index("dram")], board.gpu)
     outside = (
-        *domain_warnings(workload, bundle, prepared.groups[own], {odd: float(np.max(share)) for odd, share in untried.items()}),
-        *memory_warnings(workload.operators, prepared.phases.events[own, EVENTS.index("dram")], board.gpu),
+        *no_rate_warning(workload.operators, prepared.phases.ideal_math[own], board.gpu),
+        *too_large,
     )
     between = step_warning(board.gpu, board.asked_mhz.tolist()) if board.chosen else ()
     return Case(
@@ -308,4 +318,6 @@ def _case(variant: Variant, board: Board, prepared: Prepared, own: slice, untrie
         validity=validity_of(prepared.forecast, outside),
         warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside, *between),
         notes=(*limit_notes(bundle.gpu, board.gpu), *workload.notes),
+        too_large=too_large,
+        unseen=unseen,
     )

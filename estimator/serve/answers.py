@@ -10,6 +10,7 @@ from estimator.display.answers import CLOCK_CHARTS, module_svg, time_svg, timeli
 from estimator.display.charts import Band, Series, axis_over, line_svg
 from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, result_document, with_spread
 from estimator.display.explanations import explanation_document
+from estimator.domain import why_no_time
 from estimator.forms.rescaling import Sizes
 from estimator.forms.variation import Variant, variants
 from estimator.prediction import Estimate
@@ -44,7 +45,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
         result = explanation.result
         if not math.isfinite(result.latency_s):
             raise RequestError(
-                f"{result.workload} has no finite time on {result.gpu}: its specification has no rate for a precision; choose another",
+                f"{result.workload} has no finite time on {result.gpu}: {why_no_time(result.warnings, 'precision or GPU')}",
                 HTTPStatus.UNPROCESSABLE_ENTITY,
             )
         gpu = asked.gpu or asked.bundle.gpu

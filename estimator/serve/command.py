@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import click
 
+from estimator.bundles.store import store_fault
 from estimator.command_line import DONE
 from estimator.commands.estimate import output_options, workload_files
 from estimator.commands.questions import bundle_files
+from estimator.display.estimates import printable
 from estimator.errors import EstimatorError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -78,6 +80,9 @@ def _announce(url: str, options: dict[str, Any]) -> None:
             f"warning: {options['host']} can be reached from other machines: everybody who reaches it sees the workloads; no password",
             err=True,
         )
+    fault = store_fault()
+    if fault and not options["quiet"]:
+        click.echo(f"{'warning' if fault[1] else 'note'}: {printable(fault[0])}", err=True)
     if options["open_page"] and not webbrowser.open(url):
         click.echo("note: no browser could be opened; open the address above", err=True)
 

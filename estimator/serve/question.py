@@ -122,11 +122,12 @@ def _size(value: Any, name: str) -> int | None:
 
 
 def _number(value: Any, name: str, *, zero: bool = False) -> float | None:
-    """A number above 0, or with `zero` of at least 0; None for null.  Raises RequestError."""
+    """A number above 0, or with `zero` of at least 0, up to LARGEST_NUMBER; None for null.  Raises RequestError."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_NUMBER or not (value or zero):
-        raise RequestError(f"{name} = {_short(value)} must be a number {'of at least' if zero else 'above'} 0")
+        least = "of at least" if zero else "above"
+        raise RequestError(f"{name} = {_short(value)} must be a number {least} 0 and at most {LARGEST_NUMBER:.0e}")
     return float(value)
 
 

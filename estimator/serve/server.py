@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from io import BufferedReader, RawIOBase
+from io import BufferedReader
 from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Lock
@@ -29,6 +29,7 @@ from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import choices_document, entry_document, workload_document
 from estimator.serve.errors import RequestError
 from estimator.serve.question import MOST_REQUEST_BYTES, parse_object, parse_question, parse_sizes, refuse_unknown
+from estimator.serve.timed_reader import TimedReader
 
 MOST_FILE_BYTES: Final = 2 << 20
 """A workload file of the page: forty times those of the published models."""
@@ -169,7 +170,16 @@ class _Handler(BaseHTTPRequestHandler):
         """A reader that gives up at the deadline, whatever has come in by then."""
         super().setup()
         self.rfile.close()
-        self.rfile = BufferedReader(_TimedReader(self.connection, time.monotonic() + self.server.read_s))
+        self._reader = TimedReader(self.connection, time.monotonic() + self.server.read_s)
+        self.rfile = BufferedReader(self._reader)
+        # A request of which not even a line comes in is refused and logged too.
+        self.requestline, self.command, self.request_version = "", "", self.default_request_version
+
+    def handle(self) -> None:
+        """The request; one that began and did not come in within its time is refused."""
+        super().handle()
+        if self._reader.late:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the request did not come in within {self.server.read_s:g} s")
 
     def version_string(self) -> str:
         return "wattprint"
@@ -296,23 +306,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 MOST_DIGITS: Final = 15
 """Digits of a length: more is no length."""
-
-
-class _TimedReader(RawIOBase):
-    """Bytes from a socket until a deadline (`time.monotonic`)."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection, self._deadline = connection, deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self._deadline - time.monotonic()
-        if left <= 0.0:
-            raise TimeoutError("the request did not come in within its time")
-        self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
 
 
 def names_this_server(host: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from estimator.errors import WorkloadError
 from estimator.tracing.models import ModelConfig
 from estimator.tracing.recording import recording
-from estimator.tracing.request import TraceRequest
+from estimator.tracing.request import SIZES, TraceRequest
 
 POSITIONS: Final = ("max_position_embeddings", "n_positions")
 """Fields of a configuration that limit the length of a sequence."""
@@ -26,6 +26,7 @@ class Job:
     """A model on the meta device with its inputs, by place and by name.
 
     `family` groups workloads, `title` says what was built; `window` [token] is that of sliding attention, 0 without one.
+    `sizes` are those of "batch" and "sequence" that the inputs have.
     """
 
     family: str
@@ -34,6 +35,7 @@ class Job:
     model: Any
     placed: tuple[Any, ...]
     named: dict[str, Any]
+    sizes: frozenset[str]
 
 
 def configured_job(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig) -> Job:
@@ -58,6 +60,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         model=model,
         placed=(),
         named=arguments,
+        sizes=frozenset(SIZES) if model.main_input_name == "input_ids" else frozenset({"batch"}),
     )
 
 
@@ -92,6 +95,8 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
             raise WorkloadError(f"{request.model}: an image model has no cache; choose --phase prefill or train")
         labels = torch.empty((request.batch,), dtype=torch.int64)
     elif main == "input_ids":
+        if request.image_size:
+            raise WorkloadError(f"{request.model}: takes tokens and no images; leave --image-size out")
         _check_length(request, model.config)
         given = {name: torch.ones((request.batch, request.sequence), dtype=torch.int64) for name in (main, "attention_mask")}
         labels = given[main]
@@ -139,12 +144,15 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
     function = _user_function(request.model)
     known = {"batch": request.batch, "sequence": request.sequence, "image_size": request.image_size, "precision": request.precision}
     wanted = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
+    if request.image_size and "image_size" not in wanted:
+        raise WorkloadError(f"{request.model}: takes no image_size; leave --image-size out")
     dtype = getattr(torch, request.tensor_type)
     with torch.device("meta"):
         made = function(**wanted)
         model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(model, torch.nn.Module):
             raise WorkloadError(f"{request.model}: must return a torch.nn.Module, or one with its inputs; got {type(model).__name__}")
+        sizes = frozenset(SIZES) if inputs is None else frozenset(SIZES) & wanted.keys()
         if inputs is None:
             inputs = (torch.ones((request.batch, request.sequence), dtype=torch.int64),)
         named = inputs if isinstance(inputs, dict) else {}
@@ -164,6 +172,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
             model=model,
             placed=tuple(moved(value) for value in placed),
             named={key: moved(value) for key, value in named.items()},
+            sizes=sizes,
         )
 
 

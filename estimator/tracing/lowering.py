@@ -21,6 +21,7 @@ SILENT: Final = frozenset(
         "aten._unsafe_view", "aten._reshape_alias", "aten.detach", "aten.alias", "aten.lift", "aten.lift_fresh", "aten.empty",
         "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten._local_scalar_dense", "aten.resize_",
         "aten.set_", "aten.as_strided_", "aten.sym_size", "aten.is_same_size", "aten._has_compatible_shallow_copy_type",
+        "aten.unsafe_split", "aten.unsafe_split_with_sizes",
     }
 )  # fmt: skip
 """Calls that launch no kernel: views that are not marked as such, memory without content, questions to the host."""

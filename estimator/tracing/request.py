@@ -1,6 +1,6 @@
 """What is to be traced: a model, its inputs, one phase of its work."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf
 
 NARROW_BASE: Final = "bf16"
 """Precision in which a model is traced that is to compute in 8 or 4 bits."""
+
+SIZES: Final = ("batch", "sequence")
+"""Sizes that the inputs of a model may have; images have no sequence, and a function of one's own may fix either."""
 
 LARGEST_SIZE: Final = 10**7
 """More sequences, tokens or pixels than this are a mistake."""
@@ -58,11 +61,19 @@ class TraceRequest:
         """Name of the framework's type in which the model is traced."""
         return TENSOR_TYPES.get(self.precision, TENSOR_TYPES[NARROW_BASE])
 
-    @property
-    def label(self) -> str:
-        """What was asked for, in a word."""
+    def label(self, sizes: Collection[str]) -> str:
+        """What was asked for, in a word; sizes: those of "batch" and "sequence" that the model's inputs have."""
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
-        return f"{model}-{self.phase}-b{self.batch}-s{self.sequence}-{self.precision}-{self.attention}"
+        stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
+        stated += [f"i{self.image_size}"] if self.image_size else []
+        return "-".join((model, self.phase, *stated, self.precision, self.attention))
+
+
+def refuse_unused_sizes(model: str, asked: Collection[str], sizes: Collection[str]) -> None:
+    """Raises WorkloadError where a size was asked for that the model's inputs do not have: it would change nothing."""
+    for name in asked:
+        if name not in sizes:
+            raise WorkloadError(f"{model}: its inputs have no {name} to choose; leave --{name} out")
 
 
 def checked_request(request: TraceRequest) -> TraceRequest:

@@ -186,8 +186,9 @@ def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, 
     """What a bundle owes to another GPU, as lines for people."""
     if source is None:
         return ()
-    strengths = sorted({value for key, value in source.narrowing.items() if key in bundle.groups})
-    held = f", held to {', '.join(f'{value:g}' for value in strengths)} of the usual widths" if strengths else ""
+    strengths = sorted({f"{value:.2g}" for key, value in source.narrowing.items() if key in bundle.groups}, key=float)
+    ends = strengths if len(strengths) < 2 else [strengths[0], strengths[-1]]
+    held = f", held to {' to '.join(ends)} of the usual widths" if ends else ""
     notes = [f"prior: {source.label}{held}"]
     lent = [key for key, group in bundle.groups.items() if group.rows == 0 and key in source.values]
     if lent:

@@ -140,3 +140,20 @@ def test_without_a_meter_errors_hold_a_rise_of_another_form(slow_share: float) -
     assert abs(fit.delay_s - delay_s) < 3.0 * fit.delay_std_s
     metered = with_errors(KernelProblem("boxcar", replace(source, kind="meter"), time_s, value), fit)
     assert (fit.delay_std_s > 2.0 * metered.delay_std_s) == (slow_share > 0.0)
+
+
+def test_what_update_times_are_off_by_together_is_in_the_errors() -> None:
+    """All times late by the same is a delay, and nothing else; times of which every second one is late is no delay."""
+    random = np.random.default_rng(6)
+    source = replace(source_of(square(100_000)), drift_std=1e-6)
+    time_s = 0.5 + 0.0131 * np.arange(800)
+    value = averaged_by("boxcar", source)(7e-3, time_s - 1e-3)[:, 0] + random.normal(0.0, 0.5, len(time_s))
+    problem = KernelProblem("boxcar", source, time_s, value)
+    fit = fit_kernel(problem, 0.0131)
+    alone = with_errors(problem, fit)
+    together, apart = (with_errors(problem, fit, 3e-4 * shape[None, :]) for shape in (np.ones(800), (-1.0) ** np.arange(800)))
+    both = with_errors(problem, fit, np.stack([np.full(800, 3e-4), np.full(800, -4e-4)]))
+    assert together.delay_std_s == pytest.approx(np.hypot(alone.delay_std_s, 3e-4), rel=0.02)
+    assert both.delay_std_s == pytest.approx(np.hypot(alone.delay_std_s, 5e-4), rel=0.02)
+    assert apart.delay_std_s < 1.2 * alone.delay_std_s
+    assert together.width_std_s < 1.05 * alone.width_std_s

@@ -16,6 +16,7 @@ from random_sensors import PlantedSensor, Recording, draw_sensor, record
 from sensor_identification import NAME, locked, lone_step, outcomes, sensor_record, summary
 
 from collector.recordings.run import read_run
+from collector.sensor.averaging import fit_averaging
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.gain import long_settled
 from collector.sensor.identification import SensorRecord, identify_sensor
@@ -170,6 +171,19 @@ def test_delay_moves_with_the_stamps() -> None:
     before = identify_sensor(given, NAME).calibration
     after = identify_sensor(replace(given, time_s=given.time_s + shift_s), NAME).calibration
     assert (after.delay_s or 0.0) - (before.delay_s or 0.0) == pytest.approx(shift_s, abs=3e-4)
+
+
+def test_what_slow_polls_leave_open_of_the_updates_times_is_in_the_delays_error() -> None:
+    readings = sensor_record(recorded(replace(A100_LIKE, poll_s=0.013), seed=3), "meter")
+    assert readings.meter_s is not None
+    assert readings.meter_w is not None
+    clock, updates = fit_update_clock(readings.time_s, readings.power_w)
+    assert updates.shared_s is not None
+    source = meter_source(readings.meter_s, readings.meter_w)
+    known, open_ = (fit_averaging(each, source, clock).best.delay_std_s for each in (replace(updates, shared_s=None), updates))
+    phase_s = float(np.linalg.norm(updates.shared_s.mean(axis=1)))
+    assert phase_s > 1e-4
+    assert open_ == pytest.approx(np.hypot(known, phase_s), rel=0.15)
 
 
 def test_a_meter_of_another_board_gives_no_gain() -> None:

@@ -298,6 +298,17 @@ def test_energy_times_delay_states_its_exponent_and_unit(tmp_path: Path, exponen
     assert unit in run(*words).stdout
 
 
+def test_warnings_stand_in_the_document_too_and_names_are_no_formulas(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({**JSON, "kernels": [{"name": "=1+1", "time_s": 0.5, "instructions": {"f32.fma": 1e12}, "stalls": 5}]}))
+    words = (str(path), "--energies", "tesla-k40", "--constant-w", "25")
+    found = run(*words, "--json")
+    document = json.loads(found.stdout)
+    assert "tesla-k40 has no energy of a stall: taken as none" in document["warnings"]
+    assert [f"warning: {line}" for line in document["warnings"]] == found.stderr.splitlines()
+    assert run(*words, "--csv").stdout.splitlines()[1].startswith(" =1+1,")
+
+
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps(JSON))

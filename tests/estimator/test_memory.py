@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from estimator.bundles.files import load_bundle
 from estimator.cli import main
-from estimator.memory import GIB
+from estimator.formats import read_workload
+from estimator.forms.variation import Variant
+from estimator.memory import GIB, kept_byte
 from estimator.prediction import estimate
+from estimator.questions.choosing import best
+from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
 from estimator.reckoning import operator_work
 from estimator.specifications import load_gpu
@@ -74,3 +78,79 @@ def test_the_command_ends_with_status_3_and_the_warning_in_its_json(tmp_path: Pa
     path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "operators": [entry]}))
     assert main([str(path), "--bundle", "a100-pcie-40gb-eager", "--json"]) == 3
     assert any("GiB" in line for line in json.loads(capsys.readouterr().out)["warnings"])
+
+
+LAYERS = 32
+WEIGHT = make_operator("gemm", "linear", "bf16", batch=1, m=16, n=28672, k=4096)
+
+
+def decoding(batch: int, *, window: int = 0, layers: int = LAYERS, precision_kv: str = "") -> Workload:
+    """A decoding step with a cache of `batch` · 2048 tokens in every layer."""
+    shape = {"batch": batch, "queries": 1, "context": 2048, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": window, "causal": 1}
+    attention = make_operator("attention", "decode", "bf16", **shape, precision_kv=precision_kv)
+    return Workload(name="decoding", operators=(WEIGHT, attention), counts=(float(layers), float(layers)))
+
+
+@given(st.integers(1, 4000), st.sampled_from([0, 128]))
+def test_weights_and_caches_of_all_layers_must_fit_together(batch: int, window: int) -> None:
+    kept = LAYERS * (28672 * 4096 * 2 + 2 * batch * (window or 2048) * 8 * 128 * 2)
+    lines = told(decoding(batch, window=window))
+    assert len(lines) == (kept > A100.gpu.dram_bytes)
+    assert all(f"at least {kept / GIB:.4g} GiB" in line and "does not fit" in line for line in lines)
+
+
+def test_a_narrower_cache_takes_less() -> None:
+    wide, narrow = (kept_byte(decoding(100, precision_kv=name).operators[1]) for name in ("", "fp8"))
+    assert wide == 2 * narrow == 2 * 100 * 2048 * 8 * 128 * 2
+
+
+def test_what_a_convolution_keeps_are_its_weights() -> None:
+    sizes = {
+        "batch": 64,
+        "channels": 64,
+        "height": 56,
+        "width": 56,
+        "filters": 128,
+        "kernel_h": 3,
+        "kernel_w": 3,
+        "stride": 1,
+        "padding": 1,
+    }
+    assert kept_byte(make_operator("conv", "conv2d", "bf16", **sizes, groups=2)) == 128 * 32 * 9 * 2
+    assert kept_byte(make_operator("softmax", "softmax", "bf16", rows=5, dim=7)) == 0.0
+
+
+def test_a_sweep_says_of_each_batch_and_board_what_an_estimate_says() -> None:
+    gpus = [load_gpu(name) for name in ("a100-pcie-40gb", "h200-sxm")]
+    workloads = [decoding(batch) for batch in (16, 256, 1024)]
+    points = sweep(workloads, A100, gpu=gpus)
+    fits = [[line for line in case.warnings if "GiB" in line] for case in points.cases]
+    assert [bool(lines) for lines in fits] == [False, True, True, False, False, True]
+    assert fits == [told(workload, gpu=gpu) for gpu in gpus for workload in workloads]
+
+
+@pytest.mark.parametrize("name", ["gpt2-prefill", "llama-8b-decode"])
+def test_the_examples_fit(repository: Path, name: str) -> None:
+    assert told(read_workload(repository / "examples" / f"{name}.json")) == []
+
+
+def test_the_best_batch_is_one_that_fits_where_any_does() -> None:
+    def least(*batches: int) -> tuple[int, list[bool]]:
+        asked = [Asked(variant=Variant(workload=decoding(batch), batch=batch), bundle=A100, sm_clock_mhz=(900.0,)) for batch in batches]
+        answer = best(asked)
+        return answer.points.cases[answer.points.case[answer.index]].batch, answer.fits.tolist()
+
+    assert least(16, 64, 256, 1024) == (64, [True, True, False, False])
+    assert least(256, 1024) == (1024, [True, True]), "where none fits, the warning says so"
+
+
+def test_the_command_says_what_was_left_out(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["best", str(repository / "examples" / "llama-8b-decode.json"), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900"]
+    words += ["--at", "batch=16,sequence=2048"]
+    assert main([*words, "--batch", "64,256"]) == 3
+    said = capsys.readouterr()
+    assert "@b64s2048 on" in said.out.splitlines()[0]
+    (line,) = [line for line in said.err.splitlines() if "GiB" in line]
+    assert line.startswith("note: batch 256: left out: weights and cached keys and values need at least 77.98 GiB")
+    main([*words, "--batch", "256,1024"])
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if "GiB" in line] == ["warning"]

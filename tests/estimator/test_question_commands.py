@@ -185,6 +185,51 @@ def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.Captu
     assert "more kernels" in text
 
 
+def test_a_sweep_answers_what_can_run_and_names_what_cannot(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("sweep", workload, "--bundle", BUNDLE, "--freqs", "510,1410", "--json")
+    status, out, err = run(capsys, *words, "--precision", "nvfp4,bf16,fp8")
+    rows, alone = json.loads(out), json.loads(run(capsys, *words, "--precision", "bf16")[1])
+    assert status == 3
+    assert [row["precision"] for row in rows] == ["bf16", "bf16"]
+    assert [row["latency_s"] for row in rows] == pytest.approx([row["latency_s"] for row in alone])
+    told = [line for line in err.splitlines() if "left out" in line]
+    assert [line.split(":")[1] for line in told] == [" precision nvfp4", " precision fp8"]
+    assert all("a100-pcie-40gb cannot run gemm" in line for line in told)
+    status, out, err = run(capsys, *words, "--precision", "nvfp4,bf16,fp8", "--quiet")
+    assert (status, err) == (3, "")
+    status, out, err = run(capsys, *words, "--precision", "nvfp4,fp8")
+    assert (status, out) == (1, "")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_board_that_cannot_run_a_precision_leaves_that_to_the_others(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("--bundle", BUNDLE, "--precision", "bf16,fp8", "--gpu-spec", "own,h100-sxm", "--freqs", "900")
+    status, out, err = run(capsys, "sweep", workload, *words, "--json")
+    assert status == 3
+    assert [(row["gpu"], row["precision"]) for row in json.loads(out)] == [
+        ("a100-pcie-40gb", "bf16"), ("h100-sxm", "bf16"), ("h100-sxm", "fp8"),
+    ]  # fmt: skip
+    assert "precision fp8 and gpu a100-pcie-40gb: left out" in err
+
+
+def test_best_is_chosen_among_what_can_run(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "fp8,bf16", "--json")
+    assert (status, out) == (3, run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "bf16", "--json")[1])
+    assert "precision fp8: left out: a100-pcie-40gb cannot run" in err
+    status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "fp8", "--gpu-spec", "own,h100-sxm", "--json")
+    assert (status, json.loads(out)["best"]["gpu"]) == (3, "h100-sxm")
+    assert "gpu a100-pcie-40gb: left out: " in err
+
+
+def test_a_sweep_says_each_warning_and_note_once(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    err = run(
+        capsys, "sweep", workload, "--bundle", BUNDLE, "--at", "batch=8,sequence=512", "--batch", "2,4,8,16,32", "--gpu-spec", "h100-sxm"
+    )[2]
+    assert err.count("forecast: ") == err.count("rescaled from") == 1
+    assert "warning: all 5: forecast: " in err
+    assert "note: batch 2, 4, 16, 32: rescaled from batch 8" in err
+
+
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
@@ -202,7 +247,7 @@ def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.Captu
         (("sweep", "W", "--bundle", BUNDLE, "--at", "batch=8,sequence=500", "--batch", "4"), 1, "copy.gather"),
         (("sweep", "W", "--bundle", BUNDLE, "--at", "size=8"), 2, "--at"),
         (("sweep", "W", "--bundle", BUNDLE, "--precision", "fp3"), 2, "unknown precision 'fp3'"),
-        (("sweep", "W", "--bundle", BUNDLE, "--precision", "bf16,nvfp4"), 1, "in nvfp4 has no finite time on a100-pcie-40gb"),
+        (("sweep", "W", "--bundle", BUNDLE, "--precision", "nvfp4"), 1, "in nvfp4 has no finite time on a100-pcie-40gb"),
         (("sweep", "W", "--bundle", BUNDLE, "--attention", "fancy"), 2, "eager, flash"),
         (("sweep", "W", "--bundle", BUNDLE, "--gpu-spec", "h300"), 1, "h300"),
         (("sweep", "W", "--bundle", BUNDLE, "--freqs", "99999"), 1, "can lock"),

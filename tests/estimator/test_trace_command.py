@@ -12,8 +12,9 @@ import pytest
 from estimator.cli import main
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
+from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.tracing.models import load_model_config, model_names
-from estimator.tracing.request import TraceRequest, checked_request
+from estimator.tracing.request import SIZES, TraceRequest, checked_request, refuse_unused_sizes
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
@@ -134,6 +135,20 @@ def test_precisions_go_by_their_own_names():
     assert checked_request(TraceRequest(model="gpt2", precision="bfloat16")).precision == "bf16"
 
 
+def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
+    request = TraceRequest(model="a/b/config.json", batch=3, sequence=7)
+    names = [request.label(sizes) for sizes in (SIZES, {"batch"}, ())]
+    assert names == ["b-prefill-b3-s7-bf16-eager", "b-prefill-b3-bf16-eager", "b-prefill-bf16-eager"]
+    assert [sizes_in_name(name) for name in names] == [Sizes(batch=3, sequence=7), Sizes(batch=3, sequence=0), None]
+    assert TraceRequest(model="r", image_size=96).label({"batch"}) == "r-prefill-b1-i96-bf16-eager"
+
+
+def test_a_size_that_would_change_nothing_is_refused():
+    refuse_unused_sizes("resnet-101", ["batch"], {"batch"})
+    with pytest.raises(WorkloadError, match="resnet-101: its inputs have no sequence to choose; leave --sequence out"):
+        refuse_unused_sizes("resnet-101", SIZES, {"batch"})
+
+
 # With PyTorch ---------------------------------------------------------------------------------------------------------
 
 
@@ -200,3 +215,65 @@ def test_an_input_is_never_written_over(capsys, tmp_path):
     assert status == 1
     assert "is an input" in err
     assert json.loads(path.read_text()) == config
+
+
+LAB = """
+import torch
+
+def fixed():
+    return torch.nn.Linear(8, 8), (torch.zeros(3, 8),)
+
+def images(batch):
+    return torch.nn.Conv2d(3, 4, 3), (torch.zeros(batch, 3, 16, 16),)
+
+def tokens():
+    return torch.nn.Embedding(100, 8)
+
+def lstm(batch, sequence):
+    return torch.nn.LSTM(8, 16, batch_first=True), (torch.zeros(batch, sequence, 8),)
+
+def ends():
+    raise SystemExit(0)
+"""
+
+
+@pytest.fixture
+def lab(tmp_path) -> Path:
+    path: Path = tmp_path / "lab.py"
+    path.write_text(LAB)
+    return path
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(capsys, lab):
+    for function, words, sizes in (("fixed", (), ""), ("images", ("--batch", "2"), "-b2"), ("tokens", ("--sequence", "4"), "-b1-s4")):
+        status, out, _ = run(capsys, f"{lab}:{function}", *words)
+        assert (status, json.loads(out)["name"]) == (0, f"lab.py:{function}-prefill{sizes}-bf16-eager")
+    for function, words, missing in (("fixed", ("--batch", "2"), "batch"), ("images", ("--sequence", "9"), "sequence")):
+        status, out, err = run(capsys, f"{lab}:{function}", *words)
+        assert (status, out, lines(err)) == (1, "", 1)
+        assert f"leave --{missing} out" in err
+    assert "leave --image-size out" in run(capsys, f"{lab}:fixed", "--image-size", "9")[2]
+    assert "leave --image-size out" in run(capsys, "gpt2", *SMALL, "--image-size", "9")[2]
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_sweep_over_images_counts_no_tokens(capsys, lab):
+    words = ("--bundle", "a100-pcie-40gb-eager", "--model", f"{lab}:images", "--quiet", "--json")
+    assert main(["sweep", *words, "--batch", "2,4"]) in (0, 3)
+    points = json.loads(capsys.readouterr().out)
+    assert [(point["batch"], point["sequence"], point["tokens"]) for point in points] == [(2, None, None), (4, None, None)]
+    assert main(["sweep", *words, "--sequence", "16,32"]) == 1
+    assert "leave --sequence out" in capsys.readouterr().err
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_splits_launch_nothing_and_code_that_ends_the_program_is_one_line(capsys, lab):
+    status, out, _ = run(capsys, f"{lab}:lstm", "--batch", "2", "--sequence", "3")
+    assert (status, json.loads(out).get("unknown", [])) == (0, [])
+    status, out, err = run(capsys, f"{lab}:ends")
+    assert (status, out, lines(err)) == (1, "", 1)
+    assert "its code ends the program" in err

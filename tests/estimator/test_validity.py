@@ -11,7 +11,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from estimator.bundles.content import Bundle
+from estimator.bundles.files import load_bundle
 from estimator.cli import main
+from estimator.domain import why_no_time
 from estimator.forecast import EFFICIENCY_STD, FORECAST_STD
 from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
@@ -266,3 +268,24 @@ def test_rewriting_a_workload_to_an_unseen_precision_is_the_same_as_writing_it_s
     )
     lines = [estimate(one, bundle)[0].warnings for one in (replace(written, operators=written.operators[1:], counts=(1.0,) * 3), rewritten)]
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(("precision", "gpu"), [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])
+def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(precision: str, gpu: str) -> None:
+    ways = {"batch": 1, "m": 64, "n": 64, "k": 64}
+    operators = (make_operator("gemm", "bmm", precision, **ways), make_operator("elementwise", "add", "fp32", elements=64, reads=128))
+    workload, spec = Workload(name="w", operators=operators, counts=(2.0, 1.0)), load_gpu(gpu)
+    bundle = load_bundle(BUNDLE)
+    (result,) = estimate(workload, bundle, gpu=spec)
+    assert math.isnan(result.latency_s) or math.isinf(result.latency_s)
+    reason = f"{gpu} cannot run gemm.bmm {precision}: its specification has no rate for that"
+    assert reason in result.warnings
+    assert not any("nan" in line for line in result.warnings)
+    assert result.validity != "inside"
+    points = sweep([workload, replace(workload, operators=operators[1:], counts=(1.0,), name="v")], bundle, gpu=spec)
+    assert [("w", reason) in points.warnings, ("v", reason) in points.warnings] == [True, False]
+    assert why_no_time(result.warnings, "one") == f"{reason}; choose another one"
+
+
+def test_a_time_that_no_rate_explains_is_put_down_to_settings() -> None:
+    assert why_no_time(("something else",), "one").startswith("a setting is beyond reason")

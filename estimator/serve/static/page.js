@@ -87,6 +87,13 @@ function stated(id) {
   return field.value !== "" && field.checkValidity() ? Number(field.value) : null;
 }
 
+// A number that cannot be is said: without a word the result would pass for one with it.
+function checkFields() {
+  for (const field of get("settings").querySelectorAll("input[type=number]")) {
+    if (!field.checkValidity()) throw new Error(`${field.labels[0].textContent}: ${field.validationMessage}`);
+  }
+}
+
 function statedSizes() {
   const batch = stated("at-batch");
   return batch === null ? null : { batch, sequence: stated("at-sequence") };
@@ -171,6 +178,7 @@ function askSoon() {
 
 async function ask() {
   asking?.abort();
+  checkFields();
   asking = new AbortController();
   get("results").setAttribute("aria-busy", "true");
   const answer = await post("/api/answer", question(), asking.signal);

@@ -164,6 +164,20 @@ def test_a_setting_that_cannot_be_is_said_and_taken_back(page: Page) -> None:
     page.wait_for("document.getElementById('error').textContent === ''")
 
 
+def test_a_number_that_cannot_be_is_said_and_no_result_passes_for_one_with_it(page: Page) -> None:
+    before = shown(page)
+    page.evaluate("document.getElementById('power-cap').focus()")
+    page.type_text("-5")
+    page.wait_for("document.getElementById('error').textContent.startsWith('Power limit [W]')")
+    assert page.evaluate("document.getElementById('status').textContent") == "No result for these settings"
+    assert page.evaluate("document.getElementById('results').classList.contains('stale')")
+    page.evaluate("document.getElementById('power-cap').select()")
+    page.type_text("120")
+    page.wait_for("document.getElementById('error').textContent === ''")
+    page.wait_for("document.getElementById('results').getAttribute('aria-busy') === 'false'")
+    assert shown(page)[1] < before[1]
+
+
 def test_every_chart_has_a_title_and_a_table(page: Page) -> None:
     titles = page.evaluate("[...document.querySelectorAll('figure svg')].map((svg) => svg.querySelector('title').textContent)")
     assert len(titles) == 6

@@ -54,6 +54,7 @@ def test_another_address_must_be_asked_for_and_is_warned_of(tmp_path: Path, monk
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" >{opened}\n', encoding="utf-8")
     browser.chmod(0o700)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setenv("WATTPRINT_BUNDLES", str(browser))
     with started("--host", "0.0.0.0", "--json", "--bundle", "a10-eager", "--open") as (process, line):
         url = json.loads(line)["url"]
         assert get(url) == 200
@@ -65,6 +66,7 @@ def test_another_address_must_be_asked_for_and_is_warned_of(tmp_path: Path, monk
     assert err.splitlines() == [
         "serving; stop with Ctrl-C",
         "warning: 0.0.0.0 can be reached from other machines: everybody who reaches it sees the workloads; no password",
+        f"warning: WATTPRINT_BUNDLES names {browser}, which is no folder: the store has no bundles; name a folder",
     ]
 
 

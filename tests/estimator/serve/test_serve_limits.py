@@ -48,6 +48,7 @@ def refusal(content: bytes) -> str:
         (b'{"workload": "example-0", "bundle": "bundle-0", "clock_mhz": 1e400}', 400, "must be a number above 0"),
         (b'{"workload": "example-0", "bundle": "bundle-0", "batch": ' + b"9" * 6000 + b"}", 400, "a number that cannot be"),
         (json.dumps({**ASKED, "clock_mhz": -900}).encode(), 400, "must be a number above 0"),
+        (json.dumps({**ASKED, "clock_mhz": 1e300}).encode(), 400, "must be a number above 0 and at most 1e+09"),
         (json.dumps({**ASKED, "clock_mhz": True}).encode(), 400, "must be a number above 0"),
         (json.dumps({**ASKED, "host_launch_us": -1}).encode(), 400, "must be a number of at least 0"),
         (json.dumps({**ASKED, "host_launch_us": False}).encode(), 400, "must be a number of at least 0"),
@@ -200,6 +201,20 @@ def test_a_request_that_drips_is_ended_at_its_deadline() -> None:
                 return True
 
         until(ended)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"G", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"POST /api/answer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 90\r\n\r\n{"],
+)
+def test_a_request_that_is_not_in_within_its_time_is_answered_408(begun: bytes) -> None:
+    with running(read_s=0.3) as served, socket.create_connection(("127.0.0.1", served.server.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(begun)
+        head, _, content = b"".join(iter(lambda: connection.recv(4096), b"")).partition(b"\r\n\r\n")
+        assert head.split()[1] == b"408"
+        assert b"Connection: close" in head
+        assert json.loads(content) == {"error": "the request did not come in within 0.3 s"}
+        assert served.request("GET", "/")[0] == 200
 
 
 def test_connections_are_bounded_and_free_again_after_the_deadline() -> None:

@@ -1,0 +1,142 @@
+"""What the fit has not seen is said from 1 % of an answer's GPU time on, with its share, whatever else is asked."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.bundles.content import Bundle
+from estimator.forms.variation import Variant
+from estimator.prediction import Estimate, estimate
+from estimator.questions.explanation import explain
+from estimator.questions.judging import Asked
+from estimator.questions.sweeping import sweep
+from estimator.unseen import LEAST_SHARE
+from estimator.workload import Operator, Workload, make_operator
+from tests.fitter.measured import planted_bundle
+
+CLOCKS = (510.0, 1005.0, 1410.0)
+PRODUCT = make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=4096, k=4096)
+ODD = {
+    "fp64": make_operator("elementwise", "add", "fp64", elements=2**20, reads=2**21),
+    "int8": make_operator("elementwise", "add", "int8", elements=2**20, reads=2**21),
+    "shapes of copy": make_operator("copy", "contiguous", "bf16", elements=2, reads=2),
+    "shapes of norm": make_operator("norm", "layernorm", "bf16", rows=2, dim=1024),
+    "priors of softmax": make_operator("softmax", "softmax", "bf16", rows=2048, dim=1024),
+}
+PRINTED = {"fp64": "kernels in fp64", "int8": "kernels in int8", "priors of softmax": "are priors"}
+
+
+def bundle() -> Bundle:
+    """A bundle with rows of bf16, narrow ranges for copies and norms, and softmax never seen."""
+    whole = planted_bundle()
+    groups = {
+        key: replace(group, rows=0 if key.startswith("softmax") else 50, ln_std={"math": 0.01}) for key, group in whole.groups.items()
+    }
+    families = ("gemm", "norm", "elementwise", "copy", "softmax")
+    errors = tuple({"family": name, "operator": "x", "precision": "bf16", "latency": None, "power": None} for name in families)
+    domain = {"copy": {"elements": (1e5, 1e8)}, "norm": {"rows": (1e3, 1e6)}}
+    stated = {"groups": dict.fromkeys(groups, 0.01)}
+    return replace(whole, groups=groups, errors=errors, domain=domain, uncertainty={"latency": stated, "power": stated})
+
+
+BUNDLE = bundle()
+
+
+def time_s(operator: Operator, clock: float = 1005.0) -> float:
+    return estimate(Workload(name="one", operators=(operator,), counts=(1.0,)), BUNDLE, sm_clock_mhz=clock)[0].gpu_s
+
+
+def with_shares(**shares: float) -> Workload:
+    """A product, and of each odd kernel as many as take this share of the GPU time at 1005 MHz."""
+    rest = 1.0 - sum(shares.values())
+    counts = [share / rest * 1e3 * time_s(PRODUCT) / time_s(ODD[name]) for name, share in shares.items()]
+    return Workload(name="w", operators=(PRODUCT, *(ODD[name] for name in shares)), counts=(1e3, *counts))
+
+
+def answer(workload: Workload, clock: float = 1005.0) -> Estimate:
+    return estimate(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=2000.0)[0]
+
+
+def share_unseen(one: Estimate) -> float:
+    times = [(kernel.count * kernel.latency_s, kernel.outside_validity) for kernel in one.kernels]
+    return sum(time for time, odd in times if odd) / sum(time for time, _ in times)
+
+
+@pytest.mark.parametrize("name", list(ODD))
+@pytest.mark.parametrize("share", [0.0002, 0.0099, 0.0101, 0.034])
+def test_a_reason_is_said_with_its_share_from_one_percent_on(name: str, share: float) -> None:
+    one = answer(with_shares(**{name: share}))
+    assert share_unseen(one) == pytest.approx(share, rel=1e-6)
+    if share < LEAST_SHARE:
+        assert (one.warnings, one.validity) == ((), "inside")
+    else:
+        (line,) = one.warnings
+        assert PRINTED.get(name, "is outside the fitted range") in line
+        assert f"{share:.0%} of the GPU time" in line
+        assert one.validity == "outside"
+
+
+def test_small_reasons_that_are_much_together_are_one_line() -> None:
+    one = answer(with_shares(**dict.fromkeys(ODD, 0.004)))
+    (line,) = one.warnings
+    assert "2% of the GPU time together" in line
+    assert sorted(line.partition("under 1%: ")[2].split(", ")) == sorted(ODD)
+    assert one.validity == "outside"
+    assert answer(with_shares(**dict.fromkeys(ODD, 0.0018))).warnings == ()
+
+
+def test_a_kernel_with_two_reasons_counts_once_among_the_small_ones() -> None:
+    both = make_operator("copy", "contiguous", "fp64", elements=2, reads=2)
+    many = 0.007 / 0.993 * 1e3 * time_s(PRODUCT) / time_s(both)
+    one = answer(Workload(name="w", operators=(PRODUCT, both), counts=(1e3, many)))
+    assert share_unseen(one) == pytest.approx(0.007, rel=1e-3)
+    assert one.warnings == ()
+
+
+def test_what_is_said_of_a_large_reason_leaves_small_ones_out() -> None:
+    lines = answer(with_shares(fp64=0.3, int8=0.004)).warnings
+    assert len(lines) == 1
+    assert "int8" not in lines[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shares=st.dictionaries(st.sampled_from(list(ODD)), st.sampled_from([0.001, 0.004, 0.008, 0.012, 0.02, 0.1]), max_size=5),
+    clocks=st.lists(st.sampled_from(np.arange(510.0, 1411.0, 15.0).tolist()), min_size=1, max_size=4),
+    cap_w=st.sampled_from([None, 120.0]),
+)
+def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(
+    shares: dict[str, float], clocks: list[float], cap_w: float | None
+) -> None:
+    asked = [with_shares(int8=0.015, fp64=0.02), with_shares(**shares)]
+    points = sweep(asked, BUNDLE, sm_clock_mhz=clocks, power_cap_w=cap_w)
+    together = [one for workload in asked for one in estimate(workload, BUNDLE, sm_clock_mhz=clocks, power_cap_w=cap_w)]
+    validity, texts = points.validity(), points.warning_texts()
+    for i, one in enumerate(together):
+        workload, clock = asked[i // len(clocks)], clocks[i % len(clocks)]
+        (alone,) = estimate(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w)
+        assert (one.warnings, one.validity) == (alone.warnings, alone.validity)
+        assert validity[i] == alone.validity
+        assert texts[i] == "; ".join(line for line in alone.warnings if "GPU time" in line)
+        (only,) = sweep(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w).warning_texts()
+        assert texts[i] == only
+        told = explain(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
+        assert told.warnings == alone.warnings
+
+
+def test_a_share_that_passes_one_percent_at_some_clocks_is_said_at_those_alone() -> None:
+    workload = with_shares(fp64=0.01)  # streams wait for DRAM: their share falls where the clock does
+    points = sweep(workload, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=2000.0)
+    said = [bool(text) for text in points.warning_texts()]
+    assert said == [bool(answer(workload, clock).warnings) for clock in CLOCKS]
+    assert (said[0], said[-1]) == (False, True)
+    assert points.validity() == ["outside" if one else "inside" for one in said]
+    assert points.select(np.array([0])).warnings == ()
+    assert len(points.select(np.array([2])).warnings) == 1
+    pieces = [int(percent) for _, line in points.warnings for percent in re.findall(r"(\d+)% of", line)]
+    assert pieces
+    assert all(percent >= 1 for percent in pieces)
