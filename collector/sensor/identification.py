@@ -29,11 +29,16 @@ NO_METER_RISE: Final = (
 )
 NO_METER_AVERAGING: Final = (
     "told from the load's stamps, for boards of which half a step or more comes at once (60 to 100 % on published ones): "
-    "a board whose whole power rises and falls like this would look the same; an external meter tells"
+    "a board whose whole power rises and falls like this would look the same, and one of which a smaller part does so within some 40 ms "
+    "makes the window longer (by up to a quarter), which its error does not hold; an external meter tells both"
 )
 DELAY_FROM_STAMPS: Final = (
     f"; counted from power that follows a launch in {LAUNCH_RISE_S * 1e3:g} ms: "
     "of a board that follows at once, as an A100 does, it is so much larger, which a meter would show"
+)
+DELAY_UNTIED: Final = (
+    "; no launches tie the reference's clock to that of the readings: what it is off by is in the delay and not in its error; "
+    "--load with the load's stamps ties it"
 )
 SUGGESTED: Final = (
     "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
@@ -168,6 +173,8 @@ def _averaging(
         if found.source == "load":
             notes["delay_s"] += DELAY_FROM_STAMPS
             notes["board_rise_s"] = NO_METER_RISE
+        elif "reference_time" not in notes:
+            notes["delay_s"] += DELAY_UNTIED
         if found.source == "load" and found.kind in ("boxcar", "low-pass"):
             notes["averaging"] = NO_METER_AVERAGING
         return found

@@ -144,7 +144,7 @@ def test_readings_alone_tell_the_clock_and_say_what_would_tell_more() -> None:
     assert "129 ms" in found.notes["averaging"]
 
 
-def test_a_meter_alone_is_enough() -> None:
+def test_a_meter_alone_is_enough_and_says_that_its_clock_is_not_tied() -> None:
     recording = recorded(A100_LIKE)
     given = SensorRecord(time_s=recording.time_s, power_w=recording.reading_w, meter_s=recording.meter_s, meter_w=recording.meter_w)
     found = identify_sensor(given, NAME).calibration
@@ -152,6 +152,8 @@ def test_a_meter_alone_is_enough() -> None:
     assert found.tau_s == pytest.approx(0.0125, abs=5e-4)
     assert found.gain == pytest.approx(0.955, abs=0.01)
     assert found.transient is not None
+    assert "not in its error" in found.notes["delay_s"]
+    assert "not in its error" not in identify_sensor(sensor_record(recording, "meter"), NAME).calibration.notes["delay_s"]
 
 
 def test_gain_and_offset_turn_with_the_readings() -> None:
