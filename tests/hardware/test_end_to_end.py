@@ -8,17 +8,27 @@ from hypothesis import strategies as st
 
 from scripts.end_to_end import EndToEndError, Pass, compared, difference, lines_of, main, reached
 
-START_S, START_J = 7.5, 900.0
+START_S, START_J, REST_W = 7.5, 900.0, 80.0
 
 
-def run(passes: int, latency_s: float, energy_j: float, std_j: float | None = 0.5) -> dict[str, Any]:
-    return {"passes": passes, "seconds": passes * latency_s, "energy_j": START_J + passes * energy_j, "energy_std_j": std_j}
+def run(passes: int, latency_s: float, energy_j: float, late_s: float = 0.0) -> dict[str, Any]:
+    seconds = passes * latency_s
+    return {
+        "passes": passes,
+        "seconds": seconds,
+        "program_s": START_S + late_s + seconds,
+        "energy_j": START_J + REST_W * late_s + passes * energy_j,
+        "energy_std_j": 0.5,
+        "rest_w": REST_W,
+    }
 
 
-@given(st.floats(1e-4, 0.5), st.floats(1.0, 700.0), st.integers(3, 500), st.integers(1, 5000))
-def test_what_both_runs_share_falls_out(latency_s: float, power_w: float, few: int, more: int) -> None:
+@given(st.floats(1e-4, 0.5), st.floats(1.0, 700.0), st.integers(3, 500), st.integers(1, 5000), st.floats(0.0, 9.0))
+def test_what_both_runs_share_falls_out_and_so_does_a_slower_start(
+    latency_s: float, power_w: float, few: int, more: int, late_s: float
+) -> None:
     energy_j = latency_s * power_w
-    found = difference(run(few, latency_s, energy_j), run(few + more, latency_s, energy_j))
+    found = difference(run(few, latency_s, energy_j, late_s), run(few + more, latency_s, energy_j))
     assert found.latency_s == pytest.approx(latency_s, rel=1e-6)
     assert found.power_w == pytest.approx(power_w, rel=1e-3, abs=1e-6 * START_J / latency_s)
     assert found.energy_std_j == pytest.approx(0.5 * 2**0.5 / more)
