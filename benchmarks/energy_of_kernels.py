@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -311,6 +312,19 @@ def table_line(kind: SensorClass, length_ms: float, rows: list[Errors]) -> str:
     )
 
 
+SHARES: Final = ((0.68, 1.0), (0.90, 1.645), (0.95, 2.0))
+"""What should lie within so many standard errors."""
+
+
+def coverage_line(name: str, rows: list[Errors]) -> str:
+    """How honest the stated errors of some runs are."""
+    z = np.array([row.ours / row.stated for row in rows])
+    z = z[np.isfinite(z)]
+    within = ", ".join(f"{np.mean(np.abs(z) <= reach):.0%} [{share:.0%}]" for share, reach in SHARES)
+    rms, largest = math.sqrt(np.mean(z**2)), np.abs(z).max()
+    return f"{name:18s} z mean {z.mean():+.2f}, rms {rms:.2f}, largest {largest:.1f}; {within} of {len(z)} runs"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -322,20 +336,15 @@ def main() -> None:
     print("SIMULATED.  Errors of the energy of an execution in %, mean (sd) over runs, gain and offset taken out")
     head = "naive        published            ours   stated      z   95 %       counter                time  kept"
     print("    ms  sensor" + 20 * " " + head)
-    every: list[Errors] = []
+    of_class: dict[str, list[Errors]] = {kind.name: [] for kind in CLASSES}
     first = arguments.first
     for length_ms in (float(word) for word in arguments.lengths.split(",")):
         for kind in CLASSES:
             rows = [one_run(kind, length_ms * 1e-3, seed, arguments.asked / 100.0) for seed in range(first, first + arguments.runs)]
-            every += rows
+            of_class[kind.name] += rows
             print(table_line(kind, length_ms, rows), flush=True)
-    z = np.array([row.ours / row.stated for row in every])
-    z = z[np.isfinite(z)]
-    one, two, three = (f"{np.mean(np.abs(z) <= count):.1%}" for count in (1.0, 2.0, 3.0))
-    print(
-        f"all: z mean {z.mean():+.2f}, rms {math.sqrt(np.mean(z**2)):.2f}, largest {np.abs(z).max():.1f}; "
-        f"within one, two, three standard errors {one}, {two}, {three} of {len(z)} runs"
-    )
+    for name, rows in {**of_class, "all": [row for one in of_class.values() for row in one]}.items():
+        print(coverage_line(name, rows))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ class PlantedSensor:
 
     `rigid` tells whether updates keep to a grid, `load_period_s` the load's period (infinite for a lone step), `noise_w` the
     noise of a reading, `step_w` the load's step, `jitter_s` that of updates, `load_spread` the relative scatter of the load's
-    half periods.  `slow_form` is one of SLOW_FORMS for a board that rises within about `slow_s`, "" for one as published.
+    half periods.  `slow_form` is one of SLOW_FORMS for a board that rises within about `slow_s`, "" for one as published; of one that is
+    "half late" `late_share` follows late.
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class PlantedSensor:
     load_spread: float = 3e-3
     slow_form: str = ""
     slow_s: float = 0.0
+    late_share: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,12 @@ class Recording:
     """Polls, an external meter and the load's edges [s, W], and the planted truth with its update times.
 
     `mean_period_s` is the period of this recording: the slope of the updates' times over their numbers, jitter aside and slow wander
-    included.
+    included.  Polls are stamped `early_s` early, on average.
     """
 
     planted: PlantedSensor
     mean_period_s: float
+    early_s: float
     update_s: Array
     time_s: Array
     reading_w: Array
@@ -123,6 +126,7 @@ def record(planted: PlantedSensor, random: np.random.Generator, duration_s: floa
     return Recording(
         planted=planted,
         mean_period_s=float(np.polyfit(np.arange(len(polled)), polled, 1)[0]),
+        early_s=float(early.mean()),
         update_s=update_s,
         time_s=(poll_s - early)[seen],
         reading_w=value[shown[seen]],
@@ -178,7 +182,7 @@ def _slow(time_s: Array, edge_s: Array, level: Array, on: Array, planted: Plante
     """The power of a slow board, 0 to 1."""
     form, slow_s = planted.slow_form, planted.slow_s
     if form == "half late":
-        return 0.5 * (_pole(on, 1e-3) + _pole(on, slow_s))
+        return (1.0 - planted.late_share) * _pole(on, 1e-3) + planted.late_share * _pole(on, slow_s)
     if form == "one pole":
         return _pole(on, slow_s)
     if form == "two poles":

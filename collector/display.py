@@ -14,7 +14,7 @@ from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
 from collector.dataset import FLAGS
 from collector.sensor.calibration import SensorCalibration
-from collector.sensor.figures import figure
+from collector.sensor.figures import remarks, shown_figures, why_unknown
 
 MANY_CLOCKS: Final = 12
 NAMES_SHOWN: Final = 4
@@ -141,37 +141,15 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
 
 def sensor_lines(calibration: SensorCalibration) -> list[str]:
     """A calibration for people."""
-    document = calibration.document()
-    of = (("sensor", calibration.sensor), ("field", calibration.field), ("board", calibration.gpu_uuid), ("driver", calibration.driver))
-    lines = [", ".join(f"{name} {text}" for name, text in of if text)]
-    rows = (
-        ("update period", "update_period_s", "update_period_std_s", 1e3, "ms"),
-        ("window", "window_s", "window_std_s", 1e3, "ms"),
-        ("delay", "delay_s", "delay_std_s", 1e3, "ms"),
-        ("rise time", "rise_time_s", None, 1e3, "ms"),
-        ("gain", "gain", "gain_std", 1.0, ""),
-        ("offset", "offset_w", "offset_std_w", 1.0, "W"),
-        ("noise", "reading_noise_w", None, 1.0, "W"),
-        ("sampled", "sampled_fraction", None, 100.0, "%"),
-    )
-    lines.append(f"  {'averaging':<14}{calibration.averaging}")
-    lines.append(f"  {'transient':<14}{calibration.transient or 'unknown'}")
+    source = (("sensor", calibration.sensor), ("field", calibration.field))
+    board = (("board", calibration.gpu_uuid), ("driver", calibration.driver))
+    lines = [line for of in (source, board) if (line := ", ".join(f"{name} {text}" for name, text in of if text))]
     reasons: list[str] = []
-    doubts: list[str] = []
-    if calibration.averaging != "undetermined" and "averaging" in calibration.notes:
-        doubts.append(f"  note: averaging: {calibration.notes['averaging']}")
-    for name, key, std_key, scale, unit in rows:
-        value = document[key]
-        std = document[std_key] if std_key else None
-        if value is None:
-            text = _unknown(calibration.notes.get(key, "not told by this run"), reasons)
-        else:
-            text = figure(value * scale, None if std is None else std * scale, unit)
-            if key in calibration.notes:
-                doubts.append(f"  note: {name}: {calibration.notes[key]}")
-        lines.append(f"  {name:<14}{text}")
+    facts = {"averaging": calibration.averaging, "transient": calibration.transient, **shown_figures(calibration)}
+    for name, text in facts.items():
+        lines.append(f"  {name:<14}{text or _unknown(why_unknown(calibration, name), reasons)}")
     lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
-    return lines + doubts + [f"  note: {text}" for key, text in calibration.notes.items() if key not in document]
+    return lines + [f"  note: {text}" for text in remarks(calibration)]
 
 
 def _unknown(reason: str, reasons: list[str]) -> str:

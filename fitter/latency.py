@@ -7,20 +7,24 @@ from priors or, where kernels of this GPU were measured, from what those taught.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from estimator.bundles.limits import OVERLAP_EXPONENT
 from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import lower
 from estimator.phases import Phases, join_phases
+from estimator.power import tensor_rate
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.tied_parameters import HOST_LAUNCH as LAUNCH_NAME
+from estimator.tied_parameters import HOST_OVERLAP as OVERLAP_NAME
 from estimator.timeline import kernel_seconds, launch_bound_share, workload_seconds
 from estimator.workload import Workload
 from fitter.host_pace import SLOW_PACE, SLOW_SHARE, slow_probability, slow_share
 from fitter.objective import Solution, robust_residual, solve
-from fitter.priors import GROUP_PRIORS, HOST_LAUNCH, PERSISTENT, PERSISTENT_ARCHITECTURES
+from fitter.priors import FILL_FLOP_PER_CLOCK, GROUP_PRIORS, HOST_LAUNCH, HOST_OVERLAP, PERSISTENT, PERSISTENT_ARCHITECTURES
 from fitter.rows import WorkloadRows
 
 MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
@@ -50,7 +54,8 @@ class TiedParameter:
 
 
 TIED: Final = (
-    TiedParameter(name="host_launch", groups=(), coefficients=(), width=HOST_LAUNCH.width),
+    TiedParameter(name=LAUNCH_NAME, groups=(), coefficients=(), width=HOST_LAUNCH.width),
+    TiedParameter(name=OVERLAP_NAME, groups=(), coefficients=(), width=HOST_OVERLAP.width),
     TiedParameter(name="math.gemm", groups=("gemm",), coefficients=("math",), width=0.2),
     TiedParameter(name="math.bmm", groups=("gemm.bmm",), coefficients=("math",), width=0.25),
     TiedParameter(name="math.conv", groups=("conv",), coefficients=("math",), width=0.3),
@@ -79,6 +84,13 @@ class RunKernels:
     host_share: Array
 
 
+class Host(NamedTuple):
+    """Launch cost of one framework operator [s], and the sharpness of the maximum of launch time and GPU time [1]."""
+
+    launch_s: float
+    overlap_exponent: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyFit:
     """Coefficients by group and what is known about them.
@@ -89,7 +101,7 @@ class LatencyFit:
     """
 
     groups: Mapping[str, Mapping[str, float]]
-    host_launch_s: float
+    host: Host
     names: tuple[str, ...]
     parameters: tuple[TiedParameter, ...]
     log_shift: Array
@@ -99,16 +111,20 @@ class LatencyFit:
 
     def paced_launch_s(self) -> Array:
         """Launch cost of one framework operator in each run, at the pace that it is thought to have had [s], shape (r,)."""
-        result: Array = self.host_launch_s * SLOW_PACE**self.slow
+        result: Array = self.host.launch_s * SLOW_PACE**self.slow
         return result
 
 
 def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
-    """Every group's coefficients at the centre of its priors; without a GPU, those of Ampere and its kin."""
+    """Every group's coefficients at the centre of its priors; without a GPU, those of an A10 and its kin."""
     groups = {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
-    if gpu is not None and gpu.architecture in PERSISTENT_ARCHITECTURES:
-        for group in MATRIX_GROUPS:
+    if gpu is None:
+        return groups
+    for group in MATRIX_GROUPS:
+        if gpu.architecture in PERSISTENT_ARCHITECTURES:
             groups[group] |= {name: prior.centre for name, prior in PERSISTENT.items()}
+        elif gpu.tensor_flop_per_clock:
+            groups[group]["prologue"] *= tensor_rate(gpu) / FILL_FLOP_PER_CLOCK
     return groups
 
 
@@ -121,7 +137,7 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
     parameters = _with_widths(TIED, measured_groups or {})
     widths = np.array([parameter.width for parameter in parameters])
-    shift, fitted, host = None, start, HOST_LAUNCH.centre
+    shift, fitted = None, start
     for _ in range(TILE_ROUNDS):
         runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
         solution, slow = _solve(rows, _problem(runs, start, parameters), widths, shift)
@@ -130,7 +146,7 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     spread = np.sqrt(np.diag(solution.covariance))
     return LatencyFit(
         groups=fitted,
-        host_launch_s=host,
+        host=host,
         names=tuple(parameter.name for parameter in parameters),
         parameters=parameters,
         log_shift=solution.log_shift,
@@ -197,19 +213,26 @@ def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) ->
 
 def shifted(
     start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], log_shift: Array
-) -> tuple[dict[str, dict[str, float]], float]:
-    """Groups and host launch cost with every parameter moved by its factor."""
+) -> tuple[dict[str, dict[str, float]], Host]:
+    """Groups and host with every parameter moved by its factor."""
     groups = {group: dict(values) for group, values in start.items()}
-    host = HOST_LAUNCH.centre
     for parameter, shift in zip(parameters, log_shift, strict=True):
         factor = float(np.exp(shift))
-        if not parameter.groups:
-            host *= factor
         for group in affected_groups(parameter, groups):
             for name in parameter.coefficients:
                 if name in groups[group]:
                     groups[group][name] *= factor
-    return groups, host
+    return groups, host_of(parameters, log_shift)
+
+
+def host_of(parameters: Sequence[TiedParameter], log_shift: Array) -> Host:
+    """The host with its parameters moved by their factors."""
+    factors = {parameter.name: float(np.exp(shift)) for parameter, shift in zip(parameters, log_shift, strict=True)}
+    low, high, _ = OVERLAP_EXPONENT
+    return Host(
+        launch_s=HOST_LAUNCH.centre * factors[LAUNCH_NAME],
+        overlap_exponent=min(max(HOST_OVERLAP.centre * factors[OVERLAP_NAME], low), high),
+    )
 
 
 def affected_groups(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
@@ -234,24 +257,27 @@ def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
 class _Problem:
     """Runs, and how fitted parameters move the coefficients that they start from.
 
-    base (g, c): coefficients of all groups; moves (p, g, c): 1 where a parameter moves a coefficient; moves_host (p,): 1 where it moves the
-    host's launch cost.
+    base (g, c): coefficients of all groups; moves (p, g, c): 1 where a parameter moves a coefficient.
     """
 
     runs: RunKernels
     base: Array
     moves: Array
-    moves_host: Array
+    parameters: Sequence[TiedParameter]
 
-    def seconds(self, shift: Array) -> tuple[Array, Array]:
-        """GPU time and host launch time, at the usual pace, of each run [s], shapes (r,); shift (p,): ln of the factors."""
+    def seconds(self, shift: Array) -> tuple[Array, Array, float]:
+        """GPU time and host launch time, at the usual pace, of each run [s], shapes (r,), and the sharpness of their maximum.
+
+        shift (p,): ln of the factors.
+        """
         table = self.base * np.exp(np.tensordot(shift, self.moves, axes=1))
-        return run_seconds(self.runs, table, HOST_LAUNCH.centre * float(np.exp(shift @ self.moves_host)))
+        host = host_of(self.parameters, shift)
+        return *run_seconds(self.runs, table, host.launch_s), host.overlap_exponent
 
     def log_paces(self, shift: Array) -> Array:
         """ln of the time of each run at its host's usual pace, and of each at the slow one, shape (2 r,)."""
-        gpu_s, host_s = self.seconds(shift)
-        result: Array = np.log(np.concatenate([workload_seconds(gpu_s, host_s), workload_seconds(gpu_s, SLOW_PACE * host_s)]))
+        gpu_s, host_s, p = self.seconds(shift)
+        result: Array = np.log(np.concatenate([workload_seconds(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
         return result
 
     def launch_bound(self, shift: Array) -> Array:
@@ -266,8 +292,7 @@ def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], paramet
         for group in affected_groups(parameter, start):
             for name in parameter.coefficients:
                 moves[i, names.index(group), COLUMN[name]] = 1.0
-    moves_host = np.array([0.0 if parameter.groups else 1.0 for parameter in parameters])
-    return _Problem(runs=runs, base=group_table(start), moves=moves, moves_host=moves_host)
+    return _Problem(runs=runs, base=group_table(start), moves=moves, parameters=parameters)
 
 
 def _scale(launch_bound: Array) -> Array:

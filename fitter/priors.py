@@ -11,6 +11,7 @@ from estimator.coefficients import Prior, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.phases import START_CLOCKS
 from estimator.quantities import HZ_PER_MHZ
+from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 
 MATRIX: Final[dict[str, Prior]] = {
     "math": Prior(centre=1.05, width=0.2),
@@ -23,23 +24,31 @@ MATRIX: Final[dict[str, Prior]] = {
     "reduce": Prior(centre=1.0, width=1.0),
     "reduce_launch": Prior(centre=2.0, width=0.7),
     "quantise": Prior(centre=3.5, width=0.4),
-    "exponent": Prior(centre=1.5, width=0.5),
+    "exponent": Prior(centre=2.6, width=0.3),
     "wave_exponent": Prior(centre=1.0, width=0.7),
     "small_tile_exponent": Prior(centre=0.2, width=0.7),
     "epsilon_s": Prior(centre=1.5e-6, width=0.4),
     "start": Prior(centre=1.35, width=0.4),
 }
-"""Matrix products: GEMM, batched GEMM, convolution."""
+"""Matrix products: GEMM, batched GEMM, convolution.  How far their phases overlap (`exponent`) is what products measured alone show."""
+
+FILL_FLOP_PER_CLOCK: Final = 1024.0
+"""Rate of an SM's matrix units at which filling a pipeline takes its ideal steps [flop / (clock · SM)].  It waits for memory, which takes
+clocks: from one centre, runs of an A100 (2,048) and of an A10 (1,024) were fitted 1.8 and 0.87 times the steps, alike in clocks."""
 
 STREAM: Final[dict[str, Prior]] = {
     "dram": Prior(centre=1.06, width=0.1),
     "l2": Prior(centre=1.0, width=0.15),
     "issue": Prior(centre=1.0, width=0.25),
+    "loop": Prior(centre=1.0, width=0.7),
+    "wait": Prior(centre=1.0, width=0.7),
+    "waves": Prior(centre=0.7, width=0.7),
     "exponent": Prior(centre=2.0, width=0.3),
     "epsilon_s": Prior(centre=1.5e-6, width=0.4),
     "start": Prior(centre=1.35, width=0.4),
 }
-"""Kernels that stream through memory."""
+"""Kernels that stream through memory.  Their blocks wait for it round after round (`loop`, `wait`, `waves`), in runs as where
+they are measured alone."""
 
 STRIDED: Final[dict[str, Prior]] = {**STREAM, "strided": Prior(centre=1.2, width=0.3)}
 """Copies that change the order of elements."""
@@ -87,6 +96,10 @@ GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
 HOST_LAUNCH: Final = Prior(centre=36e-6, width=0.5)
 """Host cost of one framework operator in eager PyTorch [s]."""
 
+HOST_OVERLAP: Final = Prior(centre=LAUNCH_OVERLAP_EXPONENT, width=1.5)
+"""Sharpness of the maximum of GPU time and host launch time: hardly known before runs are seen whose two times are close.  An iteration
+that starts on an idle GPU asks for a hard maximum, a host whose pace varies blunts it."""
+
 PERSISTENT: Final[dict[str, Prior]] = {
     "wave_exponent": Prior(centre=0.2, width=0.5),
     "l2": Prior(centre=0.4, width=0.7),
@@ -99,12 +112,11 @@ PERSISTENT: Final[dict[str, Prior]] = {
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
 LISTED_ALONE: Final[dict[str, Prior]] = {
-    "exponent": Prior(centre=2.6, width=0.3),
     "wave_exponent": Prior(centre=0.95, width=0.7),
     "dram": Prior(centre=1.15, width=0.15),
     "l2": Prior(centre=0.8, width=0.7),
 }
-"""Matrix products that are launched by themselves: no neighbour's tail hides the ends of their phases, so phases overlap more."""
+"""What differs in matrix products that are launched by themselves, with cold operands; how far their phases overlap does not."""
 
 BLOCK_ENDS: Final[dict[str, Prior]] = {"waves": Prior(centre=0.5, width=0.7), "store": Prior(centre=0.5, width=0.7)}
 """Starts and ends of the blocks of a product that is launched by itself."""
@@ -144,13 +156,6 @@ ATTENTION_ALONE: Final[dict[str, Prior]] = {
     "reduce": Prior(centre=1.0, width=0.7),
 }
 """Attention launched by itself: there is enough of it to tell its phases apart."""
-
-STEPS: Final[dict[str, Prior]] = {
-    "loop": Prior(centre=1.0, width=0.7),
-    "wait": Prior(centre=1.0, width=0.7),
-    "waves": Prior(centre=0.7, width=0.7),
-}
-"""Memory kernels launched by themselves: round after round of blocks waits for memory."""
 
 TAPS: Final[dict[str, Prior]] = {"issue": Prior(centre=0.6, width=0.7)}
 """Depthwise convolutions: how well a library's kernel reuses addresses and neighbours differs from one to the next."""
@@ -201,12 +206,10 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_
     elif key.startswith("attention"):
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and key.startswith("attention.decode")
         priors |= {} if persistent else ATTENTION_ALONE
-    else:
-        priors |= STEPS
-        if key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
-            priors |= ROWS
-        elif key.startswith("conv.depthwise"):
-            priors |= TAPS
+    elif key.startswith(("softmax", "norm.layernorm", "norm.rmsnorm")):
+        priors |= ROWS
+    elif key.startswith("conv.depthwise"):
+        priors |= TAPS
     if warm:
         priors |= KNEE
     if free_clock and matrix and not cuda_cores:

@@ -52,7 +52,7 @@ def fit_runs(
     latency = fit_latency(rows, gpu, measured_groups)
     parts = [] if kernel_power is None else [kernel_power]
     if np.isfinite(rows.energy_j).any():
-        parts.append(workload_power_rows(rows, gpu, latency.groups, latency.paced_launch_s()))
+        parts.append(workload_power_rows(rows, gpu, latency))
     power = fit_power(join_power_rows(parts), tables, tables.reference_clock_mhz, power_priors) if parts else None
     clocks = rows.clock_mhz(gpu)
     bundle = draft_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))

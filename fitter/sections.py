@@ -19,6 +19,7 @@ from estimator.bundles.content import (
 from estimator.gpu import GpuSpec
 from estimator.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
 from estimator.quantities import Array
+from estimator.tied_parameters import HOST_LAUNCH
 from fitter.latency import LatencyFit, affected_groups
 from fitter.power.coefficients import LeakageFit, PowerFit
 from fitter.power.solver import PICO, TERMS
@@ -45,9 +46,14 @@ def group_sections(fit: LatencyFit, rows: int) -> dict[str, GroupCoefficients]:
 
 
 def host_section(fit: LatencyFit, source: str) -> HostCost:
-    """The host's launch cost and how well it is known."""
-    index = fit.names.index("host_launch")
-    return HostCost(launch_s=fit.host_launch_s, launch_ln_std=float(np.sqrt(fit.covariance[index, index])), source=source)
+    """The host's launch cost, how well it is known, and how it takes turns with the GPU."""
+    index = fit.names.index(HOST_LAUNCH)
+    return HostCost(
+        launch_s=fit.host.launch_s,
+        launch_ln_std=float(np.sqrt(fit.covariance[index, index])),
+        source=source,
+        overlap_exponent=fit.host.overlap_exponent,
+    )
 
 
 def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:

@@ -105,7 +105,7 @@ def correct_command(
     if out is not None:
         _write(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:
-        page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w)
+        page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w, run.remarks)
         if report is not None:
             _write(report, page.encode())
         if pictures is not None:

@@ -107,10 +107,12 @@ def sensor_command(
 
         write_pictures(pictures, page())
     _written(calibration, out, as_json)
-    if left_out and not quiet:
-        note(f"warning: {calibration.notes['readings']}")
+    doubts = [calibration.notes["readings"]] if left_out else []
+    doubts += [calibration.notes["time_base"]] if "time_base" in calibration.notes else []
+    for doubt in () if quiet else doubts:
+        note(f"warning: {doubt}")
     told = calibration.averaging != "undetermined" or open_question
-    return DONE if told and not left_out else DONE_WITH_WARNINGS
+    return DONE if told and not doubts else DONE_WITH_WARNINGS
 
 
 UNREADABLE: Final = "{}: cannot be read (No such file or directory)"

@@ -4,11 +4,12 @@ A wrong averaging or delay gives wrong energies with small errors.  Where execut
 the right sensor the fit leaves 0.3 to 2 % of their swing (recorded boards), with another's 10 to 40 %.  A width or delay that is
 off by a share leaves little more than the right one, but is far less likely than it: a width 40 % too large leaves 2.2 % of the
 recorded A100's swing and is e⁻⁵⁰ times as likely.  One long execution does not tell, and there the averaging matters little.
+A board that follows its load late looks like one with a longer averaging: where both explain the readings, both are said.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from collector.energy.execution_fit import ExecutionFit, fit_executions
 from collector.energy.repeated_energy import RepeatedEnergy, alike, fit_settings
 from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration
-from collector.sensor.load import LoadStamps
+from collector.sensor.load import LatePart, LoadStamps
 from estimator.quantities import Array
 
 MISFIT_SHARE: Final = 0.05
@@ -45,11 +46,16 @@ OTHER_DELAYS: Final = (-0.1, 0.0, 0.25, 0.5)
 NEAR_WIDTHS: Final = (0.6, 0.8, 1.25, 1.6)
 NEAR_DELAYS_S: Final = (-8e-3, -4e-3, -2e-3, 2e-3, 4e-3, 8e-3)
 """Around the stated response: widths as shares of its own, delays off by so much."""
+LATE_PARTS: Final = tuple(
+    LatePart(share=share, time_s=time_s) for share in (0.05, 0.1, 0.15, 0.2, 0.3) for time_s in np.geomspace(5e-3, 0.08, 9).tolist()
+)
+"""Parts of the power that may follow the load late: of published boards' steps 60 to 100 % come at once."""
 STATED_Z: Final = 3.0
 """Standard errors within which another width or delay is the stated one: the energies' errors hold it."""
 TINY_W: Final = 1e-9
 LEAST_RAMP_S: Final = 5e-3
 """Ramps of readings are taken for no shorter than this: an averaging of less may be what is wrong."""
+Tried = TypeVar("Tried")
 PROBE_UPDATES: Final = 300
 """Updates that other responses are tried on; enough to tell them apart, and soon done."""
 
@@ -91,14 +97,20 @@ def _misfit(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibrat
     doubted = left_w > max(DOUBTED_SHARE * swing_w, DOUBTED_NOISES * stated_w)
     if not doubted and not alike(load):
         return ""
-    other = _explanation(updates, load, calibration, found.response, doubted=doubted)
-    of_times = updates.time_std_s / max(found.response.width_s, LEAST_RAMP_S)  # a ramp read at another time
+    other, late = _explanation(updates, load, calibration, found.response, doubted=doubted)
+    time_std_s = math.hypot(updates.time_std_s, found.response.delay_std_s)
+    of_times = time_std_s / max(found.response.width_s, LEAST_RAMP_S)  # a ramp read at another time
     unexplained = doubted and left_w > max(MISFIT_SHARE * swing_w, of_times * swing_w, MISFIT_NOISES * stated_w) and alike(load)
-    if other is None and not unexplained:
+    if other is None and (late is not None or not unexplained):
         return ""
     says = "errors do not hold that; is it this board's, driver's and field's sensor, and are the load's stamps on the readings' clock?"
     if other is not None:
         says = f"the readings look like {_name(other)}; energies are wrong beyond their errors: characterise this board's sensor"
+    if other is not None and late is not None:
+        says = (
+            f"either the board's power follows the load late (about {late.share:.0%} of it in {late.time_s * 1e3:.2g} ms) and energies "
+            f"hold, or the sensor is another ({_name(other)}) and they are wrong beyond their errors: an external meter tells which"
+        )
     return (
         f"the readings contradict the sensor ({_name(found.response)}): the fit leaves {left_w:.3g} W of a swing of {swing_w:.3g} W, "
         f"the sensor's own scatter is {stated_w:.2g} W; {says}"
@@ -107,24 +119,41 @@ def _misfit(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibrat
 
 def _explanation(
     updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, stated: SensorResponse, *, doubted: bool
-) -> SensorResponse | None:
-    """The likeliest of the other responses, where it explains what the stated one leaves; far ones are tried where it is `doubted`."""
+) -> tuple[SensorResponse | None, LatePart | None]:
+    """The likeliest of the other responses, and of boards that follow the load late, where they explain what the stated one leaves.
+
+    Far responses are tried where it is `doubted`.  A late part that another response explains better by far is none.
+    """
     probe = _probe(updates, load, stated)
     base = _fitted(probe, updates, calibration, stated)
     if base is None:
-        return None
-    best: tuple[float, ExecutionFit, SensorResponse] | None = None
-    for other in _others(stated, updates, far=doubted):
-        fit = _fitted(probe, updates, calibration, other)
-        if fit is not None and (best is None or _lead(fit, base) > best[0]):
-            best = (_lead(fit, base), fit, other)
-    if best is None or best[0] <= 0.0:
-        return None
-    lead, fit, other = best
+        return None, None
+    other = _likeliest([(_fitted(probe, updates, calibration, tried), tried) for tried in _others(stated, updates, far=doubted)], base)
+    if other is not None and not _explains(other[0], base, probe, elsewhere=True, doubted=doubted):
+        other = None
+    if other is None and not doubted:
+        return None, None
+    late = _likeliest([(_fitted(probe, updates, calibration, stated, part), part) for part in LATE_PARTS], base)
+    if late is None or not _explains(late[0], base, probe, elsewhere=False, doubted=doubted):
+        return (other[1] if other else None), None
+    if other is None:
+        return None, late[1]
+    surpassed = _left_w(probe.value, other[0]) < EXPLAINS_SHARE * _left_w(probe.value, late[0])
+    return other[1], (None if surpassed else late[1])
+
+
+def _likeliest(fits: list[tuple[ExecutionFit | None, Tried]], base: ExecutionFit) -> tuple[ExecutionFit, Tried] | None:
+    """The likeliest fit and what it was made with; None where none is likelier than the base."""
+    found = [(fit, tried) for fit, tried in fits if fit is not None and _lead(fit, base) > 0.0]
+    return max(found, key=lambda one: _lead(one[0], base), default=None)
+
+
+def _explains(fit: ExecutionFit, base: ExecutionFit, probe: _Probe, *, elsewhere: bool, doubted: bool) -> bool:
+    """Whether a fit explains what the base leaves; of executions that are alike also a likelier one, if `elsewhere` with another energy."""
     share = _left_w(probe.value, fit) / max(_left_w(probe.value, base), TINY_W)
-    elsewhere = abs(fit.energy_j - base.energy_j) > STATED_Z * math.hypot(base.energy_std_j, fit.energy_std_j)
-    likelier = alike(load) and lead > LIKELIER_LEAD and share < LIKELIER_SHARE and elsewhere
-    return other if likelier or (doubted and share < EXPLAINS_SHARE) else None
+    away = abs(fit.energy_j - base.energy_j) > STATED_Z * math.hypot(base.energy_std_j, fit.energy_std_j)
+    likelier = alike(probe.load) and _lead(fit, base) > LIKELIER_LEAD and share < LIKELIER_SHARE and (away or not elsewhere)
+    return likelier or (doubted and share < EXPLAINS_SHARE)
 
 
 def _lead(fit: ExecutionFit, base: ExecutionFit) -> float:
@@ -171,10 +200,12 @@ def _probe(updates: BoardUpdates, load: LoadStamps, stated: SensorResponse) -> _
     return _Probe(time_s=time_s, value=updates.value[part], load=known)
 
 
-def _fitted(probe: _Probe, updates: BoardUpdates, calibration: SensorCalibration, response: SensorResponse) -> ExecutionFit | None:
-    """The fit of the probe by a response; None where too few readings are left to it."""
+def _fitted(
+    probe: _Probe, updates: BoardUpdates, calibration: SensorCalibration, response: SensorResponse, late: LatePart | None = None
+) -> ExecutionFit | None:
+    """The fit of the probe by a response, on a board with a late part or without; None where too few readings are left to it."""
     try:
-        settings = fit_settings(calibration, response, probe.load, updates, 0.0)
+        settings = replace(fit_settings(calibration, response, probe.load, updates, 0.0), late=late)
         return fit_executions(probe.time_s, probe.value, response, probe.load, settings)
     except SensorError:
         return None

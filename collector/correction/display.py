@@ -8,6 +8,7 @@ import numpy as np
 from collector.correction.recording import CorrectedRecording, EnergySpan
 from collector.correction.superresolution import Profile
 from collector.energy.repeated_energy import RepeatedEnergy
+from collector.sensor.figures import figure, plain_notes, rounded_like, rounded_pair, significant
 
 
 def correction_lines(
@@ -25,7 +26,7 @@ def correction_lines(
         lines += _span_lines("recording", found.whole)
     if found.profile is not None:
         lines.append(_profile_line(found.profile))
-    lines += [f"  note: {text}" for text in (*(remarks or {}).values(), *found.notes.values())]
+    lines += [f"  note: {text}" for text in plain_notes({**(remarks or {}), **found.notes})]
     if out is not None:
         lines.append(f"power over time in {out}")
     if report is not None:
@@ -44,18 +45,18 @@ def trace_csv(found: CorrectedRecording, origin_s: float) -> str:
 def _span_lines(name: str, span: EnergySpan) -> list[str]:
     length = span.end_s - span.start_s
     share = span.naive_energy_j / span.energy_j - 1.0 if span.energy_j else float("nan")
-    return [
-        f"  {name:<11}{length:.4g} s, {span.energy_j / length:.5g} ± {span.energy_std_j / length:.2g} W, "
-        f"{span.energy_j:.6g} ± {span.energy_std_j:.2g} J",
-        f"  {'naive':<11}{span.naive_energy_j / length:.5g} W, {span.naive_energy_j:.6g} J ({share:+.1%})",
-    ]
+    power, naive = rounded_pair(span.energy_j / length, span.energy_std_j / length, span.naive_energy_j / length, "W")
+    energy, naive_j = rounded_pair(span.energy_j, span.energy_std_j, span.naive_energy_j, "J")
+    return [f"  {name:<11}{length:.4g} s, {power}, {energy}", f"  {'naive':<11}{naive}, {naive_j} ({share:+.1%})"]
 
 
 def _execution_lines(found: RepeatedEnergy) -> list[str]:
+    energy, naive = rounded_pair(found.energy_j, found.energy_std_j, found.naive_j, "J")
+    published = rounded_like(found.published_j, found.energy_std_j)
     return [
-        f"  {'execution':<11}{found.energy_j:.5g} ± {found.energy_std_j:.2g} J ({found.timing_std_j:.2g} J without gain and offset), "
+        f"  {'execution':<11}{energy} ({significant(found.timing_std_j, 2)} J without gain and offset), "
         f"{found.executions} of {found.duration_s * 1e3:.5g} ms",
-        f"  {'':<11}naive {found.naive_j:.5g} J, published practice {found.published_j:.5g} J",
+        f"  {'':<11}naive {naive}, published practice {published} J",
     ]
 
 
@@ -63,8 +64,9 @@ def _profile_line(profile: Profile) -> str:
     seen = np.isfinite(profile.power_w)
     if not np.any(seen):
         return "  profile    undetermined: no update saw the executions in more than one place"
-    power = profile.power_w[seen]
+    lowest, highest = int(np.nanargmin(profile.power_w)), int(np.nanargmax(profile.power_w))
+    low, high = (figure(float(profile.power_w[place]), float(profile.std_w[place]), "W") for place in (lowest, highest))
     return (
-        f"  profile    {power.min():.4g} to {power.max():.4g} W within {profile.duration_s * 1e3:.5g} ms, "
-        f"resolution {profile.attained_s * 1e3:.3g} ms, {seen.sum()} of {len(seen)} places seen"
+        f"  profile    {low} to {high} within {profile.duration_s * 1e3:.5g} ms,\n"
+        f"  {'':<11}resolution {significant(profile.attained_s * 1e3)} ms, {seen.sum()} of {len(seen)} places seen"
     )

@@ -1,6 +1,7 @@
 """The page of a corrected recording: what was read, what it became, and how the parts fit together."""
 
 import math
+from collections.abc import Mapping
 from html import escape
 from typing import Final
 
@@ -10,6 +11,7 @@ from collector.correction.recording import CorrectedRecording
 from collector.correction.report_energies import energies_table, energy_errors_chart
 from collector.correction.superresolution import Profile
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.figures import figure, plain_notes, rounded_pair
 from collector.sensor.report import parts_of, period_chart
 from estimator.display.charts import Axis, Band, Series, axis_over, line_svg, scatter_svg
 from estimator.display.pages import figure_html, page_html, section_html, text_html
@@ -20,8 +22,10 @@ ZOOM_UPDATES: Final = 40
 TWO_STD: Final = 2.0
 
 
-def correction_html(title: str, found: CorrectedRecording, calibration: SensorCalibration, time_s: Array, power_w: Array) -> str:
-    """The page; `time_s`, `power_w` (n,) are the polled readings."""
+def correction_html(
+    title: str, found: CorrectedRecording, calibration: SensorCalibration, time_s: Array, power_w: Array, remarks: Mapping[str, str]
+) -> str:
+    """The page; `time_s`, `power_w` (n,) are the polled readings, `remarks` those on how they were read."""
     return page_html(
         title,
         (
@@ -33,7 +37,7 @@ def correction_html(title: str, found: CorrectedRecording, calibration: SensorCa
             section_html("Within an execution", _profile(found.profile) if found.profile is not None else ""),
             section_html("How well the model fits", _residuals(found)),
             section_html("Update clock", period_chart(time_s, power_w, found.updates.period_s)),
-            section_html("Notes", _notes(found)),
+            section_html("Notes", "".join(f"<p>{escape(text)}</p>" for text in plain_notes({**remarks, **found.notes}))),
         ),
     )
 
@@ -41,13 +45,18 @@ def correction_html(title: str, found: CorrectedRecording, calibration: SensorCa
 def _result(found: CorrectedRecording, calibration: SensorCalibration) -> str:
     span = found.span
     length = span.end_s - span.start_s
+    power, naive = rounded_pair(span.energy_j / length, span.energy_std_j / length, span.naive_energy_j / length, "W")
+    energy, naive_j = rounded_pair(span.energy_j, span.energy_std_j, span.naive_energy_j, "J")
+    response = found.response
+    width = figure(response.width_s * 1e3, response.width_std_s * 1e3, "ms")
+    delay = figure(response.delay_s * 1e3, response.delay_std_s * 1e3, "ms")
     facts = {
         "Method": found.method,
-        "Power": f"{span.energy_j / length:.5g} ± {span.energy_std_j / length:.2g} W",
-        "Energy": f"{span.energy_j:.6g} ± {span.energy_std_j:.2g} J in {length:.4g} s",
-        "Naive": f"{span.naive_energy_j / length:.5g} W, {span.naive_energy_j:.6g} J",
+        "Power": power,
+        "Energy": f"{energy} in {length:.4g} s",
+        "Naive": f"{naive}, {naive_j}",
         "Sensor": f"{calibration.sensor} {calibration.field}, {calibration.averaging}, board {calibration.gpu_uuid or 'not named'}",
-        "Response": f"{found.response.kernel} of {found.response.width_s * 1e3:.4g} ms, delay {found.response.delay_s * 1e3:.3g} ms",
+        "Response": f"{found.response.kernel} of {width}, delay {delay}",
         "Updates": f"{len(found.updates.time_s)}, every {found.updates.period_s * 1e3:.5g} ms",
         "Resolution": f"{found.resolution_s * 1e3:.3g} ms",
     }
@@ -109,11 +118,7 @@ def _residuals(found: CorrectedRecording) -> str:
         "Emulated reading", text, [Series(name="read", x=time_s, y=value), Series(name="emulated", x=time_s, y=predicted)], x, y
     )
     residual = value - predicted
-    away = f"Read less emulated: {float(np.sqrt(np.mean(residual**2))):.2g} W rms."
+    away = f"Read less emulated: {figure(float(np.sqrt(np.mean(residual**2))), None, 'W')} rms."
     left = axis_over("read − emulated [W]", [residual], logarithmic=False)
     points = scatter_svg("Residuals", away, [Series(name="residual", x=time_s, y=residual)], x, left, diagonal=False)
     return parts_of([figure_html(emulated, text), figure_html(points, away)])
-
-
-def _notes(found: CorrectedRecording) -> str:
-    return "".join(f"<p>{text_html(key)}: {escape(text)}</p>" for key, text in found.notes.items())

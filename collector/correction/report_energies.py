@@ -1,7 +1,6 @@
 """Energies on a correction's page: ours, what others would say of the same readings, and by how much they are off."""
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from collector.correction.recording import CorrectedRecording
 from collector.energy.practice import naive_energy
 from collector.energy.repeated_energy import RepeatedEnergy
+from collector.sensor.figures import figure, rounded_like
 from collector.sensor.load import LoadStamps
 from estimator.display.charts import Axis, Band, Series, axis_over, line_svg
 from estimator.display.pages import figure_html, table_html
@@ -16,8 +16,6 @@ from estimator.quantities import Array
 
 TITLE: Final = "Energy errors"
 TWO_STD: Final = 2.0
-HEADROOM: Final = 0.3
-"""Room above the lines for their names, as a share of the axis."""
 
 
 def energies_table(found: CorrectedRecording) -> str:
@@ -26,13 +24,18 @@ def energies_table(found: CorrectedRecording) -> str:
     for name, span in (("load", found.span), ("recording", found.whole)):
         if name == "load" and found.repeated is None:
             continue
-        rows.append((name, span.energy_j, span.energy_std_j, span.naive_energy_j, _off(span.naive_energy_j, span.energy_j), ""))
+        rows.append((name, *_beside(span.energy_j, span.energy_std_j, span.naive_energy_j), ""))
     if found.repeated is not None:
         one = found.repeated
-        published = f"{one.published_j:.5g} ({_off(one.published_j, one.energy_j):+.1f} %)"
-        rows.append(("execution", one.energy_j, one.energy_std_j, one.naive_j, _off(one.naive_j, one.energy_j), published))
-    head = ("of", "energy [J]", "std [J]", "naive [J]", "naive off by [%]", "published practice [J]")
+        published = f"{rounded_like(one.published_j, one.energy_std_j)} ({_off(one.published_j, one.energy_j):+.1f} %)"
+        rows.append(("execution", *_beside(one.energy_j, one.energy_std_j, one.naive_j), published))
+    head = ("of", "energy [J]", "naive [J]", "published practice [J]")
     return table_html("Energy with its standard error, and what others would say", head, rows)
+
+
+def _beside(energy_j: float, std_j: float, naive_j: float) -> tuple[str, str]:
+    """An energy with its error, and the naive one with what it is off by."""
+    return figure(energy_j, std_j, ""), f"{rounded_like(naive_j, std_j)} ({_off(naive_j, energy_j):+.1f} %)"
 
 
 def energy_errors_chart(found: CorrectedRecording, time_s: Array, power_w: Array) -> str:
@@ -52,8 +55,9 @@ def _by_execution(one: RepeatedEnergy, load: LoadStamps, time_s: Array, power_w:
     number = np.arange(1.0, len(naive) + 1.0)
     reach = np.full(len(naive), 100.0 * TWO_STD * one.energy_std_j / one.energy_j)
     published = np.full(len(naive), _off(one.published_j, one.energy_j))
+    ours = figure(one.energy_j, one.energy_std_j, "J")
     text = (
-        f"Energy of each execution by its readings alone, and of all by the published practice, less ours of {one.energy_j:.4g} J; "
+        f"Energy of each execution by its readings alone, and of all by the published practice, less ours of {ours}; "
         "the band is two standard errors of ours."
     )
     series = [
@@ -70,8 +74,9 @@ def _as_time_goes(found: CorrectedRecording, time_s: Array, power_w: Array) -> s
     ours = np.concatenate([[0.0], np.cumsum(found.power_w * np.diff(edge_s))])
     naive = naive_energy(time_s, power_w, np.full(len(edge_s), edge_s[0]), edge_s)
     share = (edge_s - edge_s[0]) / (edge_s[-1] - edge_s[0])
+    whole = figure(found.whole.energy_j, found.whole.energy_std_j, "J")
     text = (
-        f"Energy up to a time by the readings as they are, less ours, of {found.whole.energy_j:.4g} J in all; the band is two standard "
+        f"Energy up to a time by the readings as they are, less ours, of {whole} in all; the band is two standard "
         "errors of that, in proportion to the time."
     )
     series = [Series(name="ours", x=edge_s, y=np.zeros(len(edge_s))), Series(name="naive", x=edge_s, y=naive - ours)]
@@ -84,7 +89,6 @@ def _chart(text: str, across: str, up: str, series: list[Series], reach: Array) 
     if len(x) < 2:
         return ""
     y: Axis = axis_over(up, [part.y for part in series] + [reach, -reach], logarithmic=False)
-    y = replace(y, high=y.high + HEADROOM * (y.high - y.low))
     band = Band(x=x, low=-reach, high=reach)
     return figure_html(line_svg(TITLE, text, series, axis_over(across, [x], logarithmic=False), y, bands=[band]), text)
 

@@ -28,6 +28,9 @@ CANDIDATE_LEAD: Final = 8.0
 GUESSED_WIDTH_STD_SHARE: Final = 0.05
 GUESSED_DELAY_STD_S: Final = 3e-3
 """Uncertainty of what a calibration leaves open; stamps of readers are up to some milliseconds early."""
+UNKNOWN_DELAY_STD_S: Final = 5e-3
+"""Uncertainty where no delay was told at all, about 0: those of the two boards that were recorded are −4.0 and −5.5 ms."""
+NO_DELAY: Final = f"the sensor's delay is not known: 0 ± {UNKNOWN_DELAY_STD_S * 1e3:g} ms is taken, and errors hold that"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +73,10 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
     `period_s` stands in for an update period that the calibration lacks.
     """
     period = calibration.update_period_s or period_s or DEFAULT_PERIOD_S
+    told = calibration.delay_s is not None
     delay = calibration.delay_s if calibration.delay_s is not None else 0.0
-    delay_std = calibration.delay_std_s if calibration.delay_std_s is not None else GUESSED_DELAY_STD_S
+    guessed_std = GUESSED_DELAY_STD_S if told else UNKNOWN_DELAY_STD_S
+    delay_std = calibration.delay_std_s if told and calibration.delay_std_s is not None else guessed_std
     if calibration.averaging != "undetermined" and (calibration.window_s is not None or calibration.averaging == "none"):
         width = max(calibration.window_s or 0.0, LEAST_WIDTH_S)
         known = SensorResponse(
@@ -81,8 +86,8 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
             width_std_s=calibration.window_std_s if calibration.window_std_s is not None else GUESSED_WIDTH_STD_SHARE * width,
             delay_std_s=delay_std,
         )
-        return PossibleResponses(responses=(known,), probabilities=(1.0,), notes=FrozenMapping({}))
-    found = _candidates(calibration.candidates, delay_std)
+        return PossibleResponses(responses=(known,), probabilities=(1.0,), notes=FrozenMapping({} if told else {"delay": NO_DELAY}))
+    found = _candidates(calibration.candidates)
     if found:
         scores = np.array([score for _, score in found])
         weights = np.exp(scores - scores.max())
@@ -104,25 +109,34 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
     )
 
 
-def _candidates(candidates: tuple[Mapping[str, Any], ...], delay_std_s: float) -> list[tuple[SensorResponse, float]]:
+def _candidates(candidates: tuple[Mapping[str, Any], ...]) -> list[tuple[SensorResponse, float]]:
     """Responses and scores of the kernels that a characterisation compared, those far behind left out."""
     found = []
     for candidate in candidates:
         kernel = candidate.get("kernel")
-        figures = [candidate.get(name) for name in ("window_s", "window_std_s", "delay_s", "score")]
+        figures = [candidate.get(name) for name in ("window_s", "window_std_s", "score")]
         if kernel not in ("boxcar", "low-pass", "none") or not all(_is_number(figure) for figure in figures):
             continue
-        width, width_std, delay, score = (float(figure) for figure in figures if figure is not None)
+        width, width_std, score = (float(figure) for figure in figures if figure is not None)
+        delay, delay_std = _delay_of(candidate)
         response = SensorResponse(
             kernel="low-pass" if kernel == "low-pass" else "boxcar",
             width_s=max(width, LEAST_WIDTH_S),
             delay_s=delay,
             width_std_s=abs(width_std),
-            delay_std_s=delay_std_s,
+            delay_std_s=delay_std,
         )
         found.append((response, score))
     best = max((score for _, score in found), default=0.0)
     return [(response, score) for response, score in found if score > best - CANDIDATE_LEAD]
+
+
+def _delay_of(candidate: Mapping[str, Any]) -> tuple[float, float]:
+    """A candidate's delay and its standard error [s]: what a kernel that may be the wrong one makes of it is known to no less."""
+    delay, std = candidate.get("delay_s"), candidate.get("delay_std_s")
+    if delay is None or not _is_number(delay):
+        return 0.0, UNKNOWN_DELAY_STD_S
+    return float(delay), max(GUESSED_DELAY_STD_S, float(std)) if std is not None and _is_number(std) else GUESSED_DELAY_STD_S
 
 
 def _is_number(value: Any) -> bool:

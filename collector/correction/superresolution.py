@@ -290,8 +290,10 @@ def find_period(updates: BoardUpdates) -> float:
         best, step = float(fine[int(np.argmax(scores))]), 0.15 * step
     r2 = 1.0 - math.exp(-2.0 * float(scores.max()) / len(value))
     if r2 < LEAST_R2:
+        share = f"{r2:.0%} of their variance" if r2 > 0.0 else "none of their variance"
         raise SensorError(
-            f"no period explains the readings (the best, {1.0 / best:.4g} s, {r2:.0%} of their variance); give --fold a period"
+            f"no period explains the readings: the best, {1.0 / best:.4g} s, explains {share} beyond what chance does, "
+            f"{LEAST_R2:.0%} are needed; give --fold a period"
         )
     return 1.0 / best
 

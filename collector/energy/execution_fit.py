@@ -12,19 +12,20 @@ from typing import Final
 import numpy as np
 
 from collector.correction.response import SensorResponse
+from collector.correction.updates import repeated_values
 from collector.energy.execution_model import (
     EDGE_S,
     EDGES,
     ENERGIES,
     PAUSES,
+    LoadBasis,
+    load_basis,
     model_columns,
-    profile_modes,
     question_rows,
-    running,
     trace_rows,
 )
 from collector.errors import SensorError
-from collector.sensor.load import LoadShapes, LoadStamps, load_shapes
+from collector.sensor.load import LatePart, LoadStamps
 from estimator.quantities import Array, BoolArray
 
 PROFILE_SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
@@ -77,13 +78,15 @@ of its own (published recordings)."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
     """`bins` parts of an execution; readings in the first `discard_s` of the load are left out, and so are its
-    executions from the energy; `noise_w` and `jitter_s` as the calibration has them, None where it does not say.
+    executions from the energy; `noise_w` and `jitter_s` as the calibration has them, None where it does not say; `late` is what
+    of the board follows the load late.
     """
 
     bins: int
     discard_s: float = 0.0
     noise_w: float | None = None
     jitter_s: float | None = None
+    late: LatePart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,15 +157,16 @@ def fit_executions(
     Raises SensorError where too few readings lie in the load.
     """
     used = _usable(time_s, response, load, settings)
+    used &= ~repeated_values(value, used)
     if np.count_nonzero(used) < MIN_READINGS:
         raise SensorError(f"only {np.count_nonzero(used)} readings lie within the load; at least {MIN_READINGS} are needed: repeat longer")
     kept = load.start_s >= load.start_s[0] + settings.discard_s
     if not np.any(kept):
         raise SensorError(f"the load ends within {settings.discard_s:.3g} s of its start, before readings have settled: repeat longer")
-    basis = _basis(load, settings, float(time_s[used][-1]))
+    basis = load_basis(load, settings.bins, float(time_s[used][-1]), settings.late)
     problem = _problem(time_s[used], value[used], response, basis, kept, settings)
     if trace_edge_s is not None:
-        problem = replace(problem, ask=np.concatenate([problem.ask, trace_rows(trace_edge_s, basis.active, basis.modes)]))
+        problem = replace(problem, ask=np.concatenate([problem.ask, trace_rows(trace_edge_s, basis, settings.late)]))
     solutions = _solutions(problem)
     evidence = np.array([solution.evidence for solution in solutions])
     probability = np.exp(evidence - evidence.max())
@@ -209,7 +213,7 @@ def expected_energy_std(time_s: Array, response: SensorResponse, load: LoadStamp
     kept = load.start_s >= load.start_s[0] + settings.discard_s
     if np.count_nonzero(used) < MIN_READINGS or not np.any(kept):
         return float("inf")
-    basis = _basis(load, settings, float(time_s[used][-1]))
+    basis = load_basis(load, settings.bins, float(time_s[used][-1]), settings.late)
     problem = _problem(time_s[used], np.zeros(np.count_nonzero(used)), response, basis, kept, settings, amplitude_w)
     solution = _solve(problem, PROFILE_SIZE, np.full(len(problem.value), 1.0 / problem.noise_w**2))
     return float(np.sqrt(problem.ask[0] @ solution.covariance @ problem.ask[0]))
@@ -226,23 +230,7 @@ def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, settings:
     return inside
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Basis:
-    """The load as stamped and as the board runs it, its shapes on a grid, and the patterns of a profile."""
-
-    load: LoadStamps
-    active: LoadStamps
-    shapes: LoadShapes
-    modes: Array
-
-
-def _basis(load: LoadStamps, settings: FitSettings, until_s: float) -> _Basis:
-    """What the columns of a load are made of."""
-    active = running(load)
-    return _Basis(load=load, active=active, shapes=load_shapes(active, until_s), modes=profile_modes(settings.bins))
-
-
-def _design(time_s: Array, response: SensorResponse, basis: _Basis) -> Array:
+def _design(time_s: Array, response: SensorResponse, basis: LoadBasis) -> Array:
     """Columns of readings through a response, shape (n, 8 + modes)."""
     return model_columns(time_s, response, basis.active, basis.shapes, basis.modes)
 
@@ -251,7 +239,7 @@ def _problem(
     time_s: Array,
     value: Array,
     response: SensorResponse,
-    basis: _Basis,
+    basis: LoadBasis,
     kept: BoolArray,
     settings: FitSettings,
     amplitude_w: float | None = None,

@@ -5,13 +5,13 @@ depart from that by, what lingers in pauses, and a profile within an execution t
 Columns are what the sensor shows of each, rows of questions what an answer takes of each.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from collector.correction.response import SensorResponse, interval_shares, shape_columns, time_in_bins
-from collector.sensor.load import BIN_S, LAUNCH_RISE_S, LoadShapes, LoadStamps, load_shapes
+from collector.sensor.load import BIN_S, LAUNCH_RISE_S, LatePart, LoadShapes, LoadStamps, followed_late, load_shapes
 from estimator.quantities import Array, BoolArray
 
 LEVELS: Final = 5
@@ -57,6 +57,27 @@ def profile_modes(bins: int) -> Array:
     values, vectors = np.linalg.eigh(centre @ covariance @ centre)
     modes: Array = vectors[:, 1:] * np.sqrt(np.maximum(values[1:], 0.0))
     return modes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBasis:
+    """The load as stamped and as the board runs it, its shapes on a grid, and the patterns of a profile."""
+
+    load: LoadStamps
+    active: LoadStamps
+    shapes: LoadShapes
+    modes: Array
+
+
+def load_basis(load: LoadStamps, bins: int, until_s: float, late: LatePart | None) -> LoadBasis:
+    """What the columns of a load are made of; `late` is what of the board follows late."""
+    active = running(load)
+    return LoadBasis(load=load, active=active, shapes=_shapes(active, until_s, late), modes=profile_modes(bins))
+
+
+def _shapes(active: LoadStamps, until_s: float, late: LatePart | None) -> LoadShapes:
+    shapes = load_shapes(active, until_s)
+    return shapes if late is None else followed_late(shapes, late)
 
 
 def model_columns(time_s: Array, response: SensorResponse, load: LoadStamps, shapes: LoadShapes, modes: Array) -> Array:
@@ -133,9 +154,10 @@ def question_rows(load: LoadStamps, active: LoadStamps, kept: BoolArray, shapes:
     return np.array([energy, total, *rows])
 
 
-def trace_rows(edge_s: Array, load: LoadStamps, modes: Array) -> Array:
+def trace_rows(edge_s: Array, basis: LoadBasis, late: LatePart | None) -> Array:
     """Coefficients of the mean power between edges (t + 1,), shape (t, 8 + modes)."""
-    shapes = load_shapes(load, float(edge_s[-1]))
+    load, modes = basis.active, basis.modes
+    shapes = _shapes(load, float(edge_s[-1]), late)
     grid = shapes.origin_s + BIN_S * np.arange(shapes.shapes.shape[1] + 1)
     length = np.diff(edge_s)
     middle = 0.5 * (edge_s[1:] + edge_s[:-1])

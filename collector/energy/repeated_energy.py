@@ -22,9 +22,11 @@ from collector.sensor.load import LoadStamps
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
 
-BINS_PER_WINDOW: Final = 4.0
-BINS: Final = (4, 48)
-"""Parts of an execution: so many to a window of the sensor, within these limits."""
+BINS_PER_WINDOW: Final = 8.0
+BINS: Final = (8, 96)
+"""Parts of an execution: so many to a window of the sensor, within these limits.  Within a part the power is taken for even: a step in
+the middle of one moves a reading whose window ends there by up to step · part / (4 · window), a low-pass's by twice that, which no
+column describes.  With eight to a window that is a sixteenth at most; sixteen give simulated boards the same errors."""
 UNEQUAL_SHARE: Final = 0.2
 """Executions whose lengths differ by more (standard deviation over mean) have no common profile."""
 UNLIKE_STD_SHARE: Final = 0.02

@@ -45,7 +45,7 @@ class ClockTie:
     `source` says where the rate comes from: "stamps" of arrivals, edges of a "load", "given", or "nominal".
     `knot_ticks` and `knot_ns` are the corners of the line, shape (k,), k ≥ 2.  `ticks_per_ms` is the mean rate with its
     standard error, `residual_s` the rms distance of the blocks' earliest arrivals (of the load's edges) from the line,
-    `blocks` their number.
+    `blocks` their number, `offered` how many there were to use.
     """
 
     source: str
@@ -55,6 +55,7 @@ class ClockTie:
     ticks_per_ms_std: float
     residual_s: float
     blocks: int
+    offered: int
 
     def host_ns(self, ticks: IntArray) -> IntArray:
         """Host time of ascending ticks [ns], shape (n,); beyond the ends the outermost segments go on."""
@@ -70,7 +71,9 @@ class ClockTie:
         return host
 
 
-def straight_tie(source: str, ticks_per_ms: float, ticks_per_ms_std: float, residual_s: float = math.nan) -> ClockTie:
+def straight_tie(
+    source: str, ticks_per_ms: float, ticks_per_ms_std: float, *, residual_s: float = math.nan, blocks: int = 0, offered: int = 0
+) -> ClockTie:
     """A tie for a recording that carries no host time: its first packet at 0 ns, one rate for all of it."""
     span = round(NS_PER_S / NS_PER_MS * ticks_per_ms)
     return ClockTie(
@@ -80,7 +83,8 @@ def straight_tie(source: str, ticks_per_ms: float, ticks_per_ms_std: float, resi
         ticks_per_ms=ticks_per_ms,
         ticks_per_ms_std=ticks_per_ms_std,
         residual_s=residual_s,
-        blocks=0,
+        blocks=blocks,
+        offered=offered,
     )
 
 
@@ -111,6 +115,7 @@ def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
         ticks_per_ms_std=NOMINAL_TICKS_PER_MS * slope_std,
         residual_s=float(np.sqrt(np.average(residual**2, weights=weight))) / NS_PER_S if len(time) > 2 else float("nan"),
         blocks=len(time),
+        offered=len(time),
     )
 
 

@@ -18,6 +18,7 @@ from collector.pmd.recording_files import Recording
 from collector.pmd.robust_fit import biweight_fit
 from collector.pmd.samples import MODEL_RAILS
 from collector.recordings.loads import read_load
+from collector.sensor.figures import time_text
 from estimator.quantities import Array, BoolArray
 
 HALF_WINDOW_S: Final = 8e-3
@@ -51,7 +52,10 @@ def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
     there = np.isfinite(found_s)
     span_s = float(np.ptp(found_s[there])) if there.any() else 0.0
     if there.sum() < FEWEST_EDGES or span_s < SHORTEST_SPAN_S:
-        found = f"{int(there.sum())} of the {len(edge_s)} edges in {load} show in the power within {span_s:.1f} s"
+        count = int(there.sum())
+        found = f"{count} of the {len(edge_s)} edges in {load} show in the power, {time_text(span_s)} apart at most"
+        if not count:
+            found = f"none of the {len(edge_s)} edges in {load} shows in the power"
         raise DatasetError(f"{recording.path}: {found}; a rate needs {FEWEST_EDGES} in {SHORTEST_SPAN_S:g} s, is --start right?")
     lag_s = (edge_s - start_s)[there] - found_s[there]
     centred = found_s[there] - found_s[there].mean()
@@ -60,7 +64,9 @@ def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
     coefficients, weight, scatter = biweight_fit(design, lag_s, weak, EDGE_SCATTER_S, SMALLEST_SCATTER_S)
     residual_s = float(np.sqrt(np.average((lag_s - design @ coefficients) ** 2, weights=weight)))
     slope_std = scatter / float(np.sqrt(np.sum(weight * centred**2)))
-    return straight_tie("load", NOMINAL_TICKS_PER_MS / (1.0 + float(coefficients[0])), NOMINAL_TICKS_PER_MS * slope_std, residual_s)
+    rate = NOMINAL_TICKS_PER_MS / (1.0 + float(coefficients[0]))
+    std = NOMINAL_TICKS_PER_MS * slope_std
+    return straight_tie("load", rate, std, residual_s=residual_s, blocks=int(there.sum()), offered=len(edge_s))
 
 
 def edge_times(time_s: Array, power_w: Array, edge_s: Array, rising: BoolArray) -> Array:

@@ -7,11 +7,14 @@ from collector.pmd.clock_tie import NS_PER_S
 from collector.pmd.recording import ScannedRecording
 from collector.pmd.samples import MODEL_RAILS
 from collector.pmd.table import PowerSummary
+from collector.sensor.figures import figure, time_text
 
 MOST_HOLES: Final = 100
 """Holes that are listed one by one; all are counted."""
 MS_PER_S: Final = 1e3
-US_PER_S: Final = 1e6
+ACCURACY: Final = 0.0112
+CHECKED_MODEL: Final = "PMD-USB"
+"""Of a PMD-USB's power after a check against a multimeter, as its published users found."""
 
 
 def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict[str, Any]:
@@ -31,6 +34,7 @@ def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict
         "resyncs": tally.resyncs,
         "holes": len(holes.lost),
         "longest_hole_s": float(holes.length_s.max()) if len(holes.lost) else 0.0,
+        "bridged_s": float(holes.length_s.sum()),
         "hole_list": listed,
         "discarded_bytes": tally.discarded_bytes,
         "trailing_bytes": tally.trailing_bytes,
@@ -39,6 +43,8 @@ def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict
         "tick_rate_std_per_s": _known(tie.ticks_per_ms_std * MS_PER_S) if tie else None,
         "tick_rate_source": tie.source if tie else None,
         "clock_residual_s": _known(tie.residual_s) if tie else None,
+        "clock_points": tie.blocks if tie else None,
+        "clock_points_offered": tie.offered if tie else None,
         "first_host_ns": scanned.first_ns if tie is None or tie.source == "stamps" else None,
         "mean_power_w": summary.mean_power_w,
         "energy_j": summary.energy_j,
@@ -51,20 +57,44 @@ def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict
 
 def recording_lines(document: dict[str, Any]) -> list[str]:
     """The same for people."""
-    rate, std, residual = document["tick_rate_per_s"], document["tick_rate_std_per_s"], document["clock_residual_s"]
     lines = [
-        f"{document['recording']}: {document['model']}, {document['samples']} samples in {document['duration_s']:.3f} s,"
-        f" {document['lost']} lost in {document['holes']} holes (longest {document['longest_hole_s'] * MS_PER_S:.1f} ms),"
-        f" {document['resyncs']} resyncs, {document['discarded_bytes']} bytes discarded"
+        f"{document['recording']}:",
+        f"  {document['model']}, {document['samples']} samples in {document['duration_s']:.3f} s,"
+        f" {document['lost']} lost in {document['holes']} holes (longest {time_text(document['longest_hole_s'])}),",
+        f"  {document['resyncs']} resyncs, {document['discarded_bytes']} bytes discarded",
+        *_clock_lines(document),
+        f"  power     {document['mean_power_w']:.2f} W, the mean of the samples",
+        f"  energy    {document['energy_j']:.2f} J",
+        *(f"  {'':<9} {text}" for text in _energy_remarks(document)),
     ]
-    if rate is not None:
-        error = f" ± {std:.0f}" if std is not None else ""
-        distance = f", residual {residual * US_PER_S:.0f} µs rms" if residual is not None else ""
-        lines.append(f"  clock     {rate:.0f}{error} ticks per s, {document['tick_rate_source']}{distance}")
-    lines.append(f"  power     {document['mean_power_w']:.2f} W on the mean, {document['energy_j']:.2f} J")
     for name, means in document["rails"].items():
         lines.append(f"  {name:<9} {means['voltage_v']:7.3f} V {means['current_a']:8.3f} A")
     return lines
+
+
+def _clock_lines(document: dict[str, Any]) -> list[str]:
+    """What the meter's clock ran at, and by what that was told."""
+    rate, std, residual = document["tick_rate_per_s"], document["tick_rate_std_per_s"], document["clock_residual_s"]
+    if rate is None:
+        return []
+    distance = f", residual {time_text(residual)} rms" if residual is not None else ""
+    lines = [f"  clock     {figure(rate, std, 'ticks per s')} ({document['tick_rate_source']}){distance}"]
+    if document["tick_rate_source"] == "load":
+        found, offered = document["clock_points"], document["clock_points_offered"]
+        lines.append(f"  {'':<9} {found} of the load's {offered} edges show in the power")
+        if found < offered:
+            lines.append(f"  {'':<9} not all do: --start may be off by whole periods of the load")
+    return lines
+
+
+def _energy_remarks(document: dict[str, Any]) -> list[str]:
+    """What power and energy leave out, or bridge."""
+    said = []
+    if document["holes"]:
+        said.append(f"{time_text(document['bridged_s'])} of holes, bridged by straight lines: not mean times duration")
+    if document["model"] == CHECKED_MODEL:
+        said.append(f"the meter's own accuracy, about {ACCURACY:.1%}, is in neither")
+    return said
 
 
 def _known(value: float) -> float | None:

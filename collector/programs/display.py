@@ -10,8 +10,9 @@ import numpy as np
 from collector.bench import Instruments
 from collector.programs.program import ProgramRun
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.figures import figure, rounded_like
 
-COLUMNS: Final = ("clock MHz", "runs", "time s", "power W", "energy J", "± J", "above rest J", "naive J", "counter J")
+COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
 
 
 def run_document(
@@ -36,19 +37,21 @@ def run_document(
 
 def run_lines(document: dict[str, Any]) -> list[str]:
     """The means as a table, and notes."""
-    rows = [COLUMNS]
+    short = all(item["latency_s"] < 1.0 for item in document["clocks"])
+    scale, unit = (1e3, "ms") if short else (1.0, "s")
+    rows = [tuple(name.format(unit) for name in COLUMNS)]
     for item in document["clocks"]:
+        std = item["energy_std_j"]
         rows.append(
             (
-                _text(item["sm_clock_mhz"], "{:.0f}"),
+                "-" if item["sm_clock_mhz"] is None else f"{item['sm_clock_mhz']:.0f}",
                 str(item["runs"]),
-                _text(item["latency_s"], "{:.4g}"),
-                _text(item["power_w"], "{:.1f}"),
-                _text(item["energy_j"], "{:.5g}"),
-                _text(item["energy_std_j"], "{:.2g}"),
-                _text(item["above_rest_j"], "{:.4g}"),
-                _text(item["naive_energy_j"], "{:.5g}"),
-                _text(item["counter_energy_j"], "{:.5g}"),
+                _text(item["latency_s"], item["latency_std_s"], scale),
+                _text(item["power_w"], item["power_std_w"]),
+                _text(item["energy_j"], std),
+                _beside(item["above_rest_j"], std),
+                _beside(item["naive_energy_j"], std),
+                _text(item["counter_energy_j"], item["counter_energy_std_j"]),
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
@@ -73,6 +76,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
     stated = float(np.sqrt(np.mean([run.scatter_std_j**2 for run in runs])))
     seen = float(energy.std(ddof=1)) if len(runs) > 1 else 0.0
     std = math.hypot(common, max(stated, seen) / math.sqrt(len(runs)))
+    counted = [run.counter_energy_j for run in runs]
     latency_std = float(latency.std(ddof=1)) / math.sqrt(len(runs)) if len(runs) > 1 else math.nan
     return {
         "asked_sm_clock_mhz": asked,
@@ -87,7 +91,8 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
         "above_rest_j": float(np.mean([run.above_rest_j for run in runs])),
         "rest_w": float(np.mean([run.rest_w for run in runs])),
         "naive_energy_j": _known(float(np.mean([run.naive_energy_j for run in runs]))),
-        "counter_energy_j": _known(float(np.mean([run.counter_energy_j for run in runs]))),
+        "counter_energy_j": _known(float(np.mean(counted))),
+        "counter_energy_std_j": _known(float(np.sqrt(np.mean(np.square([run.counter_std_j for run in runs])) / len(runs)))),
         "throttled": sorted({reason for run in runs for reason in run.throttled}),
     }
 
@@ -105,6 +110,7 @@ def _run_document(run: ProgramRun) -> dict[str, Any]:
         "rest_w": run.rest_w,
         "naive_energy_j": _known(run.naive_energy_j),
         "counter_energy_j": _known(run.counter_energy_j),
+        "counter_energy_std_j": _known(run.counter_std_j),
         "temperature_c": _known(run.temperature_c),
         "throttled": list(run.throttled),
         "notes": list(run.notes),
@@ -115,5 +121,11 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _text(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def _text(value: float | None, std: float | None, scale: float = 1.0) -> str:
+    """A cell: a figure with its error, close together for the terminal's sake; - for one that is not known."""
+    return "-" if value is None else figure(value * scale, None if std is None else std * scale, "").replace(" ", "")
+
+
+def _beside(value: float | None, std: float | None) -> str:
+    """A cell without an error of its own, to the last digit of one beside it."""
+    return "-" if value is None else rounded_like(value, math.nan if std is None else std)

@@ -24,6 +24,7 @@ from collector.devices.protocols import EnergyReading, PowerReadings, StateReadi
 from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.figures import figure
 from estimator.quantities import Array
 
 LEAST_REST_S: Final = 1.0
@@ -53,9 +54,9 @@ class ProgramRun:
 
     `energy_std_j` is the standard error, `scatter_std_j` what is left of it when gain and offset are taken for exact.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
-    taken for power, `counter_energy_j` that of the board's counter (nan without one).  `throttled` names what slowed the
-    board down meanwhile, `clock_held` is false where the SM
-    clock was not the one asked for.  Where the run stands for the mean of several, `executions` is their number.
+    taken for power, `counter_energy_j` that of the board's counter (nan without one) and `counter_std_j` what its steps leave open of
+    it.  `throttled` names what slowed the board down meanwhile, `clock_held` is false where the SM clock was not the one asked for.
+    Where the run stands for the mean of several, `executions` is their number.
     """
 
     exit_status: int
@@ -67,6 +68,7 @@ class ProgramRun:
     rest_w: float
     naive_energy_j: float
     counter_energy_j: float
+    counter_std_j: float
     temperature_c: float
     throttled: tuple[str, ...]
     notes: tuple[str, ...]
@@ -147,7 +149,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
     rest_scatter_j = rest.raw_std_w / back.gain * padding_s
     common = back.energy(energy_j * back.gain + back.offset_w * (end - start), 0.0, end - start)[1]
     scatter = math.hypot(_scatter(whole.energy_std_j, whole.energy_j, back, whole.end_s - whole.start_s), rest_scatter_j)
-    counter_j, counter_note = _counter(span, rest, calibration, energy_j, math.hypot(common, scatter))
+    counter_j, counter_std_j, counter_note = _counter(span, rest, calibration, energy_j, math.hypot(common, scatter))
     states = _while_running(span.trace.states, start, end)
     return ProgramRun(
         exit_status=exit_status,
@@ -159,6 +161,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
         rest_w=rest.power_w,
         naive_energy_j=_naive_j(readings, start, end),
         counter_energy_j=counter_j,
+        counter_std_j=counter_std_j,
         temperature_c=_mean(states.temperature_c),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
         notes=(*notes, *([counter_note] if counter_note else [])),
@@ -182,31 +185,32 @@ def _rest(before: SteadyPower, after: SteadyPower) -> tuple[SteadyPower, tuple[s
     return best, ()
 
 
-def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, energy_j: float, std_j: float) -> tuple[float, str]:
-    """Energy by the board's counter [J], offset and gain taken out, and a note where it disagrees.
+def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, energy_j: float, std_j: float) -> tuple[float, float, str]:
+    """Energy by the board's counter [J], offset and gain taken out, what its steps leave open of it, and a note where it disagrees.
 
     nan, and the reason, for a counter that did not move or went backwards, and for a program too short for it: a counter is renewed
     with the readings, so that the rests around the program are known to within an update at either end.
     """
     first, last = span.counter
     if first is None or last is None:
-        return math.nan, ""
+        return math.nan, math.nan, ""
     back = inversion(calibration)
     gain, offset_w = back.gain, back.offset_w
     if last.energy_j < first.energy_j:
-        return math.nan, "the energy counter went backwards; it is left out"
+        return math.nan, math.nan, "the energy counter went backwards; it is left out"
     counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
     padding_s = counted_s - (span.end_ns - span.start_ns) * SECONDS_PER_NS
     counted = (last.energy_j - first.energy_j - offset_w * counted_s) / gain - rest.power_w * padding_s
     if last.energy_j == first.energy_j:
-        return math.nan, f"the energy counter did not move in {counted_s:.3g} s, it is frozen; it is left out"
+        return math.nan, math.nan, f"the energy counter did not move in {counted_s:.3g} s, it is frozen; it is left out"
     ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / UNIFORM_VARIANCE)
     if not counted > COUNTER_Z * ends_j:
         least = f"tells no less than {COUNTER_Z * ends_j:.2g} J"
-        return math.nan, f"the program is too short for the energy counter, which {least}; it is left out"
-    if abs(counted - energy_j) > COUNTER_Z * std_j:
-        return counted, f"the energy counter says {counted:.4g} J, the readings {energy_j:.4g} J"
-    return counted, ""
+        return math.nan, math.nan, f"the program is too short for the energy counter, which {least}; it is left out"
+    if abs(counted - energy_j) > COUNTER_Z * math.hypot(std_j, ends_j):
+        says = f"{figure(counted, ends_j, 'J')}, the readings {figure(energy_j, std_j, 'J')}"
+        return counted, ends_j, f"the energy counter says {says}"
+    return counted, ends_j, ""
 
 
 def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float | None) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def measure_program_repeats(
     clock, temperature = (np.concatenate([getattr(run.states, name) for run in found.runs]) for name in ("sm_clock_mhz", "temperature_c"))
     masks = np.concatenate([run.states.throttle_mask for run in found.runs])
     notes = dict.fromkeys(text for run in found.runs for text in run.energy.notes.values())
-    counter = found.runs[-1].counter
+    counter, back = found.runs[-1].counter, inversion(calibration)
+    counted_j = back.energy(counter.energy_j, 0.0, float(durations.mean()))[0]
     if counter.doubt and sampler.energy() is not None:
         notes[f"energy counter: {counter.doubt}"] = None
     doubts = clock_doubts(instruments, clock, asked_mhz)
@@ -71,7 +72,8 @@ def measure_program_repeats(
         scatter_std_j=found.timing_std_j,
         rest_w=found.rest_w,
         naive_energy_j=found.runs[-1].energy.naive_j,
-        counter_energy_j=inversion(calibration).energy(counter.energy_j, 0.0, float(durations.mean()))[0],
+        counter_energy_j=counted_j,
+        counter_std_j=counter.energy_std_j / back.gain,
         temperature_c=_mean(temperature),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(masks)) if masks.size else 0),
         notes=tuple(notes),

@@ -26,6 +26,14 @@ MOST_ABSURD: Final = 0.2
 """Figures beyond what anything draws are slips where they are fewer than this share; more of them are another unit."""
 LEAST_POWER_W: Final = -10.0
 """Median reading below which figures are no power; offsets of sensors and meters reach a few watts below zero."""
+LEAST_BACK: Final = 4.0
+"""Usual distances of rows by which a clock was set back at least; of less, the rows that overlap are left out."""
+LEAST_BEHIND: Final = 4
+"""So many rows go on behind a step, before they reach the stamp before it."""
+BACK_SHARE: Final = 0.5
+"""And none of them jumps forward by more than this share of the step: rows out of order do."""
+MOST_BACK: Final = 16
+"""A log with more steps is in no order."""
 HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 """Distances of stamps beyond so many usual ones, and of a second at least, are holes."""
 MOST_POWER_W: Final = 5000.0
@@ -73,6 +81,12 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
         time_s, jumps = _without_jumps(time_s)
         if jumps:
             remarks.append(f"{jumps} jump(s) of the local clock undone")
+    time_s, back = without_steps_back(time_s)
+    remarks.extend(
+        f"the clock was set back by {step_s:.4g} s, {at_s:.5g} s after the first row: stamps behind it were moved on by as much, "
+        "a load's are not"
+        for at_s, step_s in back
+    )
     highest = np.maximum.accumulate(time_s)
     forward = time_s >= highest
     if not np.all(forward):
@@ -91,6 +105,26 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     return Ordered(
         time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(remarks), coarse_stamps=_coarse(time_s, shared) if coarse else ""
     )
+
+
+def without_steps_back(time_s: Array) -> tuple[Array, list[tuple[float, float]]]:
+    """Stamps with steps backwards of a clock undone, and when each was, after the first row, and how far [s].
+
+    Rows are written in the order of time, so that a clock which was set back (by a time server, say) shows as a stamp before the last
+    one, from which all go on.  A row or two out of order come back to the others at once: those are no steps.
+    """
+    step = np.diff(time_s)
+    usual = float(np.median(step))
+    found: list[tuple[float, float]] = []
+    moved = np.zeros(len(time_s))
+    for place in np.flatnonzero(step < -LEAST_BACK * max(usual, 0.0))[: MOST_BACK + 1].tolist():
+        behind = step[place + 1 :]
+        regained = int(np.searchsorted(np.cumsum(behind), -step[place]))
+        if len(behind) < LEAST_BEHIND or regained < LEAST_BEHIND or np.max(behind[: regained + 1], initial=0.0) > BACK_SHARE * -step[place]:
+            continue
+        found.append((float(time_s[place] + moved[place] - time_s[0]), float(-step[place])))
+        moved[place + 1 :] += usual - step[place]
+    return (time_s, []) if len(found) > MOST_BACK else (time_s + moved, found)
 
 
 def _coarse(time_s: Array, shared: int) -> str:

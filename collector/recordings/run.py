@@ -103,7 +103,11 @@ def _check_overlap(time_s: Array, begin_s: float, end_s: float, what: str, path:
     shared = min(float(time_s[-1]), end_s) - max(float(time_s[0]), begin_s)
     if shared < min(MIN_OVERLAP_S, 0.5 * (end_s - begin_s)):
         spans = f"readings cover {time_s[0]:.3f} to {time_s[-1]:.3f} s, the {what} {begin_s:.3f} to {end_s:.3f} s"
-        raise SensorError(f"{path}: shares no time with the readings: {spans}; give both on one time base, in seconds")
+        apart = 0.5 * float(time_s[0] + time_s[-1]) - 0.5 * (begin_s + end_s)
+        zone = float(np.rint(apart / ZONE_STEP_S) * ZONE_STEP_S)
+        near = abs(apart - zone) < 0.5 * (end_s - begin_s + float(time_s[-1] - time_s[0])) - MIN_OVERLAP_S
+        hours = f" (moved by {zone / 3600.0:+g} h it would: another time zone?)" if near and 0.0 < abs(zone) <= MOST_ZONE_S else ""
+        raise SensorError(f"{path}: shares no time with the readings: {spans}{hours}; give both on one time base, in seconds")
 
 
 def _tied(meter: RecordedReference, load: LoadStamps | None) -> tuple[Array, float, str]:

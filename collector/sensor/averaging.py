@@ -6,7 +6,7 @@ load stamps.  A kernel is named only where the record can tell it from the other
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,9 @@ import numpy as np
 from collector.errors import SensorError
 from collector.sensor.kernel_errors import with_errors, with_profiled_width
 from collector.sensor.kernel_fit import DELAY_LIMIT_S, JITTER_S, KernelFit, KernelProblem, fit_kernel
+from collector.sensor.late_part import with_late_part
 from collector.sensor.load import LoadStamps
+from collector.sensor.meter_noise import SLOW_METER_S
 from collector.sensor.rival_boards import REMEDY, Claim, board_doubt
 from collector.sensor.sources import NONE_WIDTH_S, PowerSource
 from collector.sensor.update_clock import UpdateClock, Updates
@@ -66,6 +68,11 @@ POLLS_IN_WIDTH: Final = 3.0
 MIN_CYCLES: Final = 3
 AT_BOUND: Final = 0.98
 LOCKED: Final = "the load is locked to the update clock"
+METER_SAMPLES: Final = 5.0
+"""Samples of a meter within an averaging that it tells; of fewer, kernels and widths come out wrong."""
+LOAD_SAMPLES: Final = 8
+SHORTEST_AVERAGING_S: Final = 0.01
+"""The shortest averaging of a published board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,8 @@ class Averaging:
 
     Where undetermined, `reason` says why and `remedy` which run would tell.  `fits` are all kernels, best first (where
     undetermined: of those about equally likely the one that explains most).  `source` is "meter" or "load", `updates`
-    how many were compared.  `locked`: undetermined as most of the load's period is never seen.
+    how many were compared.  `locked`: undetermined as most of the load's period is never seen.  `gain_from`
+    says which updates tell a gain: "all", those of "settled" power, where updates or meter do not show how it changes, or "none".
     """
 
     kind: str
@@ -84,6 +92,7 @@ class Averaging:
     source: str
     updates: int
     locked: bool
+    gain_from: str
 
     @property
     def ranked(self) -> tuple[KernelFit, ...]:
@@ -123,13 +132,24 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
         claim = Claim(kernel=kind, fits=ranked, time_s=time_s, value=value, jitter_s=jitter_s)
         reason = board_doubt(claim, load, source.until_s)
         kind, remedy = ("undetermined", REMEDY) if reason else (kind, remedy)
+    if source.kind == "load" and kind in ("boxcar", "low-pass"):
+        ranked = (with_late_part(problem_of(kind), ranked[0]), *ranked[1:])
     if kind in ("boxcar", "low-pass") and load is not None and load.edges < CLAIM_EDGES:
         ranked = (with_profiled_width(problem_of(kind), ranked[0]), *ranked[1:])
     if kind == "undetermined":
         close = [fit for fit in ranked if fit.score > ranked[0].score - CLAIM_LEAD]
         ranked = (*sorted(close, key=lambda fit: -fit.r2), *ranked[len(close) :])
+    locked = reason.startswith(LOCKED)
+    unseen = locked or _slow_meter(ranked[0], source, clock.period_s) is not None
     return Averaging(
-        kind=kind, reason=reason, remedy=remedy, fits=ranked, source=source.kind, updates=len(value), locked=reason.startswith(LOCKED)
+        kind=kind,
+        reason=reason,
+        remedy=remedy,
+        fits=ranked,
+        source=source.kind,
+        updates=len(value),
+        locked=locked,
+        gain_from="settled" if unseen else "all" if ranked[0].r2 >= CLAIM_R2 else "none",
     )
 
 
@@ -138,7 +158,8 @@ def _ranked(problem_of: Callable[[str], KernelProblem], period_s: float, shared_
     fits = []
     for kernel in KERNELS:
         problem = problem_of(kernel)
-        fits.append(with_errors(problem, fit_kernel(problem, period_s), shared_s))
+        fit = with_errors(problem, fit_kernel(problem, period_s), shared_s)
+        fits.append(replace(fit, width_std_s=float(np.hypot(fit.width_std_s, problem.source.noise.width_std_s()))))
     return tuple(sorted(fits, key=lambda fit: -fit.score))
 
 
@@ -191,6 +212,8 @@ def _blind(
 ) -> tuple[str, str] | None:
     """Why the record cannot tell any kernel, with a remedy; None where it might."""
     best = fits[0]
+    if slow := _slow_meter(best, source, period_s):
+        return slow
     edges = load.edges if load is not None else CLAIM_EDGES
     if edges < CLAIM_EDGES and (source.kind == "load" or not (_long_step(fits) or _told_by_edges(fits, time_s, load))):
         few = f"the load has {edges} edges: a lone step puts a reading or two on its ramp" if edges <= 2 else f"the load has {edges} edges"
@@ -202,10 +225,32 @@ def _blind(
             "change the load's period, or vary its cycles by 1 to 2 %",
         )
     if best.r2 < CLAIM_R2:
-        return f"the best kernel explains {best.r2:.0%} of the variance; something else moved the readings", "run nothing else on the board"
+        other = "something else moved the readings, or other power is given than their board's"
+        return f"the best kernel explains {best.r2:.0%} of the variance; {other}", "run nothing else on the board, on one time base"
     if abs(best.delay_s) > AT_BOUND * DELAY_LIMIT_S:
         return f"the delay lies at its bound, {best.delay_s * 1e3:.1f} ms", "give readings, load and reference on one time base"
     return None
+
+
+def _slow_meter(best: KernelFit, source: PowerSource, period_s: float) -> tuple[str, str] | None:
+    """Why a meter's samples come too slowly for the averaging, or for the load, and how fast they should; None where they do not."""
+    spacing_s = source.noise.spacing_s
+    if source.kind != "meter" or spacing_s <= SLOW_METER_S:
+        return None
+    told_s, width_s = METER_SAMPLES * spacing_s, max(best.width_s, NONE_SHARE * period_s)
+    every = f"the reference has a sample every {spacing_s * 1e3:.3g} ms"
+    if source.noise.turns:
+        return (
+            f"{every}, and its power turns between them: too slow for this load, and for averagings below {told_s * 1e3:.3g} ms",
+            f"log the reference {LOAD_SAMPLES} times in each half of the load's period and more",
+        )
+    if width_s >= told_s:
+        return None
+    enough_ms = max(min(best.width_s, period_s), SHORTEST_AVERAGING_S) / METER_SAMPLES * 1e3
+    return (
+        f"{every}: too slow for averagings below {told_s * 1e3:.3g} ms, and this one is shorter",
+        f"log it every {enough_ms:.2g} ms or faster",
+    )
 
 
 def _unseen(fits: tuple[KernelFit, ...], time_s: Array, source: PowerSource, load: LoadStamps) -> bool:

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +88,11 @@ class SensorCalibration:
     poll_period_s: float | None = None
     candidates: tuple[FrozenMapping[Any], ...] = ()
     notes: Mapping[str, str] = FrozenMapping({})
+
+    def without_delay(self) -> "SensorCalibration":
+        """The same with no delay, in the candidates neither."""
+        candidates = tuple(FrozenMapping({**candidate, "delay_s": None, "delay_std_s": None}) for candidate in self.candidates)
+        return replace(self, delay_s=None, delay_std_s=None, candidates=candidates)
 
     def document(self) -> dict[str, Any]:
         """Plain data for JSON; `calibration_from_document` gives the value back."""

@@ -27,6 +27,8 @@ from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
 from microbench.square_wave import duty_cycle
 
+LINE_STD_S: Final = 1e-3
+"""A meter here is stamped by the host that reads the board: what its line takes is open, about a millisecond on USB."""
 REST_S: Final = 1.5
 """Rest before the loads; the tail of an earlier load decays within 0.5 to 2 s."""
 FIRST_HALF_PERIOD_S: Final = 0.037
@@ -150,6 +152,7 @@ class _Session:
             load=self.stamps() if self.starts else None,
             meter_s=None if meter is None else host_seconds(meter.host_ns),
             meter_w=None if meter is None else meter.power_w,
+            meter_clock_std_s=LINE_STD_S,
             levels=LoadStamps(start_s=table[:, 0], end_s=table[:, 1], level=table[:, 2]) if len(table) else None,
         )
 

@@ -6,6 +6,7 @@ ticks.  So does a period that changes midway: from one place on only every secon
 between ticks.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,8 +35,32 @@ LEAST_OFF: Final = 8.0
 MOST_OFF: Final = 0.3
 """Elsewhere so large a share is off at most, or the clock is none."""
 FEW_VALUES: Final = 0.5
+LEAST_TURN, MOST_SKIP_TURN = 3, 20
+"""A clock that leaves out every second update is one of twice the period; one in more than twenty is a slip now and then."""
 
 APART: Final = "log one field of one board by itself, for a minute, and without changing its settings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skips:
+    """A clock that leaves out one update in every `turn`: those whose number leaves `place`."""
+
+    turn: int
+    place: int
+
+    def seen_share(self, width_periods: float) -> float:
+        """Share of the time that averagings of so many update periods see."""
+        covered = (self.turn - 2) * min(width_periods, 1.0) + min(width_periods, 2.0)
+        return covered / self.turn
+
+    def remark(self, period_s: float) -> str:
+        """The pattern in words, and what looks the same."""
+        others = self.turn - 1
+        return (
+            f"one update in every {self.turn} does not come, always the same: updates are {period_s * 1e3:.5g} ms apart, or twice that, "
+            f"{period_s * 1e3 * self.turn / others:.5g} ms on average; {others} clocks in one field, each of "
+            f"{self.turn * period_s * 1e3:.5g} ms and {period_s * 1e3:.4g} ms apart, would look the same"
+        )
 
 
 def pattern_doubt(changes: Changes, number: IntArray, period_s: float, poll_s: float) -> tuple[str, str]:
@@ -51,8 +76,9 @@ def pattern_doubt(changes: Changes, number: IntArray, period_s: float, poll_s: f
             f"else {period_s * 1e3:.5g} ms",
             APART,
         )
-    turns = _turns(*_ticks(changes, number, poll_s))
-    if turns:
+    seen, used = _ticks(changes, number, poll_s)
+    turns = _turns(seen, used)
+    if turns and _left_out(seen, used) is None:
         periods = " and ".join(f"{turn * period_s * 1e3:.5g}" for turn in turns)
         one = f"several updates in every {periods} ms, or clocks of that period,"
         what = f"{len(turns)} clocks, of {periods} ms," if len(turns) > 1 else one
@@ -109,6 +135,28 @@ def _turns(seen: BoolArray, used: BoolArray) -> list[int]:
         turns.extend([turn] * bool(new))
     held = float(np.mean(explained[used]))
     return turns if held >= FULL and float(explained[seen].mean()) <= MOST_USED else []
+
+
+def regular_skips(changes: Changes, number: IntArray, poll_s: float) -> Skips | None:
+    """Which updates a clock leaves out, where it leaves out one in turn; None where it does not, or changes cannot show it."""
+    if returning(changes.value) > FEW_VALUES:
+        return None
+    return _left_out(*_ticks(changes, number, poll_s))
+
+
+def _left_out(seen: BoolArray, used: BoolArray) -> Skips | None:
+    """The one place of a turn at which no tick shows a change, where those at all its others do; None where there is none."""
+    share = float(used.sum() / max(seen.sum(), 1))
+    for turn in range(LEAST_TURN, min(MOST_SKIP_TURN, len(used) // 2) + 1):
+        rows = len(used) // turn
+        whole, shown = (ticks[: rows * turn].reshape(rows, turn).sum(axis=0) for ticks in (seen, used))
+        part = shown / np.maximum(whole, 1)
+        empty = part <= 1.0 - FULL
+        if np.count_nonzero(empty) == 1 and np.all(part[~empty] >= FULL) and share < 1.0:
+            place = int(np.argmax(empty))
+            if -float(whole[place]) * np.log(1.0 - share) > LEAST_LEAD:
+                return Skips(turn=turn, place=place)
+    return None
 
 
 def _surprise(part: Array, share: float) -> Array:

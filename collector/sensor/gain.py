@@ -27,6 +27,8 @@ NOW_S: Final = 0.01
 BLOCKS: Final = 12
 MIN_SPAN_W: Final = 10.0
 """Least spread of the meter's power; a smaller one tells no gain."""
+LINE_R2: Final = 0.8
+"""A line that explains less of the readings is no gain: meter and readings were not on one time base, or not of one board."""
 LEVEL_SETTLE_S: Final = 0.3
 LEVEL_LEAST_S: Final = 0.4
 """A level counts from this time, and the sensor's own averaging, after its start, where so much of it is left."""
@@ -89,8 +91,8 @@ def joint_gain(fit: KernelFit) -> Gain:
 
 
 def long_settled(updates: Updates, meter: PowerSource) -> Updates:
-    """The updates before which the meter's power was steady for longer than any sensor averages."""
-    kept = (updates.time_s > meter.from_s) & (updates.time_s < meter.until_s)
+    """The updates before which the meter's power was steady for longer than any sensor averages; none where it cannot show that."""
+    kept = (updates.time_s > meter.from_s) & (updates.time_s < meter.until_s) & (not meter.noise.turns)
     boxcar = averaged_by("boxcar", meter)
     power = boxcar(NOW_S, updates.time_s)[:, 0]
     span = float(np.ptp(power[kept])) if np.any(kept) else 0.0
@@ -109,7 +111,8 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerSource) -> Gain:
     if len(value) < MIN_UPDATES:
         raise SensorError(f"only {len(value)} sensor updates while the meter ran; at least {MIN_UPDATES} tell a gain")
     averaged = averaged_by(fit.kernel, meter)
-    before, power, after = (averaged(fit.parameter_s, ends + shift)[:, 0] for shift in (-STEADY_STEP_S, 0.0, STEADY_STEP_S))
+    aside = max(STEADY_STEP_S, meter.noise.spacing_s)
+    before, power, after = (averaged(fit.parameter_s, ends + shift)[:, 0] for shift in (-aside, 0.0, aside))
     steady = np.abs(after - before) < STEADY_SHARE * np.ptp(power)
     if np.count_nonzero(steady) >= MIN_UPDATES:
         power, value = power[steady], value[steady]
@@ -125,6 +128,9 @@ def fit_gain(updates: Updates, fit: KernelFit, meter: PowerSource) -> Gain:
         weight = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residual), 1e-12))
     if solution[0] <= 0.0:
         raise SensorError("readings do not rise with the meter's power; is it the same board's?")
+    explained = 1.0 - float(np.var(residual)) / max(float(np.var(value)), 1e-12)
+    if explained < LINE_R2:
+        raise SensorError(f"a line through the meter's power explains {max(explained, 0.0):.0%} of the readings' variance; that is no gain")
     inverse = np.linalg.inv(normal)
     sums = np.array([part.sum(axis=0) for part in np.array_split(design * (weight * residual)[:, None], BLOCKS)])
     freedom = len(value) / (len(value) - design.shape[1]) * BLOCKS / (BLOCKS - 1.0)

@@ -7,16 +7,23 @@ import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
-from collector.sensor.averaging import Averaging, fit_averaging
+from collector.sensor.averaging import Averaging
 from collector.sensor.calibration import NO_METER, SensorCalibration
 from collector.sensor.gain import Gain, LevelGain, fit_gain, fit_levels, joint_gain, long_settled
 from collector.sensor.kernel_fit import KernelFit
 from collector.sensor.load import LAUNCH_RISE_S, LoadStamps
-from collector.sensor.meter_edges import load_of_meter
 from collector.sensor.meter_noise import MAD_TO_STD
-from collector.sensor.meter_tie import tie_of_meter
 from collector.sensor.rise import AT_ONCE_S, LAGGED_SHARE, Rise, fit_rise
-from collector.sensor.sources import PowerSource, load_source, meter_source, rested
+from collector.sensor.sources import PowerSource
+from collector.sensor.time_base import (
+    UNTIED_STD_S,
+    Metered,
+    PlacedAveraging,
+    TimeBase,
+    metered_base,
+    placed_averaging,
+    stamped_base,
+)
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
@@ -29,24 +36,25 @@ NO_METER_RISE: Final = (
 )
 NO_METER_AVERAGING: Final = (
     "told from the load's stamps, for boards of which half a step or more comes at once (60 to 100 % on published ones): "
-    "a board whose whole power rises and falls like this would look the same, and one of which a smaller part does so within some 40 ms "
-    "makes the window longer (by up to a quarter), which its error does not hold; an external meter tells both"
+    "a board whose whole power rises and falls like this would look the same; what a smaller part that follows within some ten "
+    "milliseconds leaves open, the errors of window and delay hold; an external meter tells both"
 )
 DELAY_FROM_STAMPS: Final = (
     f"; counted from power that follows a launch in {LAUNCH_RISE_S * 1e3:g} ms: "
     "of a board that follows at once, as an A100 does, it is so much larger, which a meter would show"
 )
 DELAY_UNTIED: Final = (
-    "; no launches tie the reference's clock to that of the readings: what it is off by is in the delay and not in its error; "
-    "--load with the load's stamps ties it"
+    "; no launches tie the reference's clock to that of the readings: what it is off by is in the delay, "
+    "and its error holds as much as would not show itself; "
 )
+TIED_BY_LOAD: Final = "--load with the load's stamps ties it"
+TIED_FASTER: Final = "six launches and more with 8 ms of rest before them tie a reference of 400 samples a second and more"
+DELAY_MOVED: Final = "the records were moved onto the readings by what they show: nothing says then how late a reading comes"
 SUGGESTED: Final = (
     "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
 )
 FREE_CLOCK_POLLS: Final = 0.4
 """Error of widths and delays on a clock without a grid, in polls; of six simulated ones the largest was 0.37."""
-BEFORE_LOAD_S: Final = 5.0
-"""A meter's record counts from so long before the load's first edge."""
 RESOLUTION_DECIMALS: Final = 4
 """NVML reports milliwatts."""
 STEADY_SHARE: Final = 0.01
@@ -58,8 +66,8 @@ MIN_STEADY: Final = 15
 class SensorRecord:
     """Polls `time_s`, `power_w` (n,) with the load and a meter's samples in the same time, where known.
 
-    `meter_rate_std` is the relative error of the meter's clock where nothing tied it to the host's; `levels` are runs at
-    steady levels beside that load, told by the meter alone.
+    Where nothing ties the meter's clock to the host's `meter_rate_std` is the relative error of its rate, `meter_clock_std_s` what it
+    may be off by; `levels` are runs at steady levels beside that load, told by the meter alone.
     """
 
     time_s: Array
@@ -68,6 +76,7 @@ class SensorRecord:
     meter_s: Array | None = None
     meter_w: Array | None = None
     meter_rate_std: float = 0.0
+    meter_clock_std_s: float = UNTIED_STD_S
     levels: LoadStamps | None = None
 
 
@@ -114,11 +123,12 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
         )
     if clock.remark:
         notes["update_period_s"] = "; ".join(text for text in (notes.get("update_period_s", ""), clock.remark) if text)
-    meter, load = _meter(record, updates, notes), record.load
-    if load is None and meter is not None and record.meter_s is not None and record.meter_w is not None:
-        load = load_of_meter(record.meter_s, record.meter_w)
-    averaging = _averaging(updates, clock, meter, record.load, load, notes)
-    gain = _gain(record, updates, averaging, meter, notes)
+    base = _time_base(record, updates, clock, notes)
+    placed = _averaging(updates, clock, base, notes)
+    averaging = placed.averaging if placed is not None else None
+    base = placed.base if placed is not None else base
+    meter, load = base.meter, base.load
+    gain = _gain(base, updates, averaging, notes)
     rise = fit_rise(averaging.ranked, updates, load, meter) if averaging is not None and load is not None else None
     if rise is None:
         missing = NO_LOAD if load is None else "no rise of a load is seen in the readings"
@@ -128,63 +138,59 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     elif averaging is not None and (unknown := _open_rise(averaging, rise, clock, meter)):
         notes["transient"] = unknown
     calibration = _calibration(name, clock, updates, averaging, gain, rise, notes)
+    if placed is not None and placed.moved:
+        calibration = calibration.without_delay()
     return Identification(calibration=calibration, clock=clock, updates=updates, averaging=averaging)
 
 
-def _meter(record: SensorRecord, updates: Updates, notes: dict[str, str]) -> PowerSource | None:
-    """The meter as a source; where it is none, the reason goes into the notes."""
-    if record.meter_s is None or record.meter_w is None:
-        notes["gain"] = notes["offset_w"] = NO_METER
-        return None
-    try:
-        kept = slice(None)
-        if record.load is not None:
-            begin = float(record.load.start_s[0]) - BEFORE_LOAD_S
-            kept = slice(int(np.searchsorted(record.meter_s, begin)), None)
-        tie = tie_of_meter(record.meter_s[kept], record.meter_w[kept], record.load)
-        source = meter_source(record.meter_s[kept] - tie.lag_s, record.meter_w[kept], record.meter_rate_std)
-        if tie.edges:
-            notes["reference_time"] = tie.remark()
-        return rested(replace(source, time_std_s=tie.std_s), updates.time_s, updates.value)
-    except SensorError as error:
-        notes["gain"] = notes["offset_w"] = str(error)
-        return None
-
-
-def _averaging(
-    updates: Updates,
-    clock: UpdateClock,
-    meter: PowerSource | None,
-    stamps: LoadStamps | None,
-    load: LoadStamps | None,
-    notes: dict[str, str],
-) -> Averaging | None:
-    """The decision, from the meter where it is there, else from the stamps; reasons go into the notes."""
-    sources = ([meter] if meter is not None else []) + ([load_source(stamps, float(updates.time_s[-1]))] if stamps is not None else [])
-    reason, found = "", None
-    for source in sources:
+def _time_base(record: SensorRecord, updates: Updates, clock: UpdateClock, notes: dict[str, str]) -> TimeBase:
+    """Meter and load on the readings' clock; where the meter is none, the reason goes into the notes."""
+    reason = NO_METER
+    if record.meter_s is not None and record.meter_w is not None:
         try:
-            found = fit_averaging(updates, source, clock, load)
-            break
+            meter = Metered(
+                time_s=record.meter_s, power_w=record.meter_w, rate_std=record.meter_rate_std, clock_std_s=record.meter_clock_std_s
+            )
+            return metered_base(meter, record.load, record.levels, updates, clock, notes)
         except SensorError as error:
             reason = str(error)
-    if found is not None and found.kind != "undetermined":
-        notes["delay_s"] = "includes how early or late the host stamps a reading"
+    notes["gain"] = notes["offset_w"] = reason
+    return stamped_base(record.load)
+
+
+def _averaging(updates: Updates, clock: UpdateClock, base: TimeBase, notes: dict[str, str]) -> PlacedAveraging | None:
+    """The decision, from the meter where it is there, else from the stamps; reasons go into the notes."""
+    placed, reason = None, f"{NO_LOAD}: {SUGGESTED.format(period=1.27e3 * clock.period_s)}"
+    if base.history is not None:
+        try:
+            placed = placed_averaging(base, updates, clock, notes)
+        except SensorError as error:
+            reason = str(error)
+    found = placed.averaging if placed is not None else None
+    if placed is not None and found is not None and found.kind != "undetermined":
+        notes["delay_s"] = _delay_note(placed, notes)
         if found.source == "load":
-            notes["delay_s"] += DELAY_FROM_STAMPS
             notes["board_rise_s"] = NO_METER_RISE
-        elif "reference_time" not in notes:
-            notes["delay_s"] += DELAY_UNTIED
         if found.source == "load" and found.kind in ("boxcar", "low-pass"):
             notes["averaging"] = NO_METER_AVERAGING
-        return found
+        return placed
     if found is not None:
         reason = f"{found.reason}; {found.remedy}; likeliest so far: {_described(found.best)}"
-    elif not sources:
-        reason = f"{NO_LOAD}: {SUGGESTED.format(period=1.27e3 * clock.period_s)}"
     for key in ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction"):
         notes[key] = reason
-    return found
+    return placed
+
+
+def _delay_note(placed: PlacedAveraging, notes: dict[str, str]) -> str:
+    """What is to be said of a delay."""
+    if placed.moved:
+        return DELAY_MOVED
+    early = "includes how early or late the host stamps a reading"
+    if placed.averaging.source == "load":
+        return early + DELAY_FROM_STAMPS
+    if "reference_time" in notes:
+        return early
+    return early + DELAY_UNTIED + (TIED_FASTER if placed.base.stamped else TIED_BY_LOAD)
 
 
 def _described(fit: KernelFit) -> str:
@@ -193,11 +199,10 @@ def _described(fit: KernelFit) -> str:
     return f"{fit.kernel}, {'2τ' if fit.kernel == 'low-pass' else 'width'} {fit.width_s * 1e3:.1f} ms"
 
 
-def _gain(
-    record: SensorRecord, updates: Updates, averaging: Averaging | None, meter: PowerSource | None, notes: dict[str, str]
-) -> Gain | None:
+def _gain(base: TimeBase, updates: Updates, averaging: Averaging | None, notes: dict[str, str]) -> Gain | None:
     """Gain and offset against the meter: in the averaging's own fit where a kernel is claimed, else where power is steady."""
-    if meter is None or averaging is None or record.meter_s is None or record.meter_w is None:
+    meter = base.meter
+    if meter is None or averaging is None or averaging.gain_from == "none":
         if meter is not None:
             notes.setdefault("gain", notes.get("averaging", ""))
             notes.setdefault("offset_w", notes.get("averaging", ""))
@@ -206,13 +211,14 @@ def _gain(
         if averaging.source == "meter" and averaging.kind not in ("undetermined", "trailing-mean"):
             gain = joint_gain(averaging.best)
         else:
-            used = long_settled(updates, meter) if averaging.locked else updates
+            used = long_settled(updates, meter) if averaging.gain_from == "settled" else updates
             gain = fit_gain(used, averaging.best, meter)
     except SensorError as error:
-        reason = f"{notes['averaging']}; no power stayed long enough to tell a gain all the same" if averaging.locked else str(error)
+        unseen = averaging.gain_from == "settled"
+        reason = f"{notes['averaging']}; no power stayed long enough to tell a gain all the same" if unseen else str(error)
         notes["gain"] = notes["offset_w"] = reason
         return None
-    steady = record.levels or record.load
+    steady = base.levels or (base.load if base.stamped else None)
     levels: LevelGain | None = fit_levels(updates, averaging.best, meter, steady) if steady is not None else None
     if levels is not None:
         notes["gain_levels"] = levels.remark(gain)
@@ -276,7 +282,7 @@ def _calibration(
         offset_w=gain.offset_w if gain else None,
         offset_std_w=gain.offset_std_w if gain else None,
         gain_offset_correlation=gain.correlation if gain else None,
-        sampled_fraction=min(1.0, best.width_s / clock.period_s) if best else None,
+        sampled_fraction=_sampled(best.width_s / clock.period_s, clock) if best else None,
         residual_w=float(np.sqrt(np.mean(averaging.best.residual_w**2))) if averaging else None,
         reading_noise_w=_steady_noise(averaging.best) if averaging else None,
         resolution_w=_resolution(updates.value),
@@ -284,6 +290,11 @@ def _calibration(
         candidates=tuple(_candidate(fit) for fit in averaging.fits) if averaging else (),
         notes=FrozenMapping(notes),
     )
+
+
+def _sampled(width_periods: float, clock: UpdateClock) -> float:
+    """Share of the time that readings see, by averagings of so many update periods."""
+    return min(1.0, width_periods) if clock.skips is None else clock.skips.seen_share(width_periods)
 
 
 def _with_polls(std_s: float, clock: UpdateClock) -> float:
@@ -342,6 +353,7 @@ def _candidate(fit: KernelFit) -> FrozenMapping[Any]:
             "window_s": fit.width_s,
             "window_std_s": fit.width_std_s if np.isfinite(fit.width_std_s) else None,
             "delay_s": fit.delay_s,
+            "delay_std_s": fit.delay_std_s if np.isfinite(fit.delay_std_s) else None,
             "score": fit.score,
             "r2": fit.r2,
         }

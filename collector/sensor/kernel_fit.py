@@ -191,7 +191,7 @@ def unattenuated(amplitude: Array, design: Array, weight: Array, noise_w2: float
 def fit_kernel(problem: KernelProblem, period_s: float) -> KernelFit:
     """The best width, delay, noise and jitter of one kernel; standard errors come from `errors.with_errors`."""
     parameters, delays = _start_parameters(problem.kernel, period_s), _start_delays(period_s)
-    misfit = np.stack([_misfit(problem, parameter, delays) for parameter in parameters])
+    misfit = np.stack([plain_misfit(problem, parameter, delays) for parameter in parameters])
     best: tuple[Array, float] | None = None
     for row, column in _two_lowest(misfit):
         start_noise = float(np.log(max(0.5 * np.sqrt(np.exp(misfit[row, column])), 0.05)))
@@ -248,7 +248,7 @@ def _start_delays(period_s: float) -> Array:
     return np.arange(-DELAY_LIMIT_S, DELAY_LIMIT_S + 0.5 * step, step)
 
 
-def _misfit(problem: KernelProblem, parameter_s: float, delays_s: Array) -> Array:
+def plain_misfit(problem: KernelProblem, parameter_s: float, delays_s: Array) -> Array:
     """Log of the clipped mean square residual of plain least squares, for all delays at once; shape (g,)."""
     design = problem.design(parameter_s, delays_s)
     normal = design.transpose(0, 2, 1) @ design

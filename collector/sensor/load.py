@@ -1,6 +1,6 @@
 """What a load that switches on and off makes of a board's power, on a fine time grid."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -50,6 +50,10 @@ class LoadStamps:
         """The runs' shares of the full load, shape (n,)."""
         return np.ones(len(self.start_s)) if self.level is None else self.level
 
+    def moved(self, by_s: float) -> "LoadStamps":
+        """The same with all stamps later by so much."""
+        return replace(self, start_s=self.start_s + by_s, end_s=self.end_s + by_s, known_until_s=self.known_until_s + by_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadShapes:
@@ -67,12 +71,27 @@ class LoadShapes:
         return spectrum
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatePart:
+    """A share of the power that would follow at once and follows with a time constant instead, up and down."""
+
+    share: float
+    time_s: float
+
+
+def followed_late(shapes: LoadShapes, late: LatePart) -> LoadShapes:
+    """The shapes of a load on a board with a late part: the first row is that of all that follows at once or with it."""
+    fast, *others = shapes.shapes
+    later = np.fft.irfft(np.fft.rfft(fast) * pole(len(fast), late.time_s), n=len(fast))
+    return replace(shapes, shapes=np.stack([fast + late.share * (later - fast), *others]))
+
+
 def load_shapes(load: LoadStamps, until_s: float) -> LoadShapes:
     """The three shapes of a load, from LEAD_S before its first edge to LEAD_S after `until_s`."""
     origin = float(load.start_s[0]) - LEAD_S
     count = int((until_s + LEAD_S - origin) / BIN_S)
     count += -count % FOURIER_MULTIPLE
-    level = np.diff(np.interp(origin + np.arange(count + 1) * BIN_S, *_load_integral(load))) / BIN_S
+    level = np.diff(np.interp(origin + np.arange(count + 1) * BIN_S, *load_integral(load))) / BIN_S
     spectrum = np.fft.rfft(level)
     fast = spectrum * pole(count, LAUNCH_RISE_S)
     slow = fast * pole(count, SLOW_RISE_S) ** 2
@@ -80,7 +99,7 @@ def load_shapes(load: LoadStamps, until_s: float) -> LoadShapes:
     return LoadShapes(origin_s=origin, shapes=np.fft.irfft(np.stack([fast, slow, creep]), n=count, axis=1))
 
 
-def _load_integral(load: LoadStamps) -> tuple[Array, Array]:
+def load_integral(load: LoadStamps) -> tuple[Array, Array]:
     """Integral of the level over time at its corners: times [s] and values, ascending."""
     times = np.empty(2 * len(load.start_s))
     times[0::2], times[1::2] = load.start_s, load.end_s

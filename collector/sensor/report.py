@@ -9,31 +9,24 @@ import numpy as np
 
 from collector.correction.response import possible_responses
 from collector.sensor.calibration import SensorCalibration
-from collector.sensor.figures import figure
+from collector.sensor.figures import Shown, figure, remarks, rounded_like, shown_figures, why_unknown
 from collector.sensor.identification import SensorRecord
 from collector.sensor.report_emulation import Emulated, Reference, emulated, load_reference, loss_over_window, meter_reference
 from collector.sensor.update_clock import Updates
 from estimator.display.charts import Axis, Series, axis_over, bars_svg, line_svg, scatter_svg
-from estimator.display.pages import figure_html, page_html, section_html, table_html, text_html
+from estimator.display.pages import figure_html, page_html, section_html, table_html
 from estimator.quantities import Array, IntArray
 
 LONGEST_VIEW_S: Final = 4.0
 HISTOGRAM_BINS: Final = 60
 HISTOGRAM_PERIODS: Final = 2.5
 """Intervals between changes are shown up to so many update periods."""
-UNITS: Final = (
-    ("update_period_s", "update_period_std_s", "Update period", 1e3, "ms"),
-    ("window_s", "window_std_s", "Window", 1e3, "ms"),
-    ("tau_s", None, "Time constant", 1e3, "ms"),
-    ("delay_s", "delay_std_s", "Delay", 1e3, "ms"),
-    ("rise_time_s", None, "Rise time", 1e3, "ms"),
-    ("settle_s", None, "Settles within", 1e3, "ms"),
-    ("gain", "gain_std", "Gain", 1.0, ""),
-    ("offset_w", "offset_std_w", "Offset", 1.0, "W"),
-    ("sampled_fraction", None, "Time seen", 100.0, "%"),
-    ("reading_noise_w", None, "Noise", 1.0, "W"),
-    ("update_jitter_s", None, "Jitter of an update", 1e3, "ms"),
+MORE: Final = (
+    Shown(key="settle_s", std_key=None, name="settles within", scale=1e3, unit="ms"),
+    Shown(key="update_jitter_s", std_key=None, name="jitter of an update", scale=1e3, unit="ms"),
+    Shown(key="resolution_w", std_key=None, name="step of a reading", unit="W"),
 )
+"""Figures that the page shows beside those of the terminal."""
 
 
 def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
@@ -53,7 +46,7 @@ def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord
             section_html("Misfit over the window", _loss(calibration, update_s, update_w, reference)),
             section_html("Update clock", period_chart(record.time_s, record.power_w, calibration.update_period_s)),
             section_html("Candidates", _candidates(calibration)),
-            section_html("Notes", "".join(f"<p>{text_html(key)}: {escape(text)}</p>" for key, text in calibration.notes.items())),
+            section_html("Notes", "".join(f"<p>{escape(text)}</p>" for text in remarks(calibration))),
         ),
     )
 
@@ -87,17 +80,16 @@ def _figures(calibration: SensorCalibration) -> str:
         "Driver": calibration.driver or "not named",
         "Source": f"{calibration.sensor} {calibration.field}",
         "Averaging": calibration.averaging,
-        "Transient": calibration.transient or "unknown",
+        "Transient": calibration.transient or f"unknown: {why_unknown(calibration, 'transient')}",
         "Updates": f"{calibration.n_updates}",
     }
-    for key, std_key, name, scale, unit in UNITS:
-        value = getattr(calibration, key)
-        std = getattr(calibration, std_key) if std_key else None
-        if value is None:
-            facts[name] = f"unknown: {calibration.notes.get(key, 'not told by this record')}"
-        else:
-            facts[name] = figure(value * scale, None if std is None else std * scale, unit)
-    return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items()) + "</dl>"
+    for name, text in shown_figures(calibration).items():
+        facts[name.capitalize()] = text or f"unknown: {why_unknown(calibration, name)}"
+    for one in MORE:
+        value = getattr(calibration, one.key)
+        if value is not None:
+            facts[one.name.capitalize()] = figure(value * one.scale, None, one.unit)
+    return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items()) + "</dl>"
 
 
 def _model(calibration: SensorCalibration, update_s: Array, update_w: Array, reference: Reference | None) -> str:
@@ -116,7 +108,9 @@ def _model(calibration: SensorCalibration, update_s: Array, update_w: Array, ref
         Series(name="emulated", x=found.time_s[view], y=found.predicted[view]),
     ]
     residual = found.value - found.predicted
-    away = f"Read less emulated, over the whole record: {float(np.sqrt(np.mean(residual**2))):.2g} W rms."
+    away = f"Read less emulated, over the whole record: {figure(float(np.sqrt(np.mean(residual**2))), None, 'W')} rms."
+    if calibration.residual_w is not None:
+        away += f" The fit itself, over the readings that it took, leaves {figure(calibration.residual_w, None, 'W')}."
     whole, left = axis_over("time [s]", [found.time_s], logarithmic=False), axis_over("read − emulated [W]", [residual], logarithmic=False)
     return parts_of(
         [
@@ -158,14 +152,15 @@ def _loss(calibration: SensorCalibration, update_s: Array, update_w: Array, refe
 
 
 def _candidates(calibration: SensorCalibration) -> str:
-    head = ("kernel", "window [ms]", "std [ms]", "delay [ms]", "log-likelihood")
-    keys = (("window_s", 1e3), ("window_std_s", 1e3), ("delay_s", 1e3), ("score", 1.0))
-    rows = [
-        [str(candidate.get("kernel")), *(_scaled(candidate.get(key), scale) for key, scale in keys)] for candidate in calibration.candidates
-    ]
+    head = ("kernel", "window [ms]", "delay [ms]", "log-likelihood")
+    rows = []
+    for one in calibration.candidates:
+        window, std, delay, score = (_number(one.get(key)) for key in ("window_s", "window_std_s", "delay_s", "score"))
+        shown = figure(window * 1e3, std * 1e3, "")
+        rows.append((str(one.get("kernel")), shown, rounded_like(delay * 1e3, std * 1e3), f"{score:.1f}"))
     return table_html("Kernels that were compared, best first", head, rows)
 
 
-def _scaled(value: Any, scale: float) -> float:
-    """A number in its unit; nan for anything else."""
-    return float(value) * scale if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+def _number(value: Any) -> float:
+    """A number; nan for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

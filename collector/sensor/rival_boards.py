@@ -59,8 +59,7 @@ def board_doubt(claim: Claim, load: LoadStamps, until_s: float) -> str:
 
     `until_s` is when the updates that were compared end.
     """
-    enough_s = float(claim.time_s[min(LEAST_UPDATES, len(claim.time_s) - 1)])
-    until_s = min(until_s, max(float(claim.time_s[0]) + LONGEST_S, enough_s))
+    until_s = min(until_s, compared_until_s(claim.time_s))
     seen = claim.time_s < until_s
     usual = load_source(_until(load, until_s), until_s)
     half, whole = _half_at_once(usual, load), _late_as_a_whole(usual)
@@ -77,6 +76,11 @@ def board_doubt(claim: Claim, load: LoadStamps, until_s: float) -> str:
     if late - best >= LEAD:
         return f"the board itself rises late (lead {late - best:.1f}), and which part of the readings' rise is the sensor's is not told"
     return ""
+
+
+def compared_until_s(time_s: Array) -> float:
+    """When those of the updates at `time_s` (n,) end that boards are compared on [s]."""
+    return max(float(time_s[0]) + LONGEST_S, float(time_s[min(LEAST_UPDATES, len(time_s) - 1)]))
 
 
 def _until(load: LoadStamps, until_s: float) -> LoadStamps:

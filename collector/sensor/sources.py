@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,11 @@ class PowerSource:
     drift_std: float
     time_std_s: float = 0.0
     noise: MeterNoise = NO_NOISE
+
+    def moved(self, by_s: float) -> "PowerSource":
+        """The same with all times later by so much."""
+        begin, first, last = (time_s + by_s for time_s in (self.begin_s, self.from_s, self.until_s))
+        return replace(self, origin_s=self.origin_s + by_s, begin_s=begin, from_s=first, until_s=last)
 
 
 def load_source(load: LoadStamps, until_s: float) -> PowerSource:
@@ -142,9 +148,13 @@ def averaged_by(kernel: str, source: PowerSource) -> Callable[[float, Array], Ar
     def boxcar(width: float, time_s: Array) -> Array:
         return (sampled(edges, time_s) - sampled(edges, time_s - width)) / width + rest[:, 0]
 
+    @lru_cache(maxsize=1)
+    def filtered(time_constant: float) -> Array:
+        later = np.fft.irfft(spectrum * pole(count, time_constant), n=count, axis=1)
+        return np.concatenate([np.zeros((len(columns), 1)), later], axis=1)
+
     def low_pass(time_constant: float, time_s: Array) -> Array:
-        filtered = np.fft.irfft(spectrum * pole(count, time_constant), n=count, axis=1)
-        return sampled(np.concatenate([np.zeros((len(columns), 1)), filtered], axis=1), time_s) + rest[:, 0]
+        return sampled(filtered(time_constant), time_s) + rest[:, 0]
 
     def none(_parameter: float, time_s: Array) -> Array:
         return boxcar(NONE_WIDTH_S, time_s + 0.5 * NONE_WIDTH_S)

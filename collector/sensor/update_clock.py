@@ -15,6 +15,7 @@ from collector.sensor.clock_evidence import LEAST_LEAD, clock_doubt, distances_o
 from collector.sensor.clock_fitting import MIN_CHANGES, RELIABLE, FittedClock, fitted, shown_clock
 from collector.sensor.clock_likelihood import Changes, find_changes
 from collector.sensor.clock_parts import BEYOND, THIRDS, PartPeriod, PartsMean, mean_of, parts_of, phase_lost, times_text
+from collector.sensor.clock_patterns import Skips, regular_skips
 from collector.sensor.clock_search import likelihood_near, search_clock
 from collector.sensor.clock_stretches import clock_of_stretches
 from collector.sensor.clock_wander import STEADY, card_bounds_s, shared_of_track, wanders_of
@@ -36,7 +37,8 @@ class UpdateClock:
     The card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within `card_period_95_s` in 95: slow wander, which
     a short record cannot tell from another period, has no normal distribution (see `clock_wander`).
     `n_updates` counts the updates that polls could see, those in holes left out, `missed_share` those among them that showed no change.
-    `poll_s` is the median distance of two polls.  `remark` says where the phase is lost in the record, "" where it is followed.
+    `poll_s` is the median distance of two polls, `skips` which updates do not come, where that is one in turn.  `remark` says that, and
+    where the phase is lost in the record; "" where neither is so.
     """
 
     period_s: float
@@ -49,6 +51,7 @@ class UpdateClock:
     missed_share: float
     poll_s: float
     remark: str = ""
+    skips: Skips | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     if together is not None:
         drift = replace(drift, period_s=together.period_s, period_std_s=together.std_s)
     card_s = card_bounds_s(wanders, slots, drift.period_std_s)
+    skips = None if remark else regular_skips(changes, fit.number, poll_s)
     polled = _polled(time_s[np.isfinite(value)], ticks, fit.number)
     clock = UpdateClock(
         period_s=drift.period_s,
@@ -102,7 +106,8 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
         n_updates=polled,
         missed_share=max(0.0, 1.0 - (count - 1) / max(polled, 1)),
         poll_s=poll_s,
-        remark=remark,
+        remark="; ".join(text for text in (remark, "" if skips is None else skips.remark(drift.period_s)) if text),
+        skips=skips,
     )
     return clock, Updates(time_s=ticks, value=changes.value, number=fit.number, shared_s=shared)
 

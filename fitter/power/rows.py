@@ -10,9 +10,9 @@ from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import kernel_load
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.power import L2_CREDIT, power_events
-from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.quantities import HZ_PER_MHZ
 from estimator.timeline import workload_seconds
-from fitter.latency import group_table, run_kernels, run_seconds
+from fitter.latency import LatencyFit, group_table, run_kernels, run_seconds
 from fitter.power.solver import PowerRows
 from fitter.rows import KernelRows, WorkloadRows
 
@@ -23,13 +23,13 @@ HOST_BOUND_WEIGHT: Final = 0.01
 """Weight of such a kernel's power in the fit [1]."""
 
 
-def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]], host_launch_s: Array) -> PowerRows:
-    """Runs with an energy, at their predicted latency.  host_launch_s: at the pace that each run's host had [s], shape (r,)."""
+def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -> PowerRows:
+    """Runs with an energy, at the latency that the fit of these rows predicts, at the pace that each run's host had."""
     measured = np.isfinite(rows.energy_j)
-    keep, host_launch_s = rows.select(measured), host_launch_s[measured]
-    runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
-    gpu_s, host_s = run_seconds(runs, group_table(groups), host_launch_s)
-    latency_s = workload_seconds(gpu_s, host_s)
+    keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
+    runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
+    gpu_s, host_s = run_seconds(runs, group_table(latency.groups), host_launch_s)
+    latency_s = workload_seconds(gpu_s, host_s, latency.host.overlap_exponent)
     events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]
     totals = np.column_stack([np.bincount(runs.run, events[:, i], len(latency_s)) for i in range(events.shape[1])])
     return PowerRows(

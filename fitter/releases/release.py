@@ -145,6 +145,7 @@ def _pairs(old: Bundle, new: Bundle) -> Iterator[Change]:
     spread = hypot(old.host.launch_ln_std, new.host.launch_ln_std)
     before, after = old.host.launch_s, new.host.launch_s
     yield Change(place="host.launch_s", old=before, new=after, sigmas=_log_sigmas(before, after, spread))
+    yield Change(place="host.overlap_exponent", old=old.host.overlap_exponent, new=new.host.overlap_exponent, sigmas=nan)
     yield from _power_pairs(old, new)
 
 

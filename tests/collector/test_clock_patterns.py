@@ -5,7 +5,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from collector.correction.updates import board_updates
 from collector.errors import SensorError
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.clock_patterns import Skips
 from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
 from collector.sensor.update_clock import fit_update_clock
 from estimator.quantities import Array
@@ -13,6 +16,9 @@ from tests.collector.hostile_clocks import Hostile, moving, polled
 
 PERIOD_S = 0.1012
 ERRORS = 4.0
+SKIPPING = SensorCalibration(
+    gpu_uuid="", driver="", sensor="log", field="power_w", averaging="boxcar", n_updates=300, update_period_s=PERIOD_S, window_s=0.1,
+)  # fmt: skip
 NAME = SensorName(gpu_uuid="", driver="", sensor="simulated", field="instant")
 
 
@@ -26,7 +32,7 @@ def of_updates(update_s: Array, random: np.random.Generator, period_s: float = P
     return polled(update_s, moving(len(update_s), random), random, period_s=period_s)
 
 
-@pytest.mark.parametrize(("other", "aside_s"), [(1.1, 0.04), (0.9, 0.04), (1.5, 0.05), (1.25, 0.075), (1.0, 1 / 30), (1.0, 0.025)])
+@pytest.mark.parametrize(("other", "aside_s"), [(1.1, 0.04), (0.9, 0.04), (1.5, 0.05), (1.25, 0.075), (1.0, 0.025)])
 def test_two_clocks_in_one_field_are_no_common_fraction_of_their_periods(other: float, aside_s: float) -> None:
     for seed in range(8):
         random = np.random.default_rng(seed)
@@ -47,13 +53,52 @@ def test_the_periods_of_two_clocks_are_named() -> None:
         assert [float(name) for name in named] == pytest.approx([100.0, 150.0], abs=0.01)
 
 
-@pytest.mark.parametrize("every", [4, 5, 10])
-def test_a_clock_that_skips_one_update_in_turn_is_one_clock(every: int) -> None:
+@pytest.mark.parametrize("every", [3, 4, 5, 10])
+def test_a_clock_that_skips_one_update_in_turn_is_one_clock_and_its_pattern_is_said(every: int) -> None:
     for seed in range(4):
         random = np.random.default_rng(seed)
         update_s = ticks(PERIOD_S, 500, random)
         made = of_updates(update_s[np.arange(500) % every > 0], random)
-        assert fit_update_clock(made.time_s, made.value)[0].period_s == pytest.approx(PERIOD_S, abs=1e-4)
+        clock, updates = fit_update_clock(made.time_s, made.value)
+        assert clock.period_s == pytest.approx(PERIOD_S, abs=1e-4)
+        assert clock.skips is not None
+        assert clock.skips.turn == every
+        assert not np.any(updates.number % every == clock.skips.place)
+        assert f"one update in every {every} does not come" in clock.remark
+        mean_ms = float(clock.remark.split("or twice that, ")[1].split(" ms on average")[0])
+        assert mean_ms == pytest.approx(1e3 * PERIOD_S * every / (every - 1), abs=0.1)
+
+
+def test_two_clocks_a_third_of_their_period_apart_look_like_one_that_skips_and_that_is_said() -> None:
+    random = np.random.default_rng(3)
+    both_s = np.sort(np.concatenate([0.1 * np.arange(300.0), 0.1 * np.arange(300.0) + 0.1 / 3]) + random.normal(0.0, 2e-4, 600))
+    made = of_updates(both_s, random)
+    assert (
+        "2 clocks in one field, each of 100 ms and 33.33 ms apart, would look the same"
+        in fit_update_clock(made.time_s, made.value)[0].remark
+    )
+
+
+def test_updates_that_fail_at_random_are_no_pattern() -> None:
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        update_s = ticks(PERIOD_S, 600, random)
+        made = of_updates(update_s[random.random(600) > (0.0, 0.01, 0.3)[seed % 3]], random)
+        assert fit_update_clock(made.time_s, made.value)[0].skips is None
+
+
+@pytest.mark.parametrize(("width_periods", "share"), [(0.1, 2 / 30), (1.0, 2 / 3), (1.5, 2.5 / 3), (2.0, 1.0), (9.0, 1.0)])
+def test_what_readings_see_of_the_time_leaves_out_what_skipped_updates_would_have_seen(width_periods: float, share: float) -> None:
+    assert Skips(turn=3, place=0).seen_share(width_periods) == pytest.approx(share)
+
+
+def test_a_correction_takes_no_update_where_the_clock_skips_one() -> None:
+    random = np.random.default_rng(4)
+    update_s = ticks(PERIOD_S, 500, random)
+    made = of_updates(update_s[np.arange(500) % 3 > 0], random)
+    found = board_updates(made.time_s, made.value, SKIPPING)
+    assert found.period_s == pytest.approx(PERIOD_S, abs=1e-4)
+    assert np.mean(np.diff(found.time_s)) == pytest.approx(1.5 * PERIOD_S, rel=0.01)
 
 
 @pytest.mark.parametrize("factor", [2.0, 3.0, 0.5, 1.5, 0.8])

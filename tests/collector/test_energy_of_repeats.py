@@ -11,11 +11,11 @@ import pytest
 
 from collector.bench import open_simulated
 from collector.correction.recording import correct_recording
-from collector.correction.response import possible_responses
-from collector.correction.updates import board_updates
+from collector.correction.response import SensorResponse, interval_shares, possible_responses
+from collector.correction.updates import board_updates, repeated_values
 from collector.energy.execution_fit import FitSettings, fit_executions
 from collector.energy.practice import FULL_WINDOW, SHORT_WINDOW, TRAILING_SECOND, naive_energy, practice_for, published_energy
-from collector.energy.repeated_energy import RepeatedEnergy, repeated_energy
+from collector.energy.repeated_energy import RepeatedEnergy, bins_for, repeated_energy
 from collector.energy.repeats import plan_repeats
 from collector.errors import SensorError
 from collector.sensor.load import LoadStamps
@@ -264,3 +264,55 @@ def test_a_one_second_mean_says_that_it_cannot_tell_what_lingers_in_pauses() -> 
             off.append((found.energy_j - record.energy_j(record.load.start_s, record.load.end_s).mean()) / found.energy_std_j)
     assert np.sqrt(np.mean(np.square(off))) < 1.6
     assert np.count_nonzero(np.abs(off) < 2.0) >= 10
+
+
+STEP_W = 40.0
+
+
+@pytest.mark.parametrize(("kernel", "width_s"), [("boxcar", 0.025), ("low-pass", 0.025)])
+@pytest.mark.parametrize("length_s", [0.05, 0.1, 0.325])
+@pytest.mark.parametrize("place", [0.351, 0.6237])
+def test_a_step_within_an_execution_fits_the_parts_that_it_is_divided_into(
+    kernel: str, width_s: float, length_s: float, place: float
+) -> None:
+    response = SensorResponse(kernel=kernel, width_s=width_s, delay_s=0.0)
+    start = 1.0 + length_s * np.arange(4.0)
+    time_s = np.linspace(start[2], start[3], 400)
+    step = interval_shares(response, start + place * length_s, start + length_s, 1, time_s)[:, 0]
+    bins = bins_for(response, length_s)
+    parts = interval_shares(response, start, start + length_s, bins, time_s)
+    in_part = np.clip(np.arange(1, bins + 1) - place * bins, 0.0, 1.0)  # share of each part that lies behind the step
+    assert np.abs(parts @ in_part - step).max() * STEP_W <= STEP_W / 16.0
+
+
+def held_again(record: Made, place: int) -> tuple[np.ndarray, np.ndarray]:
+    """The updates of a recording, and their values if the one at `place` had not come: it gives the value before it once more."""
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    value = updates.value.copy()
+    value[place] = value[place - 1]
+    return updates.time_s, value
+
+
+@pytest.mark.parametrize("name", ["boxcar 25/100", "low-pass 12.5/101"])
+def test_an_update_that_did_not_come_moves_no_energy_by_more_than_its_error(name: str) -> None:
+    record, discard_s = planned(name, 0.325, 3)
+    (response,) = possible_responses(record.calibration).responses
+    settings = FitSettings(bins=bins_for(response, 0.325), discard_s=discard_s, noise_w=0.3, jitter_s=2e-4)
+    updates = board_updates(record.time_s, record.power_w, record.calibration)
+    whole = fit_executions(updates.time_s, updates.value, response, record.load, settings)
+    for place in np.flatnonzero(whole.used)[6:]:
+        time_s, value = held_again(record, int(place))
+        found = fit_executions(time_s, value, response, record.load, settings)
+        assert not found.used[place]
+        assert abs(found.energy_j - whole.energy_j) < 3.0 * found.energy_std_j
+
+
+def test_readings_of_a_coarse_sensor_that_repeat_often_are_kept() -> None:
+    value = np.array([60.0, 61.0, 61.0, 60.0, 60.0, 60.0, 61.0, 61.0, 60.0, 61.0])
+    everything = np.ones(10, dtype=np.bool_)
+    assert not repeated_values(value, everything).any()
+    few = np.array([60.0, 61.0, 61.0, 60.0, 62.0, 60.5, 61.0, 61.5, 60.0, 61.0])
+    assert np.flatnonzero(repeated_values(few, everything)).tolist() == [2]
+    rest = np.concatenate([np.full(9, 20.0), few])
+    in_use = np.arange(19) >= 9
+    assert np.flatnonzero(repeated_values(rest, in_use)).tolist() == [11], "repeats that are not in use count for nothing"

@@ -2,11 +2,15 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from collector.bench import open_simulated
 from collector.cli import main
+from collector.programs.display import run_lines
+from collector.sensor.calibration import SensorCalibration
 
 BOARD = "sim:a100-pcie-40gb"
 QUICK = (sys.executable, "-S", "-c", "pass")
@@ -48,3 +52,34 @@ def test_what_cannot_be_measured_is_one_line(
     said = capfd.readouterr().err.strip()
     assert words in said
     assert len(said.splitlines()) == 1
+
+
+def test_the_table_fits_a_terminal_and_gives_errors() -> None:
+    clock = {
+        "sm_clock_mhz": 1410.0, "runs": 1234, "latency_s": 0.98765, "latency_std_s": 0.00123, "power_w": 412.345, "power_std_w": 1.234,
+        "energy_j": 4123.456, "energy_std_j": 1.234, "above_rest_j": 3456.789, "naive_energy_j": 3999.123, "counter_energy_j": 4111.234,
+        "counter_energy_std_j": 4.321,
+    }  # fmt: skip
+    document = {"command": ["x"], "gpu": "A", "simulated": True, "clocks": [clock], "runs": [], "notes": []}
+    header, row = run_lines(document)[2:4]
+    assert len(header) == len(row) <= 80
+    assert row.split() == ["1410", "1234", "987.6±1.2", "412.3±1.2", "4123.5±1.2", "3456.8", "3999.1", "4111.2±4.3"]
+
+
+def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with open_simulated("rtx-3090") as bench:
+        identity = bench.gpu.identity()
+    known = SensorCalibration(
+        gpu_uuid=identity.uuid, driver=identity.driver, sensor="nvml", field="instant", averaging="boxcar", n_updates=500,
+        update_period_s=0.09997, window_s=0.09997, window_std_s=1e-4, delay_s=1e-3, delay_std_s=2e-4, settle_s=0.3,
+        gain=0.948, gain_std=2e-4, offset_w=1.4, offset_std_w=0.03, reading_noise_w=0.25, resolution_w=0.01,
+    )  # fmt: skip
+    (tmp_path / "s.json").write_text(json.dumps(known.document()))
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(0.25)")
+    assert main(["run", "--gpu", "sim:rtx-3090", "--sensor", str(tmp_path / "s.json"), "--json", "--repeats", "6", "--", *command]) == 0
+    found = json.loads(capfd.readouterr().out)
+    away = [abs(run["counter_energy_j"] - run["energy_j"]) for run in found["runs"]]
+    assert max(away) > 3.0 * max(run["energy_std_j"] for run in found["runs"]), (
+        "the readings' error alone does not cover the counter's steps"
+    )
+    assert not any("counter says" in note for note in found["notes"])

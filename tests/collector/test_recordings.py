@@ -1,6 +1,7 @@
 """Recorded logs: whatever their form, the same readings; what cannot be used is refused in one line."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -84,13 +85,25 @@ def test_summer_time_leaves_no_jump(tmp_path: Path, hours: float) -> None:
     assert any("local clock" in remark for remark in found.remarks)
 
 
-def test_a_step_back_leaves_time_ascending_and_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("back_s", [0.1, 0.7, 1.5])
+def test_a_clock_that_was_set_back_is_moved_on_and_said(tmp_path: Path, back_s: float) -> None:
     def row(i: int) -> str:
-        return f"{stamp(i * POLL_S - (0.1 if i >= 200 else 0.0))}, 0, {POWER[i]:.2f}"
+        return f"{stamp(i * POLL_S - (back_s if i >= 200 else 0.0))}, 0, {POWER[i]:.2f}"
+
+    found, whole = read_readings(written(tmp_path, smi_text(row=row))), read_readings(written(tmp_path, smi_text()))
+    assert found.left_out == 0
+    assert np.max(np.abs(found.time_s - whole.time_s)) < 2.0 * POLL_S
+    assert any(f"set back by {back_s:.1f}"[:-1] in remark for remark in found.remarks)
+
+
+def test_rows_out_of_order_are_no_clock_that_was_set_back(tmp_path: Path) -> None:
+    def row(i: int) -> str:
+        return f"{stamp(i * POLL_S - (0.1 if i in (200, 201) else 0.0))}, 0, {POWER[i]:.2f}"
 
     found = read_readings(written(tmp_path, smi_text(row=row)))
     assert np.all(np.diff(found.time_s) > 0)
-    assert any("before" in remark for remark in found.remarks)
+    assert found.left_out == 2
+    assert any("before that of an earlier row" in remark for remark in found.remarks)
 
 
 def test_of_equal_stamps_the_last_value_stays(tmp_path: Path) -> None:
@@ -341,6 +354,17 @@ def test_readings_and_load_must_share_time(tmp_path: Path) -> None:
     load = written(tmp_path, "t_s,level\n1000000,1\n1500000,0\n", "l.csv")
     with pytest.raises(SensorError, match="shares no time with the readings"):
         read_run(readings, load)
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"), [(1.0, "moved by -1 h it would"), (-5.5, "moved by +5.5 h it would"), (100.0, "one time base")]
+)
+def test_what_shares_no_time_is_refused_with_the_zone_by_which_it_would(tmp_path: Path, hours: float, words: str) -> None:
+    readings = "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT))
+    load = f"t_s,level\n{3600.0 * hours + 0.5},1\n{3600.0 * hours + 2.5},0\n"
+    with pytest.raises(SensorError, match=re.escape(words)) as raised:
+        read_run(written(tmp_path, readings), written(tmp_path, load, "load.csv"))
+    assert ("would" in str(raised.value)) == ("would" in words)
 
 
 def test_a_local_log_is_moved_to_its_loads_zone(tmp_path: Path) -> None:

@@ -1,17 +1,56 @@
-"""Figures with their errors: no digit that the error leaves is lost, none beyond it is shown."""
+"""Figures with their errors: no digit that the error leaves is lost, none beyond it is shown; one number and one name wherever a
+calibration is shown, and no key of a program's in it.
+"""
 
+import re
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.sensor.figures import figure
+from collector.display import sensor_lines
+from collector.sensor.calibration import NO_METER, SensorCalibration
+from collector.sensor.figures import NOT_TOLD, SHOWN, figure, rounded_like, time_text
+from collector.sensor.identification import SensorRecord
+from collector.sensor.report import sensor_html
+from estimator.frozen import FrozenMapping
+
+KNOWN = SensorCalibration(
+    gpu_uuid="GPU-7274782d-3330-3930-0000-000000000000", driver="535.54.03", sensor="nvml", field="instant", averaging="low-pass",
+    n_updates=124,
+    update_period_s=0.101216, update_period_std_s=4.4e-6, update_jitter_s=6.4e-4, window_s=0.024898, window_std_s=1.53e-4, tau_s=0.012449,
+    delay_s=-5.93e-3, delay_std_s=2.5e-4, rise_time_s=0.027, settle_s=0.0656, transient="instant", gain=0.9595, gain_std=7.9e-4,
+    offset_w=-2.29, offset_std_w=0.084, sampled_fraction=0.24599, residual_w=1.470065, reading_noise_w=0.1626, resolution_w=0.01,
+    notes=FrozenMapping({"delay_s": "includes the host", "time_zone": "readings moved", "gain_levels": "7 levels"}),
+)  # fmt: skip
+READINGS_ALONE = replace(
+    KNOWN, averaging="undetermined", window_s=None, window_std_s=None, tau_s=None, delay_s=None, rise_time_s=None, transient=None,
+    gain=None, offset_w=None, sampled_fraction=None, residual_w=None, reading_noise_w=None,
+    notes=FrozenMapping({
+        **dict.fromkeys(("averaging", "window_s", "delay_s", "sampled_fraction"), "give --load"),
+        **dict.fromkeys(("rise_time_s", "transient"), "give the load's stamps"), **dict.fromkeys(("gain", "offset_w"), NO_METER),
+    }),
+)  # fmt: skip
+NO_POLLS = SensorRecord(time_s=np.zeros(0), power_w=np.zeros(0))
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-7, 1e5))
 def test_a_figure_is_as_exact_as_its_error(value: float, std: float) -> None:
-    shown, error = (float(part) for part in figure(value, std, "").split(" ± "))
-    assert abs(shown - value) <= 0.06 * std + 1e-9 * abs(value)
-    assert error == pytest.approx(std, rel=0.06)
+    text = figure(value, std, "")
+    shown, error = (float(part) for part in text.split(" ± "))
+    assert abs(shown - value) <= 0.051 * std + 1e-9 * abs(value)
+    assert error == pytest.approx(std, rel=0.051)
+    assert len(text.split(" ± ")[1].replace(".", "").strip("0")) <= 2, "more digits of an error than two"
+    assert "e" not in text
+    assert float(rounded_like(value, std)) == shown
+
+
+@given(st.floats(1e-7, 1e5))
+def test_a_time_is_shown_in_a_unit_that_loses_no_digit(seconds: float) -> None:
+    number, unit = time_text(seconds).split()
+    assert float(number) * {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit] == pytest.approx(seconds, rel=0.006)
 
 
 @pytest.mark.parametrize(
@@ -19,10 +58,48 @@ def test_a_figure_is_as_exact_as_its_error(value: float, std: float) -> None:
     [
         (101.21694, 0.0075, "101.2169 ± 0.0075 ms"),
         (1080.3, 25.1, "1080 ± 25 ms"),
-        (27.04, None, "27.04 ms"),
-        (27.04, float("nan"), "27.04 ms"),
-        (12345.6, 130.2, "12346 ± 130 ms"),
+        (27.04, None, "27 ms"),
+        (27.14, float("nan"), "27.1 ms"),
+        (12345.6, 130.2, "12350 ± 130 ms"),
+        (1309.55, 104.0, "1310 ± 100 ms"),
+        (5.04, 0.0996, "5.04 ± 0.10 ms"),
+        (-0.04, 1.2, "0.0 ± 1.2 ms"),
+        (123456.7, None, "123457 ms"),
     ],
 )
 def test_figures_read_like_a_lab_book(value: float, std: float | None, text: str) -> None:
     assert figure(value, std, "ms") == text
+
+
+@pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE, replace(KNOWN, averaging="boxcar", tau_s=None)])
+def test_terminal_and_page_show_the_same_figures_under_the_same_names(calibration: SensorCalibration) -> None:
+    page = sensor_html("s", calibration, NO_POLLS, None)
+    facts = {name.lower(): text for name, text in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)}
+    lines = sensor_lines(calibration)
+    for one in SHOWN:
+        of_terminal = [line[16:] for line in lines if line.startswith(f"  {one.name:<14}")]
+        assert len(of_terminal) == (one.name in facts)
+        for text in of_terminal:
+            assert text.startswith("unknown (") if facts[one.name].startswith("unknown: ") else text == facts[one.name]
+
+
+@pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE])
+def test_no_key_of_a_program_is_shown_to_people(calibration: SensorCalibration) -> None:
+    page = re.sub(r"<style>.*?</style>", "", sensor_html("s", calibration, NO_POLLS, None), flags=re.DOTALL)
+    for text in (re.sub(r"<[^>]*>", " ", page), "\n".join(sensor_lines(calibration))):
+        assert not re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text.replace("&#x27;", "'"))
+
+
+def test_whatever_is_unknown_has_a_reason() -> None:
+    lines = sensor_lines(READINGS_ALONE)
+    numbers = {int(number) for line in lines for number in re.findall(r"unknown \((\d+)\)", line)}
+    reasons = {int(found[1]): found[2] for line in lines if (found := re.match(r"  \((\d+)\) (.+)", line))}
+    assert numbers == reasons.keys()
+    assert NOT_TOLD not in reasons.values()
+    assert reasons[int(re.findall(r"noise +unknown \((\d+)\)", "\n".join(lines))[0])] == "give --load"
+
+
+def test_a_terminal_of_80_columns_holds_the_figures() -> None:
+    for calibration in (KNOWN, READINGS_ALONE):
+        table = [line for line in sensor_lines(calibration) if not re.match(r"  (note:|\(\d)", line)]
+        assert max(map(len, table)) <= 80

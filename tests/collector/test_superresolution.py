@@ -1,5 +1,6 @@
 """The profile within an execution: found where phases fill, undetermined where they do not.  Recordings are simulated."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,11 @@ def test_no_period_is_found_where_there_is_none() -> None:
     noise = BoardUpdates(time_s=time_s, value=100.0 + random.normal(0.0, 1.0, 300), period_s=0.1, time_std_s=1e-3, notes={})
     with pytest.raises(SensorError, match="no period"):
         find_period(noise)
+    for count in (40, 60, 125):
+        spike = np.where(np.arange(count) == count // 3, 150.0, 60.0)
+        with pytest.raises(SensorError, match="none of their variance") as refused:
+            find_period(replace(noise, time_s=time_s[:count], value=spike))
+        assert not re.search(r"-\d", str(refused.value)), "a share below nothing"
     with pytest.raises(SensorError, match="too short or too even"):
         find_period(replace(noise, value=np.full(300, 100.0)))
 

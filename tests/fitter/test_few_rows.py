@@ -19,7 +19,9 @@ from tests.estimator.synthetic import transformer
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 GPU_NAME = "a100-pcie-40gb"
-WORKLOAD = transformer(512, 768, 12, name="small", family="small")
+WORKLOAD = transformer(4096, 768, 12, name="small", family="small")
+"""Paced by the GPU: its width is that of the kernels, not of a host."""
+
 LEAST_STD = 0.05
 """No fit of one kernel knows a whole model better than this [relative]."""
 
@@ -64,7 +66,7 @@ def test_one_kernel_measured_often_is_one_kernel(tmp_path: Path) -> None:
     product = various_operators(1)
     once = bundle_of(selection_of(kernel_rows(planted_bundle(), product)), tmp_path)
     often = bundle_of(selection_of(kernel_rows(planted_bundle(), product * 30, noise=0.001)), tmp_path)
-    assert often == pytest.approx(once, rel=0.3)
+    assert often == pytest.approx(once, rel=0.2)
 
 
 def test_no_usable_row_is_one_line(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ def planted_rows() -> WorkloadRows:
 def paced(rows: WorkloadRows, host_launch_s: float, slow_runs: float, ratio: float = SLOW_PACE, seed: int = 0) -> tuple[GpuSpec, float]:
     """Latencies of `rows` become those of a host at `host_launch_s`, a share of them `ratio` times slower.  Share of runs it paces."""
     gpu = load_gpu(rows.gpus[0])
-    groups, _ = shifted(prior_groups(), TIED, PLANTED_SHIFT)
+    groups, host = shifted(prior_groups(), TIED, PLANTED_SHIFT)
     kernels = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
     gpu_s, host_s = run_seconds(kernels, group_table(groups), host_launch_s)
     rng = np.random.default_rng(seed)
     pace = np.where(rng.random(len(rows)) < slow_runs, ratio, 1.0)
-    rows.latency_s[:] = workload_seconds(gpu_s, host_s * pace) * np.exp(NOISE * rng.standard_normal(len(rows)))
+    rows.latency_s[:] = workload_seconds(gpu_s, host_s * pace, host.overlap_exponent) * np.exp(NOISE * rng.standard_normal(len(rows)))
     return gpu, float(np.mean(host_s > 1.3 * gpu_s))
 
 
@@ -44,7 +44,7 @@ def test_the_usual_pace_comes_back_whatever_share_of_runs_is_slow(
 ) -> None:
     gpu, host_paced = paced(planted_rows, host_launch_s, slow_runs, ratio)
     assert host_paced > 0.15  # otherwise nothing is tested
-    assert fit_latency(planted_rows, gpu).host_launch_s == pytest.approx(host_launch_s, rel=0.015)
+    assert fit_latency(planted_rows, gpu).host.launch_s == pytest.approx(host_launch_s, rel=0.015)
 
 
 def test_slow_runs_move_no_parameter_by_more_than_is_stated(planted_rows: WorkloadRows) -> None:
@@ -58,7 +58,7 @@ def test_slow_runs_move_no_parameter_by_more_than_is_stated(planted_rows: Worklo
 def test_few_runs_of_one_pace_are_taken_for_the_usual_one(planted_rows: WorkloadRows) -> None:
     gpu, _ = paced(planted_rows, SLOW_PACE * HOST_LAUNCH.centre, 0.0)  # what the slow pace of an ordinary host would be
     few = planted_rows.select(np.arange(0, len(planted_rows), 16))
-    assert fit_latency(few, gpu).host_launch_s == pytest.approx(SLOW_PACE * HOST_LAUNCH.centre, rel=0.04)
+    assert fit_latency(few, gpu).host.launch_s == pytest.approx(SLOW_PACE * HOST_LAUNCH.centre, rel=0.04)
 
 
 @given(usual=st.lists(FINITE, min_size=1, max_size=5), slow=FINITE, share=st.floats(min_value=0.01, max_value=MOST_SLOW))

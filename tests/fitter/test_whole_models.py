@@ -13,8 +13,12 @@ from benchmarks.whole_models import (
     REFERENCE_CLOCK_MHZ,
     SHORT_S,
     Case,
+    Outcome,
+    by_length,
     families,
     halves,
+    mean_score,
+    outcome,
     read_case,
     repeatability,
     score,
@@ -34,36 +38,33 @@ def cases(shared_data: Path) -> dict[str, Case]:
     return {name: read_case(folder / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz")}
 
 
-def half_to_half(case: Case) -> tuple[float, float]:
-    """Mean latency and power error of random halves of the workloads, in percent."""
+def half_to_half(case: Case) -> list[Outcome]:
+    """Random halves of the workloads, predicted by the others."""
     unique = np.unique(case.rows.workload_index)
     found = []
     for seed in range(SPLITS):
         chosen = np.random.default_rng(seed).permutation(unique)[: len(unique) // 2]
         train = np.isin(case.rows.workload_index, chosen)
-        one = score(case.rows.select(train), case.rows.select(~train), case)
-        found.append((one.latency, one.power))
-    latency, power = np.mean(found, axis=0)
-    return float(latency), float(power)
+        found.append(outcome(case.rows.select(train), case.rows.select(~train), case))
+    return found
 
 
-def test_half_of_the_a100_runs_predict_the_other_half(cases: dict[str, Case]) -> None:
-    latency, power = half_to_half(cases["a100_900mhz"])
-    assert latency <= 6.0
-    assert power <= 3.6
-
-
-def test_half_of_the_a10_runs_predict_the_other_half(cases: dict[str, Case]) -> None:
-    latency, power = half_to_half(cases["a10_900mhz"])
-    assert latency <= 5.0
-    assert power <= 3.6
+@pytest.mark.parametrize(("name", "latency", "short", "longer"), [("a100_900mhz", 5.6, 8.2, 3.7), ("a10_900mhz", 4.2, 5.6, 3.4)])
+def test_half_of_the_runs_predict_the_other_half(cases: dict[str, Case], name: str, latency: float, short: float, longer: float) -> None:
+    found = half_to_half(cases[name])
+    one = mean_score(found)
+    assert one.latency <= latency
+    assert one.power <= 3.6
+    parts = by_length(found)
+    assert parts["below 20 ms"].latency <= short  # on the A100 4.5 is what the host's two paces make of it (`benchmarks/host_pace.py`)
+    assert parts["from 20 ms"].latency <= longer
 
 
 def test_a_language_family_can_be_left_out(cases: dict[str, Case]) -> None:
     case = cases["a100_900mhz"]
     names = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index])
     scores = [score(case.rows.select(names != name), case.rows.select(names == name), case) for name in LANGUAGE]
-    assert np.mean([one.latency for one in scores]) <= 7.3
+    assert np.mean([one.latency for one in scores]) <= 6.3
     assert np.mean([one.power for one in scores]) <= 4.6
 
 
@@ -71,8 +72,9 @@ def test_one_clock_predicts_the_others_with_the_power_limit_solved(cases: dict[s
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     other = target.rows.select(np.abs(target.rows.asked_clock_mhz(target.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
     one = score(case.rows, other, case, target=target)
-    assert one.latency <= 5.5
-    assert one.power <= 4.0
+    assert one.latency <= 4.5
+    assert one.power <= 4.3
+    assert one.energy <= 4.7
 
 
 def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened(cases: dict[str, Case]) -> None:
@@ -88,7 +90,7 @@ def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened
 
 def test_an_a100_bundle_forecasts_a10_latency_from_its_specification(cases: dict[str, Case]) -> None:
     one = score(cases["a100_900mhz"].rows, cases["a10_900mhz"].rows, cases["a100_900mhz"], target=cases["a10_900mhz"])
-    assert one.latency <= 6.0
+    assert one.latency <= 5.0
 
 
 def test_stated_intervals_cover_what_they_say(cases: dict[str, Case]) -> None:

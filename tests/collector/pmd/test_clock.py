@@ -103,5 +103,14 @@ def test_the_rate_of_a_real_recording_follows_from_its_load(a100: tuple[Recordin
 
 def test_a_load_that_does_not_show_in_the_power_gives_no_rate(a100: tuple[Recording, Path, float]) -> None:
     recording, load, start_s = a100
-    with pytest.raises(DatasetError, match="edges"):
+    with pytest.raises(DatasetError, match="none of the 152 edges"):
         tie_from_load(recording, load, start_s - 1e4)
+
+
+def test_edges_that_show_are_counted_so_that_a_start_off_by_periods_of_the_load_is_seen(a100: tuple[Recording, Path, float]) -> None:
+    recording, load, start_s = a100
+    right = tie_from_load(recording, load, start_s)
+    assert right.blocks == right.offered == 152
+    for periods in (-9, 4):
+        shifted = tie_from_load(recording, load, start_s + periods * 0.10434)
+        assert shifted.blocks <= 152 - 2 * abs(periods)

@@ -84,6 +84,24 @@ def test_missing_samples_are_a_warning_with_a_status_of_its_own(recording: Path,
     assert "warning" in captured.err
 
 
+def test_energy_and_mean_power_part_where_samples_are_missing_and_that_is_said(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pmd", "decode", str(recording), "--out", str(recording.with_suffix(".csv"))]) == 0
+    assert "bridged" not in capsys.readouterr().out
+    _, ticks, raw = stream(2_000)
+    raw[:1_000, 1::2], raw[1_000:, 1::2] = 40, 400
+    data = encode_packets(ticks, raw)
+    recording.write_bytes(data[: 600 * PACKET_BYTES] + data[1_000 * PACKET_BYTES :])
+    out = str(recording.with_suffix(".csv"))
+    assert main(["pmd", "decode", str(recording), "--out", out, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["bridged_s"] == pytest.approx(sum(hole["length_s"] for hole in found["hole_list"]))
+    assert found["energy_j"] != pytest.approx(found["mean_power_w"] * found["duration_s"], rel=1e-3)
+    assert main(["pmd", "decode", str(recording), "--out", out]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert any("bridged by straight lines: not mean times duration" in line for line in lines)
+    assert max(len(line) for line in lines if str(recording.parent) not in line) <= 80
+
+
 def test_a_known_clock_sets_the_time(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spans = []
     for rate in ("2930000", "2940000"):
