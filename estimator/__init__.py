@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from estimator.questions.points import Case, Sweep
     from estimator.questions.sweeping import sweep, sweep_chunks
     from estimator.specifications import load_gpu, override_gpu
-    from estimator.workload import Operator, Workload, make_operator, merge_operators
+    from estimator.workload import Footprint, Operator, Workload, make_operator, merge_operators
 
 __version__ = "0.1.0"
 
@@ -49,6 +49,7 @@ _HOME = {
     "Estimate": "estimator.prediction",
     "EstimatorError": "estimator.errors",
     "Explanation": "estimator.questions.explanation",
+    "Footprint": "estimator.workload",
     "Gain": "estimator.questions.choosing",
     "GpuSpec": "estimator.gpu",
     "KernelEstimate": "estimator.kernel_estimates",
@@ -88,8 +89,8 @@ _HOME = {
 
 __all__ = [
     "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError", "Explanation",
-    "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError", "Sweep",
-    "Tariff", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
+    "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError",
+    "Sweep", "Tariff", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
     "cost_columns", "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
     "predict_kernels", "read_workload", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision", "with_sizes",
     "write_workload",

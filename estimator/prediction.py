@@ -135,6 +135,7 @@ class Prepared:
     groups: tuple[str | None, ...]
     counts: Array
     host_share: float
+    overlap_exponent: float
     log_correction: Array
     completed: Array
     untried: tuple[Untried | None, ...]
@@ -212,6 +213,7 @@ def prepare(workload: Workload, bundle: Bundle, gpu: GpuSpec, efficiency: Mappin
         groups=tuple(served),
         counts=counts,
         host_share=float(counts @ np.array([o.host_share for o in operators])) if len(operators) else 0.0,
+        overlap_exponent=bundle.host.overlap_exponent,
         log_correction=mean_log_corrections(operators, served, bundle.residuals),
         completed=np.array([o.origin.startswith(COMPLETED) for o in operators], dtype=np.float64),
         untried=untried,
@@ -242,7 +244,7 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
     seconds = sweep_seconds(prepared.parts, clock_hz) * np.exp(prepared.log_correction)[:, None]
     gpu_s: Array = prepared.counts @ seconds
     host_s = launch_s * prepared.host_share
-    latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, host_s))
+    latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, host_s), prepared.overlap_exponent)
     if model is None:
         nothing = np.full_like(gpu_s, np.nan)
         return _Columns(
@@ -270,7 +272,7 @@ def _curve(prepared: Prepared, tables: BoardTables, model: PowerModel, asked_mhz
         return BoardCurve(clock_mhz=grid.clock_mhz, latency_s=columns.latency_s, power_w=columns.power_w, lockable=grid.lockable)
     seconds = sweep_seconds(prepared.parts, grid.curve_clocks_mhz() * HZ_PER_MHZ)
     gpu_s = grid.over_clocks((prepared.counts * np.exp(prepared.log_correction)) @ seconds)
-    latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, launch_s * prepared.host_share))
+    latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, launch_s * prepared.host_share), prepared.overlap_exponent)
     point = tables.at(grid.clock_mhz)
     events = prepared.counts @ power_events(prepared.phases, prepared.gpu, model.l2_credit)
     energy_j = term_scale(model, point) @ (events * model.event_energy_j)
@@ -292,7 +294,7 @@ class _Spreads(NamedTuple):
 
 
 def _spreads(prepared: Prepared, bundle: Bundle, columns: _Columns, far: FarClock) -> _Spreads:
-    launch = launch_bound_share(columns.gpu_s, np.full_like(columns.gpu_s, columns.host_s))
+    launch = launch_bound_share(columns.gpu_s, np.full_like(columns.gpu_s, columns.host_s), prepared.overlap_exponent)
     kernels = prepared.counts[:, None] * columns.seconds / np.maximum(columns.gpu_s, 1e-300)
     single = len(launch) == 1  # numbers add several times faster than arrays of one
     paced: Loading = float(launch[0]) if single else launch

@@ -52,7 +52,8 @@ def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
         pairs -= unseen * (unseen - 1.0) / 2.0
     kv_width = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
     query_elements = batch * queries * heads * head_dim
-    read = query_elements * width + 2.0 * batch * context * kv_heads * head_dim * kv_width
+    seen = min(context, visible + queries - 1.0)  # by any query: the windows of neighbours overlap
+    read = query_elements * width + 2.0 * batch * seen * kv_heads * head_dim * kv_width
     return Work(4.0 * batch * heads * pairs * head_dim, read, query_elements * out_width)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,14 +87,15 @@ def canonical_gpu_name(text: str) -> str | None:
     return None
 
 
-def override_gpu(spec: GpuSpec, settings: Mapping[str, str]) -> GpuSpec:
-    """A specification with figures replaced: `{"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"}`.
+def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
+    """A specification with figures replaced: `{"num_sms": 132, "tensor_flop_per_clock.bf16": 4096}`; texts of numbers do as well.
 
     Keys are the numeric fields of GpuSpec, or a rate table and a precision joined by a dot.  Raises
     SpecificationError for an unknown key, a value that is no number and a figure that cannot be.
     """
     changes: dict[str, Any] = {}
-    for key, text in settings.items():
+    given = {key: _setting_text(value, f"setting {key}") for key, value in settings.items()}
+    for key, text in given.items():
         where = f"setting {key}"
         table, _, precision = key.partition(".")
         if table in RATE_TABLES and precision:
@@ -108,7 +110,7 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str]) -> GpuSpec:
     before = {key: getattr(spec, key.partition(".")[0]) for key in settings}
     was = {key: value.get(key.partition(".")[2], math.nan) if isinstance(value, Mapping) else value for key, value in before.items()}
     texts: dict[str, list[str]] = {}
-    for key, text in settings.items():
+    for key, text in given.items():
         texts.setdefault(key.partition(".")[0], []).append(f"{key.partition('.')[2]} {was[key]:.6g} → {text.strip()}".lstrip())
     sources = FrozenMapping({**spec.sources, **{name: f"{SET_BY_USER}: {', '.join(lines)}" for name, lines in texts.items()}})
     changed = replace(spec, **changes, sources=sources)
@@ -201,6 +203,14 @@ def _text(value: object, key: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise SpecificationError(f"{where}: {key} must be a text, got {value!r}")
     return value
+
+
+def _setting_text(value: str | float, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SpecificationError(f"{where} = {value!r} is no number")
+    return f"{float(value):.15g}"
 
 
 def _parsed(text: str, where: str) -> float:

@@ -10,13 +10,15 @@ from typing import Final
 from estimator.coefficients import COLUMN
 
 HOST_LAUNCH: Final = "host_launch"
-"""The parameter of the host, which no kernel has."""
+HOST_OVERLAP: Final = "host_overlap"
+"""The parameters of the host, which no kernel has."""
 
 _MATRIX: Final = ("gemm", "gemm.bmm", "conv")
 _STREAM: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
 
 TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     HOST_LAUNCH: ((), ()),
+    HOST_OVERLAP: ((), ()),
     "math.gemm": (("gemm",), ("math",)),
     "math.bmm": (("gemm.bmm",), ("math",)),
     "math.conv": (("conv",), ("math",)),

@@ -16,7 +16,7 @@ REFERENCE_TILE_AREA: Final = 16384.0
 """Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
 
 LAUNCH_OVERLAP_EXPONENT: Final = 8.0
-"""Sharpness of the smooth maximum of GPU time and host launch time; 8 is within 1 % of a hard maximum beyond 1.4 : 1."""
+"""Sharpness of the smooth maximum of GPU time and host launch time where no runs told it; within 1 % of a hard maximum beyond 1.4 : 1."""
 
 _OVERLAPPED_COLUMNS: Final = slice(0, len(OVERLAPPED))
 _SERIAL_COLUMNS: Final = slice(len(OVERLAPPED), len(OVERLAPPED) + len(SERIAL))
@@ -215,20 +215,19 @@ def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
     return scaled
 
 
-def workload_seconds(gpu_s: Array, host_s: Array) -> Array:
-    """Latency of a stream of kernels: the smooth maximum of its GPU time and the host's launch time [s].
+def workload_seconds(gpu_s: Array, host_s: Array, p: float) -> Array:
+    """Latency of a stream of kernels: the smooth maximum of its GPU time and the host's launch time [s], of sharpness p.
 
     A stream drains and refills as a whole, so the two totals compete, not each kernel with its own launch.
     """
     top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
-    p = LAUNCH_OVERLAP_EXPONENT
     result: Array = top * ((gpu_s / top) ** p + (host_s / top) ** p) ** (1.0 / p)
     return result
 
 
-def launch_bound_share(gpu_s: Array, host_s: Array) -> Array:
-    """How far the host's launches set the latency, 0 to 1: L^8 / (G^8 + L^8)."""
+def launch_bound_share(gpu_s: Array, host_s: Array, p: float) -> Array:
+    """How far the host's launches set the latency, 0 to 1: L^p / (G^p + L^p)."""
     top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
-    host = (host_s / top) ** LAUNCH_OVERLAP_EXPONENT
-    result: Array = host / (host + (gpu_s / top) ** LAUNCH_OVERLAP_EXPONENT)
+    host = (host_s / top) ** p
+    result: Array = host / (host + (gpu_s / top) ** p)
     return result

@@ -11,20 +11,21 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import EstimatorError, WorkloadError
 from estimator.forms.rewriting import with_attention, with_precision
-from estimator.tracing.building import Job, configured_job, user_job
+from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
+from estimator.tracing.holding import Held, tensors_within
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
 from estimator.tracing.recording import fused_step, recording, tensors_in
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
-from estimator.workload import Workload
+from estimator.workload import Footprint, Workload
 
 REMEDY: Final = "pip install 'wattprint[torch]'"
 
@@ -47,11 +48,12 @@ SGD_MOMENTUM: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A workload, the calls that it was made from, and which of "batch" and "sequence" the model's inputs have."""
+    """A workload, the calls that it was made from, which of "batch" and "sequence" the inputs have, the most tokens of a sequence."""
 
     workload: Workload
     calls: tuple[Call, ...]
     sizes: frozenset[str]
+    longest: float
 
 
 def trace_workload(request: TraceRequest) -> Workload:
@@ -71,15 +73,27 @@ def trace_calls(request: TraceRequest) -> Traced:
     torch = _load("torch")
     transformers = None if config is None else _load("transformers")  # sets its own level of logging, so before that is lowered
     calls: list[Call] = []
-    with _quiet(), _as_workload_errors(request.model):
+    with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # what a model prints is no part of a result
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
-        run = _runner(torch, request, job, calls)
-        with recording(torch, calls, request.attention == "flash", job.window):
+        run, moments = _runner(torch, request, job, calls)
+        held = Held()
+        kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_within(torch, job.named.get(CACHE)))]
+        held.add(tensors_within(torch, [job.placed, job.named]))
+        with recording(torch, calls, request.attention == "flash", job.window, held):
             run()
-    return Traced(workload=_workload(torch, request, job, calls), calls=tuple(calls), sizes=job.sizes)
+    if request.optimizer == "adamw-fused" and request.phase == "train":
+        # Two moments of each parameter, which the meta device does not make.
+        kept[1] = 2 * Held().add(parameter for parameter in job.model.parameters() if parameter.requires_grad)
+        held.most_byte += kept[1]
+    footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
+    return Traced(workload=_workload(torch, request, job, calls, footprint), calls=tuple(calls), sizes=job.sizes, longest=job.longest)
 
 
-def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> Workload:
+def _weights(model: Any) -> list[Any]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
     lowered = lower_calls(calls, tf32=request.precision == "tf32")
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
@@ -90,7 +104,9 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) ->
         counts=lowered.counts,
         model_family=job.family,
         unknown=lowered.unknown,
+        warnings=lowered.warnings,
         notes=(source, *lowered.notes),
+        footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
         workload = _fused_afterwards(workload, request)
@@ -155,15 +171,16 @@ def _as_workload_errors(model: str) -> Iterator[None]:
     except SystemExit as error:
         raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
     except _faults() as error:
-        line = next(iter(str(error).strip().splitlines()), "")
+        heading, *rest = [text.strip() for text in str(error).splitlines() if text.strip()] or [""]
+        line = f"{heading} {rest[0]}" if heading.endswith(":") and rest else heading
         raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error
 
 
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> Callable[[], Any]:
-    """What is to be recorded; a fused optimizer writes its step into `calls` itself."""
+def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> tuple[Callable[[], Any], list[Any]]:
+    """What is to be recorded, and the tensors of its optimizer; a fused one writes its step into `calls` itself."""
     model = job.model
     if request.phase != "train":
         model.eval()
@@ -172,7 +189,7 @@ def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> C
             with torch.no_grad():
                 model(*job.placed, **job.named)
 
-        return forward
+        return forward, []
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = _optimizer(torch, request, parameters)
@@ -185,7 +202,7 @@ def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> C
         elif optimizer is not None:
             optimizer.step()
 
-    return step
+    return step, [] if optimizer is None else tensors_within(torch, list(optimizer.state.values()))
 
 
 def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:

@@ -7,7 +7,7 @@ in `estimator.completion`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from estimator.errors import WorkloadError
 from estimator.quantities import BYTES_PER_ELEMENT
@@ -46,6 +46,9 @@ COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
 """How `Operator.origin` starts for operators that a completion rule added, or put in a listed one's place."""
 
+TRACED: Final = "traced"
+"""`Operator.origin` of what a tracer saw; a colon and a word follow where a rule derived it from what was seen."""
+
 LARGEST_NUMBER: Final = 1e18
 """No number of a shape, elements of whole tensors among them, is larger."""
 
@@ -53,6 +56,20 @@ OPTIONAL_FIELDS: Final = frozenset({"precision_out", "precision_kv", "cuda_cores
 """Fields of an operator that have a value when nothing is said, its shape has none of them."""
 
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
+
+
+class Growth(NamedTuple):
+    """Exponents of batch and sequence in a size."""
+
+    batch: int
+    sequence: int
+
+
+class Term(NamedTuple):
+    """A part of a size, and how it grows."""
+
+    size: float
+    growth: Growth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +81,8 @@ class Operator:
     one framework operator's launch cost (0 for kernels that a library launches by itself).  `origin` says
     where the operator came from: "listed", "completed:RULE" where a completion rule added it, "corrected:RULE"
     where a rule replaced a listed one.  `cuda_cores` is set where a matrix product is known to run without
-    tensor cores.
+    tensor cores.  `growth` names the fields of the shape that grow with batch or sequence, with the terms whose sum
+    each is; it means something in a workload with `resizing`, where fields not named stay.
     """
 
     family: str
@@ -76,6 +94,7 @@ class Operator:
     cuda_cores: bool = False
     host_share: float = 1.0
     origin: str = "listed"
+    growth: tuple[tuple[str, tuple[Term, ...]], ...] = ()
 
     def __getitem__(self, field_name: str) -> float:
         return self.shape[FAMILY_FIELDS[self.family].index(field_name)]
@@ -150,12 +169,51 @@ class UnknownOperator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a model holds in memory while it runs [byte]; 0 where unknown, so that the sum is a least value.
+
+    weights_byte    parameters and buffers
+    optimizer_byte  what an optimizer keeps for them
+    cache_byte      keys and values of the tokens before a decoding step
+    passing_byte    the most that is held at a time beside these: inputs, activations, gradients, the cache that a prefill writes
+    """
+
+    weights_byte: float = 0.0
+    optimizer_byte: float = 0.0
+    cache_byte: float = 0.0
+    passing_byte: float = 0.0
+
+    @property
+    def total_byte(self) -> float:
+        """All of it [byte]."""
+        return self.weights_byte + self.optimizer_byte + self.cache_byte + self.passing_byte
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """The sizes for which a workload whose operators state their growth is written down, and from where to where the law was seen to hold.
+
+    `sequence` and its limits are 0 for a workload without one; `passing` is the growth of the passing tensors' bytes, None where they
+    follow no such law.
+    """
+
+    batch: int
+    batch_least: int
+    batch_most: int
+    sequence: int = 0
+    sequence_least: int = 0
+    sequence_most: int = 0
+    passing: Growth | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Operators with their counts, in first-seen order; equal operators are merged.
 
     `model_family` is a free name that groups workloads (for example "bert"); it never enters the equations.
     `completion` names the rule set that added what the list left out.  `unknown` holds what cannot be modelled,
-    `warnings` what was modelled by assumption, `notes` what is worth knowing.
+    `warnings` what was modelled by assumption, `notes` what is worth knowing.  `footprint` is what the model holds
+    in memory, None where nobody has seen it.  `resizing` says where the operators state their growth.
     """
 
     name: str
@@ -166,6 +224,8 @@ class Workload:
     completion: str = ""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    footprint: Footprint | None = None
+    resizing: Resizing | None = None
 
     def __post_init__(self) -> None:
         if not self.operators or len(self.operators) != len(self.counts):

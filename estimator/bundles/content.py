@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from estimator.coefficients import CoefficientTable, coefficient_table, longest_prefix
 from estimator.frozen import FrozenMapping
 from estimator.gpu import ClockTable, GpuSpec
+from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 
 T = TypeVar("T")
 
@@ -46,11 +47,15 @@ class Covariance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCost:
-    """What the host spends to launch one framework operator [s], its standard deviation in logarithms (nan: unknown), its origin."""
+    """What the host spends to launch one framework operator [s], its standard deviation in logarithms (nan: unknown), its origin.
+
+    overlap_exponent: how sharply its launches and the GPU's time take turns, see `estimator.timeline.workload_seconds` [1].
+    """
 
     launch_s: float
     launch_ln_std: float
     source: str
+    overlap_exponent: float = LAUNCH_OVERLAP_EXPONENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS
 from estimator.specifications import document_of_gpu, gpu_from_document
 from estimator.tied_parameters import TIED_COEFFICIENTS
+from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 
 FORMAT: Final = "wattprint-bundle"
 FORMAT_VERSION: Final = "1.0"
@@ -141,11 +142,12 @@ def _group(value: Any, at: str) -> GroupCoefficients:
 
 
 def _host(value: Any, at: str) -> HostCost:
-    host = checks.fields_of(value, at, HostCost.__slots__)
+    host = checks.fields_of({"overlap_exponent": LAUNCH_OVERLAP_EXPONENT, **checks.mapping_of(value, at)}, at, HostCost.__slots__)
     return HostCost(
         launch_s=checks.number(host["launch_s"], f"{at}.launch_s", limits.LAUNCH_S),
         launch_ln_std=checks.deviation(host["launch_ln_std"], f"{at}.launch_ln_std", limits.LN_STD),
         source=checks.text_of(host["source"], f"{at}.source", empty=True),
+        overlap_exponent=checks.number(host["overlap_exponent"], f"{at}.overlap_exponent", limits.OVERLAP_EXPONENT),
     )
 
 

@@ -49,6 +49,7 @@ COEFFICIENT_LIMITS: Final[dict[str, Limits]] = {
 """By coefficient; exponents far beyond what a fit may choose (`fitter.priors`) run out of the range of floats."""
 
 LAUNCH_S: Final[Limits] = (0.0, 1.0, "s")
+OVERLAP_EXPONENT: Final[Limits] = (1.0, 256.0, "")
 """A host that needed longer for one operator would run no model."""
 
 POWER_LIMITS: Final[dict[str, Limits]] = {

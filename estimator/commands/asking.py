@@ -220,6 +220,7 @@ def runnable(points: "Sweep") -> "tuple[Sweep, list[tuple[Case, str]]]":
     """
     import numpy as np
 
+    from estimator.display.sweeps import LEFT_OUT
     from estimator.domain import no_rate_lines
 
     lost = np.unique(points.case[~np.isfinite(points.latency_s)]).tolist()
@@ -227,7 +228,15 @@ def runnable(points: "Sweep") -> "tuple[Sweep, list[tuple[Case, str]]]":
     if stuck:
         points = points.select(~np.isin(points.case, list(stuck)))
     check_finite(points)
-    return points, [(points.cases[i], f"left out: {line}") for i, lines in stuck.items() for line in lines]
+    return points, [(points.cases[i], f"{LEFT_OUT}{line}") for i, lines in stuck.items() for line in lines]
+
+
+def left_out_texts(points: "Sweep") -> list[str]:
+    """Why each point is left out of an answer, "" for those that are not."""
+    from estimator.domain import no_rate_lines
+
+    texts = ["; ".join(no_rate_lines(case.warnings)) for case in points.cases]
+    return ["" if math.isfinite(latency) else texts[i] for latency, i in zip(points.latency_s.tolist(), points.case.tolist(), strict=True)]
 
 
 def runnable_questions(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[tuple[Case, str]]]":

@@ -10,7 +10,15 @@ import click
 
 from estimator.command_line import OutputFile, named_file
 from estimator.commands.answer_forms import FILE_FORMATS, TEXT_FORMATS, answer_form
-from estimator.commands.asking import best_point, check_finite, check_something_asked, questions, runnable, runnable_questions
+from estimator.commands.asking import (
+    best_point,
+    check_finite,
+    check_something_asked,
+    left_out_texts,
+    questions,
+    runnable,
+    runnable_questions,
+)
 from estimator.commands.estimate import (
     check_out,
     completion_option,
@@ -132,7 +140,7 @@ def sweep_command(**options: Any) -> int:
     tariff = _tariff(options)
     counts = _counts(options)
     seen = Seen()
-    rest = _pieces(asked, seen)
+    rest = _pieces(asked, seen, whole=form == "json")
     pieces = chain([next(rest)], rest)  # what cannot be answered at all is refused before a line is written
     if form in ("csv", "json", "parquet"):
         _stream(pieces, form, options, tariff, counts)
@@ -179,7 +187,7 @@ def best_command(**options: Any) -> int:
     tariff, counts = _tariff(options), _counts(options)
     texts: dict[str, Callable[[], str]] = {
         "txt": lambda: best_text(answer, tariff, **counts),
-        "json": lambda: _json(best_document(answer, tariff, **counts)),
+        "json": lambda: _json(best_document(answer, [*left_out, *_left_out(answer)], tariff, **counts)),
         "csv": lambda: "".join(csv_pieces([sweep_columns(answer.points.select([answer.index]), tariff, **counts)])),  # type: ignore[arg-type]
         "html": lambda: sweep_page(answer.points),
     }
@@ -200,7 +208,10 @@ def best_command(**options: Any) -> int:
 @click.option("--baselines", is_flag=True, help="Beside each what a roofline and a model in AccelWattch's form say of it.")
 @out_options
 def compare_command(**options: Any) -> int:
-    """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals."""
+    """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals.
+
+    One alone with --set or --efficiency is compared with the board as it is.
+    """
     form = answer_form(options, TEXT_FORMATS)
     check_something_asked(options)
     from estimator.baselines.answers import baseline_estimates
@@ -210,11 +221,14 @@ def compare_command(**options: Any) -> int:
     from estimator.questions.judging import at_clocks, judged
 
     asked = [at_clocks(one, (clock,)) if clock else one for one in _questions(options) for clock in one.sm_clock_mhz or (0.0,)]
+    if len(asked) == 1 and (options["figures"] or options["efficiency"]):
+        (unchanged,) = _questions({**options, "figures": {}, "efficiency": {}})
+        asked = [unchanged, *asked]
     least = 1 if options["baselines"] else 2
     if not least <= len(asked) <= MOST_COMPARED:
         raise click.UsageError(
             f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {MOST_COMPARED}: "
-            "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …"
+            "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
     sides = [comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)]
@@ -294,18 +308,25 @@ def _counts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] or 0.0 for name in ("requests", "tokens")}
 
 
-def _pieces(asked: "Sequence[Asked]", seen: "Seen") -> "Iterator[Sweep]":
-    """Points of all questions but those of precisions that a GPU has no rate for, at least one; others without a time are refused."""
+def _pieces(asked: "Sequence[Asked]", seen: "Seen", *, whole: bool) -> "Iterator[Sweep]":
+    """Points of all questions, at least one that has an answer; those of precisions that a GPU has no rate for only where `whole`.
+
+    Raises EstimatorError for other points without a time.
+    """
     from estimator.questions.choosing import answered
 
     refused = None
+    waiting: list[Sweep] = []  # what stands before the first answer
     answers = 0
     for piece in answered(asked):
         points, left_out = runnable(piece)
         seen.add(points, left_out)
-        if len(points):
-            answers += 1
-            yield points
+        answers += len(points)
+        if whole or len(points):
+            waiting.append(piece if whole else points)
+        if answers:
+            yield from waiting
+            waiting.clear()
         else:
             refused = piece
     if refused is not None and not answers:
@@ -314,9 +335,11 @@ def _pieces(asked: "Sequence[Asked]", seen: "Seen") -> "Iterator[Sweep]":
 
 def _stream(pieces: "Iterator[Sweep]", form: str, options: Mapping[str, Any], tariff: "Tariff", counts: Mapping[str, float]) -> None:
     """Write a sweep piece by piece, so that no more than one is in memory."""
-    from estimator.display.sweeps import csv_pieces, json_pieces, sweep_columns
+    from estimator.display.sweeps import csv_pieces, json_pieces, sweep_columns, with_left_out
 
     columns = (sweep_columns(piece, tariff, **counts) for piece in pieces)
+    if form == "json":
+        columns = (with_left_out(sweep_columns(piece, tariff, **counts), left_out_texts(piece)) for piece in pieces)
     out: Path | None = options["out"]
     if form == "parquet":
         from estimator.display.parquet import write_parquet
@@ -360,6 +383,8 @@ def _json(document: Any) -> str:
 
 def _left_out(answer: "Best") -> "list[tuple[Case, str]]":
     """Lines about the cases that were left out because they do not fit into memory; none where the best one does not either."""
+    from estimator.display.sweeps import LEFT_OUT
+
     if answer.points.cases[answer.points.case[answer.index]].too_large:
         return []
-    return [(case, f"left out: {line}") for case in answer.points.cases for line in case.too_large]
+    return [(case, f"{LEFT_OUT}{line}") for case in answer.points.cases for line in case.too_large]

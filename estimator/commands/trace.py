@@ -49,6 +49,7 @@ def settings_option(context: click.Context, parameter: click.Parameter, values: 
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True, help="Of a training step.")
 @click.option("--image-size", type=click.IntRange(1, LARGEST), metavar="PIXELS", help="Height and width instead of the model's own.")
 @click.option("--set", "settings", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change the configuration.")
+@click.option("--resizable", is_flag=True, help="Trace at other sizes, too: the file can be rescaled.")
 @click.option("--compare", metavar="FILE", callback=named_file, help="Show what the trace adds to this operator list.")
 @click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
@@ -83,13 +84,15 @@ def _trace(options: dict[str, Any]) -> int:
     from estimator.tracing.comparison import compare_workloads
     from estimator.tracing.display import comparison_text, comparison_values, summary_text, trace_summary
     from estimator.tracing.request import SIZES, TraceRequest, refuse_unused_sizes
+    from estimator.tracing.resizing import with_growth
 
     listed = read_workload(options["compare"], completion=False) if options["compare"] else None
     names = ("model", "batch", "sequence", "phase", "precision", "attention", "head", "logits", "optimizer", "settings")
-    traced = trace_calls(TraceRequest(**{name: options[name] for name in names}, image_size=options["image_size"] or 0))
+    request = TraceRequest(**{name: options[name] for name in names}, image_size=options["image_size"] or 0)
+    traced = trace_calls(request)
     source = click.get_current_context().get_parameter_source
     refuse_unused_sizes(options["model"], [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
-    workload = traced.workload
+    workload, fixed = with_growth(request, traced, trace_calls) if options["resizable"] else (traced.workload, "")
     summary, text = trace_summary(workload), ""
     if listed is not None:
         comparison = compare_workloads(workload, listed)
@@ -111,9 +114,10 @@ def _trace(options: dict[str, Any]) -> int:
             click.echo(
                 f"warning: {item.name} ×{item.count} is of no known kind; it is named in the file and left out of estimates", err=True
             )
-        for note in workload.notes:
-            click.echo(f"note: {note}", err=True)
-    return DONE_WITH_WARNINGS if workload.unknown else DONE
+        for kind, lines in (("warning", (*workload.warnings, *filter(None, [fixed]))), ("note", workload.notes)):
+            for line in lines:
+                click.echo(f"{kind}: {line}", err=True)
+    return DONE_WITH_WARNINGS if workload.unknown or workload.warnings or fixed else DONE
 
 
 def _check_out(out: Path, options: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def clock_svg(points: Sweep, quantity: str) -> str:
     """A quantity ("energy", "latency", "power") over the asked clock, a line with its 90 % band for each of the first MOST_LINES cases."""
     column, label = CLOCK_CHARTS[quantity]
     series, bands, edges = [], [], []
-    for number in range(min(len(points.cases), MOST_LINES)):
+    for number in points.present()[:MOST_LINES]:  # cases that were left out have no point
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
         value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
@@ -64,7 +64,7 @@ def front_svg(points: Sweep) -> str:
 def case_name(points: Sweep, number: int) -> str:
     """What tells a case from the others, in a few words."""
     case = points.cases[number]
-    told = [name for name in LABELS if len({getattr(other, name) for other in points.cases}) > 1]
+    told = [name for name in LABELS if len({getattr(points.cases[other], name) for other in points.present()}) > 1]
     short = {"batch": "b", "sequence": "s"}
     words = [f"{short.get(name, '')}{getattr(case, name)}" for name in told if name != "workload" or not {"batch", "sequence"} & set(told)]
     return " ".join(word for word in words if word) or case.workload
@@ -133,8 +133,8 @@ EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {"timeline"
 
 def sweep_page(points: Sweep) -> str:
     """All charts of a sweep and its points as one HTML page."""
-    left_out = len(points.cases) - MOST_LINES
-    about = f", the first {MOST_LINES} of {len(points.cases)} cases" if left_out > 0 else ""
+    shown = points.present()
+    about = f", the first {MOST_LINES} of {len(shown)} cases" if len(shown) > MOST_LINES else ""
     figures = "".join(
         figure_html(chart(points), f"{name}{about if name != 'front' else ''}")
         for name, chart in SWEEP_CHARTS.items()
@@ -145,7 +145,7 @@ def sweep_page(points: Sweep) -> str:
     table = table_html(f"{len(points)} points", names, zip(*(columns[name] for name in names), strict=True))
     warnings = table_html("warnings", ["workload", "warning"], points.warnings)
     simulated = " (fitted on a simulated board)" if any(case.simulated for case in points.cases) else ""
-    title = f"{points.cases[0].workload} on {points.cases[0].gpu}{simulated}" if points.cases else "sweep"
+    title = f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{simulated}" if shown else "sweep"
     return page_html(
         title,
         [section_html("Charts", f'<div class="charts">{figures}</div>'), section_html("Points", table), section_html("Warnings", warnings)],

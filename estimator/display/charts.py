@@ -32,6 +32,10 @@ EDGE_SPACE: Final = 12.0
 """A label nearer to the right edge than this ends at its tick [pixel]."""
 LETTER_WIDTH: Final = 7.0
 """Wide letters of the charts' text [pixel]."""
+LEGEND_LINE: Final = 18.0
+MARK_WIDTH: Final = 20.0
+LEGEND_GAP: Final = 14.0
+"""A line of the legend, the mark before a name and what follows it [SVG unit]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,16 +210,26 @@ def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: 
     texts += f'<text x="{(LEFT + right) / 2:g}" y="{HEIGHT - 10:g}" text-anchor="middle">{escape(x.label)}</text>'
     middle = (TOP + bottom) / 2
     texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
-    legend = ""
-    if len(names) > 1:
-        width = LETTER_WIDTH * max(map(len, names)) + 34.0
-        legend += f'<rect class="legend" x="{LEFT + 6:g}" y="{TOP + 1:g}" width="{width:g}" height="{16 * len(names) + 4:g}"/>'
-        for i, name in enumerate(names):
-            at = TOP + 14 + 16 * i
-            legend += f'<path class="{kind}{i}" d="M{LEFT + 14:g} {at - 4:g}h{0 if kind == "p" else 14}"/>'
-            legend += f'<text x="{LEFT + 34:g}" y="{at:g}">{escape(name)}</text>'
+    legend, above = _legend(names, kind)
     return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-labelledby="c{number}t c{number}d">'
+        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT + above:g}" role="img" aria-labelledby="c{number}t c{number}d">'
         f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>'
-        f'<g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}{legend}</g></svg>'
+        f'<g transform="translate(0 {above:g})"><g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}</g></g>'
+        f'<g class="text">{legend}</g></svg>'
     )
+
+
+def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
+    """Names of several series in lines above a drawing, where they cover nothing, and the height that takes."""
+    if len(names) < 2:
+        return "", 0.0
+    legend, left, line = "", LEFT, 0
+    for i, name in enumerate(names):
+        width = MARK_WIDTH + LETTER_WIDTH * len(name) + LEGEND_GAP
+        if left > LEFT and left + width > WIDTH:
+            left, line = LEFT, line + 1
+        at = TOP + LEGEND_LINE * line
+        legend += f'<path class="{kind}{i}" d="M{left:g} {at - 4:g}h{0 if kind == "p" else 14}"/>'
+        legend += f'<text x="{left + MARK_WIDTH:g}" y="{at:g}">{escape(name)}</text>'
+        left += width
+    return legend, LEGEND_LINE * (line + 1)

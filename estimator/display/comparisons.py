@@ -20,6 +20,9 @@ Baselines = Sequence[Sequence[BaselineEstimate]]
 """For each side what other models say of it; empty: nothing was asked."""
 
 
+VALIDITY: Final = "validity"
+
+
 def comparison_document(sides: Sequence[Sweep], comparisons: Sequence[Comparison], baselines: Baselines = ()) -> dict[str, Any]:
     """The first side, all others with their ratios to it, and each side's `baselines`, as JSON data."""
     theirs = [{"baselines": [_baseline(one) for one in own]} for own in baselines] or [{} for _ in sides]
@@ -68,8 +71,10 @@ def comparison_text(sides: Sequence[Sweep], comparisons: Sequence[Comparison], b
 
     A baseline has two lines below its side: its numbers, and their ratios to those of the side.
     """
-    labels = [{name: printable(str(side.label(name)[0] or "")) for name in LABELS} for side in sides]
+    labels = [{name: printable(str(side.label(name)[0] or "")) for name in LABELS} | {VALIDITY: side.validity()[0]} for side in sides]
     shown = [name for name in LABELS if len({label[name] for label in labels}) > 1]
+    if len({label[VALIDITY] for label in labels}) > 1 and not shown:  # a changed board goes by the name of the one that it was
+        shown = [VALIDITY]
     model = ["model"] if baselines else []
     rows = [[*shown, *model, "SM clock", *COMPARED]]
     blank = ["" for _ in (*shown, *model)]

@@ -28,7 +28,6 @@ figcaption,table{font-size:.9rem}
 svg{width:100%;height:auto;font-size:12px}
 .grid line{stroke:var(--line)}
 .text text{fill:var(--fg)}
-.legend{fill:var(--bg);fill-opacity:.8}
 .diagonal{stroke:var(--fg);stroke-dasharray:5 4}
 .p0,.p1,.p2,.p3,.p4,.p5{stroke-width:4.5;stroke-linecap:round;fill:none;stroke-opacity:.55}
 .l0,.l1,.l2,.l3,.l4,.l5{fill:none;stroke-width:1.6}

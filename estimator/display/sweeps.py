@@ -22,12 +22,15 @@ from estimator.display.estimates import (
 from estimator.display.pages import table_html
 from estimator.questions.choosing import Best, Gain
 from estimator.questions.costs import Tariff, cost_columns
-from estimator.questions.points import LABELS, VALUES, Sweep
+from estimator.questions.points import LABELS, VALUES, Case, Sweep
 
 MOST_ROWS: Final = 60
 """Rows of a table for people."""
 
 NOTEBOOK_ROWS: Final = 20
+
+LEFT_OUT: Final = "left out: "
+"""What a line says first that names what no answer was given for."""
 
 Columns = dict[str, list[Any]]
 
@@ -47,6 +50,12 @@ def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: floa
         "warnings": points.warning_texts(),
         "unknown": _unknown(points),
     }
+
+
+def with_left_out(columns: Columns, reasons: Sequence[str]) -> Columns:
+    """The columns with `left_out`: why a point was left out, "" for most; its numbers are unknown for that reason."""
+    unknown = [reason or text for reason, text in zip(reasons, columns["unknown"], strict=True)]
+    return {**columns, "unknown": unknown, "left_out": list(reasons)}
 
 
 def _unknown(points: Sweep) -> list[str]:
@@ -131,8 +140,13 @@ COST_HEADS: Final = {
 # Best -----------------------------------------------------------------------------------------------------------------
 
 
-def best_document(answer: Best, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> dict[str, Any]:
-    """The answer as JSON data: the best point, what cannot be told from it, gains over the usual clock, the front."""
+def best_document(
+    answer: Best, left_out: Iterable[tuple[Case, str]] = (), tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0
+) -> dict[str, Any]:
+    """The answer as JSON data: the best point, what cannot be told from it, gains over the usual clock, the front.
+
+    left_out: cases that no point was chosen from, and why.
+    """
 
     def points(numbers: Any) -> list[dict[str, Any]]:
         columns = sweep_columns(answer.points.select(numbers), tariff, requests=requests, tokens=tokens)
@@ -152,6 +166,9 @@ def best_document(answer: Best, tariff: Tariff | None = None, *, requests: float
         "points": len(answer.points),
         "points_within_limits": int(answer.fits.sum()),
         "front": points(answer.front),
+        "left_out": [
+            {name: getattr(case, name) or None for name in LABELS} | {"reason": reason.removeprefix(LEFT_OUT)} for case, reason in left_out
+        ],
     }
 
 

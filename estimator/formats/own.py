@@ -9,23 +9,37 @@ Fields and their meaning: docs/workload-format.md; JSON Schema: estimator/schema
 import json
 import marshal
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
+from estimator.formats.growth_fields import growth_entry, read_growth, read_sizes, sizes_entry
 from estimator.quantities import canonical_precision
 from estimator.short_names import short_name
-from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, UnknownOperator, Workload, make_operator
+from estimator.workload import (
+    FAMILY_FIELDS,
+    FAMILY_OPERATORS,
+    Footprint,
+    Operator,
+    UnknownOperator,
+    Workload,
+    make_operator,
+)
 
 FORMAT: Final = "wattprint-workload"
-FORMAT_VERSION: Final = "1.0"
+FORMAT_VERSION: Final = "1.1"
+EARLIER: Final = "1.0"
+"""The version of files without `memory` and `sizes`, which programs of that version read."""
 
 TOP_FIELDS: Final = frozenset(
-    {"format", "format_version", "name", "model_family", "completion", "operators", "unknown", "warnings", "notes"}
+    {"format", "format_version", "name", "model_family", "completion", "memory", "sizes", "operators", "unknown", "warnings", "notes"}
 )
 OPTIONS: Final[dict[str, Any]] = {"precision_out": "", "precision_kv": "", "cuda_cores": False, "host_share": 1.0, "origin": "listed"}
 """Optional fields of an operator and what they mean when left out."""
 
 LARGEST_COUNT: Final = 1e12
+LARGEST_MEMORY_BYTE: Final = 1e24
+"""Beyond what tensors of the largest sizes hold together."""
 MARSHAL_VERSION: Final = 2
 """The last version without references between objects: equal entries give equal bytes."""
 
@@ -43,7 +57,10 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
     entries = document.get("operators")
     if not isinstance(entries, list) or not entries:
         raise WorkloadError(f"{where}: 'operators' must be a list of at least one operator")
+    resizing = read_sizes(document, where)
     totals, unknown = _read_entries(entries, where)
+    if resizing is None and any(operator.growth for operator in totals):
+        raise WorkloadError(f"{where}: operators state a growth, and the file has no 'sizes' from which they grow")
     unknown += [_read_unknown(entry, f"{where}: unknown[{i}]") for i, entry in enumerate(_list(document, "unknown", where))]
     if not totals:
         raise WorkloadError(f"{where}: no operator of a known kind{_near_kinds(unknown)}")
@@ -56,7 +73,24 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
         completion=_text(document, "completion", where),
         warnings=_texts(document, "warnings", where),
         notes=_texts(document, "notes", where),
+        footprint=_footprint(document, where),
+        resizing=resizing,
     )
+
+
+def _footprint(document: Mapping[str, Any], where: str) -> Footprint | None:
+    if "memory" not in document:
+        return None
+    given = document["memory"]
+    if not isinstance(given, dict):
+        raise WorkloadError(f"{where}: memory must be an object of numbers of byte, got {type(given).__name__}")
+    known = [field.name for field in fields(Footprint)]
+    for name, value in given.items():
+        if name not in known:
+            raise WorkloadError(f"{where}: memory: unknown field {name!r}; known: {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST_MEMORY_BYTE:
+            raise WorkloadError(f"{where}: memory.{name} = {value!r} must be a number from 0 to below {LARGEST_MEMORY_BYTE:.0e} [byte]")
+    return Footprint(**{name: float(value) for name, value in given.items()})
 
 
 def _near_kinds(unknown: Sequence[UnknownOperator]) -> str:
@@ -123,11 +157,11 @@ def _read_operator(entry: dict[str, Any], place: str) -> Operator:
     family, operator = entry["family"], entry["operator"]
     place = f"{place} ({family}.{operator})"
     details = {key: value for key, value in entry.items() if key not in ("family", "operator", "precision", "count")}
-    fields = FAMILY_FIELDS[family]
-    foreign = sorted(set(details) - set(fields) - set(OPTIONS))
+    sizes = FAMILY_FIELDS[family]
+    foreign = sorted(set(details) - set(sizes) - set(OPTIONS) - {"growth"})
     if foreign:
-        raise WorkloadError(f"{place}: unknown field {foreign[0]!r}; known: {', '.join((*fields, *OPTIONS))}")
-    for name in fields:
+        raise WorkloadError(f"{place}: unknown field {foreign[0]!r}; known: {', '.join((*sizes, *OPTIONS, 'growth'))}")
+    for name in sizes:
         value = details.get(name)
         if isinstance(value, float) and name != "reads" and not value.is_integer():
             raise WorkloadError(f"{place}: {name} = {value!r} must be a whole number")
@@ -140,7 +174,9 @@ def _read_operator(entry: dict[str, Any], place: str) -> Operator:
         raise WorkloadError(f"{place}: origin = {details['origin']!r} must be a text")
     if "host_share" in details:
         details["host_share"] = _number(details, "host_share", place, low=0.0)
-    return make_operator(family, operator, _precision(entry, "precision", place), where=place, **details)
+    growth = details.pop("growth", {})
+    made = make_operator(family, operator, _precision(entry, "precision", place), where=place, **details)
+    return replace(made, growth=read_growth(growth, made, place)) if growth != {} else made
 
 
 def _precision(entry: dict[str, Any], field: str, place: str) -> str:
@@ -195,13 +231,18 @@ def _texts(document: Mapping[str, Any], field: str, where: str) -> tuple[str, ..
 
 def own_text(workload: Workload) -> str:
     """The workload as the text of a file in the own format, one operator a line."""
-    head: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
+    version = EARLIER if workload.footprint is None and workload.resizing is None else FORMAT_VERSION
+    head: dict[str, Any] = {"format": FORMAT, "format_version": version, "name": workload.name}
     for field in ("model_family", "completion"):
         if getattr(workload, field):
             head[field] = getattr(workload, field)
     for field in ("warnings", "notes"):
         if getattr(workload, field):
             head[field] = list(getattr(workload, field))
+    if workload.footprint is not None:
+        head["memory"] = {name: _plain(value) for name, value in asdict(workload.footprint).items()}
+    if workload.resizing is not None:
+        head["sizes"] = sizes_entry(workload.resizing)
     if workload.unknown:
         head["unknown"] = [
             {"name": entry.name, "count": entry.count} | ({"elements": _plain(entry.elements)} if entry.elements else {})
@@ -220,7 +261,7 @@ def _own_entry(operator: Operator, count: float) -> dict[str, Any]:
     for name, default in OPTIONS.items():
         if getattr(operator, name) != default:
             entry[name] = getattr(operator, name)
-    return entry
+    return entry | growth_entry(operator)
 
 
 def _plain(value: float) -> int | float:

@@ -10,16 +10,19 @@ none, with parts of such rows.  A size that fits nothing, or several that grow d
     softmax, norm   rows; dim where it equals the sequence and the rows hold whole scores
     conv            batch alone: images keep their size
 
+A workload with `resizing` needs no telling: its operators state how they grow (`forms.stored_growth`).
 Counts stay, and so do weights.  Sizes of 1 cannot be told from constants, so that a workload is rescaled best from a batch above 1.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from estimator.errors import WorkloadError
-from estimator.workload import FAMILY_FIELDS, Operator, Workload, merge_counts
+from estimator.forms.footprints import resized_footprint
+from estimator.forms.stored_growth import check_range, grown_operators
+from estimator.workload import FAMILY_FIELDS, TRACED, Growth, Operator, Resizing, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
 """More sequences or tokens than this are a mistake."""
@@ -41,13 +44,6 @@ class Sizes:
     sequence: int = 0
 
 
-class Growth(NamedTuple):
-    """Exponents of batch and sequence in a size."""
-
-    batch: int
-    sequence: int
-
-
 FIXED: Final = Growth(0, 0)
 ONE: Final = frozenset({1.0})
 
@@ -64,15 +60,56 @@ def sizes_in_name(name: str) -> Sizes | None:
     return Sizes(batch=int(batch[1]), sequence=int(sequence[1]) if sequence else 0)
 
 
+def known_sizes(workload: Workload) -> Sizes | None:
+    """The sizes for which a workload is written down: those that go with its operators' growth, else those that its name states."""
+    if workload.resizing is not None:
+        return Sizes(batch=workload.resizing.batch, sequence=workload.resizing.sequence)
+    return sizes_in_name(workload.name)
+
+
 def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
     """The workload, which was written down for the sizes `at`, at the sizes `to`.
 
     Raises WorkloadError for sizes that cannot be, where a growing size does not stay whole, for a change between one and
-    several sequences where attention is written out (its copies differ), and, by name, for operators whose growth cannot be told.
+    several sequences where attention is written out (its copies differ), and, by name, for operators whose growth cannot be told;
+    of a workload that states its growth for other sizes `at` than its own, and beyond those between which that was seen to hold.
     """
     _check_sizes(workload, at, to)
     if at == to:
         return workload
+    stated = workload.resizing
+    operators = _told_operators(workload, at, to) if stated is None else _stated_operators(workload, stated, at, to)
+    merged, counts = merge_counts(operators, workload.counts)
+    note = f"rescaled from {_text(at)} to {_text(to)}"
+    footprint = resized_footprint(
+        workload.footprint,
+        batch=to.batch / at.batch,
+        sequence=max(to.sequence, 1) / max(at.sequence, 1),
+        cached_tokens=max(to.sequence - 1, 0) / max(at.sequence - 1, 1),
+        cache_grows=_caches_grow(workload, at),
+        passing=None if stated is None else stated.passing,
+    )
+    resizing = None if stated is None else replace(stated, batch=to.batch, sequence=to.sequence)
+    return replace(workload, operators=merged, counts=counts, notes=(*workload.notes, note), footprint=footprint, resizing=resizing)
+
+
+def _stated_operators(workload: Workload, stated: Resizing, at: Sizes, to: Sizes) -> list[Operator]:
+    """The operators by the growth that they state."""
+    if at != known_sizes(workload):
+        raise WorkloadError(
+            f"{workload.name}: states that it was traced at batch {stated.batch}"
+            + (f", sequence {stated.sequence}" if stated.sequence else "")
+            + f", not at {_text(at)}; leave --at out"
+        )
+    check_range(workload.name, stated, to.batch, to.sequence)
+    try:
+        return grown_operators(workload.operators, (at.batch, at.sequence), (to.batch, to.sequence))
+    except WorkloadError as error:
+        raise WorkloadError(f"{workload.name}: cannot be rescaled from {_text(at)}: {error}") from error
+
+
+def _told_operators(workload: Workload, at: Sizes, to: Sizes) -> list[Operator]:
+    """The operators by the growth that their shapes tell."""
     context = _Context(workload, at)
     operators, refused = [], []
     for operator in workload.operators:
@@ -83,12 +120,23 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
     if refused:
         rest = f" and {len(refused) - MOST_REFUSED} more" if len(refused) > MOST_REFUSED else ""
         raise WorkloadError(
-            f"{workload.name}: cannot be rescaled from {_text(at)}: {'; '.join(refused[:MOST_REFUSED])}{rest}; "
-            "trace the model at the sizes wanted, or write one file for each"
+            f"{workload.name}: cannot be rescaled from {_text(at)}: {'; '.join(refused[:MOST_REFUSED])}{rest}; {_remedy(workload)}"
         )
-    merged, counts = merge_counts(operators, workload.counts)
-    note = f"rescaled from {_text(at)} to {_text(to)}"
-    return replace(workload, operators=merged, counts=counts, notes=(*workload.notes, note))
+    return operators
+
+
+def _remedy(workload: Workload) -> str:
+    """What to do about a workload whose growth cannot be told."""
+    if any(operator.origin.partition(":")[0] == TRACED for operator in workload.operators):
+        return "trace it with --resizable, or at the sizes wanted"
+    return "trace the model at the sizes wanted, or write one file for each"
+
+
+def _caches_grow(workload: Workload, at: Sizes) -> bool:
+    """Whether every layer attends to all tokens, so that none keeps those of a window alone."""
+    fused = [operator for operator in workload.operators if operator.family == "attention"]
+    products = [operator for operator in workload.operators if operator.operator == "bmm"]
+    return not any(operator["window"] for operator in fused) and all(at.sequence in (o["m"], o["n"], o["k"]) for o in products)
 
 
 class _CannotTellError(Exception):
@@ -104,7 +152,7 @@ def _check_sizes(workload: Workload, at: Sizes, to: Sizes) -> None:
     if bool(at.sequence) != bool(to.sequence):
         raise WorkloadError(f"{workload.name}: a sequence can only be changed where the workload's own is known: batch=8,sequence=512")
     separate = any(operator.operator == "bmm" for operator in workload.operators)
-    if separate and (at.batch == 1) != (to.batch == 1):
+    if separate and workload.resizing is None and (at.batch == 1) != (to.batch == 1):
         raise WorkloadError(
             f"{workload.name}: written-out attention copies its operands for several sequences and not for one, so that "
             f"batch {at.batch} cannot be rescaled to {to.batch}; use a file of the same kind, or fused attention"

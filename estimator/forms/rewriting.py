@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from estimator.errors import WorkloadError
+from estimator.forms.footprints import footprint_in_other_form, recast_footprint
 from estimator.forms.host_shares import INNER, LIGHT
+from estimator.forms.stored_growth import without_growth
 from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.workload import COMPLETED, CORRECTED, Operator, Workload, make_operator, merge_counts
 
@@ -35,6 +37,10 @@ NARROW: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Precisions that only linear layers, convolutions and stored keys and values take."""
 
 
+WRITTEN_OUT: Final = "attention written out in one precision; models that convert scores to fp32 and back (Llama, OPT) take longer"
+"""What a workload says whose attention was fused: how a model writes it out is not known from that."""
+
+
 class Block(NamedTuple):
     """Attention written out in a merged workload: indices of its operators, and how many such blocks there are."""
 
@@ -58,13 +64,14 @@ def with_attention(workload: Workload, form: str, causal: bool | None = None) ->
     """
     if form not in ATTENTION_FORMS:
         raise WorkloadError(f"unknown form of attention {form!r}; known: {', '.join(ATTENTION_FORMS)}")
-    fused = [operator for operator in workload.operators if operator.family == "attention"]
-    blocks = _blocks(workload)
+    plain = without_growth(workload)  # what takes the place of attention states none
+    fused = [operator for operator in plain.operators if operator.family == "attention"]
+    blocks = _blocks(plain)
     if form == "flash" and not fused and not blocks:
         raise WorkloadError(f"{workload.name}: no attention to fuse: no softmax stands between two batched products of its shape")
     if form == "flash":
-        return _fused(workload, blocks, causal) if blocks else workload
-    return _written_out(workload) if fused else workload
+        return _fused(plain, blocks, causal) if blocks else workload
+    return _written_out(plain) if fused else workload
 
 
 def _blocks(workload: Workload) -> list[Block]:
@@ -105,7 +112,8 @@ def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Work
         if operator.origin in COPY_RULES:
             counts[number] = 0.0
     operators, totals = merge_counts((*workload.operators, *(operator for operator, _ in added)), (*counts, *(times for _, times in added)))
-    return replace(workload, operators=operators, counts=totals, notes=(*workload.notes, *dict.fromkeys(notes)))
+    footprint = footprint_in_other_form(workload.footprint)
+    return replace(workload, operators=operators, counts=totals, notes=(*workload.notes, *dict.fromkeys(notes)), footprint=footprint)
 
 
 def _complete_blocks(block: Block, counts: list[float]) -> float:
@@ -234,7 +242,8 @@ def _written_out(workload: Workload) -> Workload:
             operators.append(part)
             counts.append(count * times)
     merged, totals = merge_counts(operators, counts)
-    return replace(workload, operators=merged, counts=totals)
+    notes = (*workload.notes, WRITTEN_OUT)
+    return replace(workload, operators=merged, counts=totals, notes=notes, footprint=footprint_in_other_form(workload.footprint))
 
 
 def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
@@ -295,7 +304,9 @@ def with_precision(workload: Workload, precision: str) -> Workload:
             operators.append(changed)
             counts.append(count)
     merged, totals = merge_counts(operators, counts)
-    return replace(workload, operators=merged, counts=totals, notes=(*workload.notes, f"computed in {new} instead of {old}"))
+    notes = (*workload.notes, f"computed in {new} instead of {old}")
+    footprint = recast_footprint(workload.footprint, old, new, layers_alone=new in NARROW)
+    return replace(workload, operators=merged, counts=totals, notes=notes, footprint=footprint)
 
 
 def _main_precision(workload: Workload) -> str:

@@ -117,8 +117,10 @@ def explain(asked: Asked) -> Explanation:
     settings = {"gpu": asked.gpu, "host_launch_s": asked.host_launch_s, "efficiency": asked.efficiency}
     result = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=asked.power_cap_w, **settings)[0]  # type: ignore[arg-type]
     prepared = prepare(workload, bundle, gpu, asked.efficiency or {})
+    parts_j = _energy_parts_j(bundle, prepared, result)
+    held = _held_share(parts_j, result)
     seconds = prepared.counts * result._kernels.latency_s
-    energy_j = seconds * result._kernels.power_w
+    energy_j = seconds * result._kernels.power_w * held
     phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
     limits = _limits(prepared, phases_s)
     kernels = [
@@ -132,7 +134,7 @@ def explain(asked: Asked) -> Explanation:
         result=result,
         kernels=tuple(kernels),
         limits_s=dict(zip(LIMITS, limits.sum(axis=0).tolist(), strict=True)),
-        energy_parts_j=_energy_parts_j(bundle, prepared, result),
+        energy_parts_j={name: energy * held for name, energy in parts_j.items()},
         waiting_s=result.latency_s - result.gpu_s,
         waiting_j=result.energy_j - float(energy_j.sum()),
         capped_s=result.latency_s - free_s,
@@ -265,6 +267,12 @@ def _energy_parts_j(bundle: Bundle, prepared: Prepared, result: Estimate) -> dic
     for term, energy in zip(POWER_TERMS, by_term.tolist(), strict=True):
         parts[_PART_OF_TERM[term]] += energy
     return parts
+
+
+def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:
+    """Energy of the estimate over the sum of its parts: a board at its limit alternates between two clocks, the parts are at their mean."""
+    total = sum(parts_j.values())
+    return result.energy_j / total if total > 0.0 and np.isfinite(total) else 1.0
 
 
 def by_family(kernels: Sequence[KernelExplanation]) -> dict[str, tuple[float, float]]:

@@ -128,7 +128,7 @@ def stacked_points(stack: Stack, board: Board, clock_mhz: Array) -> StackedPoint
     group_s = np.add.reduceat((prepared.counts[:, None] * seconds)[stack.order], stack.blocks)
     case_blocks = np.flatnonzero(np.concatenate([[True], stack.block_case[1:] != stack.block_case[:-1]]))
     gpu_s = np.add.reduceat(group_s, case_blocks)
-    latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape))
+    latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape), prepared.overlap_exponent)
     power_w = np.full_like(gpu_s, np.nan)
     if board.model is not None:
         energy_j = (

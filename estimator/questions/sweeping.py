@@ -172,7 +172,7 @@ def _curves(stack: Stack, board: Board) -> list[BoardCurve]:
         latency_s, power_w = found.latency_s, found.power_w
     else:
         gpu_s = grid.over_clocks(points_in_pieces(stack, board, grid.curve_clocks_mhz()[None, :]).gpu_s)
-        latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape))
+        latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape), stack.prepared.overlap_exponent)
         energy_j = summed_energy_j(stack, board, board.model, clocks)
         power_w = stacked_power_w(board, board.model, clocks, gpu_s, latency_s, energy_j)
     return [
@@ -203,7 +203,7 @@ def held_points(
 
 
 def _table(part: Sequence[Variant], stack: Stack, board: Board, points: StackedPoints, clocks: _Clocks) -> Sweep:
-    share = launch_bound_share(points.gpu_s, np.broadcast_to(stack.host_s[:, None], points.gpu_s.shape))
+    share = launch_bound_share(points.gpu_s, np.broadcast_to(stack.host_s[:, None], points.gpu_s.shape), stack.prepared.overlap_exponent)
     held = [_held_shares(stack, points, i) for i in range(len(part))]
     far = far_clock(board.bundle, board_tables(board.bundle, board.gpu), clocks.settled_mhz, points.power_w)
     latency_ln, power_ln = _log_stds(part, stack, board, held, share, far)

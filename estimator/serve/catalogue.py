@@ -15,7 +15,7 @@ from estimator.bundles.content import Bundle
 from estimator.bundles.files import bundle_names, load_bundle
 from estimator.errors import BundleError
 from estimator.formats import read_workload, workload_from_text
-from estimator.forms.rescaling import Sizes, sizes_in_name
+from estimator.forms.rescaling import Sizes, known_sizes
 from estimator.resources import resource_folder
 from estimator.serve.errors import RequestError
 from estimator.specifications import gpu_names
@@ -163,7 +163,7 @@ def _installed() -> list[Bundle]:
 
 
 def _known_sizes(workload: Workload) -> Sizes | None:
-    return sizes_in_name(workload.name) or EXAMPLE_SIZES.get(workload.name)
+    return known_sizes(workload) or EXAMPLE_SIZES.get(workload.name)
 
 
 def _label(name: str) -> str:

@@ -6,6 +6,7 @@ PyTorch and Transformers come in as arguments: `estimator.trace` alone imports t
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
+from estimator.tracing.holding import Held
 from estimator.tracing.models import ModelConfig
 from estimator.tracing.recording import recording
 from estimator.tracing.request import SIZES, TraceRequest
@@ -20,13 +22,19 @@ from estimator.tracing.request import SIZES, TraceRequest
 POSITIONS: Final = ("max_position_embeddings", "n_positions")
 """Fields of a configuration that limit the length of a sequence."""
 
+VISION: Final = "vision_config"
+"""The part of a configuration that is about images, where there is text, too."""
+
+CACHE: Final = "past_key_values"
+"""The input by which a model of Transformers takes its cache."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A model on the meta device with its inputs, by place and by name.
 
     `family` groups workloads, `title` says what was built; `window` [token] is that of sliding attention, 0 without one.
-    `sizes` are those of "batch" and "sequence" that the inputs have.
+    `sizes` are those of "batch" and "sequence" that the inputs have, `longest` the most tokens of a sequence, infinite where not stated.
     """
 
     family: str
@@ -36,6 +44,7 @@ class Job:
     placed: tuple[Any, ...]
     named: dict[str, Any]
     sizes: frozenset[str]
+    longest: float = math.inf
 
 
 def configured_job(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig) -> Job:
@@ -48,7 +57,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     for key in request.settings:
         if key not in config.values and not hasattr(usual, key):
             raise WorkloadError(f"{request.model}: its configuration has no field {key!r}; look at --set")
-    settings = kind(**{**config.values, **request.settings})
+    settings = kind(**_with_image_size({**config.values, **request.settings}, usual, request.image_size))
     with torch.device("meta"):
         model = _build(torch, transformers, request, config, settings)
         arguments = _inputs(torch, request, config, model)
@@ -61,7 +70,18 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         placed=(),
         named=arguments,
         sizes=frozenset(SIZES) if model.main_input_name == "input_ids" else frozenset({"batch"}),
+        longest=min(_limits(settings).values(), default=math.inf),
     )
+
+
+def _with_image_size(values: dict[str, Any], usual: Any, size: int) -> dict[str, Any]:
+    """Fields of a configuration whose images have `size`, where one is asked for: positions are learnt for one size."""
+    changed = dict(values)
+    if size and hasattr(usual, "image_size"):
+        changed["image_size"] = size
+    if size and hasattr(getattr(usual, VISION, None), "image_size"):
+        changed[VISION] = {**values.get(VISION, {}), "image_size": size}
+    return changed
 
 
 def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig, settings: Any) -> Any:
@@ -85,11 +105,12 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
     accepted = inspect.signature(model.forward).parameters
     main = model.main_input_name
     if main == "pixel_values":
-        size = request.image_size or config.image_size or getattr(model.config, "image_size", 0)
+        settings = getattr(model.config, VISION, model.config)
+        size = request.image_size or config.image_size or getattr(settings, "image_size", 0)
         if not size:
             raise WorkloadError(f"{request.model}: its configuration says no image size; give --image-size")
         height, width = size if isinstance(size, list | tuple) else (size, size)
-        shape = (request.batch, model.config.num_channels, height, width)
+        shape = (request.batch, settings.num_channels, height, width)
         given = {main: torch.empty(shape, dtype=getattr(torch, request.tensor_type))}
         if request.phase == "decode":
             raise WorkloadError(f"{request.model}: an image model has no cache; choose --phase prefill or train")
@@ -112,13 +133,18 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
 
 
 def _check_length(request: TraceRequest, settings: Any) -> None:
-    for name in POSITIONS:
-        most = getattr(settings, name, None)
-        if isinstance(most, int) and 0 < most < request.sequence:
+    for name, most in _limits(settings).items():
+        if most < request.sequence:
             raise WorkloadError(
                 f"{request.model}: sequence = {request.sequence} is longer than {name} = {most}; "
                 f"ask for less, or --set {name}={request.sequence}"
             )
+
+
+def _limits(settings: Any) -> dict[str, int]:
+    """The most tokens that the fields of a configuration allow."""
+    stated = {name: getattr(settings, name, None) for name in POSITIONS}
+    return {name: most for name, most in stated.items() if isinstance(most, int) and most > 0}
 
 
 def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -127,12 +153,12 @@ def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: dict[
     if "decoder_input_ids" in given:
         raise WorkloadError(f"{request.model}: decoding with an encoder is not built by name; use MODULE:CALLABLE")
     cache = None
-    if "past_key_values" in inspect.signature(model.forward).parameters:
-        with torch.no_grad(), recording(torch, [], request.attention == "flash", 0):
-            cache = getattr(model.eval()(**before, use_cache=True), "past_key_values", None)
+    if CACHE in inspect.signature(model.forward).parameters:
+        with torch.no_grad(), recording(torch, [], request.attention == "flash", 0, Held()):
+            cache = getattr(model.eval()(**before, use_cache=True), CACHE, None)
     if cache is None:
         raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")
-    return given | {"input_ids": given["input_ids"][:, -1:], "past_key_values": cache, "use_cache": True}
+    return given | {"input_ids": given["input_ids"][:, -1:], CACHE: cache, "use_cache": True}
 
 
 def user_job(torch: Any, request: TraceRequest) -> Job:

@@ -12,7 +12,10 @@ from estimator.errors import WorkloadError
 
 ATTENTION: Final = "wattprint.attention"
 ATTENTION_BACKWARD: Final = "wattprint.attention_backward"
-"""Names of fused attention, which the tracer records as one call; every other name is the framework's own."""
+"""Names of fused attention, which the tracer records as one call."""
+
+RECURRENT: Final = "wattprint.recurrent"
+"""A recurrent layer that was taken apart, which launches nothing of its own; every name but these three is the framework's."""
 
 DTYPE_PRECISION: Final[dict[str, str]] = {
     "float64": "fp64",

@@ -1,11 +1,13 @@
 """What a trace and a comparison look like as text and as JSON values."""
 
+from dataclasses import asdict
 from typing import Any, Final
 
+from estimator.memory import GIB, footprint_parts
 from estimator.reckoning import work_by_family
 from estimator.tracing.comparison import Comparison
 from estimator.tracing.models import load_model_config, model_names
-from estimator.workload import Workload
+from estimator.workload import Footprint, Workload
 
 GIGA: Final = 1e9
 
@@ -24,6 +26,7 @@ def trace_summary(workload: Workload) -> dict[str, Any]:
         "flop": sum(row["flop"] for row in families),
         "moved_byte": sum(row["moved_byte"] for row in families),
         "families": families,
+        "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
         "unknown": [{"name": item.name, "count": item.count, "elements": item.elements} for item in workload.unknown],
         "notes": list(workload.notes),
     }
@@ -36,6 +39,11 @@ def summary_text(summary: dict[str, Any]) -> str:
     for row in rows:
         flop = f"{row['flop'] / GIGA:.2f}" if row["flop"] else "-"
         lines.append(f"{row['family']:<14}{row['kernels']:>9.0f}{row['kinds']:>7}{flop:>12}{row['moved_byte'] / GIGA:>11.3f}")
+    if summary["memory"] is not None:
+        memory = dict(summary["memory"])
+        total = memory.pop("total_byte")
+        parts = [f"{name} {size / GIB:.4g}" for name, size in footprint_parts(Footprint(**memory)).items() if size]
+        lines.append(f"memory: at least {total / GIB:.4g} GiB: {', '.join(parts)}")
     lines += [f"not modelled: {item['name']} ×{item['count']}, {item['elements']:.0f} elements each" for item in summary["unknown"]]
     return "\n".join(lines) + "\n"
 

@@ -4,12 +4,12 @@ A call that launches nothing falls out, one that no rule knows is kept by name, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from estimator.errors import WorkloadError
-from estimator.tracing.calls import ATTENTION_BACKWARD, Call
+from estimator.tracing.calls import ATTENTION_BACKWARD, RECURRENT, Call
 from estimator.tracing.making import Part
 from estimator.tracing.matrix_rules import MATRIX_RULES
 from estimator.tracing.row_rules import ROW_RULES
@@ -35,15 +35,21 @@ ASSUMPTIONS: Final[dict[str, str]] = {
 }
 """What is assumed where such a call occurs."""
 
+OVERSTATED: Final[dict[str, str]] = {
+    RECURRENT: "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated",
+}
+"""What a workload cannot stand for where such a call occurs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """Operators with their counts, merged, in first-seen order; what no family describes; what was assumed."""
+    """Operators with their counts, merged, in first-seen order; what no family describes; what was assumed; what is not right."""
 
     operators: tuple[Operator, ...]
     counts: tuple[float, ...]
     unknown: tuple[UnknownOperator, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
@@ -51,29 +57,41 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
 
     `tf32`: products of fp32 tensors run on tensor cores.  Raises WorkloadError for a call that contradicts itself.
     """
-    sequence = _merged_softmax(list(calls))
-    parts: dict[Call, list[Part] | None] = {}
     operators: list[Operator] = []
     counts: list[float] = []
     unknown: Counter[tuple[str, float]] = Counter()
-    for call in sequence:
-        if call not in parts:
-            parts[call] = _parts(call)
-        found = parts[call]
+    names: set[str] = set()
+    for call, found in _launches(calls, tf32):
+        names.add(call.name)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
             continue
         for part in found:
-            operators.append(_on_tensor_cores(part.operator) if tf32 else part.operator)
+            operators.append(part.operator)
             counts.append(part.times)
     merged, totals = merge_counts(operators, counts)
-    names = {call.name for call in parts}
     return Lowered(
         operators=merged,
         counts=totals,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
         notes=tuple(text for name, text in ASSUMPTIONS.items() if name in names),
+        warnings=tuple(text for name, text in OVERSTATED.items() if name in names),
     )
+
+
+def launched_parts(calls: Iterable[Call], *, tf32: bool = False) -> list[Part]:
+    """What calls launch, in their order and not merged; calls that no rule knows are left out.  Otherwise as `lower_calls`."""
+    return [part for _, found in _launches(calls, tf32) for part in found or ()]
+
+
+def _launches(calls: Iterable[Call], tf32: bool) -> Iterator[tuple[Call, list[Part] | None]]:
+    """Each call with what it launches; None where no rule knows it."""
+    parts: dict[Call, list[Part] | None] = {}
+    for call in _merged_softmax(list(calls)):
+        if call not in parts:
+            found = _parts(call)
+            parts[call] = [part._replace(operator=_on_tensor_cores(part.operator)) for part in found] if found and tf32 else found
+        yield call, parts[call]
 
 
 def _merged_softmax(calls: list[Call]) -> list[Call]:

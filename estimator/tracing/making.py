@@ -5,20 +5,18 @@ from typing import Final, NamedTuple
 from estimator.forms.host_shares import LAYER, LIGHT
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.tracing.calls import Call, Tensor
-from estimator.workload import Operator, make_operator
-
-TRACED: Final = "traced"
-"""`Operator.origin` of what a tracer saw; a colon and a word follow where a rule derived it from what was seen."""
+from estimator.workload import TRACED, Operator, make_operator
 
 ON_CUDA_CORES: Final = frozenset({"fp32", "fp64"})
 """Precisions in which PyTorch multiplies matrices without tensor cores unless told otherwise."""
 
 
 class Part(NamedTuple):
-    """`times` times `operator`: what one call launches, or a part of it."""
+    """`times` times `operator`: what one call launches, or a part of it; `reads`: what of its `reads` each tensor is."""
 
     operator: Operator
     times: float = 1.0
+    reads: tuple[float, ...] = ()
 
 
 def product(name: str, precision: str, *, batch: int, m: int, n: int, k: int, out: str = "", origin: str = TRACED) -> Part:
@@ -53,27 +51,32 @@ def moved(
     name: str,
     precision: str,
     elements: float,
-    reads: float,
+    reads: float | tuple[float, ...],
     *,
     share: float = LIGHT,
     out: str = "",
     times: float = 1.0,
     origin: str = TRACED,
 ) -> Part:
-    """An element-wise operator or a copy that writes `elements` and reads `reads` elements of `precision`, at least one."""
+    """An element-wise operator or a copy that writes `elements` and reads `reads` elements of `precision`, at least one.
+
+    `reads`: all together, or of each tensor.
+    """
     precision_out = "" if out == precision else out
+    terms = reads if isinstance(reads, tuple) else (reads,)
     return Part(
         make_operator(
             family,
             name,
             precision,
             elements=elements,
-            reads=max(reads, 1.0),
+            reads=max(sum(terms), 1.0),
             precision_out=precision_out,
             host_share=share,
             origin=origin,
         ),
         times,
+        terms,
     )
 
 
@@ -82,6 +85,6 @@ def stored_bytes(tensors: tuple[Tensor, ...]) -> float:
     return sum(tensor.stored * BYTES_PER_ELEMENT[tensor.precision] for tensor in tensors)
 
 
-def read_elements(call: Call, precision: str) -> float:
-    """All that a call reads, in elements of `precision`."""
-    return stored_bytes(tuple(tensor for _, tensor in call.inputs)) / BYTES_PER_ELEMENT[precision]
+def read_elements(call: Call, precision: str) -> tuple[float, ...]:
+    """What a call reads of each tensor, in elements of `precision`."""
+    return tuple(stored_bytes((tensor,)) / BYTES_PER_ELEMENT[precision] for _, tensor in call.inputs)

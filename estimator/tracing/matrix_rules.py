@@ -6,8 +6,8 @@ from typing import Final
 
 from estimator.forms.host_shares import INNER, INTERNAL, LAYER
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
-from estimator.tracing.making import ON_CUDA_CORES, TRACED, Part, moved, product, rows_of
-from estimator.workload import make_operator
+from estimator.tracing.making import ON_CUDA_CORES, Part, moved, product, rows_of
+from estimator.workload import TRACED, make_operator
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 """Precisions in which cuDNN computes dense convolutions channels-last and converts what comes channels-first."""
@@ -38,7 +38,7 @@ def _batched(call: Call, left: str, right: str) -> list[Part]:
 
 
 def _grouped(call: Call) -> list[Part]:
-    """Rows shared out over experts, each with its own matrix: as many experts as there are rows, evenly loaded.
+    """Rows shared out over experts, each a linear layer with its own matrix: as many experts as there are rows, evenly loaded.
 
     The experts' matrices are on one side, with the rows on the other; or both sides are rows and the experts' matrices
     come out (a gradient).
@@ -49,12 +49,12 @@ def _grouped(call: Call) -> list[Part]:
             return _batched(call, "self", "mat2")
         experts, rows = out.shape[0], a.shape[1]
         busy = min(experts, rows)
-        return [product("bmm", a.precision, batch=busy, m=a.shape[0], n=b.shape[1], k=math.ceil(rows / busy))]
+        return [product("linear", a.precision, batch=busy, m=a.shape[0], n=b.shape[1], k=math.ceil(rows / busy))]
     experts, rows = (a.shape[0], b.shape[1]) if len(a.shape) == EXPERT_AXES else (b.shape[0], a.shape[0])
     busy = min(experts, rows)
     each = math.ceil(rows / busy)
     m, n = (a.shape[1], each) if len(a.shape) == EXPERT_AXES else (each, b.shape[2])
-    return [product("bmm", a.precision, batch=busy, m=m, n=n, k=a.shape[-1])]
+    return [product("linear", a.precision, batch=busy, m=m, n=n, k=a.shape[-1])]
 
 
 # Convolutions ---------------------------------------------------------------------------------------------------------

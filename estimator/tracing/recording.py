@@ -1,10 +1,11 @@
 """Recording what reaches the framework's dispatcher, in plain terms.
 
-PyTorch comes in as an argument: `estimator.trace` alone imports it.  Three things would differ from a GPU and are put
+PyTorch comes in as an argument: `estimator.trace` alone imports it.  Four things would differ from a GPU and are put
 right here:
 
     fused attention   the meta device would take it apart; it is recorded as one call
     dropout           has one kernel on a GPU; the meta device would take it apart
+    experts           grouped products of all floating-point types run on a GPU, those of bf16 alone on the meta device
     questions         `.item()` has no answer without content; what a mask of ones answers is answered, all else refused
 """
 
@@ -14,30 +15,38 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
+from estimator.tracing.holding import Held
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})
 """Questions about a mask without padding and numbers without faults, and their answers."""
 
+RECURRENT_LAYERS: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""Functions of recurrent layers: the meta device takes them apart, step by step, where cuDNN has few kernels for all steps."""
+
+GROUPED: Final = "aten._grouped_mm"
+"""Products of rows shared out over matrices, each of its own."""
+
 
 @contextmanager
-def recording(torch: Any, calls: list[Call], fused: bool, window: int) -> Iterator[None]:
-    """Append every dispatched operation on meta tensors to `calls`."""
+def recording(torch: Any, calls: list[Call], fused: bool, window: int, held: Held) -> Iterator[None]:
+    """Append every dispatched operation on meta tensors to `calls`, and count in `held` what it makes."""
     with ExitStack() as stack:
         stack.enter_context(_function_mode(torch, calls, fused, window))
-        stack.enter_context(_dispatch_mode(torch, calls))
+        stack.enter_context(_dispatch_mode(torch, calls, held))
         yield
 
 
-def _dispatch_mode(torch: Any, calls: list[Call]) -> Any:
+def _dispatch_mode(torch: Any, calls: list[Call], held: Held) -> Any:
     def dispatch(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
         keywords = keywords or {}
         name = function._schema.name.replace("::", ".")
         if name == "aten._local_scalar_dense" and arguments[0].device.type == "meta":
             return _answer(getattr(arguments[0], "_asked", ""))
-        result = function(*arguments, **keywords)
+        result = _grouped(torch, function, arguments, keywords) if name == GROUPED else function(*arguments, **keywords)
         outputs = tensors_in(torch, result)
+        held.add(outputs)
         asked = _origin_word(name, arguments)
         for tensor in outputs:
             if tensor.dtype == torch.bool or tensor.ndim == 0:
@@ -49,6 +58,15 @@ def _dispatch_mode(torch: Any, calls: list[Call]) -> Any:
         return result
 
     return type("Recorder", (torch.utils._python_dispatch.TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
+
+
+def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A grouped product on the meta device, which gives it the shapes of bf16, in the type of its own tensors."""
+    own = arguments[0].dtype
+    if arguments[0].device.type != "meta" or own == torch.bfloat16:
+        return function(*arguments, **keywords)
+    shaped = [value.to(torch.bfloat16) if isinstance(value, torch.Tensor) and value.dtype == own else value for value in arguments]
+    return function(*shaped, **keywords).to(own)
 
 
 def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:
@@ -125,6 +143,8 @@ def _function_mode(torch: Any, calls: list[Call], fused: bool, window: int) -> A
         keywords = keywords or {}
         if function in stand_ins:
             return stand_ins[function](*arguments, **keywords)
+        if getattr(function, "__name__", "") in RECURRENT_LAYERS:
+            calls.append(Call(name=RECURRENT, inputs=(), outputs=(), numbers=()))
         if inspect.isfunction(function):  # what it calls itself does not come here
             with _replaced(functional, inside):
                 return function(*arguments, **keywords)
@@ -171,14 +191,17 @@ def _attention(
     windowed = attn_mask is not None and 0 < window < key.shape[-2]
     numbers = (("causal", is_causal or windowed), ("window", window if windowed else 0))
 
+    inputs = tuple((word, _plain(tensor)) for word, tensor in (("query", query), ("key", key), ("value", value)))
+
+    # A class holds itself, so that it goes when the collector comes: it must not hold tensors, which would be counted until then.
     def note(name: str, outputs: tuple[Any, ...]) -> None:
-        inputs = tuple((word, _plain(tensor)) for word, tensor in (("query", query), ("key", key), ("value", value)))
         calls.append(Call(name=name, inputs=inputs, outputs=tuple(_plain(tensor) for tensor in outputs), numbers=numbers))
 
     def forward(context: Any, *tensors: Any) -> Any:
         context.save_for_backward(*tensors)
-        *leading, heads, tokens, _ = query.shape
-        result = query.new_empty((*leading, tokens, heads, value.shape[-1])).transpose(-3, -2)
+        first, *_, last = tensors
+        *leading, heads, tokens, _ = first.shape
+        result = first.new_empty((*leading, tokens, heads, last.shape[-1])).transpose(-3, -2)
         note(ATTENTION, (result,))
         return result
 

@@ -7,7 +7,8 @@ from typing import Final
 from estimator.forms.host_shares import INNER, LAYER, LIGHT
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.tracing.calls import Call, Tensor
-from estimator.tracing.making import TRACED, Part, moved, read_elements, rows_of, stored_bytes
+from estimator.tracing.making import Part, moved, read_elements, rows_of, stored_bytes
+from estimator.workload import TRACED
 
 BACKWARD: Final = f"{TRACED}:backward"
 

@@ -16,6 +16,7 @@ POINTWISE: Final[dict[str, str]] = {
     "relu": "relu", "threshold": "relu", "hardtanh": "relu", "leaky_relu": "relu", "clamp": "relu", "clamp_min": "relu",
     "gelu": "gelu", "gelu_backward": "gelu", "silu": "silu", "silu_backward": "silu", "sigmoid": "sigmoid", "tanh": "tanh",
     "exp": "exp", "where": "where", "masked_fill": "where",
+    "polar": "other",
 }  # fmt: skip
 """Our name of element-wise operations; others that the framework calls pointwise are `other`."""
 
@@ -104,7 +105,7 @@ def _contiguous(call: Call) -> list[Part]:
 
 def _cat(call: Call) -> list[Part]:
     out = call.outputs[0]
-    return [moved("copy", "cat", out.precision, out.elements, sum(tensor.stored for tensor in call.tensors("tensors")), share=INNER)]
+    return [moved("copy", "cat", out.precision, out.elements, tuple(tensor.stored for tensor in call.tensors("tensors")), share=INNER)]
 
 
 def _embedding(call: Call) -> list[Part]:
@@ -120,7 +121,7 @@ def _gathered(call: Call, indices: Tensor | None, share: float) -> list[Part]:
     """Elements read as many as written, and the numbers that say which."""
     out = call.outputs[0]
     said = stored_bytes((indices,)) / BYTES_PER_ELEMENT[out.precision] if indices is not None else 0.0
-    return [moved("copy", "gather", out.precision, out.elements, out.elements + said, share=share)]
+    return [moved("copy", "gather", out.precision, out.elements, (out.elements, said), share=share)]
 
 
 def _scatter(call: Call) -> list[Part]:
@@ -164,7 +165,7 @@ def over_lists(call: Call) -> list[Part]:
     if not total:
         return []
     precision = members[0].precision
-    reads = read_elements(call, precision)
+    reads = sum(read_elements(call, precision))
     written = total + sum(member.elements for name, member in call.inputs if name in FUSED_WRITES)
     base = base_name(call)
     name = POINTWISE.get(base, "other")

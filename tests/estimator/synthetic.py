@@ -5,8 +5,9 @@ import numpy as np
 from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
+from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.workload import Operator, Workload, make_operator, merge_operators
-from fitter.latency import TIED, LatencyFit, prior_groups
+from fitter.latency import TIED, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PRIOR, TERMS
 from fitter.sections import draft_bundle
@@ -35,7 +36,9 @@ def transformer(tokens: int, width: int, layers: int, name: str = "transformer",
     return Workload(name=name, operators=operators, counts=counts, model_family=family)
 
 
-def known_bundle(gpu: GpuSpec, groups: dict[str, dict[str, float]] | None = None, energies: np.ndarray | None = None) -> Bundle:
+def known_bundle(
+    gpu: GpuSpec, groups: dict[str, dict[str, float]] | None = None, energies: np.ndarray | None = None, host: Host | None = None
+) -> Bundle:
     """A bundle at the centre of the priors, or with given coefficients."""
     tables = BoardTables(
         voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ, power_limit_w=gpu.power_limit_w
@@ -43,7 +46,7 @@ def known_bundle(gpu: GpuSpec, groups: dict[str, dict[str, float]] | None = None
     count = len(TIED)
     latency = LatencyFit(
         groups=groups or prior_groups(),
-        host_launch_s=HOST_LAUNCH_S,
+        host=host or Host(HOST_LAUNCH_S, LAUNCH_OVERLAP_EXPONENT),
         names=tuple(parameter.name for parameter in TIED),
         parameters=TIED,
         log_shift=np.zeros(count),

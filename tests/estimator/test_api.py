@@ -32,10 +32,11 @@ SIGNATURES = {
         f"{LIMITS}, gpu_s, host_s, launch_bound_share, completed_share, validity, warnings, notes, _kernels"
     ),
     "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
+    "Footprint": "weights_byte, optimizer_byte, cache_byte, passing_byte",
     "Gain": "ratio, low, high",
     "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin, outside_validity",
     "KernelTable": "latency_s, latency_ln_std, power_w, power_ln_std, groups, limited",
-    "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin",
+    "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin, growth",
     "Sizes": "batch, sequence",
     "Sweep": (
         "cases, case, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, gpu_s, "
@@ -43,7 +44,7 @@ SIGNATURES = {
     ),
     "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
     "Variant": "workload, batch, sequence, tokens, precision, attention",
-    "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes",
+    "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes, footprint, resizing",
     "baseline_estimates": "asked",
     "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
     "bundle_names": "",

@@ -43,6 +43,15 @@ def test_parts_of_time_and_energy_add_up(workload: Workload, bundle: Bundle) -> 
         assert min(kernel.limits.values()) >= 0.0
 
 
+@pytest.mark.parametrize("cap_w", [250.0, 230.0, 200.0, 171.0, 150.0])
+@pytest.mark.parametrize("workload", [gpt2_prefill(8, 512), gpt2_prefill(32, 1024)])
+def test_energy_adds_up_at_a_power_limit_too(workload: Workload, cap_w: float) -> None:
+    answer = explain(Asked(variant=Variant(workload=workload), bundle=A100, sm_clock_mhz=(1410.0,), power_cap_w=cap_w))
+    assert answer.result.sm_clock_mhz < answer.result.asked_clock_mhz
+    assert sum(answer.energy_parts_j.values()) == pytest.approx(answer.result.energy_j, rel=1e-9)
+    assert -1e-9 <= answer.waiting_j / answer.result.energy_j < 1e-3, "the host is far ahead"
+
+
 def test_every_phase_has_a_limit() -> None:
     phases = set(COEFFICIENTS) - set(SHAPE_COEFFICIENTS) - {"math"} | {"epsilon"}
     assert set(LIMIT_OF_PHASE) == phases
@@ -55,7 +64,7 @@ def test_every_phase_has_a_limit() -> None:
         (make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192), "tensor cores"),
         (make_operator("gemm", "linear", "fp32", batch=1, m=8192, n=8192, k=8192, cuda_cores=True), "CUDA cores"),
         (make_operator("gemm", "linear", "bf16", batch=1, m=1, n=8192, k=8192), "DRAM"),
-        (make_operator("elementwise", "add", "bf16", elements=2**28, reads=2**29), "L2"),
+        (make_operator("elementwise", "add", "bf16", elements=2**28, reads=2**29), "DRAM"),
         (make_operator("elementwise", "add", "bf16", elements=128, reads=256), "launch"),
     ],
 )

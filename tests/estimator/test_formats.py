@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jsonschema
@@ -15,7 +16,17 @@ from estimator.formats.document import distinct_items
 from estimator.formats.own import own_text, read_own
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.reckoning import work_by_family, workload_warnings
-from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, UnknownOperator, Workload, merge_counts
+from estimator.workload import (
+    FAMILY_FIELDS,
+    FAMILY_OPERATORS,
+    Footprint,
+    Operator,
+    Resizing,
+    UnknownOperator,
+    Workload,
+    make_operator,
+    merge_counts,
+)
 from tests.estimator import artifact_lists as artifact
 
 PRECISIONS = st.sampled_from(sorted(BYTES_PER_ELEMENT))
@@ -76,7 +87,11 @@ def workloads(draw: st.DrawFn) -> Workload:
         completion=draw(st.sampled_from(["", "eager-pytorch-1"])),
         warnings=draw(st.sampled_from([(), ("taken as one",)])),
         notes=draw(st.sampled_from([(), ("a", "b")])),
+        footprint=draw(st.one_of(st.none(), st.builds(Footprint, **dict.fromkeys(FOOTPRINT_FIELDS, st.floats(0.0, 1e15))))),
     )
+
+
+FOOTPRINT_FIELDS = ("weights_byte", "optimizer_byte", "cache_byte", "passing_byte")
 
 
 # Own format -----------------------------------------------------------------------------------------------------------
@@ -94,6 +109,10 @@ def test_files_written_fit_the_published_schema(repository, shared_data):
         validator.validate(json.loads(path.read_text()))
     for path in sorted((shared_data / "energaizer" / "workloads").glob("*_b8_*.json")):
         validator.validate(json.loads(own_text(read_workload(path))))
+    held = Footprint(weights_byte=5.0, optimizer_byte=0.5)
+    validator.validate(json.loads(own_text(replace(read_workload(repository / "examples" / "gpt2-prefill.json"), footprint=held))))
+    assert not validator.is_valid(own(LINEAR, memory={"weights_byte": -1}))
+    assert not validator.is_valid(own(LINEAR, memory={"weights": 1}))
     assert not validator.is_valid(own(LINEAR | {"m": -1}))
     assert not validator.is_valid(own(LINEAR | {"extra": 1}))
     assert not validator.is_valid(own({key: value for key, value in LINEAR.items() if key != "k"}))
@@ -106,6 +125,14 @@ def test_the_schema_names_the_same_fields_as_the_program(repository):
         assert set(fields) <= set(variants[family]["required"])
         assert tuple(variants[family]["properties"]["operator"]["enum"]) == FAMILY_OPERATORS[family]
     assert set(schema["$defs"]["precision"]["enum"]) == set(BYTES_PER_ELEMENT)
+    assert tuple(schema["properties"]["memory"]["properties"]) == FOOTPRINT_FIELDS == tuple(asdict(Footprint()))
+    assert tuple(schema["properties"]["sizes"]["properties"]) == tuple(asdict(Resizing(batch=1, batch_least=1, batch_most=1)))
+
+
+def test_a_file_without_memory_is_one_that_the_first_version_reads():
+    plain = Workload(name="w", operators=(make_operator("reduction", "sum", "bf16", rows=2, dim=3),), counts=(1.0,))
+    versions = [json.loads(own_text(replace(plain, footprint=held)))["format_version"] for held in (None, Footprint())]
+    assert versions == ["1.0", "1.1"]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, shared_data):
@@ -135,7 +162,13 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (own(LINEAR, format_version="1.1"), "format_version 1.1 cannot be read; this program reads 1.0 to 1.0; upgrade"),
+        (own(LINEAR, format_version="1.2"), "format_version 1.2 cannot be read; this program reads 1.0 to 1.1; upgrade"),
+        (own(LINEAR, memory=5), "memory must be an object of numbers of byte, got int"),
+        (own(LINEAR, memory={"weights": 5}), "memory: unknown field 'weights'; known: weights_byte, optimizer_byte,"),
+        (own(LINEAR, memory={"weights_byte": -1}), "memory.weights_byte = -1 must be a number from 0 to below"),
+        (own(LINEAR, memory={"cache_byte": "5"}), "memory.cache_byte = '5' must be a number"),
+        (own(LINEAR, memory={"cache_byte": True}), "memory.cache_byte = True must be a number"),
+        (own(LINEAR, memory={"cache_byte": 1e24}), "memory.cache_byte = 1e"),
         (own(LINEAR, format_version="2.0"), "format_version 2.0 cannot be read"),
         (own(LINEAR, format_version=1), "format_version = 1 must be a text"),
         (own(LINEAR, format="wattprint-bundle"), "this is a bundle, not a workload"),

@@ -188,10 +188,19 @@ def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.Captu
 def test_a_sweep_answers_what_can_run_and_names_what_cannot(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     words = ("sweep", workload, "--bundle", BUNDLE, "--freqs", "510,1410", "--json")
     status, out, err = run(capsys, *words, "--precision", "nvfp4,bf16,fp8")
-    rows, alone = json.loads(out), json.loads(run(capsys, *words, "--precision", "bf16")[1])
+    points, alone = json.loads(out), json.loads(run(capsys, *words, "--precision", "bf16")[1])
+    rows = [row for row in points if not row["left_out"]]
     assert status == 3
+    assert [row["precision"] for row in points] == ["nvfp4", "nvfp4", "bf16", "bf16", "fp8", "fp8"]
     assert [row["precision"] for row in rows] == ["bf16", "bf16"]
     assert [row["latency_s"] for row in rows] == pytest.approx([row["latency_s"] for row in alone])
+    for row in points:
+        assert list(row) == list(points[0])
+        assert ("a100-pcie-40gb cannot run gemm" in row["left_out"]) == (row["precision"] != "bf16") == (row["latency_s"] is None)
+        assert row["unknown"] == row["left_out"]
+    in_lines = run(capsys, *words[:-1], "--csv", "--precision", "nvfp4,bf16,fp8")
+    assert [line.split(",")[5] for line in in_lines[1].splitlines()[1:]] == ["bf16", "bf16"]
+    assert in_lines[2] == err, "a table of points says so on stderr"
     told = [line for line in err.splitlines() if "left out" in line]
     assert [line.split(":")[1] for line in told] == [" precision nvfp4", " precision fp8"]
     assert all("a100-pcie-40gb cannot run gemm" in line for line in told)
@@ -202,11 +211,25 @@ def test_a_sweep_answers_what_can_run_and_names_what_cannot(capsys: pytest.Captu
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("precisions", ["fp8,bf16", "bf16,nvfp4,fp8"])
+@pytest.mark.parametrize("chart", ["energy", "latency", "power", "front"])
+def test_charts_show_what_can_run(capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path, precisions: str, chart: str) -> None:
+    drawn = []
+    for named in (precisions, "bf16"):
+        words = ("sweep", workload, "--bundle", BUNDLE, "--freqs", "510,1410", "--precision", named, "--chart", chart)
+        for form in ("svg", "html"):
+            out = tmp_path / f"{named}.{form}"
+            assert run(capsys, *words, "--out", str(out))[0] == (0 if named == "bf16" else 3)
+            drawn.append(re.sub(r"\bc\d+(?=[td]\b)", "", out.read_text()))  # numbers of charts
+    assert drawn[0] == drawn[2], "as if nothing else had been asked for"
+    assert "on a100-pcie-40gb" in drawn[1]
+
+
 def test_a_board_that_cannot_run_a_precision_leaves_that_to_the_others(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     words = ("--bundle", BUNDLE, "--precision", "bf16,fp8", "--gpu-spec", "own,h100-sxm", "--freqs", "900")
     status, out, err = run(capsys, "sweep", workload, *words, "--json")
     assert status == 3
-    assert [(row["gpu"], row["precision"]) for row in json.loads(out)] == [
+    assert [(row["gpu"], row["precision"]) for row in json.loads(out) if not row["left_out"]] == [
         ("a100-pcie-40gb", "bf16"), ("h100-sxm", "bf16"), ("h100-sxm", "fp8"),
     ]  # fmt: skip
     assert "precision fp8 and gpu a100-pcie-40gb: left out" in err
@@ -214,11 +237,36 @@ def test_a_board_that_cannot_run_a_precision_leaves_that_to_the_others(capsys: p
 
 def test_best_is_chosen_among_what_can_run(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "fp8,bf16", "--json")
-    assert (status, out) == (3, run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "bf16", "--json")[1])
+    answer, alone = json.loads(out), json.loads(run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "bf16", "--json")[1])
+    (lost,) = answer.pop("left_out")
+    assert (lost["precision"], lost["gpu"], "cannot run gemm" in lost["reason"]) == ("fp8", "a100-pcie-40gb", True)
+    assert (status, alone.pop("left_out"), answer) == (3, [], alone)
     assert "precision fp8: left out: a100-pcie-40gb cannot run" in err
     status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--precision", "fp8", "--gpu-spec", "own,h100-sxm", "--json")
     assert (status, json.loads(out)["best"]["gpu"]) == (3, "h100-sxm")
     assert "gpu a100-pcie-40gb: left out: " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "better"),
+    [(["--set", "dram_bytes_per_s=3.11e12"], "latency"), (["--efficiency", "dram=0.5"], ""), (["--set", "num_sms=216"], "latency")],
+)
+def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
+    capsys: pytest.CaptureFixture[str], workload: str, words: list[str], better: str
+) -> None:
+    plain = ("--bundle", BUNDLE, "--freqs", "900", "--json")
+    status, out, err = run(capsys, "compare", workload, *plain, *words)
+    answer = json.loads(out)
+    (other,) = answer["others"]
+    assert status == 3
+    assert "forecast: " in err
+    assert answer["reference"] == json.loads(run(capsys, "compare", workload, *plain, "--precision", "bf16,fp16")[1])["reference"] | {
+        "precision": ""
+    }
+    assert (answer["reference"]["validity"], other["validity"]) == ("inside", "forecast")
+    assert (other["ratios"]["latency"]["ratio"] < 1.0) == (better == "latency")
+    text = run(capsys, "compare", workload, *plain[:-1], *words)[1]
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["validity", "inside", "forecast", "ratio"]
 
 
 def test_a_sweep_says_each_warning_and_note_once(capsys: pytest.CaptureFixture[str], workload: str) -> None:

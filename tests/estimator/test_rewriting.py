@@ -124,6 +124,7 @@ def test_written_out_attention_does_the_work_of_the_fused_kernel_and_its_copies(
     operators, counts = merge_operators([make_operator("attention", "prefill", "bf16", **shape)])
     workload = Workload(name="one", operators=operators, counts=counts)
     eager = with_attention(workload, "eager")
+    assert "convert scores to fp32" in eager.notes[-1]
     assert work_by_family(eager)["gemm"].flop == work_by_family(workload)["attention"].flop
     kinds = {(o.operator, o.shape): n for o, n in zip(eager.operators, eager.counts, strict=True)}
     queries, scores = 2 * 8 * 64 * 32, 2 * 8 * 64 * 64

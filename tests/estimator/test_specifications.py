@@ -6,6 +6,7 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -222,9 +223,21 @@ def test_override_replaces_figures_and_says_so_in_their_source():
     assert load_gpu("a100-pcie-40gb").num_sms == 108
 
 
+def test_override_takes_numbers_as_it_takes_their_texts():
+    spec = load_gpu("a100-pcie-40gb")
+    texts = {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096", "dram_bytes_per_s": "3350000000000"}
+    for numbers in ((132, 4096.0, 3.35e12), (np.int64(132), np.float32(4096.0), np.float64(3.35e12))):
+        assert override_gpu(spec, dict(zip(texts, numbers, strict=True))) == override_gpu(spec, texts)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"num_sms": None}, "is no number"),
+        ({"num_sms": True}, "is no number"),
+        ({"num_sms": [132]}, "is no number"),
+        ({"num_sms": float("nan")}, "lies outside"),
+        ({"num_sms": 131.5}, "whole number"),
         ({"num_sm": "132"}, "did you mean 'num_sms'"),
         ({"name": "x"}, "no such figure"),
         ({"voltage_v": "0.7"}, "no such figure"),

@@ -62,7 +62,7 @@ def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, 100.0])
 def test_the_host_weighs_with_the_fourth_power_of_its_time(ratio: float) -> None:
-    share = launch_bound_share(np.array([1.0]), np.array([ratio]))
+    share = launch_bound_share(np.array([1.0]), np.array([ratio]), 8.0)
     assert launch_weight(share) == pytest.approx(ratio**4 / (1.0 + ratio**4), abs=1e-7)
 
 

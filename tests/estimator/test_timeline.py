@@ -33,11 +33,11 @@ def test_a_p_norm_lies_between_the_longest_part_and_the_sum(parts: list[float], 
     assert max(parts) * (1 - 1e-9) <= total <= sum(parts) * (1 + 1e-9)
 
 
-@given(positive, positive)
-def test_a_workload_takes_at_least_the_longer_of_gpu_and_host(gpu_s: float, host_s: float) -> None:
-    total = float(workload_seconds(np.array([gpu_s]), np.array([host_s]))[0])
-    assert max(gpu_s, host_s) * (1 - 1e-12) <= total <= max(gpu_s, host_s) * 2 ** (1 / 8) * (1 + 1e-12)
-    share = float(launch_bound_share(np.array([gpu_s]), np.array([host_s]))[0])
+@given(positive, positive, st.floats(1.0, 256.0))
+def test_a_workload_takes_at_least_the_longer_of_gpu_and_host(gpu_s: float, host_s: float, p: float) -> None:
+    total = float(workload_seconds(np.array([gpu_s]), np.array([host_s]), p)[0])
+    assert max(gpu_s, host_s) * (1 - 1e-12) <= total <= max(gpu_s, host_s) * 2 ** (1 / p) * (1 + 1e-12)
+    share = float(launch_bound_share(np.array([gpu_s]), np.array([host_s]), p)[0])
     assert (share > 0.5) == (host_s > gpu_s) or abs(host_s - gpu_s) < 1e-9 * gpu_s
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload, write_workload
 from estimator.reckoning import operator_work
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor, call_document, call_from_document
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor, call_document, call_from_document
 from estimator.tracing.comparison import compare_workloads
 from estimator.tracing.lowering import Lowered, lower_calls
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Workload, make_operator
@@ -146,6 +146,21 @@ def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
     assert only(lower_calls([gradient])).shape == (8, 64, 32, 3)
     lowered = lower_calls([call("aten._grouped_mm", {"self": tensor(8, 4), "mat2": tensor(2, 4, 4)}, tensor(8, 4))])
     assert "evenly" in lowered.notes[0]
+    assert only(lowered).operator == "linear", "experts are layers with weights, not products of activations"
+
+
+def test_numbers_from_length_and_angle_are_one_element_wise_kernel():
+    parts = {"abs": tensor(4, 8, dtype="float32"), "angle": tensor(4, 8, dtype="float32")}
+    operator = only(lower_calls([call("aten.polar", parts, tensor(4, 8, dtype="complex64"))]))
+    assert (operator.operator, operator.precision_out or operator.precision, operator.shape[0]) == ("other", "fp64", 32)
+
+
+def test_a_recurrent_layer_that_was_taken_apart_is_warned_about():
+    steps = [call("aten.addmm", {"self": tensor(8), "mat1": tensor(2, 4), "mat2": tensor(4, 8)}, tensor(2, 8))] * 3
+    marked = lower_calls([call(RECURRENT, {}), *steps])
+    assert (marked.counts, marked.unknown) == ((3.0,), ())
+    assert "cuDNN" in marked.warnings[0]
+    assert lower_calls(steps).warnings == ()
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3, 5, 7]), st.integers(1, 3), st.integers(0, 2))

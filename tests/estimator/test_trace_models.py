@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import sys
 from collections import Counter
@@ -202,6 +203,122 @@ def test_experts_are_trained_with_three_times_the_products():
     assert flop(step) == pytest.approx(3.0 * flop(forward))
 
 
+@pytest.mark.parametrize("phase", ["prefill", "decode", "train"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
+    sizes = {"num_local_experts": 4, **TINY["qwen2"]}
+    wide, usual = (
+        trace_workload(TraceRequest(model="mixtral-8x7b", batch=4, sequence=32, settings=sizes, phase=phase, precision=name))
+        for name in (precision, "bf16")
+    )
+
+    def experts(workload):
+        return [o for o in workload.operators if o.family == "gemm" and o["batch"] == sizes["num_local_experts"]]
+
+    assert [o.shape for o in experts(wide)] == [o.shape for o in experts(usual)] != []
+    assert {(o.operator, o.precision) for o in experts(wide)} == {("linear", precision)}
+    assert flop(wide) == flop(usual)
+
+
+def test_an_image_size_builds_a_model_of_that_size():
+    asked = {"settings": {"num_hidden_layers": 1}, "model": "vit-base-16"}
+    workload = trace_workload(TraceRequest(image_size=64, **asked))
+    assert next(o for o in workload.operators if o.family == "softmax")["dim"] == (64 / 16) ** 2 + 1
+    assert (
+        workload.operators == trace_workload(TraceRequest(model="vit-base-16", settings=asked["settings"] | {"image_size": 64})).operators
+    )
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(0, (32 / 8) ** 2 + 1), (48, (48 / 8) ** 2 + 1)])
+def test_the_image_side_of_a_model_of_text_and_images_is_built_for_its_size(tmp_path, size, tokens):
+    side = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    document = {
+        "model_type": "clip",
+        "architectures": ["CLIPForImageClassification"],
+        "vision_config": side | {"image_size": 32, "patch_size": 8},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    workload = trace_workload(TraceRequest(model=str(tmp_path), batch=2, image_size=size))
+    assert next(o for o in workload.operators if o.family == "softmax")["dim"] == tokens
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+WIDE = {
+    "gpt2": {"n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": 500},
+    "llama-3-8b": {
+        "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 256,
+        "vocab_size": 500,
+    },
+}  # fmt: skip
+
+
+def allocated_byte(model: str, settings: dict[str, int], batch: int, sequence: int, train: bool) -> int:
+    """The most that PyTorch's allocator holds at a time, beyond what was there, while a real model with weights runs on the processor."""
+    config = load_model_config(model)
+    kind = transformers.CONFIG_MAPPING[config.model_type]
+    real = getattr(transformers, config.architecture)._from_config(kind(**{**config.values, **settings}), attn_implementation="eager")
+    tokens = torch.ones((batch, sequence), dtype=torch.int64)
+    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    real.train(train)
+    optimizer = torch.optim.AdamW(real.parameters(), foreach=True)
+    if train:
+        inputs["labels"] = tokens
+        for parameter in real.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile,
+        torch.set_grad_enabled(train),
+    ):
+        if train:
+            real(**inputs).loss.backward()
+            optimizer.step()
+        else:
+            real(**inputs, logits_to_keep=1)
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return int(np.cumsum([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]).max())
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(("batch", "sequence"), [(4, 64), (1, 128)])
+@pytest.mark.parametrize("model", sorted(WIDE))
+def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, sequence, train):
+    settings = WIDE[model] | (
+        {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if model == "gpt2" else {}
+    )  # float masks on processors
+    request = TraceRequest(
+        model=model, batch=batch, sequence=sequence, precision="fp32", phase="train" if train else "prefill", settings=settings
+    )
+    held = trace_workload(request).footprint
+    inputs = 2 * 8 * batch * sequence  # tokens and mask, there before the profile begins
+    assert held.passing_byte - inputs == pytest.approx(allocated_byte(model, settings, batch, sequence, train), abs=64)
+
+
+def test_weights_moments_and_caches_are_those_of_the_model():
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"]))
+    weights = sum(p.numel() for p in model.parameters())
+    optimizers = {"adamw": 2, "adamw-fused": 2, "sgd": 1, "none": 0}
+    for optimizer, moments in optimizers.items():
+        held = trace_workload(tiny("gpt2", phase="train", precision="fp32", optimizer=optimizer)).footprint
+        assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (4 * weights, 4 * weights * moments, 0)
+    held = trace_workload(tiny("gpt2", phase="decode")).footprint
+    assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (2 * weights, 0, 2 * 2 * 2 * 2 * 15 * 64)
+    assert trace_workload(tiny("gpt2", precision="fp8")).footprint.weights_byte == weights
+
+
+def test_a_batch_whose_cache_does_not_fit_is_not_the_best_one(capsys):
+    """4096 sequences of 1024 tokens: 144 GiB of keys and values of GPT-2, written-out attention."""
+    words = ["best", "--model", "gpt2", "--phase", "decode", "--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--sequence", "1024"]
+    assert main([*words, "--batch", "64,4096", "--json"]) in (0, 3)
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["best"]["batch"] == 64
+    assert [(item["batch"], "does not fit" in item["reason"]) for item in answer["left_out"]] == [(4096, True)]
+    assert "batch 4096: left out: the model needs at least 1" in err
+
+
 # State, user code, faults ---------------------------------------------------------------------------------------------
 
 
@@ -260,6 +377,16 @@ def words():
 
 def fails():
     raise ValueError("line one\\nline two")
+
+def heading():
+    raise ValueError("what is wrong:\\n  a field")
+
+def talks():
+    print("said")
+    return torch.nn.Linear(4, 4), (torch.randn(2, 4),)
+
+def recurrent():
+    return torch.nn.Sequential(torch.nn.GRU(8, 8)), (torch.randn(3, 2, 8),)
 """
 
 
@@ -287,6 +414,20 @@ def test_attention_inside_pytorch_s_own_layers_is_fused(user_file, phase, attent
     assert tally(workload, "prefill", "bmm", "softmax") == {"prefill": attention, "bmm": 0, "softmax": 0}
 
 
+def test_what_a_model_prints_stays_out_of_the_workload(user_file, capsys):
+    assert main(["trace", f"{user_file}:talks"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["format"] == "wattprint-workload"
+    assert "said" in err
+
+
+def test_a_recurrent_layer_is_said_to_be_overstated(user_file, capsys):
+    assert main(["trace", f"{user_file}:recurrent"]) == 3
+    out, err = capsys.readouterr()
+    assert "warning: recurrent layers" in err
+    assert "recurrent layers" in json.loads(out)["warnings"][0]
+
+
 def test_a_module_without_inputs_is_given_tokens(user_file):
     workload = trace_workload(TraceRequest(model=f"{user_file}:words", batch=2, sequence=16))
     assert tally(workload, "gather") == {"gather": 1}
@@ -299,6 +440,7 @@ def test_a_module_without_inputs_is_given_tokens(user_file):
         ("FILE:wrong", {}, "must return a torch.nn.Module"),
         ("FILE:missing", {}, "nothing to call"),
         ("FILE:fails", {}, "ValueError: line one"),
+        ("FILE:heading", {}, "ValueError: what is wrong: a field"),
         ("nowhere.py:build", {}, "no such file"),
         ("no_such_module_here:build", {}, "No module named"),
         ("FILE:build", {"phase": "decode"}, "decodes where its inputs say so"),
@@ -308,7 +450,7 @@ def test_a_module_without_inputs_is_given_tokens(user_file):
         ("gpt2", {"settings": {"n_head": 7}}, "cannot be traced"),
         ("bert-large", {"phase": "decode"}, "keeps no cache"),
         ("resnet-101", {"phase": "decode"}, "has no cache"),
-        ("vit-base-16", {"image_size": 100}, "cannot be traced"),
+        ("vit-base-16", {"image_size": 8}, "cannot be traced"),
         ("gpt2", {"settings": {"n_layer": "many"}}, "cannot be traced"),
     ],
 )

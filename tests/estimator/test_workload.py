@@ -90,6 +90,15 @@ def test_causal_attention_computes_the_pairs_that_a_triangle_leaves(queries, con
     assert causal.read_byte == full.read_byte == 2 * (2 * queries * 8 * 32 + 2 * 2 * context * 2 * 32)
 
 
+@pytest.mark.parametrize(("queries", "context", "window"), [(8, 8, 3), (1, 8, 3), (3, 8, 2), (2, 8, 8), (1, 8, 20)])
+def test_windowed_attention_reads_the_keys_that_some_query_sees(queries, context, window):
+    shape = HEADS | {"queries": queries, "context": context, "window": window}
+    places = [context - queries + i for i in range(queries)]
+    seen = {key for place in places for key in range(max(0, place - window + 1), place + 1)}
+    read = operator_work(make_operator("attention", "prefill", "bf16", **shape)).read_byte
+    assert read == 2 * (2 * queries * 8 * 32 + 2 * 2 * len(seen) * 2 * 32)
+
+
 def test_work_adds_up_over_families_and_counts():
     cast = make_operator("elementwise", "typecast", "bf16", elements=10, reads=10, precision_out="fp32")
     softmax = make_operator("softmax", "softmax", "fp32", rows=3, dim=4)
