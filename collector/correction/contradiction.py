@@ -55,6 +55,9 @@ STATED_Z: Final = 3.0
 TINY_W: Final = 1e-9
 LEAST_RAMP_S: Final = 5e-3
 """Ramps of readings are taken for no shorter than this: an averaging of less may be what is wrong."""
+FREE_BINS: Final = 64
+"""Parts of an execution with which a contradiction is confirmed, whatever the responses' widths: what a coarse profile leaves of levels
+within an execution, a narrower averaging, whose profile is finer, would explain."""
 Tried = TypeVar("Tried")
 PROBE_UPDATES: Final = 300
 """Updates that other responses are tried on; enough to tell them apart, and soon done."""
@@ -94,6 +97,8 @@ def _misfit(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibrat
     """A remark where the fit leaves far more than noise; it names what would explain the readings, if anything tried does."""
     left_w, swing_w = _left_w(updates.value, found.fit), float(np.ptp(updates.value[found.fit.used]))
     stated_w = max(calibration.reading_noise_w or 0.0, calibration.residual_w or 0.0)
+    if left_w <= stated_w:
+        return ""
     doubted = left_w > max(DOUBTED_SHARE * swing_w, DOUBTED_NOISES * stated_w)
     if not doubted and not alike(load):
         return ""
@@ -129,7 +134,10 @@ def _explanation(
     if base is None:
         return None, None
     other = _likeliest([(_fitted(probe, updates, calibration, tried), tried) for tried in _others(stated, updates, far=doubted)], base)
-    if other is not None and not _explains(other[0], base, probe, elsewhere=True, doubted=doubted):
+    if other is not None and not (
+        _explains(other[0], base, probe, elsewhere=True, doubted=doubted)
+        and _confirmed(other[1], stated, probe, updates, calibration, doubted)
+    ):
         other = None
     if other is None and not doubted:
         return None, None
@@ -154,6 +162,16 @@ def _explains(fit: ExecutionFit, base: ExecutionFit, probe: _Probe, *, elsewhere
     away = abs(fit.energy_j - base.energy_j) > STATED_Z * math.hypot(base.energy_std_j, fit.energy_std_j)
     likelier = alike(probe.load) and _lead(fit, base) > LIKELIER_LEAD and share < LIKELIER_SHARE and (away or not elsewhere)
     return likelier or (doubted and share < EXPLAINS_SHARE)
+
+
+def _confirmed(
+    other: SensorResponse, stated: SensorResponse, probe: _Probe, updates: BoardUpdates, calibration: SensorCalibration, doubted: bool
+) -> bool:
+    """Whether another response explains what the stated one leaves with free profiles too, equally fine ones of any size."""
+    if not alike(probe.load):
+        return True
+    free = [_fitted(probe, updates, calibration, response, free=True) for response in (other, stated)]
+    return free[0] is not None and free[1] is not None and _explains(free[0], free[1], probe, elsewhere=True, doubted=doubted)
 
 
 def _lead(fit: ExecutionFit, base: ExecutionFit) -> float:
@@ -201,11 +219,21 @@ def _probe(updates: BoardUpdates, load: LoadStamps, stated: SensorResponse) -> _
 
 
 def _fitted(
-    probe: _Probe, updates: BoardUpdates, calibration: SensorCalibration, response: SensorResponse, late: LatePart | None = None
+    probe: _Probe,
+    updates: BoardUpdates,
+    calibration: SensorCalibration,
+    response: SensorResponse,
+    late: LatePart | None = None,
+    *,
+    free: bool = False,
 ) -> ExecutionFit | None:
-    """The fit of the probe by a response, on a board with a late part or without; None where too few readings are left to it."""
+    """The fit of the probe by a response, on a board with a late part or without, of a `free` profile or one as fine as the averaging
+    tells; None where too few readings are left to it.
+    """
     try:
         settings = replace(fit_settings(calibration, response, probe.load, updates, 0.0), late=late)
+        if free:
+            settings = replace(settings, bins=FREE_BINS, wide_profile=True)
         return fit_executions(probe.time_s, probe.value, response, probe.load, settings)
     except SensorError:
         return None

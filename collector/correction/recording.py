@@ -124,9 +124,14 @@ def correct_recording(
     time_s, power_w = time_s[sane], power_w[sane]
     if len(time_s) < MIN_READINGS:
         raise SensorError(f"{len(time_s)} readings that are power; at least {MIN_READINGS} are needed")
+    polled_s = time_s
+    if load is not None:
+        near = _beside_load(time_s, load)
+        time_s, power_w = time_s[near], power_w[near]
     updates = board_updates(time_s, power_w, calibration)
-    if gaps := _gaps(time_s, updates.period_s):
-        notes["gaps"] = gaps
+    if gaps := _gaps(polled_s, updates.period_s):
+        left_out = f"; {len(polled_s) - len(time_s)} readings behind gaps far from the load are left out"
+        notes["gaps"] = gaps + (left_out if len(time_s) < len(polled_s) else "")
     possible = possible_responses(calibration, updates.period_s)
     back = inversion(calibration)
     begin, end = float(time_s[0]), float(time_s[-1])
@@ -194,6 +199,18 @@ def correct_recording(
         profile=profile,
         notes=FrozenMapping(notes),
     )
+
+
+def _beside_load(time_s: Array, load: LoadStamps) -> slice:
+    """The polls that a load is corrected by: none beyond a gap of more than MOST_REST_S that ends, or begins, away from the load.
+
+    What is beyond says nothing of the load, and a grid over the gap would be too coarse, or need memory without bound.  All where fewer
+    than MIN_READINGS would be left.
+    """
+    far = np.flatnonzero(np.diff(time_s) > MOST_REST_S)
+    before, after = far[time_s[far] < load.start_s[0]], far[time_s[far + 1] > load.end_s[-1]]
+    first, last = (int(before[-1]) + 1 if len(before) else 0), (int(after[0]) + 1 if len(after) else len(time_s))
+    return slice(first, last) if last - first >= MIN_READINGS else slice(0, len(time_s))
 
 
 def _gaps(time_s: Array, period_s: float) -> str:

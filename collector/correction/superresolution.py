@@ -17,16 +17,16 @@ from collector.correction.response import possible_responses
 from collector.correction.settled import NO_GAIN, inversion
 from collector.correction.updates import BoardUpdates
 from collector.devices.possible_power import LEAST_POWER_W, MOST_POWER_W
-from collector.energy.execution_fit import FitSettings, fit_executions
+from collector.energy.execution_fit import EDGE_STD_S, FitSettings, fit_executions
 from collector.energy.repeated_energy import alike, response_probabilities
 from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration
-from collector.sensor.load import LoadStamps
+from collector.sensor.load import LAUNCH_RISE_S, LoadStamps
 from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
 
 MOST_BINS: Final = 200
-FEWEST_BINS: Final = 8
+FEWEST_BINS: Final = 12
 BINS_PER_WINDOW: Final = 5.0
 READINGS_PER_BIN: Final = 1.0
 """A profile is divided into parts of a fifth of the window, but into no more parts than there are readings."""
@@ -74,7 +74,8 @@ LEAST_COHERENCE: Final = 0.8
 class Profile:
     """Power by place in an execution, gain and offset taken out.
 
-    `place_s` (n,) is the time since the execution's start, `power_w` ± `std_w` the power there (nan where undetermined),
+    `place_s` (n,) is the time since the stamp of the execution's start, the first place half a place after the power has followed it;
+    `power_w` ± `std_w` is the power there (nan where undetermined),
     `resolution_s` the time that each value is smeared over (inf where nothing was seen).
     `duration_s` is the mean length, over `executions`; `attained_s` the median resolution, nan where the whole is undetermined.
     """
@@ -108,13 +109,20 @@ def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCal
     for response in possible.responses:
         wanted = min(BINS_PER_WINDOW * duration / response.width_s, READINGS_PER_BIN * inside)
         bins = int(min(max(round(wanted), FEWEST_BINS), MOST_BINS))
-        settings = FitSettings(bins=bins, discard_s=discard_s, noise_w=calibration.reading_noise_w, jitter_s=updates.time_std_s)
+        settings = FitSettings(
+            bins=bins,
+            discard_s=discard_s,
+            noise_w=calibration.reading_noise_w,
+            jitter_s=updates.time_std_s,
+            wide_profile=True,  # what readings do not see of it may be of any size
+        )
         fits.append(fit_executions(updates.time_s, updates.value, response, load, settings))
     likeliest = int(np.argmax(response_probabilities(possible, fits)))
     fit, bins = fits[likeliest], len(fits[likeliest].profile_w)
     back = inversion(calibration)
     power = back.power_w(fit.profile_w)
-    std = back.power_std_w(fit.profile_w, np.hypot(fit.profile_std_w, SMEAR_SHARE * abs(float(fit.profile_w.mean()))))
+    smear_w = np.hypot(SMEAR_SHARE * abs(float(fit.profile_w.mean())), _of_jumps_w(fit.profile_w, duration / bins))
+    std = back.power_std_w(fit.profile_w, np.hypot(fit.profile_std_w, smear_w))
     smeared = fit.profile_resolution > UNSEEN_BINS
     unseen = smeared & (fit.profile_std_w > UNSEEN_SHARE * fit.profile_size_w) & (fit.profile_size_w > fit.noise_w)
     notes = {**updates.notes, **possible.notes, **({} if back.known else {"gain": NO_GAIN})}
@@ -127,7 +135,7 @@ def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCal
         notes["profile_power"] = impossible
     resolution = fit.profile_resolution * duration / bins
     return Profile(
-        place_s=(np.arange(bins) + 0.5) * duration / bins,
+        place_s=LAUNCH_RISE_S + (np.arange(bins) + 0.5) * duration / bins,
         power_w=np.where(unseen, np.nan, power),
         std_w=np.where(unseen, np.nan, std),
         resolution_s=np.where(unseen, np.inf, resolution),
@@ -136,6 +144,13 @@ def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCal
         attained_s=float(np.median(resolution[~unseen])) if not np.all(unseen) else math.nan,
         notes=FrozenMapping(notes),
     )
+
+
+def _of_jumps_w(power_w: Array, place_s: float) -> Array:
+    """Error of powers at places of `place_s` by the time at which power follows a launch: a jump falls into the next place, shape (n,)."""
+    jump = np.diff(power_w) * min(EDGE_STD_S / place_s, 1.0)
+    result: Array = np.hypot(np.append(0.0, jump), np.append(jump, 0.0))
+    return result
 
 
 def _impossible(power_w: Array, std_w: Array) -> str:

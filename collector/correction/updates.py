@@ -20,6 +20,8 @@ PERIOD_TOLERANCE: Final = 0.005
 100.0 ms are different sensors, the clocks of hosts differ by 1e-4 at most."""
 PERIOD_Z: Final = 5.0
 """And standard errors of both."""
+HOLE_PERIODS: Final = 100.0
+"""Polls farther apart than so many updates are stretches of their own: updates between them would only repeat a value nobody read."""
 UNKNOWN_TIME_SHARE: Final = 0.29
 """Standard deviation of a uniform distribution over a period: the error of an update time that only the polls tell."""
 
@@ -64,7 +66,7 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         notes["update_period_s"] = f"the recording shows no update clock ({error}); {period * 1e3:.4g} ms is taken from " + (
             "the sensor" if known else "the longest common one"
         )
-        held = held_updates(time_s, power_w, period)
+        held = _held_in_stretches(time_s, power_w, period)
         std = min(UNKNOWN_TIME_SHARE * period, float(np.median(np.diff(time_s))))
         return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
     stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_68_s or 0.0)
@@ -81,6 +83,14 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
     return BoardUpdates(
         time_s=filled.time_s, value=filled.value, period_s=clock.period_s, time_std_s=min(std, clock.period_s), notes=FrozenMapping(notes)
     )
+
+
+def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> Updates:
+    """The updates of polls that show no clock, stretch by stretch between holes; numbers run on."""
+    cuts = np.flatnonzero(np.diff(time_s) > HOLE_PERIODS * period_s) + 1
+    parts = [held_updates(*part, period_s) for part in zip(np.split(time_s, cuts), np.split(power_w, cuts), strict=True)]
+    held_s = np.concatenate([part.time_s for part in parts])
+    return Updates(time_s=held_s, value=np.concatenate([part.value for part in parts]), number=np.arange(len(held_s)))
 
 
 def _with_repeats(updates: Updates, period_s: float, poll_s: Array) -> Updates:
@@ -100,8 +110,7 @@ def _with_repeats(updates: Updates, period_s: float, poll_s: Array) -> Updates:
 
 def _with_ends(updates: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:
     """The updates and those due before the first change and after the last one: a board at rest may repeat a value for long."""
-    before = np.arange(int((updates.time_s[0] - poll_s[0]) / period_s), 0, -1)
-    after = np.arange(1, int((poll_s[-1] - updates.time_s[-1]) / period_s) + 1)
+    before, after = _due(updates.time_s[0] - poll_s, period_s)[::-1], _due(poll_s - updates.time_s[-1], period_s)
     time_s = np.concatenate([updates.time_s[0] - before * period_s, updates.time_s, updates.time_s[-1] + after * period_s])
     value = np.concatenate([np.full(len(before), first_w), updates.value, np.full(len(after), updates.value[-1])])
     number = np.concatenate([updates.number[0] - before, updates.number, updates.number[-1] + after])
@@ -109,6 +118,13 @@ def _with_ends(updates: Updates, period_s: float, poll_s: Array, first_w: float)
     polled = np.searchsorted(poll_s, time_s + period_s) > np.searchsorted(poll_s, time_s)
     kept = own | polled
     return Updates(time_s=time_s[kept], value=value[kept], number=number[kept])
+
+
+def _due(away_s: Array, period_s: float) -> IntArray:
+    """How many periods away, ascending, updates lie that a poll may have seen, of polls `away_s` (n,) behind a change [s]."""
+    periods = away_s[away_s >= period_s] / period_s
+    beside = np.concatenate([np.floor(periods), np.ceil(periods)])
+    return np.unique(beside[beside <= np.max(periods, initial=0.0)].astype(np.int64))
 
 
 def _without_skipped(updates: Updates, shown: IntArray, skips: Skips) -> Updates:

@@ -79,7 +79,8 @@ of its own (published recordings)."""
 class FitSettings:
     """`bins` parts of an execution; readings in the first `discard_s` of the load are left out, and so are its
     executions from the energy; `noise_w` and `jitter_s` as the calibration has them, None where it does not say; `late` is what
-    of the board follows the load late.
+    of the board follows the load late; with `wide_profile` a profile of any size
+    above PROFILE_SIZE is as likely as of that.
     """
 
     bins: int
@@ -87,6 +88,7 @@ class FitSettings:
     noise_w: float | None = None
     jitter_s: float | None = None
     late: LatePart | None = None
+    wide_profile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ class _Problem:
     noise_w: float
     noise_known: bool
     amplitude_w: float
+    wide_profile: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +264,7 @@ def _problem(
         noise_w=settings.noise_w or DEFAULT_NOISE_W,
         noise_known=bool(settings.noise_w),
         amplitude_w=amplitude,
+        wide_profile=settings.wide_profile,
     )
 
 
@@ -287,7 +291,8 @@ def _solve(problem: _Problem, size: float, precision: Array) -> _Solution:
     residual = problem.value - scaled @ solution
     misfit = float(precision @ residual**2) + float(solution @ solution)
     evidence = 0.5 * float(np.log(precision).sum()) - 0.5 * misfit - 0.5 * float(np.linalg.slogdet(posterior)[1])
-    evidence -= 0.5 * (np.log(size / PROFILE_SIZE) / PROFILE_LN_STD) ** 2
+    if size < PROFILE_SIZE or not problem.wide_profile:
+        evidence -= 0.5 * (np.log(size / PROFILE_SIZE) / PROFILE_LN_STD) ** 2
     return _Solution(
         mean=prior_std * solution,
         covariance=covariance * np.outer(prior_std, prior_std),

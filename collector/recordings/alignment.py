@@ -21,6 +21,8 @@ GRID_S: Final = 2.5e-4
 SIDE_S: Final = 3e-3
 """Mean power before and after a possible edge is taken over this long."""
 FIRST_REACH_S: Final = 0.06
+FIRST_SPAN_S: Final = 1.0
+"""The first starts are searched together: in so long no meter's rate moves an edge by a millisecond."""
 REACH_S: Final = 5e-3
 """How far from its expected place an edge is searched, at first and when the rate is known."""
 FOLLOW: Final = 0.3
@@ -68,12 +70,14 @@ def align_meter(time_s: Array, power_w: Array, load: LoadStamps) -> Alignment | 
 
 def _followed(starts: Array, time_s: Array, energy: Array) -> Array:
     """Lag of the meter's edge behind every start [s]."""
-    first = [_edge_lag(float(start), 0.0, FIRST_REACH_S, time_s, energy) for start in starts[:MIN_EDGES]]
-    expected, rate, before = float(np.median(first)), 0.0, float(starts[0])
+    first = starts[: max(MIN_EDGES, int(np.searchsorted(starts, starts[0] + FIRST_SPAN_S)))]
+    together = _edge_lag(first, 0.0, FIRST_REACH_S, time_s, energy)
+    single = [_edge_lag(starts[place : place + 1], together, REACH_S, time_s, energy) for place in range(MIN_EDGES)]
+    expected, rate, before = float(np.median(single)), 0.0, float(starts[0])
     lags = np.empty(len(starts))
     for index, start in enumerate(starts.tolist()):
         gap = start - before
-        lag = _edge_lag(start, expected + rate * gap, REACH_S, time_s, energy)
+        lag = _edge_lag(np.array([start]), expected + rate * gap, REACH_S, time_s, energy)
         away = lag - expected - rate * gap
         rate += 0.1 * FOLLOW * away / max(gap, 0.05)
         expected, before = expected + rate * gap + FOLLOW * away, start
@@ -81,12 +85,15 @@ def _followed(starts: Array, time_s: Array, energy: Array) -> Array:
     return lags
 
 
-def _edge_lag(start: float, expected: float, reach: float, time_s: Array, energy: Array) -> float:
-    """Where within reach of its expected place the power rises most, behind the start [s]."""
+def _edge_lag(starts: Array, expected: float, reach: float, time_s: Array, energy: Array) -> float:
+    """Where within reach of its expected place the power rises most behind starts (n,), on the mean over them [s].
+
+    A quick load has a rise at every cycle; the one at which all of several starts see theirs is right.
+    """
     lag = expected + np.arange(-reach, reach + GRID_S, GRID_S)
-    places = start + lag
+    places = starts[:, None] + lag
     before, at, after = (np.interp(places + shift, time_s, energy) for shift in (-SIDE_S, 0.0, SIDE_S))
-    rise = (after - at) - (at - before)
+    rise = ((after - at) - (at - before)).mean(axis=0)
     high = rise > 0.5 * rise.max()
     near = np.abs(lag - lag[int(np.argmax(rise))]) <= SIDE_S
     weight = np.where(high & near, rise, 0.0)

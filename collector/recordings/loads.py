@@ -6,8 +6,9 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
+from collector.recordings.odd_stamps import LAST_TIME_S
 from collector.recordings.readings import TIME, only_place
-from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns
+from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns, shown_names
 from collector.sensor.load import LoadStamps
 from estimator.quantities import Array
 
@@ -34,7 +35,7 @@ def read_load(path: Path) -> LoadStamps:
         time = _paired(_columns(log, [0])[0], log)
         level = np.where(np.arange(len(time)) % 2 == 0, 1.0, 0.0)
     else:
-        raise SensorError(f"{path}: needs the columns {TIME},{LEVEL}; found: {', '.join(bare[:12])}")
+        raise SensorError(f"{path}: needs the columns {TIME},{LEVEL}; found: {shown_names(bare)}")
     return stamps_of_levels(time, level, str(path))
 
 
@@ -68,6 +69,9 @@ def stamps_of_levels(time_s: Array, level: Array, where: str = "load") -> LoadSt
         raise SensorError(f"{where}: holds no edge")
     if len(time_s) > MOST_EDGES:
         raise SensorError(f"{where}: has {len(time_s)} edges, more than {MOST_EDGES}; give the edges alone, not every sample")
+    beyond = np.flatnonzero(np.abs(time_s) > LAST_TIME_S)
+    if len(beyond):
+        raise SensorError(f"{where}: t_s of row {beyond[0] + 2} is {time_s[beyond[0]]:.4g}: no time in seconds")
     if np.any(np.diff(time_s) < 0):
         row = int(np.flatnonzero(np.diff(time_s) < 0)[0]) + 2
         raise SensorError(f"{where}: t_s goes back at row {row}; edges must be in order")

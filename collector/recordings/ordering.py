@@ -7,6 +7,7 @@ import numpy as np
 
 from collector.devices.possible_power import MOST_POWER_W as MOST_DRAWN_W
 from collector.errors import SensorError
+from collector.recordings.odd_stamps import without_impossible, without_slips
 from estimator.quantities import Array
 
 ZONE_STEP_S: Final = 900.0
@@ -44,7 +45,7 @@ MOST_POWER_W: Final = 5000.0
 class Ordered:
     """Rows in order: time [s] strictly ascending, power [W] finite, shape (n,), and remarks on what was put right.
 
-    `left_out` rows have no time or no power, one that cannot be, or a time before that of an earlier row.  `coarse_stamps` says that
+    `left_out` rows have no time or no power, one that cannot be, or a time that is none of theirs.  `coarse_stamps` says that
     most rows shared their stamp with another one; "" where they did not.
     """
 
@@ -58,8 +59,8 @@ class Ordered:
 def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> Ordered:
     """Rows as they were written, put in order.
 
-    Rows without a number are left out; jumps of a local clock to or from summer time are undone; rows whose time lies
-    before that of an earlier row are left out; of equal stamps the last row stays.
+    Rows without a number and rows whose stamp slipped are left out; jumps of a local clock to or from summer time are undone; rows
+    whose time lies before that of an earlier row are left out; of equal stamps the last row stays.
 
     Raises SensorError for nothing left, for rows in no order, and for stamps or powers in another unit.
     """
@@ -68,15 +69,20 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     if len(finite) and not np.all(finite):
         remarks.append(f"{np.count_nonzero(~finite)} of {len(finite)} rows have no time or no power")
     time_s, power_w = time_s[finite], power_w[finite]
+    if len(time_s):
+        possible, said = without_impossible(time_s, where)
+        time_s, power_w, remarks = time_s[possible], power_w[possible], remarks + [said] * bool(said)
     absurd = np.abs(power_w) > MOST_DRAWN_W
     if np.any(absurd) and np.count_nonzero(absurd) <= MOST_ABSURD * len(absurd):
         remarks.append(
             f"{np.count_nonzero(absurd)} of {len(absurd)} rows have a power that nothing draws, the first {power_w[absurd][0]:.4g} W"
         )
         time_s, power_w = time_s[~absurd], power_w[~absurd]
-    lost = len(finite) - len(time_s)
     if len(time_s) < 2:
         raise SensorError(f"{where}: holds {len(time_s)} rows with a time and a power; record a run of some seconds")
+    fits, said = without_slips(time_s, _hole_s(time_s))
+    time_s, power_w, remarks = time_s[fits], power_w[fits], remarks + [said] * bool(said)
+    lost = len(finite) - len(time_s)
     if local_time:
         time_s, jumps = _without_jumps(time_s)
         if jumps:
@@ -136,10 +142,15 @@ def _coarse(time_s: Array, shared: int) -> str:
     )
 
 
+def _hole_s(time_s: Array) -> float:
+    """The distance of stamps beyond which they leave a hole."""
+    return max(HOLE_STEPS * float(np.median(np.diff(time_s))), LEAST_HOLE_S)
+
+
 def _holes(time_s: Array) -> tuple[str, ...]:
     """A remark on the largest hole in a log, where there is one."""
     step = np.diff(time_s)
-    holes = step > max(HOLE_STEPS * float(np.median(step)), LEAST_HOLE_S)
+    holes = step > _hole_s(time_s)
     if not np.any(holes):
         return ()
     place = int(np.argmax(step))

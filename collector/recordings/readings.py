@@ -31,7 +31,7 @@ from collector.recordings.nvidia_smi import (
 )
 from collector.recordings.ordering import ordered
 from collector.recordings.shared_log import times_logged
-from collector.recordings.text_columns import LONGEST_SHOWN, LogFile, StrayLines, numbers, open_log, read_columns
+from collector.recordings.text_columns import LONGEST_SHOWN, LogFile, StrayLines, numbers, open_log, read_columns, shown_names
 from estimator.quantities import Array
 from estimator.specifications import near_match
 
@@ -86,7 +86,7 @@ def _no_header(log: LogFile) -> str:
     if any(STAMP_CELL.match(name) for name in log.names):
         row = ", ".join(log.names)[:LONGEST_SHOWN]
         return f"has no header, its first line is a row ({row}); log without noheader, or write {HEADER!r} above"
-    found = ", ".join(bare_name(name) for name in log.names[:12]) or "none"
+    found = shown_names([bare_name(name) for name in log.names])
     if "#" in log.said and any(word in log.said.lower() for word in DMON_WORDS):
         return f"a table of dmon ({log.said[:LONGEST_SHOWN]!r}), whose rows have no time, or whole seconds; log with {SMI_LOG}"
     return f"needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {found}"
@@ -95,7 +95,7 @@ def _no_header(log: LogFile) -> str:
 def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedReadings:
     wanted = bare_name(column) if column is not None else POWER
     if wanted not in bare:
-        raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {', '.join(bare[:12])}")
+        raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {shown_names(bare)}")
     stray = StrayLines()
     place = only_place(wanted, bare, log)
     if column is not None:

@@ -13,7 +13,7 @@ from collector.pmd.samples import chosen_rails
 from collector.pmd.zero import zero_currents
 from collector.recordings.ordering import ordered
 from collector.recordings.readings import POWER, TIME, gathered, only_place
-from collector.recordings.text_columns import open_log
+from collector.recordings.text_columns import open_log, shown_names
 from estimator.quantities import Array
 
 PMD_SUFFIXES: Final = (".pmd", ".bin")
@@ -44,7 +44,7 @@ def read_reference(path: Path) -> RecordedReference:
     log = open_log(path)
     bare = [name.lower() for name in log.names]
     if TIME not in bare or POWER not in bare:
-        raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {', '.join(bare[:12])}")
+        raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {shown_names(bare)}")
     time, power = gathered(log, [only_place(TIME, bare, log), only_place(POWER, bare, log)])
     rows = ordered(time, power, str(path), local_time=False)
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)

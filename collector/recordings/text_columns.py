@@ -23,6 +23,8 @@ BLOCK_BYTES: Final = 1 << 20
 US_PER_S: Final = 1e6
 LONGEST_SHOWN: Final = 80
 """Characters of a line that are quoted."""
+MOST_NAMES: Final = 12
+"""Columns that are named in a message."""
 BATCH_ROWS: Final = 1 << 16
 MAX_ROWS: Final = 20_000_000
 """Rows that are kept of one file: 55 hours of polls 10 ms apart."""
@@ -141,6 +143,12 @@ def open_log(path: Path) -> LogFile:
         delimiter=delimiter,
         content=content,
     )
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first names of columns as part of a message: figures of damaged files escaped, each cut to a line's length."""
+    plain_text = (name if name.isprintable() and "\ufffd" not in name else ascii(name)[1:-1] for name in names[:MOST_NAMES])
+    return ", ".join(name[:LONGEST_SHOWN] for name in plain_text) or "none"
 
 
 def _encoding(head: bytes) -> str:

@@ -24,6 +24,8 @@ MOST_CHANGES: Final = 2000
 THIRDS: Final = 3
 LOST_TICKS: Final = 0.25
 """A hole in which the stretches beside it leave the number of updates open by more than this share of one ends the grid."""
+SET_FORWARD_S: Final = 0.128
+"""Time servers' clients step a clock that is off by more, and slew one that is off by less: a longer hole may be such a step."""
 BEYOND: Final = 3.0
 """Standard deviations of chi² by which parts disagree."""
 
@@ -69,6 +71,21 @@ def _long_holes(changes: Changes, period_s: float, poll_s: float) -> IntArray:
     seen_s = float(gap[~hole].sum())
     edges: IntArray = np.flatnonzero(hole & (gap > seen_s)) + 1
     return edges
+
+
+def set_apart(changes: Changes, poll_s: float) -> tuple[Changes, ...]:
+    """The parts between the longest holes in which the host's clock may have been put forward; none where there is no such hole.
+
+    A clock that was put forward leaves no reading either, and by chance about a whole number of periods: the phases on both sides then
+    fit about, and the period of a grid through both is off by more than its error.
+    """
+    hole_s = changes.width_s.copy()
+    np.maximum.at(hole_s, changes.holes.behind + 1, changes.holes.until_s - changes.holes.from_s)
+    hole_s[0] = 0.0
+    edges = np.flatnonzero(hole_s > max(SET_FORWARD_S, HOLE_POLLS * poll_s))
+    longest = sorted(edges[np.argsort(-hole_s[edges], kind="stable")][: MOST_PARTS - 1].tolist())
+    bounds = [0, *longest, len(changes)]
+    return tuple(changes.part(first + (first > 0), last) for first, last in pairwise(bounds) if last - first > LEAST_CHANGES and longest)
 
 
 def mean_of(parts: Sequence[PartPeriod]) -> PartsMean:

@@ -154,6 +154,7 @@ def _time_base(record: SensorRecord, updates: Updates, clock: UpdateClock, notes
             return metered_base(meter, record.load, record.levels, updates, clock, notes)
         except SensorError as error:
             reason = str(error)
+            notes["time_base"] = f"the reference was not used: {reason}"
     notes["gain"] = notes["offset_w"] = reason
     return stamped_base(record.load)
 

@@ -82,6 +82,24 @@ class RecordShift:
 
 def record_shift(time_s: Array, value: Array, record: History, period_s: float) -> RecordShift | None:
     """How far a record lies behind updates at `time_s` with `value` (n,), `period_s` apart; None where it lies nowhere else."""
+    return _shift(time_s, value, record, (*(share * period_s for share in WIDTHS), LONG_WIDTH_S))
+
+
+def meter_shift(time_s: Array, power_w: Array, load: History) -> RecordShift | None:
+    """How far a load lies behind a meter's samples (n,), all finite; None where it lies nowhere else.
+
+    A meter averages over its samples' distance at most, and its stamps are their middles: a longer mean would come late, and the load of a
+    meter too slow to show its runs would be moved by that.  Samples closer than the grid are taken together: more of them tell no more.
+    """
+    width_s = max(GRID_S, float(np.median(np.diff(time_s))))
+    if width_s == GRID_S:
+        power, edges = history_of_meter(time_s, power_w), np.arange(float(time_s[0]), float(time_s[-1]), GRID_S)
+        time_s, power_w = 0.5 * (edges[1:] + edges[:-1]), np.diff(np.interp(edges, power.time_s, power.sum)) / GRID_S
+    return _shift(time_s + 0.5 * width_s, power_w, load, (width_s,)) if len(time_s) else None
+
+
+def _shift(time_s: Array, value: Array, record: History, widths_s: tuple[float, ...]) -> RecordShift | None:
+    """How far a record, averaged over one of the widths before them, lies behind values (n,) at their times; None for nowhere else."""
     begin, end = float(record.time_s[0]), float(record.time_s[-1])
     reach_s = 0.5 * min(MOST_BINS * GRID_S, float(time_s[-1] - time_s[0]))
     near = np.abs(time_s - np.clip(0.5 * (begin + end), time_s[0] + reach_s, time_s[-1] - reach_s)) <= reach_s
@@ -91,7 +109,7 @@ def record_shift(time_s: Array, value: Array, record: History, period_s: float) 
         return None
     place = np.rint((time_s - time_s[0]) / GRID_S).astype(np.int64)
     sums = np.interp(begin + GRID_S * np.arange(count + 1), record.time_s, record.sum)
-    score, explained = _scores(place, value - value.mean(), sums, period_s)
+    score, explained = _scores(place, value - value.mean(), sums, widths_s)
     shift_s = begin - float(time_s[0]) + GRID_S * (np.arange(len(score)) - int(place[-1]) + 1)
     best = int(np.argmax(score))
     here = np.abs(shift_s) <= NEAR_S
@@ -109,7 +127,7 @@ def record_shift(time_s: Array, value: Array, record: History, period_s: float) 
     )
 
 
-def _scores(place: IntArray, value: Array, sums: Array, period_s: float) -> tuple[Array, Array]:
+def _scores(place: IntArray, value: Array, sums: Array, widths_s: tuple[float, ...]) -> tuple[Array, Array]:
     """Log-likelihood over a constant, and share of the variance explained, at every distance in steps of the grid, the best averaging's.
 
     `place` are the updates' bins, `sums` (m + 1,) the record's integral at the edges of its own.  Step i lays the record's bin
@@ -136,7 +154,7 @@ def _scores(place: IntArray, value: Array, sums: Array, period_s: float) -> tupl
     sum_v, spread_v = laid(values, inside), laid(squares, inside)
     spread_v = spread_v - sum_v**2 / number
     explained = np.zeros(len(number))
-    for width in sorted({max(1, round(width_s / GRID_S)) for width_s in (*(share * period_s for share in WIDTHS), LONG_WIDTH_S)}):
+    for width in sorted({max(1, round(width_s / GRID_S)) for width_s in widths_s}):
         before = np.concatenate([sums[0] - (sums[1] - sums[0]) * np.arange(width, 0, -1), sums])
         mean = (before[width + 1 :] - before[1:-width]) / (width * GRID_S)
         mean = mean - mean.mean()

@@ -17,7 +17,7 @@ from collector.sensor.kernel_fit import DELAY_LIMIT_S
 from collector.sensor.load import LoadStamps
 from collector.sensor.meter_edges import load_of_meter
 from collector.sensor.meter_tie import MeterTie, tie_of_meter
-from collector.sensor.record_shift import GRID_S, LEAST_LEAD, History, history_of_load, history_of_meter, record_shift
+from collector.sensor.record_shift import LEAST_LEAD, History, history_of_load, history_of_meter, meter_shift, record_shift
 from collector.sensor.sources import PowerSource, load_source, meter_source, rested
 from collector.sensor.update_clock import UpdateClock, Updates
 from estimator.quantities import Array
@@ -121,10 +121,7 @@ def _agreed(
 ) -> tuple[Array, LoadStamps]:
     """Meter's stamps and load on one clock: where they lie apart the one is moved that the readings do not bear out."""
     power, level = history_of_meter(meter_s, meter_w), history_of_load(stamps)
-    edges = np.arange(float(meter_s[0]), float(meter_s[-1]), GRID_S)
-    if len(edges) < 2:
-        return meter_s, stamps
-    apart = record_shift(0.5 * (edges[1:] + edges[:-1]), np.diff(np.interp(edges, power.time_s, power.sum)) / GRID_S, level, GRID_S)
+    apart = meter_shift(meter_s, meter_w, level)
     if apart is None:
         return meter_s, stamps
     of_meter, of_load = (record_shift(updates.time_s, updates.value, history, clock.period_s) for history in (power, level))

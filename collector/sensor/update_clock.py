@@ -14,7 +14,7 @@ from collector.errors import SensorError
 from collector.sensor.clock_evidence import LEAST_LEAD, clock_doubt, distances_of
 from collector.sensor.clock_fitting import MIN_CHANGES, RELIABLE, FittedClock, fitted, shown_clock
 from collector.sensor.clock_likelihood import Changes, find_changes
-from collector.sensor.clock_parts import BEYOND, THIRDS, PartPeriod, PartsMean, mean_of, parts_of, phase_lost, times_text
+from collector.sensor.clock_parts import BEYOND, THIRDS, PartPeriod, PartsMean, mean_of, parts_of, phase_lost, set_apart, times_text
 from collector.sensor.clock_patterns import Skips, regular_skips
 from collector.sensor.clock_search import likelihood_near, search_clock
 from collector.sensor.clock_stretches import clock_of_stretches
@@ -142,7 +142,7 @@ def _by_parts(changes: Changes, fit: FittedClock, poll_s: float) -> PartsMean | 
     parts, stretched = parts_of(changes, whole_s, poll_s)
     periods = [period for part in parts if (period := _part_period(part, whole_s)) is not None]
     if len(periods) < 1 + (not stretched):
-        return None
+        return _with_clock_set(changes, fit, poll_s)
     values = [period.period_s for period in periods]
     if max(values) > (1.0 + RELIABLE) * min(values):
         raise SensorError(
@@ -151,14 +151,23 @@ def _by_parts(changes: Changes, fit: FittedClock, poll_s: float) -> PartsMean | 
         )
     together = mean_of(periods)
     if not stretched and sum(map(len, parts)) < len(changes) - THIRDS:
-        return None  # of a long record only pieces were fitted, and wander moves those more than the whole
+        return _with_clock_set(changes, fit, poll_s)  # of a long record only pieces were fitted, and wander moves those more than the whole
     if abs(whole_s - together.period_s) > BEYOND * float(np.hypot(together.std_s, fit.drift.period_std_s)):
         return together  # the number of updates slipped somewhere
     if stretched and phase_lost(changes, together):
         return together
     if not together.disagree:
-        return None
+        return _with_clock_set(changes, fit, poll_s)
     return replace(together, period_s=whole_s, std_s=max(together.std_s, fit.drift.period_std_s))
+
+
+def _with_clock_set(changes: Changes, fit: FittedClock, poll_s: float) -> PartsMean | None:
+    """The period of the parts between holes in which the clock may have been set; None where there are none or they show no period."""
+    periods = [period for part in set_apart(changes, poll_s) if (period := _part_period(part, fit.drift.period_s)) is not None]
+    if not periods:
+        return None
+    apart = mean_of(periods)
+    return replace(apart, std_s=max(apart.std_s, fit.drift.period_std_s))
 
 
 def _part_period(part: Changes, whole_s: float) -> PartPeriod | None:

@@ -55,6 +55,33 @@ def test_the_right_sensor_is_not_contradicted(averaging: str, width_s: float) ->
     assert not against(case, replace(case.calibration, delay_s=3e-3, delay_std_s=5e-4)), "within its stated error"
 
 
+def with_levels(averaging: str, width_s: float, period_s: float, length_s: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Executions with four far apart levels of power within, and pauses of changing length between them."""
+    monkeypatch.setattr(made_readings, "shape_of", lambda place: np.select([place < 0.3, place < 0.6, place < 0.8], [0.5, 1.6, 0.4], 1.5))
+    starts = 1.5 + np.arange(150) * (length_s + 1e-3) + np.cumsum(0.05 * ((0.618 * np.arange(150)) % 1.0))
+    return made(averaging, width_s, period_s, starts, length_s, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "width_s", "period_s", "length_s"),
+    [("low-pass", 0.106, 0.015, 0.1), ("low-pass", 0.106, 0.02, 0.08), ("boxcar", 0.1, 0.1, 0.137)],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_levels_within_an_execution_are_not_taken_for_another_sensor(
+    averaging: str, width_s: float, period_s: float, length_s: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = with_levels(averaging, width_s, period_s, length_s, seed, monkeypatch)
+    assert not against(case, case.calibration)
+    wrong = replace(case.calibration, window_s=0.6 * width_s, tau_s=0.3 * width_s)
+    assert "sensor" in against(case, wrong), "levels do not hide a wrong width"
+
+
+def test_what_lies_within_the_sensors_own_scatter_contradicts_nothing(record: Made) -> None:
+    wrong = replace(record.calibration, window_s=0.1)
+    assert "sensor" in against(record, replace(wrong, residual_w=1.0))
+    assert "sensor" not in against(record, replace(wrong, residual_w=100.0))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from collector.correction import superresolution
 from collector.correction.aliases import aliases
 from collector.correction.recording import correct_recording
 from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
 from collector.correction.updates import BoardUpdates, board_updates
 from collector.errors import SensorError
 from collector.sensor.load import LoadStamps
+from tests.collector import made_readings
 from tests.collector.made_readings import LEVEL_W, REST_W, Made, made, shape_of
 
 
@@ -52,6 +54,49 @@ def test_executions_locked_to_the_updates_are_undetermined_with_the_reason() -> 
 def test_a_wider_window_attains_less() -> None:
     profiles = [folded(made("boxcar", width, 0.1, 1.5 + 0.2633 * np.arange(40), 0.2633, seed=2)) for width in (0.025, 0.1)]
     assert profiles[0].attained_s < 0.5 * profiles[1].attained_s
+
+
+def dithered(count: int, length_s: float) -> np.ndarray:
+    """Starts of executions with pauses of changing length, up to 50 ms."""
+    return 1.5 + np.arange(count) * (length_s + 1e-3) + np.cumsum(0.05 * ((0.618 * np.arange(count)) % 1.0))
+
+
+@pytest.mark.parametrize(
+    ("averaging", "width_s", "period_s", "length_s"),
+    [("boxcar", 0.1, 0.1, 0.05), ("boxcar", 0.1, 0.02, 0.05), ("low-pass", 0.106, 0.015, 0.1), ("low-pass", 0.2, 0.05, 0.05)],
+)
+def test_errors_hold_where_the_sensor_averages_for_longer_than_an_execution(
+    averaging: str, width_s: float, period_s: float, length_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made_readings, "shape_of", lambda place: np.select([place < 0.3, place < 0.6, place < 0.8], [0.9, 1.6, 0.5], 1.3))
+    record = made(averaging, width_s, period_s, dithered(150, length_s), length_s, seed=21, after_s=3.0)
+    profile = fold_profile(board_updates(record.time_s, record.power_w, record.calibration), record.load, record.calibration)
+    half_s = 0.5 * length_s / len(profile.place_s)
+    true = [
+        record.energy_j(record.load.start_s + place - half_s, record.load.start_s + place + half_s).mean() / (2.0 * half_s)
+        for place in profile.place_s
+    ]
+    away = (profile.power_w - np.array(true)) / profile.std_w
+    assert np.all(np.isfinite(away))
+    assert np.all(np.abs(away) < 2.5), "places count from the stamp, errors hold what the averaging hides"
+    assert profile.std_w.max() < 0.5 * LEVEL_W
+
+
+def test_what_a_lock_hides_is_in_the_errors_or_undetermined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An average over two executions sees their mean alone, whatever the profile is."""
+    monkeypatch.setattr(made_readings, "shape_of", lambda place: np.where(place < 0.5, 1.4, 0.6))
+    record = made("boxcar", 0.1, 0.1, 1.5 + 0.05 * np.arange(200), 0.05, seed=22)
+    profile = fold_profile(board_updates(record.time_s, record.power_w, record.calibration), record.load, record.calibration, discard_s=0.2)
+    known = np.isfinite(profile.power_w)
+    true = REST_W + LEVEL_W * np.where(profile.place_s / profile.duration_s < 0.5, 1.4, 0.6)
+    assert np.all(np.abs(profile.power_w - true)[known] < 2.5 * profile.std_w[known])
+
+
+def test_a_jump_between_places_makes_both_less_sure() -> None:
+    power = np.array([100.0, 100.0, 100.0, 200.0, 200.0])
+    of_jumps = superresolution._of_jumps_w(power, 5e-3)
+    assert of_jumps == pytest.approx([0.0, 0.0, 10.0, 10.0, 0.0]), "half a millisecond of a place of five"
+    assert superresolution._of_jumps_w(power, 1e-5).max() == pytest.approx(100.0)
 
 
 def test_too_few_or_unlike_executions_are_refused() -> None:

@@ -16,12 +16,14 @@ from sensor_identification import NAME, lone_step, sensor_record
 
 from collector.correction.response import UNKNOWN_DELAY_STD_S, possible_responses
 from collector.errors import SensorError
+from collector.recordings.alignment import align_meter
 from collector.recordings.loads import stamps_of_levels
 from collector.sensor.averaging import fit_averaging
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.gain import fit_gain
 from collector.sensor.identification import SensorRecord, identify_sensor
-from collector.sensor.record_shift import History, history_of_load, history_of_meter, record_shift
+from collector.sensor.load import LoadStamps
+from collector.sensor.record_shift import History, history_of_load, history_of_meter, meter_shift, record_shift
 from collector.sensor.sources import meter_source
 from collector.sensor.time_base import UNTIED_STD_S
 from collector.sensor.update_clock import fit_update_clock
@@ -196,6 +198,42 @@ def test_a_meter_that_is_too_slow_says_so_and_how_fast_it_should_be(means: bool)
     assert found.averaging == "boxcar"
     assert abs((found.window_s or 0.0) - BOXCAR.width_s) < 2.5 * (found.window_std_s or 0.0)
     assert (found.window_std_s or 0.0) > 1e-3
+
+
+def burst(half_s: float, every_s: float, seed: int) -> tuple[Array, Array, LoadStamps]:
+    """Means of a quick load's power over a meter's intervals at their middles, with rest before and after it; and the load."""
+    random = np.random.default_rng(seed)
+    edge_s = 2.0 + np.cumsum(half_s * (1.0 + 0.03 * random.uniform(-1.0, 1.0, 2 * int(4.5 / half_s))))
+    level = np.where(np.arange(len(edge_s)) % 2 == 0, 1.0, 0.0)
+    on_s = np.concatenate([[0.0], np.cumsum(np.diff(edge_s) * level[:-1])])
+    meter_s = np.arange(0.6, 12.5, every_s)
+    mean = np.diff(np.interp(np.append(meter_s, meter_s[-1] + every_s), edge_s, on_s)) / every_s
+    power_w = 80.0 + 180.0 * mean + random.normal(size=len(meter_s))
+    return meter_s + 0.5 * every_s, power_w, stamps_of_levels(edge_s, level)
+
+
+@pytest.mark.parametrize("every_s", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize("half_s", [0.0127, 0.0231, 0.047])
+def test_a_meter_too_slow_for_a_load_moves_no_load(every_s: float, half_s: float) -> None:
+    meter_s, meter_w, load = burst(half_s, every_s, 3)
+    assert meter_shift(meter_s, meter_w, history_of_load(load)) is None
+    off = meter_shift(meter_s, meter_w, history_of_load(load.moved(2.0)))
+    assert off is None or off.shift_s == pytest.approx(2.0, abs=0.06)
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 0.03, -0.04])
+def test_a_meter_is_tied_to_the_right_launch_of_a_quick_load(lag_s: float) -> None:
+    for seed in range(6):
+        meter_s, meter_w, load = burst(0.023, 5e-4, seed)
+        line = align_meter(meter_s + lag_s, meter_w, load)
+        assert line is not None
+        assert line.lag_s == pytest.approx(lag_s, abs=1e-3)
+
+
+def test_a_reference_that_is_none_is_said() -> None:
+    made = given(BOXCAR, load_by_s=0.0)
+    found = identify_sensor(replace(made, meter_s=made.meter_s[:3], meter_w=made.meter_w[:3]), NAME).calibration
+    assert "the reference was not used: the reference has 3 samples" in found.notes["time_base"]
 
 
 def test_what_is_open_of_a_delay_is_open_in_a_correction() -> None:
