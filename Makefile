@@ -64,7 +64,7 @@ test: $(STAMP)
 TORCH   ?= torch==2.13.0
 TORCHED := build/torch
 test-torch: $(TORCHED)/.installed
-	@$(TORCHED)/bin/python -m pytest -n $(WORKERS) --quiet tests/estimator/test_trace_models.py tests/estimator/test_trace_command.py \
+	@$(TORCHED)/bin/python -m pytest -n $(WORKERS) --quiet tests/estimator/test_trace_models.py tests/estimator/test_trace_command.py tests/estimator/test_trace_resizing.py \
 	  tests/estimator/test_trace_lowering.py tests/microbench_library
 
 $(TORCHED)/.installed: pyproject.toml

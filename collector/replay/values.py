@@ -35,6 +35,9 @@ VALUES: Final[dict[str, type]] = {
 ERRORS: Final[dict[str, type[DeviceError]]] = {error.__name__: error for error in (RunnerError, ClockError, BoardLostError, DeviceError)}
 """Errors of the edge, the most special first."""
 
+STAYING: Final = frozenset({"growth"})
+"""Fields that say nothing to hardware: how an operator would grow with its workload."""
+
 
 def plain(value: Any) -> Any:
     """A value as JSON data.  Raises TypeError for one that does not cross the edge."""
@@ -47,7 +50,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if is_dataclass(value) and type(value).__name__ in VALUES:
-        return {"value": type(value).__name__, **{item.name: plain(getattr(value, item.name)) for item in fields(value)}}
+        crossing = (item.name for item in fields(value) if item.name not in STAYING)
+        return {"value": type(value).__name__, **{name: plain(getattr(value, name)) for name in crossing}}
     raise TypeError(f"a {type(value).__name__} does not cross the hardware edge")
 
 
