@@ -79,8 +79,7 @@ of its own (published recordings)."""
 class FitSettings:
     """`bins` parts of an execution; readings in the first `discard_s` of the load are left out, and so are its
     executions from the energy; `noise_w` and `jitter_s` as the calibration has them, None where it does not say; `late` is what
-    of the board follows the load late; with `wide_profile` a profile of any size
-    above PROFILE_SIZE is as likely as of that.
+    of the board follows the load late; with `wide_profile` a profile of any size above PROFILE_SIZE is as likely as of that.
     """
 
     bins: int
