@@ -139,7 +139,7 @@ class Provenance:
     datasets: tuple[DatasetRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Bundle:
     """The calibration of one GPU.
 
@@ -178,6 +178,10 @@ class Bundle:
     notes: tuple[str, ...] = ()
     digest: str = ""
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        kinds = f"{len(self.groups)} {'group' if len(self.groups) == 1 else 'groups'} of kernels"
+        return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}, {kinds}{', simulated' if self.simulated else ''}>"
 
     def once(self, work: Callable[["Bundle"], T]) -> T:
         """What a function of a module finds in this bundle: worked out when it is first asked for, as a bundle never changes.

@@ -1,6 +1,6 @@
 """Predictions at many operating points: columns of numbers, and what the points of one workload on one GPU share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,9 @@ VALUES: Final = (
 
 LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", "attention")
 """Columns that say which case a point belongs to."""
+
+MOST_LISTED: Final = 4
+"""So many names are shown of a sweep that is printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ class Case:
     unseen: tuple[tuple[str, ...], ...] = ((),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sweep:
     """Predictions at n operating points, as columns of shape (n,).
 
@@ -155,6 +158,12 @@ class Sweep:
         """The same with the case; cases without a point have none."""
         return [(self.cases[i], line) for i in self.present() for line in self.cases[i].notes]
 
+    def __repr__(self) -> str:
+        points, cases = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((len(self), "point"), (len(self.cases), "case")))
+        names = [f"{kind}: {_listed(getattr(case, kind) for case in self.cases)}" for kind in ("workload", "gpu", "bundle")]
+        clocks = f"{np.min(self.sm_clock_mhz):g} to {np.max(self.sm_clock_mhz):g} MHz" if len(self) else "none"
+        return f"<Sweep of {points}, {cases}; {'; '.join(names)}; SM clocks: {clocks}>"
+
     def _repr_html_(self) -> str:
         from estimator.display.sweeps import sweep_html
 
@@ -169,6 +178,12 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in Sweep.__slots__ if name not in ("cases", "case")}
     case = np.concatenate([piece.case + offset for piece, offset in zip(pieces, offsets, strict=True)])
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first of many names, each once, and the last."""
+    shown = [repr(name) for name in dict.fromkeys(names)]
+    return ", ".join(shown if len(shown) <= MOST_LISTED else [*shown[: MOST_LISTED - 1], "…", shown[-1]]) or "none"
 
 
 def _outside_lines(case: Case, asked_mhz: Array, settled_mhz: Array) -> list[str]:

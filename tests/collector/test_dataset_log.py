@@ -6,7 +6,7 @@ import pytest
 
 from collector.dataset import DatasetError, open_kernel_writer
 from collector.dataset.log import read_log
-from tests.collector.test_dataset import a_row, write_log
+from tests.collector.dataset_rows import a_row, write_log
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0\0\0", b"damage\n\n"])

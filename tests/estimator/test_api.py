@@ -4,7 +4,9 @@ import inspect
 import pickle
 import pkgutil
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +119,34 @@ ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8), bundle=BU
 def test_results_and_inputs_survive_a_pickle(value: object) -> None:
     copy = pickle.loads(pickle.dumps(value))
     assert type(copy) is type(value)
-    assert repr(copy) == repr(value)
+    assert content_of(copy) == content_of(value)
+
+
+def content_of(value: object) -> object:
+    """All fields of a result, of what they hold in turn, and arrays as lists."""
+    if is_dataclass(value):
+        return {field.name: content_of(getattr(value, field.name)) for field in fields(value) if field.compare}
+    if isinstance(value, Mapping):
+        return {key: content_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [content_of(item) for item in value]
+    return repr(value.tolist() if isinstance(value, np.ndarray) else value)  # two nan are the same here
+
+
+def test_what_is_printed_is_a_line() -> None:
+    one, many = (
+        sweep(ASKED.variant, BUNDLE),
+        sweep(variants(gpt2_prefill(4, 333), at=Sizes(batch=4, sequence=333), batch=range(2, 401)), BUNDLE),
+    )
+    for value, told in (
+        (BUNDLE, "'a100-pcie-40gb-eager'"),
+        (one, "1 case"),
+        (many, "399 cases"),
+        (one.select(np.zeros(1, dtype=np.bool_)), "0 points"),
+    ):
+        assert told in repr(value)
+        assert len(repr(value)) < 300
+        assert "\n" not in repr(value)
 
 
 def test_a_notebook_shows_tables() -> None:

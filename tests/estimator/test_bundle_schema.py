@@ -22,8 +22,8 @@ from estimator.kernel_prediction import predict_kernels
 from estimator.residuals import tier_from_document
 from estimator.tiles.choice import KIND
 from estimator.workload import make_operator
+from tests.estimator.bundle_example import example, signed
 from tests.estimator.test_block_count import MODEL
-from tests.estimator.test_bundle import example, signed
 from tests.estimator.test_instructions import ENERGIES
 
 SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))

@@ -17,9 +17,9 @@ from estimator.trace import trace_calls
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.resizing import with_growth
 from estimator.workload import Operator, Workload
+from tests.estimator.traced import REASON
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
-REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
 pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
 pytest.importorskip("transformers", reason=REASON, exc_type=ImportError)
 

@@ -1,0 +1,41 @@
+"""Rows of datasets for tests."""
+
+from pathlib import Path
+from typing import Any
+
+from collector.dataset import (
+    open_kernel_writer,
+    operator_columns,
+)
+from collector.dataset.log import log_path
+from estimator.workload import Operator, make_operator
+
+LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
+METADATA = {"gpu": {"name": "a board"}, "idle": []}
+
+
+def a_row(row_id: str = "r0", operator: Operator = LINEAR, **changes: Any) -> dict[str, Any]:
+    row = {
+        **operator_columns(operator),
+        "row_id": row_id,
+        "gpu": "a100-pcie-40gb",
+        "gpu_uuid": "GPU-0",
+        "throttle_reasons": 0,
+        "launches": 100,
+        "latency_s": 1e-4,
+        "power_w": 200.0,
+        "samples": 20,
+        "flags": [],
+        "trial": 0,
+        "seed": 1,
+    }
+    return {**row, **changes}
+
+
+def write_log(folder: Path, count: int) -> Path:
+    """The log of a campaign that stopped after `count` rows."""
+    output = folder / "dataset.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        for index in range(count):
+            writer.append(a_row(f"r{index}"))
+    return log_path(output)

@@ -1,0 +1,290 @@
+"""Published operator lists as workloads: what their entries mean, and what is refused."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.errors import WorkloadError
+from estimator.formats import read_workload
+from estimator.formats.document import distinct_items
+from estimator.reckoning import work_by_family, workload_warnings
+from estimator.workload import (
+    Operator,
+    UnknownOperator,
+)
+from tests.estimator import artifact_lists as artifact
+from tests.estimator.workload_files import LINEAR, own, save
+
+# EnergAIzer lists -----------------------------------------------------------------------------------------------------
+
+
+def first(folder: Path, *entries: artifact.Entry) -> Operator:
+    return read_workload(save(folder, list(entries)), completion=False).operators[0]
+
+
+def test_linear_layers_have_their_tokens_in_m_however_they_are_written(tmp_path):
+    tokens = artifact.layernorm(4096, 768)
+    for entry in (artifact.gemm(1, 3072, 4096, 768), artifact.gemm(1, 4096, 3072, 768)):
+        workload = read_workload(save(tmp_path, [tokens, entry]), completion=False)
+        assert workload.operators[1].named_shape() == {"batch": 1, "m": 4096, "n": 3072, "k": 768}
+        assert workload.operators[1].operator == "linear"
+
+
+def test_without_norms_the_dimension_that_layers_share_is_the_tokens(tmp_path):
+    layers = [artifact.gemm(1, outputs, 96, 64) for outputs in (64, 128, 256)]
+    assert {o["m"] for o in read_workload(save(tmp_path, layers), completion=False).operators} == {96}
+    turned = [artifact.gemm(1, 96, outputs, 64) for outputs in (64, 128, 256)]
+    assert {o["m"] for o in read_workload(save(tmp_path, turned), completion=False).operators} == {96}
+    assert first(tmp_path, artifact.gemm(1, 1000, 16, 2048))["m"] == 16
+
+
+def test_attention_of_one_head_and_one_sequence_is_told_from_linear_layers(tmp_path):
+    entries = [artifact.linear(32, 64, 64), artifact.gemm(1, 32, 32, 64), artifact.softmax(32, 32), artifact.gemm(1, 32, 64, 32)]
+    workload = read_workload(save(tmp_path, entries), completion=False)
+    assert [operator.operator for operator in workload.operators] == ["linear", "bmm", "softmax", "bmm"]
+
+
+def test_products_without_tensor_cores_say_so(tmp_path):
+    operator = first(tmp_path, artifact.gemm(2, 64, 128, 1, precision="fp32", tensor=False))
+    assert (operator.operator, operator.cuda_cores, operator.precision) == ("bmm", True, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "reads", "precision_out"),
+    [
+        ("pointwise_add", "add", 200, ""),
+        ("pointwise_mul", "mul", 200, ""),
+        ("unspecified_tensor", "other", 200, ""),
+        ("unspecified_scalar", "scalar_pow", 100, ""),
+        ("scalar_add", "scalar_add", 100, ""),
+        ("scalar_mul", "scalar_mul", 100, ""),
+        ("relu", "relu", 100, ""),
+        ("gelu", "gelu", 100, ""),
+        ("silu", "silu", 100, ""),
+        ("tanh", "tanh", 100, ""),
+        ("typecast_to_fp32", "typecast", 100, "fp32"),
+        ("softsign", "other", 100, ""),
+    ],
+)
+def test_elementwise_entries_read_what_their_name_says(tmp_path, name, operator, reads, precision_out):
+    read = first(tmp_path, artifact.elementwise(name, 100))
+    assert (read.operator, read.shape, read.precision_out) == (operator, (100, reads), precision_out)
+
+
+def test_convolutions_keep_their_image_also_where_it_is_not_square(tmp_path):
+    square = first(tmp_path, artifact.conv(8, 64, 56, 128, 3, 2, 1))
+    assert square.shape == (8, 64, 56, 56, 128, 3, 3, 2, 1, 1)
+    entry = artifact.conv(8, 64, 56, 128, 3, 2, 1)
+    entry[0]["dimM"] = 8 * 28 * 40
+    assert first(tmp_path, entry)["width"] == 79
+    entry = artifact.conv(8, 64, 56, 64, 3, 1, 1)
+    entry[0]["dimK"] = 9
+    assert (first(tmp_path, entry).operator, first(tmp_path, entry)["groups"]) == ("depthwise", 64)
+
+
+def test_fused_attention_is_read_with_its_heads(tmp_path):
+    operator = first(tmp_path, artifact.sdpa(4, 12, 256, 128, 6))
+    assert operator.named_shape() == {
+        "batch": 4, "queries": 256, "context": 256, "heads": 12, "kv_heads": 2, "head_dim": 128, "window": 0, "causal": 1,
+    }  # fmt: skip
+    stated = artifact.sdpa(4, 12, 256, 128)
+    stated[0]["causal"] = False
+    assert first(tmp_path, stated)["causal"] == 0
+    image = read_workload(save(tmp_path, [artifact.sdpa(4, 12, 196, 64), artifact.conv(4, 3, 224, 768, 16, 16, 0)]))
+    assert image.operators[0]["causal"] == 0
+    assert image.notes == ("fused attention is taken as that of an encoder: every token sees every other",)
+
+
+def test_unknown_entries_are_counted_with_their_share(tmp_path):
+    collective = [{"op": "all_reduce", "size": 1 << 20}, ["nccl"]]
+    workload = read_workload(save(tmp_path, [artifact.softmax(10, 10), collective, artifact.softmax(10, 10), collective, collective]))
+    assert workload.counts == (2.0,)
+    assert workload.unknown == (UnknownOperator(name="nccl", count=3),)
+    assert workload_warnings(workload) == (
+        "3 of 5 operators (60.0%, size unknown) are of kinds that cannot be modelled and are left out: nccl ×3",
+    )
+
+
+def test_what_is_taken_for_something_else_is_said(tmp_path):
+    fused = artifact.elementwise("relu", 64)
+    fused[0]["fusion"] = True
+    workload = read_workload(save(tmp_path, [artifact.elementwise("softsign", 64)] * 2 + [fused]))
+    assert workload.unknown == ()
+    assert [line.split(" ×2")[0].split(" are")[0] for line in workload_warnings(workload)] == [
+        "element-wise operator 'softsign'", "1 operators",
+    ]  # fmt: skip
+
+
+def with_field(entry: artifact.Entry, **fields: object) -> artifact.Entry:
+    return [{**entry[0], **fields}, entry[1]]
+
+
+GEMM = artifact.gemm(1, 64, 32, 16)
+CONV = artifact.conv(2, 8, 16, 8, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "the list is empty"),
+        ([GEMM, 5], "entry 1 must be a pair"),
+        ([GEMM, [1, ["gemm"]]], "entry 1: the query must be an object"),
+        ([[GEMM[0], []]], "entry 0: the types must be a list of names"),
+        ([[GEMM[0], [7]]], "entry 0: the types must be a list of names"),
+        ([GEMM, with_field(GEMM, dimM=-5)], r"entry 1 \(gemm\): dimM = -5 must be a whole number from 1 to 1e\+15; correct it"),
+        ([with_field(GEMM, dimK=0)], "dimK = 0 must be"),
+        ([with_field(GEMM, dimN=1e30)], r"dimN = 1e\+30 must be"),
+        ([with_field(GEMM, dimN=2.5)], "dimN = 2.5 must be"),
+        ([with_field(GEMM, dimN="32")], "dimN = '32' must be"),
+        ([with_field(GEMM, dimN=True)], "dimN = True must be"),
+        ([with_field(GEMM, batch=None)], "batch = None must be"),
+        ([[{key: value for key, value in GEMM[0].items() if key != "dimN"}, GEMM[1]]], "field 'dimN' is missing"),
+        ([with_field(GEMM, precM="fp5")], "precM = 'fp5' is not a known precision"),
+        ([with_field(GEMM, useTensorCore="yes")], "useTensorCore = 'yes' must be true or false"),
+        ([artifact.elementwise("relu", -1)], r"entry 0 \(elementwise\): dim = -1"),
+        ([[{"dim": 4, "prec": "bf16"}, ["elementwise"]]], "op = None must be a name"),
+        ([artifact.softmax(0, 5)], "batch = 0"),
+        ([with_field(CONV, hw=0)], "hw = 0"),
+        ([with_field(CONV, rs=40)], "rs = 40 is larger than the padded image"),
+        ([with_field(CONV, dimM=7)], "dimM = 7 is not b · 16 output rows"),
+        ([with_field(CONV, dimK=7)], "dimK = 7 does not fit c · rs² = 72"),
+        ([with_field(CONV, m=9)], "dimN = 8 and m = 9 must agree"),
+        ([artifact.sdpa(1, 12, 64, 64, 5)], "multi_query_ratio = 5 must divide num_heads = 12"),
+        ([[{"x": 1}, ["nccl"]]], "no operator of a known kind, only nccl"),
+        ("[[{\"dim\": NaN}, [\"elementwise\"]]]", "NaN is not a JSON number"),
+        ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "dim = inf must be"),
+        ("[[{\"dim\": 1" + "0" * 5000 + "}, [\"elementwise\"]]]", "holds a whole number of"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[[{\"dim\": 4, \"op\": \"relu\"}, [\"elementw", "not valid JSON, or cut short: Unterminated string"),
+        ("", "the file is empty"),
+        ("hello", "not valid JSON"),
+    ],
+)  # fmt: skip
+def test_a_wrong_list_is_one_line_that_names_the_fault(tmp_path, document, message):
+    with pytest.raises(WorkloadError, match=message) as caught:
+        read_workload(save(tmp_path, document))
+    assert "model_x_b2.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\x93\xff\x00\x01")
+    for name, message in [("binary", "not a text file"), ("missing", "cannot be read: No such file"), (".", "cannot be read: Is a dir")]:
+        with pytest.raises(WorkloadError, match=message):
+            read_workload(tmp_path / name)
+    with pytest.raises(WorkloadError, match="cannot be read"):
+        read_workload("\0")
+
+
+@pytest.mark.parametrize("indent", [None, 0, 2])
+def test_the_layout_of_the_text_does_not_matter(tmp_path, indent):
+    entries = artifact.qwen2(2, 128, layers=2)
+    expected = read_workload(save(tmp_path, entries))
+    again = read_workload(save(tmp_path, "\ufeff\n" + json.dumps(entries, indent=indent) + "\n"))
+    assert again == expected
+
+
+@given(st.lists(st.lists(st.one_of(st.integers(), st.text(max_size=4), st.lists(st.text(max_size=6), max_size=2)), max_size=3), max_size=6))
+def test_cutting_a_list_between_its_pairs_never_changes_it(document):
+    items = distinct_items(json.dumps(document))
+    if items is not None:
+        values, order = items
+        assert [values[number] for number in order] == document
+
+
+def test_a_list_cut_anywhere_is_refused(tmp_path):
+    text = json.dumps(artifact.qwen2(1, 128, layers=1))
+    for end in range(1, len(text) - 1, 37):
+        with pytest.raises(WorkloadError):
+            read_workload(save(tmp_path, text[:end]))
+
+
+# Real models ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_recorded_list_is_read_without_a_warning(shared_data):
+    paths = sorted((shared_data / "energaizer" / "workloads").glob("*.json"))
+    assert len(paths) > 50
+    for path in paths:
+        workload = read_workload(path, completion=False)
+        assert workload_warnings(workload) == ()
+        assert sum(workload.counts) == len(json.loads(path.read_text()))
+        assert workload.model_family in {"bert", "gpt2", "opt", "resnet101", "mobilevit"}
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 128), (8, 512), (16, 1024)])
+def test_linear_work_of_gpt2_follows_from_its_configuration(shared_data, batch, length):
+    path = shared_data / "energaizer" / "workloads" / f"gpt2model_gpt2_pbf16_b{batch}_s{length}_modeprefill.json"
+    workload = read_workload(path, completion=False)
+    weights = 12 * (768 * 2304 + 768 * 768 + 2 * 768 * 3072)
+    attention = 12 * 2 * 2 * batch * 12 * length * length * 64
+    assert work_by_family(workload)["gemm"].flop == 2 * batch * length * weights + attention
+    tokens = {o["m"] for o in workload.operators if o.operator == "linear"}
+    assert tokens == {batch * length}
+
+
+def test_bytes_of_bert_follow_from_its_configuration(shared_data):
+    tokens, products = 8 * 256, 8 * 16
+    path = shared_data / "energaizer" / "workloads" / "bertmodel_large_pbf16_b8_s256_modeprefill.json"
+    work = work_by_family(read_workload(path, completion=False))
+    scores = products * 256 * 256
+    assert work["softmax"].read_byte == work["softmax"].write_byte == 24 * 2 * scores
+    assert work["norm"].read_byte == 49 * 2 * tokens * 1024
+    written = 24 * (2 * scores + tokens * 4096 + 2 * tokens * 1024) + tokens * 1024 + tokens + 8 * 1024
+    assert work["elementwise"].write_byte == 2 * written
+
+
+def test_resnet_101_computes_its_published_multiply_adds(shared_data):
+    path = shared_data / "energaizer" / "workloads" / "resnet101__pbf16_b8_freq900.json"
+    work = work_by_family(read_workload(path))
+    published = 7.80e9  # multiply-adds of one 224 × 224 image, convolutions and classifier (torchvision 0.20, model card)
+    assert (work["conv"].flop + work["gemm"].flop) / 2 / 8 == pytest.approx(published, rel=0.01)
+
+
+# Anything at all ------------------------------------------------------------------------------------------------------
+
+STRANGE = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 2), max_size=2),
+    st.sampled_from([10**40, 1e30, 512, "bf16", "gemm", {}, [[]]]),
+)  # fmt: skip
+
+
+@given(st.data())
+def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
+    whole: list[object] = [
+        own(LINEAR, {"family": "softmax", "operator": "softmax", "precision": "fp32", "count": 1, "rows": 4, "dim": 8}, notes=["x"]),
+        [*artifact.vit_large(2, layers=1), artifact.sdpa(2, 4, 64, 16, 2), *artifact.qwen2(1, 16, layers=1)],
+    ]
+    document = data.draw(st.sampled_from(whole))
+    document = json.loads(json.dumps(document))
+    spot = document
+    while isinstance(spot, dict | list) and spot:
+        keys = sorted(spot) if isinstance(spot, dict) else list(range(len(spot)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(spot[key], dict | list) or data.draw(st.integers(0, 3)) == 0:
+            spot[key] = data.draw(STRANGE)
+            break
+        spot = spot[key]
+    path = save(tmp_path_factory.getbasetemp(), document, "damaged_b2.json")
+    with contextlib.suppress(WorkloadError):
+        workload = read_workload(path)
+        assert workload.operators
+        assert min(workload.counts) > 0
+        assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)
+
+
+def test_fp32_on_tensor_cores_is_tf32(tmp_path):
+    entry = {"batch": 1, "dimM": 64, "dimN": 32, "dimK": 16, "precM": "fp32", "precA": "fp32"}
+    listed = [
+        [entry | {"useTensorCore": True}, ["gemm", "tc", "fp32_fp32"]],
+        [entry | {"useTensorCore": False}, ["gemm", "cuda", "fp32_fp32"]],
+    ]
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(listed))
+    first, second = read_workload(path).operators
+    assert (first.precision, first.cuda_cores) == ("tf32", False)
+    assert (second.precision, second.cuda_cores) == ("fp32", True)

@@ -1,0 +1,210 @@
+"""Files of bundles: versions, damage, limits, how they are saved."""
+
+import json
+import os
+import re
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from estimator.bundles.document import FORMAT_VERSION
+from estimator.bundles.files import (
+    Bundle,
+    bundle_from_document,
+    bundle_names,
+    bundle_path,
+    document_of,
+    load_bundle,
+    save_bundle,
+)
+from estimator.bundles.migrations import MIGRATIONS, migrate
+from estimator.errors import BundleError
+from tests.estimator.bundle_example import VALIDATOR, changed, example, refused, signed, written
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("place", ['"busy_w": 20.0', '"largest_work": 8.0', '"math": 1.05'])
+def test_number_that_is_not_finite_is_refused(tmp_path, constant, place):
+    text = json.dumps(signed(example()))
+    assert place in text
+    path = tmp_path / "b.json"
+    path.write_text(text.replace(place, place.split(":")[0] + ": " + constant))
+    refused(path, "finite")
+
+
+def test_field_given_twice_is_refused(tmp_path):
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps(signed(example())).replace('"name": "example"', '"name": "other", "name": "example"'))
+    refused(path, "holds the field 'name' twice")
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0", "1.10", "999999.0"])
+def test_newer_format_is_refused_with_the_remedy(tmp_path, version):
+    refused(written(tmp_path, changed(("format_version",), version)), rf"{re.escape(version)} is newer than 1\.0.*upgrade wattprint")
+
+
+def test_a_newer_format_is_named_before_its_digest_which_may_be_counted_otherwise(tmp_path):
+    path = tmp_path / "newer.json"
+    path.write_text(json.dumps(signed(example()) | {"format_version": "2.0"}))
+    refused(path, r"2\.0 is newer than 1\.0")
+
+
+@pytest.mark.parametrize("version", ["", "1", "1.0.0", "one", "-1.0", "1.٣", None, 1.0, ["1.0"]])
+def test_version_that_is_none_is_refused(tmp_path, version):
+    refused(written(tmp_path, changed(("format_version",), version)), "must read MAJOR.MINOR")
+
+
+def test_power_without_leakage_and_edge_of_l2_means_what_it_meant_before_there_were_such_fields():
+    document = example()
+    for later in ("warm_knee", "warm_sharpness", "leakage_w_per_k", "leakage_std_w_per_k", "operating_c", "operating_k_per_w"):
+        del document["power"][later]
+    VALIDATOR.validate(signed(document))
+    power = bundle_from_document(signed(document)).power
+    assert (power.warm_knee, power.warm_sharpness, power.leakage_w_per_k) == (0.8, 4.0, 0.0)
+
+
+def test_older_format_without_a_way_up_is_refused(tmp_path):
+    refused(written(tmp_path, changed(("format_version",), "0.1")), "format version 0.1 is unknown")
+
+
+def test_migrations_run_one_after_the_other_up_to_the_present_format():
+    steps = {
+        "0.1": ("0.2", lambda document: {**document, "unit": "s"}),
+        "0.2": ("1.0", lambda document: {"renamed": document["old"], "unit": document["unit"]}),
+    }
+    old = {"format_version": "0.1", "old": 3}
+    assert migrate(old, "1.0", steps) == {"format_version": "1.0", "renamed": 3, "unit": "s"}
+    assert old == {"format_version": "0.1", "old": 3}
+    with pytest.raises(BundleError, match=r"0\.3 is unknown"):
+        migrate({"format_version": "0.3"}, "1.0", steps)
+    with pytest.raises(BundleError, match="newer"):
+        migrate({"format_version": "1.0"}, "0.2", steps)
+
+
+def test_every_registered_migration_leads_to_the_present_format():
+    for version in MIGRATIONS:
+        seen = {version}
+        while version != FORMAT_VERSION:
+            version = MIGRATIONS[version][0]
+            assert version not in seen
+            seen.add(version)
+
+
+DAMAGED = {
+    "empty": b"",
+    "blank": b" \n",
+    "binary": bytes(range(256)),
+    "parquet": b"PAR1\x15\x00",
+    "list": b"[1, 2]",
+    "number": b"3",
+    "other object": b'{"format": "other"}',
+    "bare object": b"{}",
+    "nested lists": b'{"a": ' + b"[" * 100_000,
+    "nested objects": b'{"a":' * 100_000,
+    "closed nesting": b'{"format": "wattprint-bundle", "a": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "endless number": b'{"a": ' + b"9" * 10_000 + b"}",
+    "lone surrogate": b'{"format": "wattprint-bundle", "name": "\\ud800"}',
+    "utf-16": '{"format": "wattprint-bundle"}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_file_is_refused_in_one_line(tmp_path, kind):
+    path = tmp_path / "b.json"
+    path.write_bytes(DAMAGED[kind])
+    refused(path, ".")
+
+
+def test_truncated_file_is_refused_wherever_it_ends(tmp_path):
+    content = json.dumps(signed(example())).encode()
+    path = tmp_path / "b.json"
+    for length in range(0, len(content), 997):
+        path.write_bytes(content[:length])
+        refused(path, ".")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_flipped_byte_never_passes_unnoticed(tmp_path, data):
+    content = bytearray(json.dumps(signed(example())).encode())
+    before = document_of(bundle_from_document(signed(example())))
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path = tmp_path / "b.json"
+    path.write_bytes(bytes(content))
+    with suppress(BundleError):
+        assert document_of(load_bundle(path)) == before  # only where blank became blank
+
+
+def test_file_beyond_the_size_limit_is_refused(tmp_path):
+    path = tmp_path / "b.json"
+    with path.open("wb") as stream:
+        stream.truncate((256 << 20) + 1)  # a hole: takes no room on disk
+    refused(path, "larger than 256 MiB")
+
+
+def test_folder_missing_file_and_impossible_name_are_refused(tmp_path):
+    refused(tmp_path, "cannot be read")
+    refused(tmp_path / "none.json", "cannot be read")
+    with pytest.raises(BundleError, match="cannot be read"):
+        load_bundle("a\0/b.json")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads every file")
+def test_unreadable_file_is_refused(tmp_path):
+    path = written(tmp_path, example())
+    path.chmod(0)
+    refused(path, "Permission denied")
+
+
+def test_unknown_name_is_refused_with_what_is_installed():
+    with pytest.raises(BundleError, match=r"unknown bundle 'no-such-bundle'.*; or give a file"):
+        load_bundle("no-such-bundle")
+    with pytest.raises(BundleError, match="unknown bundle ''"):
+        load_bundle("")
+
+
+def test_every_installed_bundle_loads_by_its_name_and_obeys_the_schema():
+    for name in bundle_names():
+        assert load_bundle(name).name == name
+        VALIDATOR.validate(json.loads(bundle_path(name).read_text(encoding="utf-8")))
+
+
+def test_failed_save_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "b.json"
+    bundle = bundle_from_document(example())
+    save_bundle(bundle, path)
+    before = path.read_bytes()
+    wrong = bundle_from_document(example())
+    object.__setattr__(wrong, "version", "one")
+    with pytest.raises(BundleError, match=r"b\.json: version = 'one'"):
+        save_bundle(wrong, path)
+    assert path.read_bytes() == before
+    for target in (tmp_path, tmp_path / "none" / "b.json", path / "b.json"):
+        with pytest.raises(BundleError, match="cannot be written"):
+            save_bundle(bundle, target)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_save_follows_a_link_and_replaces_its_target_whole(tmp_path):
+    (tmp_path / "old.json").write_text("x")
+    (tmp_path / "link.json").symlink_to("old.json")
+    save_bundle(bundle_from_document(example()), tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert isinstance(load_bundle(tmp_path / "old.json"), Bundle)
+
+
+def test_file_is_readable_without_this_package_line_by_line(tmp_path):
+    save_bundle(bundle_from_document(example()), tmp_path / "b.json")
+    text = (tmp_path / "b.json").read_text(encoding="ascii")
+    assert '\n "groups": {\n  "gemm": {\n   "coefficients": {\n    "math": 1.05,\n' in text
+    assert '"voltage_v": [0.69375, 0.89375]' in text
+    assert max(map(len, text.splitlines())) < 1500
+
+
+@pytest.mark.parametrize("content", [{"count": 10**400}, {"column": [1.0, 10**400]}, {"deep": [{"count": -(2**70)}]}])
+def test_a_whole_number_beyond_64_bits_is_refused_where_a_section_is_free(tmp_path, content):
+    document = signed({**example(), "sensor": content})
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    refused(tmp_path / "b.json", "more than 64 bits")

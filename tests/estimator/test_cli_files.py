@@ -1,0 +1,96 @@
+"""What the command writes and reads besides plain files: inputs, pipes, full disks, equal names."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimator.cli import main
+from tests.estimator.estimating import fails, run
+
+
+def test_an_input_is_never_written_over(capsys, bundle, workload, tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(workload)
+    for out in (workload, bundle, link):
+        before = Path(out).read_bytes()
+        assert "is an input" in fails(capsys, workload, "--bundle", bundle, "-o", out)
+        assert Path(out).read_bytes() == before
+
+
+def test_outputs_that_are_no_files_are_one_line(capsys, bundle, workload, tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    os.mkfifo(tmp_path / "pipe")
+    for name, reason in (("a", "links"), ("pipe", "not a regular file but a pipe"), ("x" * 100_000, "too long")):
+        assert reason in fails(capsys, workload, "--bundle", bundle, "-o", tmp_path / name)
+    assert len(fails(capsys, workload, "--bundle", "x" * 100_000)) < 3000
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_an_output_to_a_pipe_without_a_name_of_its_own_says_what_it_is(bundle, workload, tmp_path):
+    if not Path("/dev/stdout").exists():
+        pytest.skip("this system has no /dev/stdout")
+    command = [sys.executable, "-m", "estimator.cli", workload, "--bundle", bundle, "-o", "/dev/stdout", "-q"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "estimate: /dev/stdout: cannot be written (not a regular file but a pipe); name another --out, or leave it out to print"
+    ]
+
+
+def test_a_workload_on_a_device_or_with_a_field_twice_is_refused(capsys, bundle, workload, tmp_path):
+    assert "it is a device, not a file" in fails(capsys, "/dev/zero", "--bundle", bundle)
+    twice = tmp_path / "twice.json"
+    twice.write_text(Path(workload).read_text().replace('"m": 4096', '"m": 4096, "m": 1'))
+    assert "field 'm' twice" in fails(capsys, twice, "--bundle", bundle)
+
+
+def test_a_full_disk_behind_stdout_is_one_line(bundle, workload):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from estimator.cli import main; sys.exit(main())",
+        workload,
+        "--bundle",
+        bundle,
+        "--quiet",
+    ]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "stdout cannot be written (No space left" in done.stderr
+
+
+def test_workloads_of_one_name_stay_apart(capsys, bundle, workload, tmp_path):
+    other = tmp_path / "other.json"
+    document = json.loads(Path(workload).read_text())
+    other.write_text(json.dumps({**document, "operators": document["operators"][:1]}))
+    _, out, _ = run(capsys, workload, other, "--bundle", bundle, "--freq", 900)
+    assert out.count(" on a100-pcie-40gb ") == 2
+    assert f"layers ({other}) on" in out
+
+
+def test_a_capped_sweep_still_tells_the_clocks_that_were_asked_for(capsys, bundle, workload):
+    _, out, _ = run(capsys, workload, "--bundle", bundle, "--freqs", "1200,1410", "--power-cap", 120, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [float(row["asked_clock_mhz"]) for row in rows] == [1200.0, 1410.0]
+    assert all(float(row["sm_clock_mhz"]) < 1200.0 for row in rows)
+
+
+def test_a_word_that_is_neither_file_nor_command_is_named_before_options_are_missed(capsys):
+    assert "tracks: no such workload file" in fails(capsys, "tracks", "model")
+
+
+@pytest.mark.parametrize("option", ["--out", "--bundle", "--gpu-spec"])
+def test_an_empty_name_of_a_file_is_wrong_usage(capsys, bundle, workload, option):
+    words = {"--bundle": bundle} | {option: ""}
+    assert main([str(workload), *(word for pair in words.items() for word in pair)]) == 2
+    assert "an empty text names no file" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Wrong usage, impossible requests and files that are none: one line, and the status of the contract."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.estimator.estimating import OPERATORS, fails
+
+WRONG_USAGE = [
+    [],
+    ["WORKLOAD"],
+    ["--bundle", "BUNDLE"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--json", "--csv"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freq", "900", "--freqs", "all"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freq", "fast"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", ""],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", ","],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", "510:900"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", "900:510:15"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", "510:900:0"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", "510:900:1e-9"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", "current"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--freqs", "nan"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--set", "num_sms"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--set", "num_sms=1", "--set", "num_sms=2"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--efficiency", "dram=most"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--kernels", "-1"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--kernels", "9" * 99],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--attention", "none"],
+    ["WORKLOAD", "--bundle", "BUNDLE", "--colour", "red"],
+    ["bundles", "--freq", "1"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG_USAGE)
+def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, arguments):
+    named = [{"WORKLOAD": workload, "BUNDLE": bundle}.get(argument, argument) for argument in arguments]
+    assert "--help" in fails(capsys, *named, status=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--freq", "5000"], "5000 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz"),
+        (["--freqs", "900,1500"], "1500 MHz is outside"),
+        (["--power-cap", "251"], "power cap 251 W is above the limit of a100-pcie-40gb, 250 W"),
+        (["--gpu-spec", "a1000"], "unknown GPU 'a1000', did you mean"),
+        (["--gpu-spec", "none.toml"], "cannot be read"),
+        (["--attention", "flash"], "no attention to fuse"),
+    ],
+)
+def test_impossible_request_is_one_line_and_status_1(capsys, bundle, workload, arguments, message):
+    assert message in fails(capsys, workload, "--bundle", bundle, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--freq", "0"], "must be a number above 0"),
+        (["--freq", "nan"], "must be a number above 0"),
+        (["--set", "num_sm=132"], "did you mean 'num_sms'"),
+        (["--set", "num_sms=-1"], "lies outside"),
+        (["--efficiency", "disk=0.5"], "no efficiency of 'disk' can be set; known: dram"),
+        (["--efficiency", "dram=0"], "dram"),
+        (["--efficiency", "dram=nan"], "dram"),
+        (["--power-cap", "-5"], "--power-cap"),
+        (["--power-cap", "nan"], "--power-cap"),
+        (["--host-launch-us", "-1"], "--host-launch-us"),
+        (["--host-launch-us", "1e30"], "at most 1e+06"),
+        (["--efficiency", "dram=1e-300"], "must be a number from 0.001 to 1.5"),
+        (["--precision", "fp17"], "unknown precision 'fp17'; known: fp64"),
+        (["--precision", ""], "unknown precision ''"),
+        (["--bundle", "a10-eager"], "--bundle is given 2 times; give it once"),
+        (["--freq", "900", "--freq", "910"], "--freq is given 2 times"),
+    ],
+)
+def test_numbers_and_words_that_cannot_be_are_wrong_usage(capsys, bundle, workload, arguments, message):
+    assert message in fails(capsys, workload, "--bundle", bundle, *arguments, status=2)
+
+
+WORKLOAD_FAULTS = {
+    "missing dimension": [{**OPERATORS[0], "m": None}],
+    "negative dimension": [{**OPERATORS[0], "m": -4096}],
+    "zero dimension": [{**OPERATORS[0], "m": 0}],
+    "text for a dimension": [{**OPERATORS[0], "m": "4096"}],
+    "enormous dimension": [{**OPERATORS[0], "m": 10**400}],
+    "negative count": [{**OPERATORS[0], "count": -1}],
+    "unknown precision": [{**OPERATORS[0], "precision": "fp17"}],
+    "no operators": [],
+    "operators that are no list": {},
+}
+
+
+@pytest.mark.parametrize("fault", WORKLOAD_FAULTS)
+def test_wrong_workload_is_refused_with_its_file(capsys, tmp_path, bundle, fault):
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "name": "w", "operators": WORKLOAD_FAULTS[fault]}))
+    assert "wrong.json" in fails(capsys, path, "--bundle", bundle)
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\xff\xfe", b"[[", b"3", b"null", b'{"format": "other"}', b"[" * 100_000, b"[1, NaN]"])
+def test_file_that_is_no_workload_is_refused(capsys, tmp_path, bundle, content):
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
+    assert "wrong.json" in fails(capsys, path, "--bundle", bundle)
+
+
+def test_missing_workload_and_folder_are_refused(capsys, tmp_path, bundle):
+    assert "none.json" in fails(capsys, tmp_path / "none.json", "--bundle", bundle)
+    assert str(tmp_path) in fails(capsys, tmp_path, "--bundle", bundle)
+
+
+def test_bundle_edited_by_hand_is_refused(capsys, bundle, workload):
+    path = Path(bundle)
+    path.write_text(path.read_text().replace('"math": 1.05', '"math": 0.5'))
+    assert "does not match its digest" in fails(capsys, workload, "--bundle", bundle)
+
+
+def test_workload_for_a_bundle_and_the_reverse_are_refused(capsys, bundle, workload):
+    assert "not a wattprint-bundle file" in fails(capsys, workload, "--bundle", workload)
+    assert "not a workload" in fails(capsys, bundle, "--bundle", bundle)

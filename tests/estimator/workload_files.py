@@ -1,0 +1,57 @@
+"""Workload files for tests."""
+
+import json
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from estimator.quantities import BYTES_PER_ELEMENT
+from estimator.workload import (
+    FAMILY_FIELDS,
+    FAMILY_OPERATORS,
+    Operator,
+)
+
+PRECISIONS = st.sampled_from(sorted(BYTES_PER_ELEMENT))
+SIZES = st.integers(1, 2**40)
+
+
+def save(folder: Path, document: object, name: str = "model_x_b2.json") -> Path:
+    path = folder / name
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def own(*operators: dict[str, object], **top: object) -> dict[str, object]:
+    return {"format": "wattprint-workload", "format_version": "1.0", "name": "x", "operators": list(operators)} | top
+
+
+LINEAR = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 256}
+
+
+@st.composite
+def operators(draw: st.DrawFn) -> Operator:
+    family = draw(st.sampled_from(sorted(FAMILY_FIELDS)))
+    shape = {name: float(draw(SIZES)) for name in FAMILY_FIELDS[family]}
+    if family == "conv":
+        shape |= {"kernel_h": 3.0, "kernel_w": 2.0, "padding": 1.0, "groups": 1.0, "height": 5.0}
+    if family == "attention":
+        shape |= {
+            "heads": 12.0,
+            "kv_heads": float(draw(st.sampled_from([1, 3, 12]))),
+            "causal": float(draw(st.integers(0, 1))),
+            "window": 0.0,
+        }
+    if family in ("elementwise", "copy"):
+        shape["reads"] = draw(st.floats(1, 1e15))
+    return Operator(
+        family=family,
+        operator=draw(st.sampled_from(FAMILY_OPERATORS[family])),
+        precision=draw(PRECISIONS),
+        shape=tuple(shape.values()),
+        precision_out=draw(st.one_of(st.just(""), PRECISIONS)),
+        precision_kv=draw(st.one_of(st.just(""), PRECISIONS)),
+        cuda_cores=draw(st.booleans()),
+        host_share=draw(st.floats(0, 10)),
+        origin=draw(st.sampled_from(["listed", "completed:batch_norm", "rewritten:attention"])),
+    )
