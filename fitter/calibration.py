@@ -39,6 +39,7 @@ from fitter.instructions.section import instruction_notes, instruction_section, 
 from fitter.kernels.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.kernels.residual_tier import FEWEST_POINTS
 from fitter.power.evidence import few_power_warnings, power_rejection_notes, powered_rows, widened_for_few
+from fitter.row_order import in_own_order
 from fitter.rows import Selection, with_rejected
 from fitter.runs import stated_uncertainty
 from fitter.sections import idle_section, voltage_section, with_gain_std
@@ -100,6 +101,7 @@ def calibrate(
     prior: a bundle of another GPU, or an older one of this, from which the fit starts.
     Raises CalibrationError where there is nothing to fit.
     """
+    selection = in_own_order(selection)
     only_sections = selection.kernels is None and selection.workloads is None
     if only_sections and selection.instructions is None and selection.blocks is None:
         raise CalibrationError("no rows to fit")

@@ -11,6 +11,7 @@ from estimator.quantities import BoolArray
 from fitter.calibration import Calibration
 from fitter.diagnostics import fit_warnings
 from fitter.errors import CalibrationError
+from fitter.row_order import in_own_order
 from fitter.rows import Dataset, KernelRows, Selection
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
@@ -26,6 +27,8 @@ def calibrate_probes(
     """
     if selection.kernels is None:
         raise CalibrationError("--probes chooses among kernels measured one by one, and these data hold none; leave it away")
+    selection = in_own_order(selection)
+    assert selection.kernels is not None
     probes = probe_rows(selection.kernels, gpu, count, prior)
     found = calibrate(replace(selection, kernels=selection.kernels.select(probes), datasets=_with_used(selection, probes)), gpu)
     others = selection.kernels.select(~probes)

@@ -74,7 +74,23 @@ def test_every_run_is_held_out_once() -> None:
     rows = workload_rows(planted_bundle(), various_workloads(), noise=NOISE)
     found = calibrate(selection_of(None, rows), spec(), holdout=0.3)
     assert found.errors[0].n == len(rows)
-    np.testing.assert_array_equal(found.held_out["workloads"].measured_s, rows.latency_s)
+    assert found.selection.workloads is not None
+    np.testing.assert_array_equal(found.held_out["workloads"].measured_s, found.selection.workloads.latency_s)
+    np.testing.assert_array_equal(np.sort(found.held_out["workloads"].measured_s), np.sort(rows.latency_s))
+
+
+@pytest.mark.parametrize("kind", ["kernels", "workloads"])
+def test_the_order_in_which_rows_were_written_changes_nothing(kind: str) -> None:
+    bundle = planted_bundle()
+    kernels, runs = kernel_rows(bundle, various_operators(40), noise=NOISE), workload_rows(bundle, various_workloads(), noise=NOISE)
+    selection = selection_of(kernels) if kind == "kernels" else selection_of(None, runs)
+    rows = selection.kernels if kind == "kernels" else selection.workloads
+    shuffled = rows.select(np.random.default_rng(4).permutation(len(rows)))
+    unique = "operators" if kind == "kernels" else "workloads"
+    values = getattr(shuffled, unique)
+    turned = replace(shuffled, **{unique: values[::-1], f"{unique[:-1]}_index": len(values) - 1 - getattr(shuffled, f"{unique[:-1]}_index")})
+    first, second = (calibrate(replace(selection, **{kind: one}), spec(), name="same", seed=2).bundle for one in (rows, turned))
+    assert replace(first, provenance=second.provenance) == second
 
 
 def test_nothing_to_fit_is_refused() -> None:
