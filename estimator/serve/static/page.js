@@ -16,6 +16,9 @@ const scales = { clock: [], batch: [], sequence: [] };
 let choices = null;
 let asking = null; // the request under way, to be given up for a newer one
 let askTimer = 0;
+let underWay = 0; // actions that have not ended, and a question that waits for its timer
+let turn = 0; // number of the last choice of a workload or file
+let faulted = 0; // and of the last one with a fault: earlier ones ask nothing any more
 let speakTimer = 0;
 
 // Talking to the server ------------------------------------------------------------------------------------------------
@@ -111,9 +114,7 @@ function showClocks() {
 // What the chosen workload can be turned into; whether it still is the chosen one.
 async function showWorkload(at) {
   const key = get("workload").value;
-  if (!key) {
-    throw new Error("Load a workload file to begin.");
-  }
+  if (!key) throw new Error("Load a workload file to begin.");
   const workload = await post("/api/workload", { workload: key, at });
   if (get("workload").value !== key) return false; // another one has been chosen meanwhile
   const kernels = `${workload.kernels} different kernels, ${workload.launches} launches`;
@@ -137,9 +138,7 @@ async function showWorkload(at) {
 
 async function load(files) {
   for (const file of files) {
-    if (file.size > choices.most_bytes) {
-      throw new Error(`${file.name}: ${file.size} bytes are too many; at most ${choices.most_bytes} are read`);
-    }
+    if (file.size > choices.most_bytes) throw new Error(`${file.name}: ${file.size} bytes are too many; at most ${choices.most_bytes} are read`);
     const entry = await post(`/api/load?name=${encodeURIComponent(file.name)}`, file);
     choices.workloads.push(entry);
     fillWorkloads();
@@ -171,30 +170,65 @@ function question() {
   };
 }
 
+function begun(more) {
+  underWay += more;
+  get("results").setAttribute("aria-busy", String(underWay > 0));
+}
+
 function askSoon() {
+  askNoMore();
+  begun(1);
+  askTimer = setTimeout(() => {
+    guarded(ask);
+    askNoMore();
+  }, ASK_AFTER_MS);
+}
+
+// A question that waits is not asked.
+function askNoMore() {
+  if (!askTimer) return;
   clearTimeout(askTimer);
-  askTimer = setTimeout(() => guarded(ask), ASK_AFTER_MS);
+  askTimer = 0;
+  begun(-1);
+}
+
+// Another workload or file.  Where it has a fault, what was asked of the one before is given up: no late answer hides the fault.
+function turned(action) {
+  const own = ++turn;
+  return guarded(async () => {
+    let ready;
+    try {
+      ready = await action();
+    } catch (error) {
+      faulted = Math.max(faulted, own);
+      askNoMore();
+      asking?.abort();
+      throw error;
+    }
+    if (ready && own > faulted) await ask();
+  });
 }
 
 async function ask() {
   asking?.abort();
   checkFields();
   asking = new AbortController();
-  get("results").setAttribute("aria-busy", "true");
   const answer = await post("/api/answer", question(), asking.signal);
   show(answer);
 }
 
 async function guarded(action) {
+  begun(1);
   try {
     await action();
   } catch (error) {
     if (error.name === "AbortError") return;
     get("error").textContent = error.message;
     get("results").classList.add("stale");
-    get("results").setAttribute("aria-busy", "false");
     clearTimeout(speakTimer);
     for (const id of ["headline", "status"]) get(id).textContent = "No result for these settings";
+  } finally {
+    begun(-1);
   }
 }
 
@@ -239,10 +273,7 @@ function fillTable(id, rows, mark) {
 
 function showChart(name, svg) {
   const figure = get(`chart-${name}`);
-  if (!svg) {
-    figure.replaceChildren();
-    return;
-  }
+  if (!svg) return figure.replaceChildren();
   figure.replaceChildren(document.importNode(new DOMParser().parseFromString(svg, "text/html").body.firstElementChild, true));
 }
 
@@ -250,7 +281,6 @@ function show(answer) {
   const { estimate, explanation, sweep } = answer;
   get("error").textContent = "";
   get("results").classList.remove("stale");
-  get("results").setAttribute("aria-busy", "false");
   get("results").dataset.clock = estimate.asked_clock_mhz;
   const simulated = answer.simulated ? " (fitted on a simulated board)" : "";
   get("results-title").textContent = `${estimate.workload} on ${answer.gpu}${simulated}`;
@@ -335,14 +365,10 @@ function listen() {
       askSoon();
     });
   }
-  const changed = (at) => () => guarded(async () => {
-    if (await showWorkload(at())) await ask();
-  });
+  const changed = (at) => () => turned(() => showWorkload(at()));
   get("workload").addEventListener("change", changed(() => null));
   for (const name of ["at-batch", "at-sequence"]) get(name).addEventListener("change", changed(statedSizes));
-  const take = (files) => guarded(async () => {
-    if (await load([...files])) await ask();
-  });
+  const take = (files) => turned(() => load([...files]));
   get("file").addEventListener("change", async (event) => {
     await take(event.target.files);
     event.target.value = ""; // the same file can be loaded again

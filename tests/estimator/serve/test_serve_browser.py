@@ -34,7 +34,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
     opened.choose("#workload", served.workload_key("gpt2-prefill"))
     opened.choose("#bundle", served.bundle_key())
     opened.wait_for("document.getElementById('results-title').textContent === 'gpt2-prefill on a100-pcie-40gb'")
-    opened.wait_for("document.getElementById('results').getAttribute('aria-busy') === 'false'")
+    at_rest(opened)
     yield opened
     assert opened.requested_urls()
     assert all(url.startswith((served.server.url, "data:,")) for url in opened.requested_urls())
@@ -156,6 +156,45 @@ def test_a_broken_file_is_said_and_a_good_one_goes_on(page: Page) -> None:
     assert shown(page) != before
 
 
+def delay(page: Page, path: str, milliseconds: int) -> None:
+    """Let the page's requests to a path take this much longer."""
+    page.evaluate(
+        "window.fetch = ((before) => async (url, options) => {"
+        f" if (url.startsWith({json.dumps(path)})) await new Promise((done) => setTimeout(done, {milliseconds}));"
+        " return before(url, options); })(window.fetch)"
+    )
+
+
+def at_rest(page: Page) -> None:
+    page.wait_for("document.getElementById('results').getAttribute('aria-busy') === 'false'")
+
+
+@pytest.mark.parametrize("late", ["/api/answer", "/api/workload"])
+def test_a_late_answer_to_an_older_question_does_not_hide_a_fault(page: Page, late: str) -> None:
+    other = page.evaluate("[...document.getElementById('workload').options].find((option) => !option.selected).value")
+    delay(page, late, 400)
+    page.choose("#workload", other)
+    page.evaluate("document.getElementById('clock').focus()")
+    page.press("ArrowLeft")
+    drop(page, "broken.json", "[[")
+    page.wait_for("document.getElementById('error').textContent.startsWith('broken.json: not valid JSON')")
+    at_rest(page)
+    assert page.evaluate("document.getElementById('error').textContent").startswith("broken.json: not valid JSON")
+    assert page.evaluate("document.getElementById('results').classList.contains('stale')")
+
+
+@pytest.mark.parametrize("late", ["/api/load", "/api/workload", "/api/answer"])
+def test_a_file_and_a_choice_at_once_end_with_what_the_page_says_is_chosen(page: Page, late: str) -> None:
+    other = page.evaluate("[...document.getElementById('workload').options].find((option) => !option.selected).value")
+    delay(page, late, 300)
+    drop(page, "good.json", json.dumps({**OWN, "name": "dropped"}))
+    page.choose("#workload", other)
+    at_rest(page)
+    chosen = page.evaluate("document.getElementById('workload').selectedOptions[0].text.split(' (')[0]")
+    assert page.evaluate("document.getElementById('results-title').textContent").startswith(chosen)
+    assert not page.evaluate("document.getElementById('results').classList.contains('stale')")
+
+
 def test_a_setting_that_cannot_be_is_said_and_taken_back(page: Page) -> None:
     page.choose("#precision", "nvfp4")
     page.wait_for("document.getElementById('error').textContent !== ''")
@@ -174,7 +213,7 @@ def test_a_number_that_cannot_be_is_said_and_no_result_passes_for_one_with_it(pa
     page.evaluate("document.getElementById('power-cap').select()")
     page.type_text("120")
     page.wait_for("document.getElementById('error').textContent === ''")
-    page.wait_for("document.getElementById('results').getAttribute('aria-busy') === 'false'")
+    at_rest(page)
     assert shown(page)[1] < before[1]
 
 
