@@ -14,7 +14,9 @@ stand
 * the noise: how far the two readings of runs at one pace lie apart, over √2.  The mean over thousands of iterations errs less than the
   first one, so a bound from above;
 * the errors of launch-bound runs, whose time follows the host's: the other short runs lie between the host's pace and the GPU's, or are the
-  GPU's.
+  GPU's;
+* the error taken apart by what paces a run, with the mean signed error: a host that spends time before the GPU has work leaves runs of the
+  GPU too short, one whose maximum with the GPU is too blunt runs between the two too long.
 """
 
 import json
@@ -34,6 +36,18 @@ from fitter.runs import fit_runs
 LAUNCH_BOUND: Final = 0.9
 """A run is launch-bound where the slow pace adds this share of its own slowness to the latency [1]."""
 
+GPU_BOUND: Final = 0.1
+"""The GPU paces a run where the slow pace adds less than this share of its own slowness [1]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Short runs paced alike: their share of the short runs [1], mean absolute error, and mean error (predicted over measured) [%]."""
+
+    share: float
+    error: float
+    signed: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceErrors:
@@ -45,6 +59,7 @@ class PaceErrors:
     longer                                  of the other runs, as predicted
     noise, longer_noise                     of readings at one pace
     launch_bound_share, slow_share          of the short runs are launch-bound; of these are taken for slow [1]
+    parts                                   the short runs by what paces them; shares times errors add up to `short`
     """
 
     test: str
@@ -59,6 +74,7 @@ class PaceErrors:
     longer_noise: float
     launch_bound_share: float
     slow_share: float
+    parts: dict[str, Part]
 
 
 def pace_ratio(parts: list[WorkloadRows]) -> float:
@@ -91,7 +107,9 @@ def pace_errors(test: str, rows: WorkloadRows, predicted_s: Array, ratio: float)
     taken = np.abs(np.log(slow / measured)) < np.abs(np.log(quick / measured))
     known = np.where(taken, slow, quick)
     short = measured < SHORT_S
-    host = short & (slow / quick - 1.0 > LAUNCH_BOUND * (ratio - 1.0))
+    follows = (slow / quick - 1.0) / (ratio - 1.0)
+    host, gpu = short & (follows > LAUNCH_BOUND), short & (follows < GPU_BOUND)
+    paced_by = {"host, slow pace": host & taken, "host, usual pace": host & ~taken, "both": short & ~host & ~gpu, "GPU": gpu}
     shown = rows.perturbed & (measured > rows.planned_latency_s)
     return PaceErrors(
         test=test,
@@ -106,7 +124,13 @@ def pace_errors(test: str, rows: WorkloadRows, predicted_s: Array, ratio: float)
         longer_noise=_noise(rows, ~short),
         launch_bound_share=float(np.mean(host[short])),
         slow_share=float(np.mean(taken[host])),
+        parts={name: _part(100.0 * (quick / measured - 1.0)[runs], int(short.sum())) for name, runs in paced_by.items() if runs.any()},
     )
+
+
+def _part(error: Array, short_runs: int) -> Part:
+    """Runs with these errors in percent, of so many short ones."""
+    return Part(share=len(error) / short_runs, error=float(np.abs(error).mean()), signed=float(error.mean()))
 
 
 def _noise(rows: WorkloadRows, chosen: BoolArray) -> float:
@@ -164,6 +188,7 @@ def _lines(one: PaceErrors) -> list[str]:
         f"    exact but for the pace: {one.floor:.1f} % below 20 ms, {one.floor_shown:.1f} % by readings alone",
         f"    noise of readings at one pace: {one.noise:.1f} %, from 20 ms {one.longer_noise:.1f} %",
         f"    launch-bound {one.launch_bound_share:.0%} of those below 20 ms: {bound}; slow are {one.slow_share:.0%} of these",
+        *(f"    paced by {name:17s} {part.share:3.0%}: {part.error:.1f} %, mean {part.signed:+.1f} %" for name, part in one.parts.items()),
     ]
 
 
