@@ -59,6 +59,7 @@ class PaceErrors:
     longer                                  of the other runs, as predicted
     noise, longer_noise                     of readings at one pace
     launch_bound_share, slow_share          of the short runs are launch-bound; of these are taken for slow [1]
+    more, more_pace_known                   (value, standard error) of short minus longer, as predicted and with the pace known; by runs
     parts                                   the short runs by what paces them; shares times errors add up to `short`
     """
 
@@ -74,6 +75,8 @@ class PaceErrors:
     longer_noise: float
     launch_bound_share: float
     slow_share: float
+    more: tuple[float, float]
+    more_pace_known: tuple[float, float]
     parts: dict[str, Part]
 
 
@@ -124,8 +127,20 @@ def pace_errors(test: str, rows: WorkloadRows, predicted_s: Array, ratio: float)
         longer_noise=_noise(rows, ~short),
         launch_bound_share=float(np.mean(host[short])),
         slow_share=float(np.mean(taken[host])),
+        more=_more(quick / measured - 1.0, short, rows),
+        more_pace_known=_more(known / measured - 1.0, short, rows),
         parts={name: _part(100.0 * (quick / measured - 1.0)[runs], int(short.sum())) for name, runs in paced_by.items() if runs.any()},
     )
+
+
+def _more(error: Array, short: BoolArray, rows: WorkloadRows) -> tuple[float, float]:
+    """By how much more the short runs err than the others [%], and its standard error; what one run errs in several tests counts once."""
+    _, run = np.unique(np.stack([rows.source_index, rows.row]), axis=1, return_inverse=True)
+    mean = 100.0 * np.bincount(run, np.abs(error)) / np.bincount(run)
+    of_short = np.bincount(run, short) > 0
+    parts = mean[of_short], mean[~of_short]
+    variance = sum(float(part.var(ddof=1)) / len(part) if len(part) > 1 else np.nan for part in parts)
+    return float(parts[0].mean() - parts[1].mean()) if all(len(part) for part in parts) else float("nan"), float(np.sqrt(variance))
 
 
 def _part(error: Array, short_runs: int) -> Part:
@@ -185,6 +200,7 @@ def _lines(one: PaceErrors) -> list[str]:
     bound = f"{one.launch_bound:.1f} %, with the pace known {one.launch_bound_pace_known:.1f} %"
     return [
         f"{one.test:30s} below 20 ms {one.short:.1f} %, with the pace known {one.short_pace_known:.1f} %; from 20 ms {one.longer:.1f} %",
+        "    more by " + ", with the pace known ".join(f"{value:+.1f} ± {std:.1f}" for value, std in (one.more, one.more_pace_known)),
         f"    exact but for the pace: {one.floor:.1f} % below 20 ms, {one.floor_shown:.1f} % by readings alone",
         f"    noise of readings at one pace: {one.noise:.1f} %, from 20 ms {one.longer_noise:.1f} %",
         f"    launch-bound {one.launch_bound_share:.0%} of those below 20 ms: {bound}; slow are {one.slow_share:.0%} of these",

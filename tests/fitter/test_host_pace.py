@@ -15,7 +15,7 @@ from estimator.timeline import workload_seconds
 from fitter.host_pace import MOST_SLOW, SHARE_RUNS, SLOW_PACE, SLOW_SHARE, slow_probability, slow_share
 from fitter.latency import TIED, fit_latency, group_table, prior_groups, run_kernels, run_seconds, shifted
 from fitter.priors import HOST_LAUNCH
-from fitter.rows import WorkloadRows
+from fitter.rows import WorkloadRows, join_rows
 from tests.fitter.test_recovery import PLANTED_SHIFT, runs
 
 NOISE = 0.01
@@ -98,3 +98,9 @@ def test_the_error_of_short_runs_is_taken_apart_by_what_paces_them(planted_rows:
     assert sum(part.share * part.error for part in one.parts.values()) == pytest.approx(one.short)
     assert one.parts["host, slow pace"].signed == pytest.approx(-20.0)
     assert one.parts["GPU"].signed == pytest.approx(100.0 * (0.5 / 9.5 + 0.2 / 9.8) / 2.0)
+    assert one.more[0] == pytest.approx(one.short - one.longer)
+    again = join_rows([rows, rows.select(np.array([0, 0, 5]))])
+    assert again is not None
+    twice = pace_errors("planted", again, np.array([quick, slow])[:, [0, 1, 2, 3, 4, 5, 0, 0, 5]], SLOW_PACE)
+    assert twice.more[0] == pytest.approx(one.more[0])  # a run that was tested three times is one run
+    assert twice.short != pytest.approx(one.short)
