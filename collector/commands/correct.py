@@ -115,12 +115,12 @@ def correct_command(
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
     say(document if as_json else correction_lines(found, out, report, run.remarks))
-    return _status(found, run.remarks["readings"] if run.left_out else "", quiet)
+    return _status(found, (run.remarks["readings"] if run.left_out else "", run.remarks.get("stamps", "")), quiet)
 
 
-def _status(found: "CorrectedRecording", left_out: str, quiet: bool) -> int:
-    """Exit status, and a line for every doubt; `left_out` says which rows were not used, if any."""
-    doubts = [text for text in (left_out, *(found.notes.get(key, "") for key in DOUBTS)) if text]
+def _status(found: "CorrectedRecording", of_rows: tuple[str, ...], quiet: bool) -> int:
+    """Exit status, and a line for every doubt; `of_rows` say which rows were not used and what is wrong with their stamps, if anything."""
+    doubts = [text for text in (*of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
     if not quiet:
         for text in doubts:
             note(f"warning: {text}")

@@ -261,7 +261,10 @@ def _ends(load: LoadStamps) -> tuple[float, float]:
 
 
 def _usable_load(load: LoadStamps | None, time_s: Array) -> tuple[LoadStamps | None, str]:
-    """The executions that the recording holds, and why others, or all, are left out."""
+    """The executions that the recording holds, and why others, or all, are left out.
+
+    What others made of the board is not known of these: readings of them are neither the load's nor of a board at rest.
+    """
     if load is None:
         return None, ""
     inside = (load.start_s >= time_s[0]) & (load.end_s <= time_s[-1]) & (load.end_s - load.start_s >= LEAST_EXECUTION_S)
@@ -279,7 +282,8 @@ def _usable_load(load: LoadStamps | None, time_s: Array) -> tuple[LoadStamps | N
         start_s=load.start_s[part],
         end_s=load.end_s[part],
         level=None if load.level is None else load.level[part],
-        known_until_s=load.known_until_s,
+        known_until_s=min(load.known_until_s, float(load.start_s[part.stop]) if part.stop < len(inside) else math.inf),
+        known_from_s=max(load.known_from_s, float(load.end_s[part.start - 1]) if part.start else -math.inf),
     )
     span = float(known.end_s[-1] - known.start_s[0])
     if span > LONGEST_LOAD_S:

@@ -177,6 +177,7 @@ def _shortened(load: LoadStamps) -> LoadStamps:
         end_s=load.end_s[:count],
         level=None if load.level is None else load.level[:count],
         known_until_s=until,
+        known_from_s=load.known_from_s,
     )
 
 

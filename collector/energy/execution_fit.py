@@ -225,7 +225,7 @@ def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, settings:
     """Readings from a little before the load until it has left the window, those of the discarded rise left out."""
     first, last = float(load.start_s[0]), float(load.end_s[-1])
     until = min(last + response.reach_s + TAIL_S, load.known_until_s + response.delay_s)
-    inside = (time_s > first - BEFORE_S) & (time_s < until)
+    inside = (time_s > max(first - BEFORE_S, load.known_from_s + response.reach_s)) & (time_s < until)
     if settings.discard_s > 0.0:
         rising = (time_s > first + response.delay_s) & (time_s - response.reach_s < first + settings.discard_s)
         inside &= ~rising & (time_s < last + response.delay_s)

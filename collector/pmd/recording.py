@@ -15,6 +15,7 @@ from collector.pmd.pmd2_block import BLOCK_BYTES, block_amperes, block_volts
 from collector.pmd.recording_files import Recording
 from collector.pmd.samples import MeterSamples
 from collector.pmd.stream_scan import Holes, StreamScan, Turns
+from collector.recordings.unpacking import packing
 from estimator.quantities import Array, IntArray
 
 READ_BYTES: Final = 1 << 18
@@ -67,6 +68,8 @@ def scan_recording(recording: Recording, known: ClockTie | None = None) -> Scann
         )
     if not tally.packets:
         remedy = "" if recording.header else f" at {recording.baud} baud; --baud names another line rate"
+        if packed := packing(recording.path):
+            remedy = f"; it is packed ({packed}): unpack it first"
         raise DatasetError(f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB{remedy}")
     turns, gaps = scan.missing_turns()
     tie = known or _tie_to_stamps(recording, scan, turns, tally) or nominal_tie()

@@ -83,6 +83,8 @@ def stamps_of_levels(time_s: Array, level: Array, where: str = "load") -> LoadSt
         raise SensorError(f"{where}: the load is never on")
     ends = np.append(time_s[1:], time_s[-1])
     on = (level > 0.0) & (ends > time_s)
+    if len(time_s) > 1 and not np.any(on) and level[-1] == 0.0:
+        raise SensorError(f"{where}: every run ends when it starts; give the edges at which the load really began and ended")
     if not np.any(on):
         raise SensorError(f"{where}: the load goes on and its end is not known; give the edge at which it ends")
     return LoadStamps(

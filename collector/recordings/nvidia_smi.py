@@ -33,6 +33,8 @@ WHOLE, FRACTION = 19, 7
 NOTHING: Final = pa.scalar(None, pa.string())
 POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3, "kW": 1e3, "MW": 1e6}
 """What figures of a unit are multiplied with to be watts; a column without a unit is in watts, as nvidia-smi's are."""
+WATT_DECIMALS: Final = 9
+"""What multiplying by a unit leaves behind this is rounding: one power in two units is one reading, no change of it."""
 CELL_FIGURE: Final = r"^[-+0-9.]+([eE][-+]?[0-9]+)?\s*"
 LONGEST_UNIT: Final = 4
 POWER_WORDS: Final = ("power", "watt")
@@ -73,7 +75,8 @@ def watts(column: Any, factor: float) -> Array:
     units = pc.utf8_slice_codeunits(pc.replace_substring_regex(trimmed, CELL_FIGURE, ""), 0, LONGEST_UNIT).dictionary_encode()
     factors = np.array([POWER_UNITS.get(unit, np.nan) if unit else factor for unit in units.dictionary.to_pylist()] or [factor])
     places = pc.fill_null(units.indices, 0).to_numpy(zero_copy_only=False)
-    return np.asarray(figures * factors[places])
+    rounded: Array = np.round(figures * factors[places], WATT_DECIMALS)
+    return rounded
 
 
 def check_power(name: str, names: Sequence[str], where: str, *, own_names: bool = False) -> None:

@@ -46,7 +46,8 @@ def without_slips(time_s: Array, hole_s: float) -> tuple[BoolArray, str]:
     """Which stamps (n,) fit those before and behind them, and a remark on the others, "" where there are none.
 
     A row is ahead of time where rows behind it go back and continue those before it: no clock was set back there, and nothing behind
-    has to be moved.  A lone first or last row more than `hole_s` away from all others is none either.
+    has to be moved.  A few first or last rows, FEW_ROWS at most, more than `hole_s` away from all others are none either: whether they
+    slipped or a hole is beside them, they say nothing of the run, and would make it longer.
     """
     kept = np.ones(len(time_s), dtype=np.bool_)
     step = np.diff(time_s)
@@ -62,8 +63,9 @@ def without_slips(time_s: Array, hole_s: float) -> tuple[BoolArray, str]:
             kept[ahead : place + 1] = False
     rows = np.flatnonzero(kept)
     if len(rows) > 2 * FEW_ROWS:
-        kept[rows[0]] = time_s[rows[1]] - time_s[rows[0]] <= hole_s
-        kept[rows[-1]] = time_s[rows[-1]] - time_s[rows[-2]] <= hole_s
+        beside_hole = np.flatnonzero(np.diff(np.maximum.accumulate(time_s[rows])) > hole_s)
+        kept[rows[: np.max(beside_hole[beside_hole < FEW_ROWS], initial=-1) + 1]] = False
+        kept[rows[np.min(beside_hole[beside_hole >= len(rows) - 1 - FEW_ROWS], initial=len(rows) - 1) + 1 :]] = False
     slips = np.flatnonzero(~kept)
     if not len(slips):
         return kept, ""

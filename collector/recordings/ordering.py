@@ -1,6 +1,6 @@
 """Stamps in order: local clocks that were put back or forward, steps backwards, repeated stamps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from collector.devices.possible_power import MOST_POWER_W as MOST_DRAWN_W
 from collector.errors import SensorError
 from collector.recordings.odd_stamps import without_impossible, without_slips
-from estimator.quantities import Array
+from estimator.quantities import Array, BoolArray
 
 ZONE_STEP_S: Final = 900.0
 """Zones and summer times are multiples of a quarter of an hour apart."""
@@ -35,6 +35,8 @@ BACK_SHARE: Final = 0.5
 """And none of them jumps forward by more than this share of the step: rows out of order do."""
 MOST_BACK: Final = 16
 """A log with more steps is in no order."""
+MOST_AGAIN: Final = 0.9
+"""Rows behind a step back of which more than this share are there before it were written twice."""
 HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 """Distances of stamps beyond so many usual ones, and of a second at least, are holes."""
 MOST_POWER_W: Final = 5000.0
@@ -87,6 +89,10 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
         time_s, jumps = _without_jumps(time_s)
         if jumps:
             remarks.append(f"{jumps} jump(s) of the local clock undone")
+    again = rows_again(time_s, power_w)
+    if np.any(again):
+        remarks.append(f"{np.count_nonzero(again)} rows are there twice, stamp and power, further down; they were taken once")
+        time_s, power_w = time_s[~again], power_w[~again]
     time_s, back = without_steps_back(time_s)
     remarks.extend(
         f"the clock was set back by {step_s:.4g} s, {at_s:.5g} s after the first row: stamps behind it were moved on by as much, "
@@ -111,6 +117,20 @@ def ordered(time_s: Array, power_w: Array, where: str, *, local_time: bool) -> O
     return Ordered(
         time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(remarks), coarse_stamps=_coarse(time_s, shared) if coarse else ""
     )
+
+
+def rows_again(time_s: Array, power_w: Array) -> BoolArray:
+    """Rows (n,) behind a step back that are there before it, stamp and power: a log, or its end, was written twice.
+
+    Of a clock that was set back few rows have the stamp of one before, and fewer its power; none are taken for such rows then.
+    """
+    steps = np.flatnonzero(np.diff(time_s) < 0.0)
+    if not len(steps) or len(steps) > MOST_BACK:
+        return np.zeros(len(time_s), dtype=np.bool_)
+    _, first, number = np.unique(time_s + 1j * power_w, return_index=True, return_inverse=True)  # pairs, sorted at once
+    behind = np.asarray(time_s <= np.maximum.accumulate(time_s)) & (np.arange(len(time_s)) > steps[0])
+    again = behind & (first[number] < np.arange(len(time_s)))
+    return again if np.count_nonzero(again) > MOST_AGAIN * np.count_nonzero(behind) else np.zeros(len(time_s), dtype=np.bool_)
 
 
 def without_steps_back(time_s: Array) -> tuple[Array, list[tuple[float, float]]]:
@@ -145,6 +165,18 @@ def _coarse(time_s: Array, shared: int) -> str:
 def _hole_s(time_s: Array) -> float:
     """The distance of stamps beyond which they leave a hole."""
     return max(HOLE_STEPS * float(np.median(np.diff(time_s))), LEAST_HOLE_S)
+
+
+def longest_stretch(rows: Ordered) -> Ordered:
+    """The rows of the longest stretch without a hole, and a remark where others are left out."""
+    holes = np.flatnonzero(np.diff(rows.time_s) > _hole_s(rows.time_s))
+    if not len(holes):
+        return rows
+    begin, end = np.append(0, holes + 1), np.append(holes + 1, len(rows.time_s))
+    longest = int(np.argmax(rows.time_s[end - 1] - rows.time_s[begin]))
+    part = slice(int(begin[longest]), int(end[longest]))
+    said = f"its longest stretch without a hole was taken, {rows.time_s[part.stop - 1] - rows.time_s[part.start]:.4g} s"
+    return replace(rows, time_s=rows.time_s[part], power_w=rows.power_w[part], remarks=(*rows.remarks, said))
 
 
 def _holes(time_s: Array) -> tuple[str, ...]:

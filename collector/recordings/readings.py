@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.devices.possible_power import LEAST_POWER_W
 from collector.errors import SensorError
 from collector.recordings.nvidia_smi import (
     PLAIN_POWER,
@@ -52,7 +53,8 @@ class RecordedReadings:
 
     `column` is the log's column, `board` what names the board in it ("" where nothing does).  `local_time` says that
     `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `remarks` say what was put right;
-    `left_out` rows could not be used; `coarse_stamps` is what is wrong with stamps that most rows share, "" where nothing is.
+    `left_out` rows could not be used, a packed file's break counts as one; `coarse_stamps` is what is wrong with stamps that most
+    rows share, "" where nothing is.
     """
 
     time_s: Array
@@ -105,13 +107,14 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
     _check_figures(log, time, [power], [log.names[bare.index(TIME)], log.names[place]], stray)
     time, power, repeated = _once(time, power, log, ONE_BOARD, fine=False)
     rows = ordered(time, power, str(log.path), local_time=False)
+    _check_drawn(rows.power_w, log)
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,
         column=wanted,
         board="",
         local_time=False,
-        left_out=rows.left_out + stray.count,
+        left_out=rows.left_out + stray.count + int(log.broken),
         coarse_stamps=rows.coarse_stamps,
         remarks=(*rows.remarks, *repeated, *stray.remark(), *log.remark()),
     )
@@ -171,6 +174,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     time, figure, repeated = (time, power[place], ()) if boards else _once(time, power[place], log, ONE_BOARD_LOG, fine=True)
     local = is_local(stray.cells[0]) if stray.cells else True
     rows = ordered(time, figure, str(log.path), local_time=local)
+    _check_drawn(rows.power_w, log)
     remarks = (*rows.remarks, *repeated, *stray.remark(), *log.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
@@ -180,7 +184,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         column=bare[powers[place]],
         board=chosen,
         local_time=local,
-        left_out=rows.left_out + stray.count,
+        left_out=rows.left_out + stray.count + int(log.broken),
         coarse_stamps=rows.coarse_stamps,
         remarks=remarks,
     )
@@ -200,6 +204,16 @@ def _check_figures(log: LogFile, time_s: Array, power_w: Sequence[Array] | Array
     if not any(np.any(np.isfinite(column)) for column in power_w):
         cells = ", ".join(f"{bare_name(name)} {cell}" for name, cell in zip(names[1:], first[1:], strict=False))
         raise SensorError(f"{log.path}: no figure of power can be read; the first row has {cells}")
+
+
+def _check_drawn(power_w: Array, log: LogFile) -> None:
+    """Raises SensorError where no reading is one that a board can draw: another unit, or a driver that does not know."""
+    most_w = float(np.max(power_w))
+    if most_w < LEAST_POWER_W:
+        raise SensorError(
+            f"{log.path}: the largest of {len(power_w)} readings is {most_w:.4g} W, less than any board draws: give power in watts, or "
+            "read a field that this driver knows"
+        )
 
 
 def _once(time_s: Array, power_w: Array, log: LogFile, remedy: str, *, fine: bool) -> tuple[Array, Array, tuple[str, ...]]:

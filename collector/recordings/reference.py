@@ -11,7 +11,7 @@ from collector.pmd.recording import sample_blocks, scan_recording
 from collector.pmd.recording_files import read_recording, stamps_path
 from collector.pmd.samples import chosen_rails
 from collector.pmd.zero import zero_currents
-from collector.recordings.ordering import ordered
+from collector.recordings.ordering import longest_stretch, ordered
 from collector.recordings.readings import POWER, TIME, gathered, only_place
 from collector.recordings.text_columns import open_log, shown_names
 from estimator.quantities import Array
@@ -37,6 +37,8 @@ class RecordedReference:
 def read_reference(path: Path) -> RecordedReference:
     """A meter's power from a CSV or Parquet file `t_s,power_w`, or from a PMD's raw bytes (`.pmd`, `.bin`).
 
+    Of one with holes the longest stretch: what readings average of a hole is not known.
+
     Raises SensorError or DatasetError for a file that cannot be used.
     """
     if path.suffix.lower() in PMD_SUFFIXES:
@@ -46,7 +48,7 @@ def read_reference(path: Path) -> RecordedReference:
     if TIME not in bare or POWER not in bare:
         raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {shown_names(bare)}")
     time, power = gathered(log, [only_place(TIME, bare, log), only_place(POWER, bare, log)])
-    rows = ordered(time, power, str(path), local_time=False)
+    rows = longest_stretch(ordered(time, power, str(path), local_time=False))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)
 
 
@@ -64,7 +66,7 @@ def _pmd(path: Path) -> RecordedReference:
         time = start_s + (host_ns - host_ns[0]) / NS_PER_S
     else:
         time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
-    rows = ordered(time, np.concatenate([power for _, power in blocks]), str(path), local_time=False)
+    rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), local_time=False))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=header is None, remarks=rows.remarks)
 
 

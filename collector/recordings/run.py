@@ -1,6 +1,6 @@
 """One recorded run: readings, load stamps and a meter's power on one time base."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -79,7 +79,7 @@ def read_run(
         origin_s=origin,
         column=polled.column,
         board=polled.board,
-        load=None if stamps is None else _moved(stamps, origin),
+        load=None if stamps is None else stamps.moved(-origin),
         meter_s=None if meter_s is None else meter_s - origin,
         meter_w=meter_w,
         meter_rate_std=rate_std,
@@ -120,7 +120,3 @@ def _tied(meter: RecordedReference, load: LoadStamps | None) -> tuple[Array, flo
         return meter.time_s, 0.0, ""
     said = f"meter's clock off by {found.rate * PPM:+.0f} ± {found.rate_std * PPM:.0f} ppm by {found.edges} edges"
     return found.host_s(meter.time_s), found.rate_std, f"{said} (scatter {found.scatter_s * 1e3:.2f} ms), put right"
-
-
-def _moved(load: LoadStamps, origin: float) -> LoadStamps:
-    return replace(load, start_s=load.start_s - origin, end_s=load.end_s - origin, known_until_s=load.known_until_s - origin)

@@ -22,6 +22,9 @@ CLOSE: Final = 0.5
 """Polls of one round together take less than this share of the time to the next round."""
 NEAR_SHARE: Final = 0.9
 """Of the rounds so many must look like that, and differ within."""
+HELD_SHARE, NEW_SHARE = 0.5, 0.1
+"""Sensors that are polled faster than they update repeat a reading in most polls.  Of boards polled in turn, this share of one's rows at
+least give what its row before gave, and fewer than this share of all rows give that of a row nearer by."""
 APART: Final = 4.0
 """Power differs so many times more within a round than a place in the round from one round to the next."""
 
@@ -43,7 +46,7 @@ def times_logged(time_s: Array, power_w: Array, where: str, remedy: str, *, fine
     if boards > 1 and differ < TWICE_SHARE:
         return boards
     if boards == 1 or differ < DIFFERENT_SHARE or not (fine or _changes_within(group, 1.0)):
-        boards = _in_turn(time_s, power_w)
+        boards = max(_in_turn(time_s, power_w), _repeated_in_turn(power_w))
     if boards > 1:
         raise SensorError(f"{where}: rows come {boards} at a time, as of {boards} boards, and no column says whose they are; {remedy}")
     return 1
@@ -81,5 +84,21 @@ def _in_turn(time_s: Array, power_w: Array) -> int:
         whole = (len(power_w) - begin) // boards
         power = power_w[begin : begin + whole * boards].reshape(whole, boards)
         if np.mean(np.any(power != power[:, :1], axis=1)) >= NEAR_SHARE and _changes_within(power, APART):
+            return boards
+    return 1
+
+
+def _repeated_in_turn(power_w: Array) -> int:
+    """How many boards' readings stand in turn, by values that come back after as many rows and not before; 1 where none do.
+
+    Whatever the distances of the polls: those of a second board may lie halfway between the first one's.
+    """
+    if len(power_w) < MOST_BOARDS * LEAST_ROUNDS:
+        return 1
+    for boards in range(2, MOST_BOARDS + 1):
+        if float(np.mean(power_w[boards - 1 :] == power_w[: 1 - boards])) >= NEW_SHARE:
+            return 1
+        places = [power_w[place::boards] for place in range(boards)]
+        if max(float(np.mean(place[1:] == place[:-1])) for place in places) > HELD_SHARE:
             return boards
     return 1

@@ -51,7 +51,7 @@ class LogFile:
 
     `complete` is false where a text does not end with its last line's end: that line may be cut, `last` is what there is of it.
     `content` is what came through a pipe, or what a packed file holds; None for a file that is read from its path.  `preface` lines
-    stand before the header, the first of them is `said`; `delimiter` parts cells.
+    stand before the header, the first of them is `said`; `delimiter` parts cells; `broken` says that a packed file breaks off.
     """
 
     path: Path
@@ -62,6 +62,7 @@ class LogFile:
     preface: int = 0
     said: str = ""
     delimiter: str = ","
+    broken: bool = False
     content: bytes | None = field(default=None, repr=False)
 
     @property
@@ -70,8 +71,9 @@ class LogFile:
         return not self.complete and self.last.count(self.delimiter.encode()) == len(self.names) - 1
 
     def remark(self) -> tuple[str, ...]:
-        """What is to be said of the last line: nothing where it ends."""
-        return () if self.complete else ("the last line has no end and was left out: its last figure may be cut",)
+        """What is to be said of the end: nothing where the file and its last line end."""
+        broken = ("the packed file breaks off: what it holds before the break was read",) if self.broken else ()
+        return broken if self.complete else (*broken, "the last line has no end and was left out: its last figure may be cut")
 
     def source(self) -> Any:
         """What Arrow reads from."""
@@ -100,7 +102,7 @@ class StrayLines:
 def open_log(path: Path) -> LogFile:
     """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
     try:
-        content = unpacked(path, pipe_content(path) if is_pipe(path) else None)
+        content, broken = unpacked(path, pipe_content(path) if is_pipe(path) else None)
         with path.open("rb") if content is None else BytesIO(content) as stream:
             head = stream.read(HEADER_BYTES)
             stream.seek(0, 2)
@@ -141,6 +143,7 @@ def open_log(path: Path) -> LogFile:
         preface=preface,
         said=lines[0] if preface else "",
         delimiter=delimiter,
+        broken=broken,
         content=content,
     )
 

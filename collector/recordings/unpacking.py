@@ -17,10 +17,18 @@ OTHERS: Final = ((b"PK\x03\x04", "zip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"7z\xb
 MARK_BYTES: Final = 6
 
 
-def unpacked(path: Path, content: bytes | None) -> bytes | None:
+def packing(path: Path) -> str:
+    """What a file is packed with, "" for none that is known.  Raises OSError."""
+    with path.open("rb") as stream:
+        mark = stream.read(MARK_BYTES)
+    return next((name for begin, name in ((GZIP, "gzip"), (BZIP2, "bzip2"), (XZ, "xz"), *OTHERS) if mark.startswith(begin)), "")
+
+
+def unpacked(path: Path, content: bytes | None) -> tuple[bytes | None, bool]:
     """What a packed file holds, or `content` that came through a pipe; `content` as it is for what is not packed.
 
-    Of a file that breaks off everything before the break.  Raises SensorError for other packings and for too much, OSError.
+    Of a file that breaks off everything before the break, and that it does.  Raises SensorError for other packings and for too much,
+    OSError.
     """
     with path.open("rb") if content is None else BytesIO(content) as stream:
         mark = stream.read(MARK_BYTES)
@@ -34,12 +42,12 @@ def unpacked(path: Path, content: bytes | None) -> bytes | None:
             return _content(bz2.BZ2File(stream), path)
         if mark.startswith(XZ):
             return _content(lzma.LZMAFile(stream), path)
-    return content
+    return content, False
 
 
-def _content(packed: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, path: Path) -> bytes:
+def _content(packed: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, path: Path) -> tuple[bytes, bool]:
     parts: list[bytes] = []
-    size = 0
+    size, broken = 0, False
     try:
         while block := packed.read1(BLOCK_BYTES):  # what comes before a break is handed over
             parts.append(block)
@@ -49,4 +57,5 @@ def _content(packed: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, path: Path) ->
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if not parts:
             raise SensorError(f"{path}: is packed and cannot be unpacked ({error})") from error
-    return b"".join(parts)
+        broken = True
+    return b"".join(parts), broken

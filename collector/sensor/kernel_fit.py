@@ -52,7 +52,8 @@ class KernelFit:
     `amplitude_w` are the offset and a factor for each column of the source (a meter's is the gain); `score` the
     penalised log-likelihood, `terms` its parts by update.  `noise_w` (with what kernels share of a meter's own) and `jitter_s` are
     the scatter of readings and of window ends, `drift` that of the delay through the record, in the source's standard deviations;
-    `residual_w` is reading minus prediction, shape (n,).  Standard errors are nan until `with_errors` has worked them out.
+    `residual_w` is reading minus prediction, shape (n,).  Standard errors are nan until `with_errors` has worked them out.  Where load
+    stamps alone told the width, it lies within `width_95_s` in 95 of 100 cases; else nan.
     """
 
     kernel: str
@@ -69,6 +70,7 @@ class KernelFit:
     r2: float
     width_std_s: float = float("nan")
     delay_std_s: float = float("nan")
+    width_95_s: float = float("nan")
     amplitude_covariance: Array | None = None
 
     @property

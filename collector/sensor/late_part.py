@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from collector.sensor.kernel_errors import BEYOND_FIRST_ORDER
 from collector.sensor.kernel_fit import KernelFit, KernelProblem
 from collector.sensor.late_search import (
     DELAY,
@@ -30,10 +31,10 @@ from collector.sensor.rival_boards import compared_until_s
 from collector.sensor.sources import PowerSource
 from estimator.quantities import Array
 
-LATE_PROBABILITY: Final = 0.5
+LATE_PROBABILITY: Final = 3.0 / 7.0
 MOST_SHARE: Final = 0.4
-"""Prior: a board has a late part or has none, as likely as not.  Of published boards' steps 60 to 100 % come at once, so up to this much
-may be late, any share as likely.  Where load stamps do not tell at all, a smaller probability would leave errors that hold no late part."""
+"""Prior: of the steps of five published boards two come late in part, so the next one does with 3/7 (rule of succession); 60 to 100 % of
+these steps come at once, so up to this much may be late, any share as likely."""
 SHARES: Final = (0.03, 0.07, 0.13, 0.2, 0.3, MOST_SHARE)
 MOST_SHARES: Final = 30
 """Late shares that are tried at first, and how many at most: between neighbours of which one is much likelier there are others."""
@@ -51,29 +52,38 @@ MOST_FITS, FAR_BEHIND = 2, 12.0
 MOST_UPDATES, AFTER_S = 600, 0.1
 """So many updates are compared at most."""
 QUANTILES: Final = 15
-ONE_STD, TWO_STD = 0.6827, 0.9545
-"""Probability within one and two standard errors."""
+ONE_STD: Final = 0.6827
+MOST: Final = 0.95
+"""Probability within one standard error, and within what is told besides."""
 
 Rows = dict[float, list[LateFit]]
 """The fits for every late share that was tried, the likeliest first."""
 
 
 def with_late_part(problem: KernelProblem, fit: KernelFit) -> KernelFit:
-    """The fit with width and delay as boards with a late part and without make them likely: medians, and errors that hold the spread.
+    """The fit with width and delay as boards with a late part and without make them likely: medians, and errors that hold 68 %.
 
-    Standard errors are such that one holds 68 % and two hold 95 % of the probability, and never less than the fit's own.
+    Two such errors hold 95 % of boards only where the part is told or ruled out.  Where load stamps tell neither, probability has a far
+    tail, and no one number holds 68 % and 95 %: a width's error that held 95 % would be up to four times too wide for boards without a
+    late part.  So what holds 95 % is told besides (`width_95_s`).
+    A width's error is no less than the fit's own to first order: what scatters beyond that (BEYOND_FIRST_ORDER) in a fit with one form
+    of a launch and without a late part, the fits compared here have for parameters.  How soon a board follows is open in all of them.
     """
     count = min(int(np.searchsorted(problem.time_s, compared_until_s(problem.time_s), side="right")), MOST_UPDATES)
     time_s, value = problem.time_s[:count], problem.value[:count]
     source = any_launch(_until(problem.source, float(time_s[-1])))
+    fit = replace(fit, delay_std_s=float(np.sqrt(max(fit.delay_std_s**2 - problem.source.time_std_s**2, 0.0))))
     rows = _rows(LateBoards(KernelProblem(problem.kernel, source, time_s, value, problem.jitter_s)), fit)
     of_part = float(np.sqrt(len(problem.value) / count))
-    width_std, delay_std = of_part * fit.width_std_s, of_part * fit.delay_std_s
+    width_std, delay_std = of_part * fit.width_std_s / BEYOND_FIRST_ORDER, of_part * fit.delay_std_s
     probability, points, across = _posterior(rows)
     width = fit.width_s * np.exp(points[:, WIDTH] - start_of(fit)[WIDTH])
-    stated_width, stated_width_std = _stated(width, width * across[:, WIDTH], width_std, probability)
-    stated_delay, stated_delay_std = _stated(points[:, DELAY], across[:, DELAY], delay_std, probability)
-    return replace(fit, width_s=stated_width, width_std_s=stated_width_std, delay_s=stated_delay, delay_std_s=stated_delay_std)
+    stated_width, stated_width_std, width_95 = _stated(width, width * across[:, WIDTH], width_std, probability)
+    stated_delay, stated_delay_std, _ = _stated(points[:, DELAY], across[:, DELAY], delay_std, probability)
+    delay_std = float(np.hypot(stated_delay_std, problem.source.time_std_s))  # the stamps' own error, the same in all fits
+    return replace(
+        fit, width_s=stated_width, width_std_s=stated_width_std, width_95_s=width_95, delay_s=stated_delay, delay_std_s=delay_std
+    )
 
 
 def _until(source: PowerSource, time_s: float) -> PowerSource:
@@ -103,8 +113,8 @@ def _posterior(rows: Rows) -> tuple[Array, Array, Array]:
     return probability / probability.sum(), np.array(points), np.array(across)
 
 
-def _stated(value: Array, across: Array, std: float, probability: Array) -> tuple[float, float]:
-    """Median of a mixture, and the standard error of which one holds 68 % and two hold 95 %.
+def _stated(value: Array, across: Array, std: float, probability: Array) -> tuple[float, float, float]:
+    """Median of a mixture, the standard error that holds 68 %, and what holds 95 %.
 
     Its parts are as wide as `across` (k,), evenly, and besides normal with `std`, which is the least that is stated.
     """
@@ -114,7 +124,7 @@ def _stated(value: Array, across: Array, std: float, probability: Array) -> tupl
     weight = np.repeat(probability / QUANTILES**2, QUANTILES**2)
     middle = _quantile(values, weight, 0.5)
     away = np.abs(values - middle)
-    return middle, max(std, _quantile(away, weight, ONE_STD), 0.5 * _quantile(away, weight, TWO_STD))
+    return middle, max(std, _quantile(away, weight, ONE_STD)), _quantile(away, weight, MOST)
 
 
 def _quantile(value: Array, probability: Array, share: float) -> float:

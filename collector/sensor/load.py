@@ -30,13 +30,14 @@ class LoadStamps:
     """When a load ran, host time [s]: run i from `start_s[i]` to `end_s[i]`, ascending; shape (n,).
 
     `level` are the runs' shares of the full load, all 1 where it is left out.  Nothing is known of the load after
-    `known_until_s`.
+    `known_until_s`, nor before `known_from_s`.
     """
 
     start_s: Array
     end_s: Array
     level: Array | None = None
     known_until_s: float = float("inf")
+    known_from_s: float = float("-inf")
 
     @property
     def edges(self) -> int:
@@ -52,7 +53,13 @@ class LoadStamps:
 
     def moved(self, by_s: float) -> "LoadStamps":
         """The same with all stamps later by so much."""
-        return replace(self, start_s=self.start_s + by_s, end_s=self.end_s + by_s, known_until_s=self.known_until_s + by_s)
+        return replace(
+            self,
+            start_s=self.start_s + by_s,
+            end_s=self.end_s + by_s,
+            known_until_s=self.known_until_s + by_s,
+            known_from_s=self.known_from_s + by_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

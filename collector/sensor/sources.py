@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.sensor.load import BIN_S, FOURIER_MULTIPLE, LEAD_S, LoadStamps, load_shapes, pole, sharpened
+from collector.sensor.load import BIN_S, FOURIER_MULTIPLE, LAUNCH_RISE_S, LEAD_S, LoadStamps, load_shapes, pole, sharpened
 from collector.sensor.meter_noise import NO_NOISE, MeterNoise, noise_of_samples
 from estimator.quantities import Array
 
@@ -27,6 +27,9 @@ REST_MARGIN_S: Final = 0.1
 """Readings that stay within this share of their span for so long after a meter's first sample remember nothing else."""
 LAUNCH_LAG_S: Final = 3e-4
 """Power follows a launch's stamp after this; 0.2 to 0.45 ms on two boards."""
+FOLLOWS_STD_S: Final = LAUNCH_RISE_S / 3.0**0.5
+"""How soon a board's power follows a launch, load stamps do not tell: it is taken to take LAUNCH_RISE_S, and any time from 0 up to that is
+as likely (two recorded boards took 0.1 to 0.3 ms).  About its upper end a uniform distribution scatters by so much."""
 END_S: Final = 0.03
 BEFORE_LOAD_S: Final = 1.0
 AFTER_LOAD_S: Final = 2.5
@@ -74,6 +77,7 @@ def load_source(load: LoadStamps, until_s: float) -> PowerSource:
         until_s=end,
         kind="load",
         drift_std=CLOCK_DRIFT,
+        time_std_s=FOLLOWS_STD_S,
     )
 
 

@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import SensorError
+from collector.recordings.loads import read_load
 from collector.recordings.readings import read_readings
+from collector.recordings.reference import read_reference
+from estimator.quantities import Array
 from tests.collector.test_recordings import BEGIN, COUNT, POLL_S, POWER, smi_text, stamp, written
 
 
@@ -155,3 +158,88 @@ def test_parquet_is_read_whatever_its_types(tmp_path: Path, times: Callable[...,
     found = read_readings(path)
     assert found.power_w == pytest.approx(POWER, rel=1e-6)
     assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=2e-6)
+
+
+def plain(time_s: Array, power_w: Array, form: str = "{:.6f},{:.2f}\n") -> str:
+    """A log `t_s,power_w`."""
+    return "t_s,power_w\n" + "".join(form.format(*row) for row in zip(time_s, power_w, strict=True))
+
+
+TIME_S = np.arange(600) * 5e-3
+HELD_W = np.repeat(np.random.default_rng(6).integers(6000, 20000, 60) / 100.0, 10)
+"""A sensor that updates every tenth poll."""
+
+
+@pytest.mark.parametrize("begin", [0, 250])
+def test_a_log_or_its_end_that_was_written_twice_is_taken_once(begin: int, tmp_path: Path) -> None:
+    text = plain(TIME_S, HELD_W)
+    rows = text.splitlines(keepends=True)[1:]
+    found = read_readings(written(tmp_path, text + "".join(rows[begin:])))
+    assert found.time_s.tolist() == pytest.approx(TIME_S.tolist())
+    assert f"{600 - begin} rows are there twice" in " ".join(found.remarks)
+    assert "set back" not in " ".join(found.remarks)
+
+
+def test_a_clock_that_was_set_back_gives_no_rows_twice(tmp_path: Path) -> None:
+    """A tenth of the rows have a stamp, and a board at rest the power, of an earlier row."""
+    back_s = np.where(np.arange(600) >= 300, TIME_S - 0.5 + np.where(np.arange(600) % 10, 1e-3, 0.0), TIME_S)
+    found = read_readings(written(tmp_path, plain(back_s, np.full(600, 60.0))))
+    assert len(found.time_s) == 600
+    assert "set back" in " ".join(found.remarks)
+
+
+@pytest.mark.parametrize("boards", [2, 3, 5])
+def test_boards_polled_halfway_between_each_other_are_not_read_as_one(boards: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(boards)
+    power_w = np.column_stack([np.repeat(random.integers(6000, 20000, 60) / 100.0, 10)[:600] for _ in range(boards)])
+    time_s = np.arange(power_w.size) * 5e-3 / boards + random.uniform(0.0, 4e-4, power_w.size)
+    with pytest.raises(SensorError, match=f"rows come {boards} at a time, as of {boards} boards"):
+        read_readings(written(tmp_path, plain(time_s, power_w.ravel())))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 10])
+def test_one_board_is_not_taken_for_several_however_often_it_updates(every: int, tmp_path: Path) -> None:
+    power_w = np.repeat(np.random.default_rng(every).integers(6000, 20000, 600) / 100.0, every)[:600]
+    assert len(read_readings(written(tmp_path, plain(TIME_S, power_w))).time_s) == 600
+
+
+def test_one_power_in_two_units_is_no_change_of_it(tmp_path: Path) -> None:
+    rows = [f"{power:.2f} W" if place % 3 else f"{power * 1e3:.0f} mW" for place, power in enumerate(HELD_W.tolist())]
+    text = "t_s,power_w\n" + "".join(f"{time:.3f},{row}\n" for time, row in zip(TIME_S, rows, strict=True))
+    assert np.count_nonzero(np.diff(read_readings(written(tmp_path, text)).power_w)) == np.count_nonzero(np.diff(HELD_W))
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-3])
+def test_power_that_no_board_draws_is_refused(factor: float, tmp_path: Path) -> None:
+    with pytest.raises(SensorError, match=r"the largest of 600 readings is .* W, less than any board draws: give power in watts"):
+        read_readings(written(tmp_path, plain(TIME_S, factor * HELD_W, "{:.6f},{:.5f}\n")))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_log_that_breaks_off_says_so(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    content = pack(plain(np.arange(200_000) * 5e-3, random.integers(6000, 20000, 200_000) / 100.0).encode())
+    found = read_readings(written(tmp_path, content[: len(content) * 3 // 4]))
+    assert 1000 < len(found.time_s) < 200_000
+    assert "the packed file breaks off" in " ".join(found.remarks)
+    assert found.left_out == 1
+    whole = read_readings(written(tmp_path, content))
+    assert whole.left_out == 0
+    assert not whole.remarks
+
+
+def test_runs_without_length_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "load.csv"
+    path.write_text("t_s,level\n1,1\n1,0\n2,1\n2,0\n")
+    with pytest.raises(SensorError, match="every run ends when it starts"):
+        read_load(path)
+
+
+def test_of_a_meter_with_a_hole_the_longest_stretch_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "meter.csv"
+    path.write_text(plain(np.where(np.arange(600) < 200, TIME_S, TIME_S + 2.0), HELD_W))
+    found = read_reference(path)
+    assert found.time_s.tolist() == pytest.approx((TIME_S[200:] + 2.0).tolist())
+    assert "its longest stretch without a hole was taken, 1.995 s" in " ".join(found.remarks)
+    path.write_text(plain(TIME_S, HELD_W))
+    assert len(read_reference(path).time_s) == 600

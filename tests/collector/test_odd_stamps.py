@@ -32,14 +32,33 @@ def test_rows_that_slipped_are_left_out_and_no_other_is_moved(place: int, rows: 
     time_s = TIME_S.copy()
     time_s[place : place + rows] += by_s
     at_end = (place == 0 and by_s < 0.0) or (place + rows >= COUNT and by_s > 0.0)
-    if at_end and (abs(by_s) < 1.1 or min(rows, COUNT - place) > 1):
-        return  # nothing tells them from rows beside a hole
+    if at_end and abs(by_s) < 1.1:
+        return  # nothing tells them from rows beside a short hole
     found = read(time_s)
     assert set(found.time_s) <= set(TIME_S)
     assert len(found.time_s) == COUNT - min(rows, COUNT - place)
     assert found.left_out == COUNT - len(found.time_s)
     assert "left out" in " ".join(found.remarks)
     assert "set back" not in " ".join(found.remarks)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("by_s", [1.1, 40.0, 3e4])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_few_first_or_last_rows_that_slipped_away_are_left_out(rows: int, by_s: float, first: bool) -> None:
+    place = np.arange(COUNT)
+    found = read(TIME_S + (np.where(place < rows, -by_s, 0.0) if first else np.where(place >= COUNT - rows, by_s, 0.0)))
+    assert found.time_s.tolist() == (TIME_S[rows:] if first else TIME_S[:-rows]).tolist()
+    assert found.left_out == rows
+    assert f"{rows} row(s) left out: their stamps do not fit those beside them" in " ".join(found.remarks)
+
+
+@pytest.mark.parametrize("rows", [4, 20])
+@pytest.mark.parametrize("first", [True, False])
+def test_more_rows_beyond_a_hole_than_slip_stay(rows: int, first: bool) -> None:
+    place = np.arange(COUNT)
+    time_s = TIME_S + np.where(place < rows, -40.0, 0.0) if first else TIME_S + np.where(place >= COUNT - rows, 40.0, 0.0)
+    assert len(read(time_s).time_s) == COUNT
 
 
 @pytest.mark.parametrize(("rows", "by_s"), [(1, 0.3), (2, 0.3), (20, 0.3), (1, 30.0), (20, 30.0), (150, 30.0)])

@@ -284,6 +284,19 @@ def test_the_a100s_square_wave_shows_a_low_pass(shared_data: Path, meter: bool) 
     assert (found.residual_w or 9.0) <= 1.6
 
 
+def test_the_a100s_stamps_say_how_sure_they_are(shared_data: Path) -> None:
+    """Its power follows launches at once, not in the 1.1 ms that stamps are taken to be followed in."""
+    metered, stamped = (published(shared_data, "a100_square_wave", "power.draw.instant", meter=meter) for meter in (True, False))
+    assert metered.delay_s is not None
+    assert stamped.delay_s is not None
+    assert stamped.window_s is not None
+    assert metered.window_s is not None
+    assert abs(stamped.delay_s - metered.delay_s) > 5e-4
+    assert abs(stamped.delay_s - metered.delay_s) < 2.0 * (stamped.delay_std_s or 0.0)
+    assert (stamped.delay_std_s or 1.0) < 1e-3
+    assert abs(stamped.window_s - metered.window_s) < 2.0 * (stamped.window_std_s or 0.0) < 2e-3
+
+
 def test_the_rtx_3090s_step_shows_its_fields_and_its_gain(shared_data: Path) -> None:
     average = published(shared_data, "rtx3090_step", "power.draw.average", meter=True)
     assert average.averaging == "trailing-mean"

@@ -1,5 +1,6 @@
 """`collect pmd`: results on stdout, one line for an error, files whole or not at all, recordings that survive their end."""
 
+import gzip
 import json
 import os
 import signal
@@ -183,6 +184,15 @@ def test_fewer_packets_than_are_known_for_packets_say_how_many_are_needed(
     assert f"{packets * PACKET_BYTES} bytes are too few: packets are known by 3 of them in a row, 54 bytes" in error
     short.write_bytes(stream(3)[0])
     assert main(["pmd", "decode", str(short), "--out", str(tmp_path / "short.csv")]) == 0
+
+
+def test_a_packed_recording_is_named_as_such(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = tmp_path / "packed.pmd"
+    packed.write_bytes(gzip.compress(recording.read_bytes()))
+    status, error = failure(capsys, "pmd", "decode", str(packed))
+    assert status == 1
+    assert "it is packed (gzip): unpack it first" in error
+    assert "--baud" not in error
 
 
 def test_a_warning_names_only_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
