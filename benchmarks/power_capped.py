@@ -29,6 +29,7 @@ from estimator.bundles.files import load_bundle
 from estimator.calibration import board_tables
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kernel_prediction import predict_kernels
+from estimator.power_limit import UNLIMITED_W
 from estimator.prediction import estimate
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.specifications import load_gpu
@@ -88,7 +89,7 @@ def sustained() -> Iterator[Sustained]:
         for name in BUNDLES:
             bundle = load_bundle(name)
             (found,) = estimate(workload, bundle, gpu=gpu)
-            (free,) = estimate(workload, bundle, gpu=gpu, power_cap_w=NO_LIMIT * gpu.power_limit_w)
+            (free,) = estimate(workload, bundle, gpu=gpu, power_cap_w=UNLIMITED_W)
             shares = [flop / (seconds * peak) for seconds in (found.latency_s, found.latency_s_high, found.latency_s_low, free.latency_s)]
             yield Sustained(
                 board=board, bundle=name, solved=shares[0], interval=(shares[1], shares[2]), unlimited=shares[3], measured=measured

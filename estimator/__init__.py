@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from estimator.baselines.answers import BaselineEstimate, baseline_estimates
     from estimator.bundles.content import Bundle
     from estimator.bundles.files import bundle_names, load_bundle
-    from estimator.errors import BundleError, EstimatorError, OperatingPointError, SpecificationError, WorkloadError
+    from estimator.errors import ArgumentError, BundleError, EstimatorError, OperatingPointError, SpecificationError, WorkloadError
     from estimator.formats import read_workload, write_workload
     from estimator.forms.rescaling import Sizes, with_sizes
     from estimator.forms.rewriting import with_attention, with_precision
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "ArgumentError": "estimator.errors",
     "Asked": "estimator.questions.judging",
     "BaselineEstimate": "estimator.baselines.answers",
     "Best": "estimator.questions.choosing",
@@ -88,7 +89,8 @@ _HOME = {
 }
 
 __all__ = [
-    "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError", "Explanation",
+    "ArgumentError", "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
+    "Explanation",
     "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError",
     "Sweep", "Tariff", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
     "cost_columns", "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",

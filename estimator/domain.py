@@ -9,6 +9,7 @@ from estimator.bundles.content import Bundle
 from estimator.forecast import Forecast
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray
+from estimator.settings import CANNOT_LOCK
 from estimator.workload import FAMILY_FIELDS, Operator
 
 TOLERATED_FACTOR: Final = 2.0
@@ -43,6 +44,11 @@ def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSp
 def no_rate_lines(warnings: Sequence[str]) -> list[str]:
     """Those of the warnings that come from `no_rate_warning`."""
     return [line for line in warnings if line.endswith(NO_RATE)]
+
+
+def cannot_run_lines(warnings: Sequence[str]) -> list[str]:
+    """Those of the warnings that say why a board cannot run something, or not at a clock."""
+    return [line for line in warnings if line.endswith(NO_RATE) or CANNOT_LOCK in line]
 
 
 def why_no_time(warnings: Sequence[str], choices: str) -> str:

@@ -5,7 +5,8 @@ EstimatorError                 what could not be done, with its remedy
 ├── WorkloadError              a workload file or an operator cannot be used
 ├── BundleError                a bundle is damaged, foreign or too new
 ├── CountsError                counts of what a kernel did cannot be read, or energies of it are not known
-└── OperatingPointError        a clock, a cap or a setting outside what the GPU can do
+├── OperatingPointError        a clock, a cap or a setting outside what the GPU can do
+└── ArgumentError              an argument of the Python interface is of another kind than it must be; a TypeError too
 
 A message says what, which value, what the limit is and what to do.  The commands print it as one
 line on stderr and exit with 1.
@@ -34,3 +35,7 @@ class CountsError(EstimatorError):
 
 class OperatingPointError(EstimatorError):
     """A clock, a power cap or a setting lies outside what the GPU can do."""
+
+
+class ArgumentError(EstimatorError, TypeError):
+    """An argument of the Python interface is of another kind than it must be."""

@@ -99,7 +99,8 @@ def _efficiency_changes(efficiency: Mapping[str, float], coefficients: Array) ->
         columns = coefficients[:, [COLUMN[name] for name in EFFICIENCY_COEFFICIENTS[module]]]
         fitted: Sequence[float] = (1.0 / columns[columns > 0.0]).tolist()
         low, high = (f"{limit:.2g}" for limit in (min(fitted), max(fitted))) if fitted else ("–", "–")
-        lines.append(f"efficiency of {module} {low if low == high else f'{low} to {high}'} → {value:g}")
+        above = " (above 1: kernels move or compute less than is counted)" if fitted and max(fitted) > 1.0 else ""
+        lines.append(f"efficiency of {module} {low if low == high else f'{low} to {high}'}{above} → {value:g}")
     return tuple(lines)
 
 

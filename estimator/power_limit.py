@@ -22,8 +22,8 @@ from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
 LIMIT_TOLERANCE: Final = 1.001
 """A power this close to the limit fits it."""
 
-UNLIMITED_W: Final = 1e9
-"""A power limit that no board meets [W]."""
+UNLIMITED_W: Final = 1e12
+"""A power limit that no board meets [W]; as a power cap it asks for none."""
 
 LIMIT_LN_STD: Final = 0.0075
 """How exactly a board holds its limit: 15 throttled runs of six models on a 250 W A100-PCIe (EnergAIzer artifact, start-up removed) drew

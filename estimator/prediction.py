@@ -161,7 +161,7 @@ def estimate(
     power_cap_w: power limit [W], the GPU's own if None.  host_launch_s: host cost of one framework operator [s].
     efficiency: module → share of its published rate that is reached, in place of the fitted coefficient.
 
-    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, TypeError for arguments of another kind.
+    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
     """
     require(workload, Workload, "workload", "a Workload, as read_workload gives it")
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")

@@ -10,6 +10,7 @@ from estimator.arguments import real, reals, require
 from estimator.coefficients import COLUMN
 from estimator.errors import OperatingPointError
 from estimator.gpu import GpuSpec
+from estimator.power_limit import UNLIMITED_W
 from estimator.quantities import Array
 
 EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
@@ -25,39 +26,48 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 def asked_clocks(sm_clock_mhz: float | Sequence[float] | None, gpu: GpuSpec) -> Array:
     """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
 
-    Raises OperatingPointError for an empty list and for a clock outside the range that can be locked, TypeError for what are no numbers.
+    Raises OperatingPointError for an empty list and for a clock outside the range that can be set, ArgumentError for what are no numbers.
     """
     given = gpu.sm_clock_max_mhz if sm_clock_mhz is None else sm_clock_mhz
     clocks = reals(given, "sm_clock_mhz", "MHz")
     if clocks.size == 0:
         raise OperatingPointError("no SM clock given: name at least one, in MHz")
-    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
-    wrong = clocks[~((clocks >= low) & (clocks <= high))]
+    wrong = clocks[~((clocks >= gpu.sm_clock_min_mhz) & (clocks <= gpu.sm_clock_limit_mhz))]
     if wrong.size:
-        raise OperatingPointError(f"SM clock {wrong[0]:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz")
+        raise OperatingPointError(unlockable_line(wrong[0], gpu))
     return clocks
 
 
+CANNOT_LOCK: Final = "MHz is outside what"
+"""Stands in what is said of a clock that a board cannot be locked at, and in nothing else."""
+
+
+def in_clock_range(sm_clock_mhz: float, gpu: GpuSpec) -> bool:
+    """Whether a clock lies within what a board can lock."""
+    return gpu.sm_clock_min_mhz <= sm_clock_mhz <= gpu.sm_clock_limit_mhz
+
+
+def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
+    """What is said of a clock that a board cannot be locked at [MHz]."""
+    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
+    return f"SM clock {sm_clock_mhz:g} {CANNOT_LOCK} {gpu.name} can lock: {low:g} to {high:g} MHz"
+
+
 def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
-    """The power limit in force [W]: the asked one, else the GPU's own."""
+    """The power limit in force [W]: the asked one, else the GPU's own.
+
+    Raises OperatingPointError for more than the board's own limit, to which a driver would not set it either.
+    """
     if power_cap_w is None:
         return gpu.power_limit_w
     if not math.isfinite(real(power_cap_w, "power_cap_w", "W")) or power_cap_w <= 0:
         raise OperatingPointError(f"power cap {power_cap_w!r} W must be a positive number")
-    return float(power_cap_w)
-
-
-def settable_power_cap(power_cap_w: float | None, gpu: GpuSpec) -> float | None:
-    """The power limit asked of a board [W], None for its own.
-
-    Raises OperatingPointError for more than the board's own limit, to which a driver would not set it either.
-    """
-    if power_cap_w is not None and power_cap_w > gpu.power_limit_w:
+    if gpu.power_limit_w < power_cap_w != UNLIMITED_W:
         raise OperatingPointError(
             f"power cap {power_cap_w:g} W is above the limit of {gpu.name}, {gpu.power_limit_w:g} W; "
-            f"for a board with another limit say --set power_limit_w={power_cap_w:g}"
+            f"for a board with another limit say --set power_limit_w={power_cap_w:g} (in Python: override_gpu)"
         )
-    return power_cap_w
+    return float(power_cap_w)
 
 
 def non_negative(value: float, name: str, unit: str) -> float:

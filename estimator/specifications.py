@@ -9,9 +9,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.errors import SpecificationError
+from estimator.errors import ArgumentError, SpecificationError
 from estimator.frozen import FrozenMapping
 from estimator.gpu import ClockTable, GpuSpec
+from estimator.kinds import shown
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.resources import resource_folder, resource_names
 
@@ -63,7 +64,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     Raises SpecificationError for an unknown name, an unreadable file and a figure that cannot be.
     """
     if not isinstance(name_or_path, str | Path):
-        raise TypeError(f"name_or_path must be the name of a GPU or a file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
+        raise ArgumentError(f"name_or_path must be the name of a GPU or a file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
         return _read_file(Path(name_or_path))[0]
@@ -201,7 +202,7 @@ def _read_file(path: Path) -> tuple[GpuSpec, tuple[str, ...]]:
 
 def _text(value: object, key: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise SpecificationError(f"{where}: {key} must be a text, got {value!r}")
+        raise SpecificationError(f"{where}: {key} must be a text, got {shown(value)}")
     return value
 
 
@@ -209,7 +210,7 @@ def _setting_text(value: str | float, where: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise SpecificationError(f"{where} = {value!r} is no number")
+        raise SpecificationError(f"{where} = {shown(value)} is no number")
     return f"{float(value):.15g}"
 
 
@@ -226,9 +227,9 @@ def _number(value: object, key: str, where: str, limits: tuple[float, float, str
     if value is None:
         raise SpecificationError(f"{where}: {key} is missing; give it in {unit}")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecificationError(f"{where}: {key} must be a number in {unit}, got {value!r}")
+        raise SpecificationError(f"{where}: {key} must be a number in {unit}, got {shown(value)}")
     if not low <= value <= high:  # also refuses NaN
-        raise SpecificationError(f"{where}: {key} = {value!r} lies outside {low:g} to {high:g} {unit}")
+        raise SpecificationError(f"{where}: {key} = {shown(value)} lies outside {low:g} to {high:g} {unit}")
     return float(value)
 
 
@@ -237,7 +238,7 @@ def _figure(value: object, key: str, where: str) -> float | int:
     if key not in INTEGER_FIELDS:
         return number
     if number != int(number):
-        raise SpecificationError(f"{where}: {key} = {value!r} must be a whole number")
+        raise SpecificationError(f"{where}: {key} = {shown(value)} must be a whole number")
     return int(number)
 
 

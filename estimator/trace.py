@@ -20,6 +20,7 @@ from estimator.errors import EstimatorError, WorkloadError
 from estimator.forms.rewriting import with_attention, with_precision
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
+from estimator.tracing.fusing import AttentionCalls
 from estimator.tracing.holding import Held, tensors_within
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
@@ -42,18 +43,25 @@ MODEL_FAULTS: Final = (
     OSError,
 )
 """What building or running a model may raise; all of it is the model's or its configuration's."""
+CONFIGURED_ATTENTION: Final = "eager"
+"""Form of attention of models that are built from a configuration, where none is asked for."""
+
 SGD_MOMENTUM: Final = 0.9
 """Any momentum above 0 gives the optimizer its second list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A workload, the calls that it was made from, which of "batch" and "sequence" the inputs have, the most tokens of a sequence."""
+    """A workload, the calls that it was made from, which of "batch" and "sequence" the inputs have, the most tokens of a sequence.
+
+    attention: the form in which it was traced, "eager" or "flash".
+    """
 
     workload: Workload
     calls: tuple[Call, ...]
     sizes: frozenset[str]
     longest: float
+    attention: str
 
 
 def trace_workload(request: TraceRequest) -> Workload:
@@ -70,6 +78,8 @@ def trace_calls(request: TraceRequest) -> Traced:
     request = checked_request(request)
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
+    if config is not None and not request.attention:
+        request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")
     transformers = None if config is None else _load("transformers")  # sets its own level of logging, so before that is lowered
     calls: list[Call] = []
@@ -79,21 +89,24 @@ def trace_calls(request: TraceRequest) -> Traced:
         held = Held()
         kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_within(torch, job.named.get(CACHE)))]
         held.add(tensors_within(torch, [job.placed, job.named]))
-        with recording(torch, calls, request.attention == "flash", job.window, held):
+        met = AttentionCalls(form=request.attention, window=job.window)
+        with recording(torch, calls, met, held):
             run()
     if request.optimizer == "adamw-fused" and request.phase == "train":
         # Two moments of each parameter, which the meta device does not make.
         kept[1] = 2 * Held().add(parameter for parameter in job.model.parameters() if parameter.requires_grad)
         held.most_byte += kept[1]
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
-    return Traced(workload=_workload(torch, request, job, calls, footprint), calls=tuple(calls), sizes=job.sizes, longest=job.longest)
+    request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
+    workload = _workload(torch, request, job, calls, footprint, met)
+    return Traced(workload=workload, calls=tuple(calls), sizes=job.sizes, longest=job.longest, attention=request.attention)
 
 
 def _weights(model: Any) -> list[Any]:
     return [*model.parameters(), *model.buffers()]
 
 
-def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
+def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint, met: AttentionCalls) -> Workload:
     lowered = lower_calls(calls, tf32=request.precision == "tf32")
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
@@ -105,7 +118,7 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=lowered.warnings,
-        notes=(source, *lowered.notes),
+        notes=(source, *met.notes(), *lowered.notes),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from estimator.errors import WorkloadError
+from estimator.kinds import shown
 from estimator.quantities import BYTES_PER_ELEMENT
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -48,6 +49,12 @@ CORRECTED: Final = "corrected:"
 
 TRACED: Final = "traced"
 """`Operator.origin` of what a tracer saw; a colon and a word follow where a rule derived it from what was seen."""
+
+LISTED: Final = "listed"
+"""`Operator.origin` of what a file lists and says no more about."""
+
+ORIGINS: Final = (LISTED, TRACED, COMPLETED.rstrip(":"), CORRECTED.rstrip(":"), "rewritten")
+"""Words with which an origin starts; a colon and what did it may follow."""
 
 LARGEST_NUMBER: Final = 1e18
 """No number of a shape, elements of whole tensors among them, is larger."""
@@ -121,7 +128,7 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
     for name in FAMILY_FIELDS[family]:
         value = details.pop(name, None)
         if isinstance(value, bool) or not isinstance(value, (int, float)):  # a union would be made anew each time
-            found = "which is missing" if value is None else f"got {value!r}"
+            found = "which is missing" if value is None else f"got {shown(value)}"
             raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
         low = 0.0 if name in ZERO_ALLOWED else 1.0
         if not low <= value < LARGEST_NUMBER:
@@ -130,6 +137,8 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
     unknown = details.keys() - OPTIONAL_FIELDS
     if unknown:
         raise WorkloadError(f"{prefix}{family} has no field {sorted(unknown)[0]!r}; fields: {', '.join(FAMILY_FIELDS[family])}")
+    if family != "attention" and details.get("precision_kv"):
+        raise WorkloadError(f"{prefix}{family} has no precision_kv, that of cached keys and values; leave it out")
     fault = _geometry_fault(family, shape)
     if fault:
         raise WorkloadError(f"{prefix}{fault}")

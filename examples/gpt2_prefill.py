@@ -4,8 +4,8 @@
 
 Everything follows from the published configuration (12 layers, 768 wide, 12 heads, 3,072 inside the feed-forward,
 50,257 words; Radford et al. 2019) and from how eager PyTorch runs the Hugging Face model: attention as separate
-kernels, the tanh approximation of GELU as eight element-wise ones, bf16 throughout.  Other sizes get the batch and
-the length in their name.  It is a pattern for writing down a model of your own.
+kernels, the tanh approximation of GELU as eight element-wise ones, bf16 throughout.  The name states the batch
+and the length, from which a sweep goes to others.  It is a pattern for writing down a model of your own.
 """
 
 import sys
@@ -80,7 +80,7 @@ def gpt2_prefill(batch: int, length: int) -> Workload:
     layer = [norm(tokens), *attention(batch, length), residual, norm(tokens), *feed_forward(tokens), residual]
     head = [norm(tokens), linear(tokens, VOCABULARY, WIDTH)]
     operators, counts = merge_operators([*embedding(batch, length), *layer * LAYERS, *head])
-    name = "gpt2-prefill" if (batch, length) == DEFAULT_SIZE else f"gpt2-prefill-b{batch}-s{length}"
+    name = f"gpt2-prefill-b{batch}-s{length}"
     notes = (f"GPT-2 small, {batch} prompts of {length} tokens, bf16, eager attention; written by gpt2_prefill.py",)
     return Workload(name=name, operators=operators, counts=counts, model_family="gpt2", notes=notes)
 
@@ -88,4 +88,5 @@ def gpt2_prefill(batch: int, length: int) -> Workload:
 if __name__ == "__main__":
     size = tuple(int(word) for word in sys.argv[1:3]) if len(sys.argv) > 2 else DEFAULT_SIZE
     workload = gpt2_prefill(*size)
-    write_workload(workload, Path(__file__).with_name(f"{workload.name}.json"))
+    stem = "gpt2-prefill" if size == DEFAULT_SIZE else workload.name
+    write_workload(workload, Path(__file__).with_name(f"{stem}.json"))

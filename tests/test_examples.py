@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from estimator import read_workload
+from estimator.forms.rescaling import known_sizes
 
 # Parameters in matrix products, the output layer included: those of the published models without embeddings, biases and norms.
 # GPT-2 small: 124.4 million in all, its output layer shares the embedding's (768 · 50257).
@@ -28,4 +29,5 @@ def test_every_example_is_read_without_a_warning(repository: Path) -> None:
     assert {file.stem for file in files} == set(PUBLISHED_PARAMETERS)
     for file in files:
         workload = read_workload(file)
-        assert (workload.name, workload.unknown, workload.warnings) == (file.stem, (), ())
+        assert (workload.name.startswith(file.stem), workload.unknown, workload.warnings) == (True, (), ())
+        assert known_sizes(workload), "so that a sweep may ask for other sizes"

@@ -112,11 +112,11 @@ class BlockModel:
         return np.asarray(self.energies[0] * count + (self.static_w + self.energies[1]) * time)
 
     def latency_std_s(self, blocks: Any, form: Form = "occupancy") -> Array:
-        """Standard deviation of `latency_s` for one run of a grid: coefficients and scatter [s]."""
+        """Standard deviation of `latency_s` for one run of a grid: coefficients and scatter [s]; nan where neither is known."""
         return np.asarray(np.hypot(self._own_std_s(blocks, form), self._scattered(form, "time") * self.latency_s(blocks, form)))
 
     def energy_std_j(self, blocks: Any, form: Form = "occupancy") -> Array:
-        """Standard deviation of `energy_j` for one run of a grid [J]."""
+        """Standard deviation of `energy_j` for one run of a grid [J]; nan where unknown."""
         count, time = checked_blocks(blocks), self.latency_s(blocks, form)
         parts = [self._scattered(form, "energy") * self.energy_j(blocks, form), self.static_std_w * time]
         if form == "occupancy":
@@ -150,9 +150,9 @@ class BlockModel:
         return np.asarray(np.sqrt(np.einsum("...i,ij,...j->...", slopes, self.time_covariance, slopes)))
 
     def _scattered(self, form: Form, quantity: str) -> float:
-        """The scatter of a form; of one that has none, nothing can be said and nothing is added."""
+        """The scatter of a form, nan where it has none; "occupancy" then states the uncertainty of its coefficients alone."""
         found = float(self.scatter.get(form, {}).get(quantity, math.nan))
-        return found if math.isfinite(found) else 0.0
+        return 0.0 if form == "occupancy" and not math.isfinite(found) else found
 
 
 def checked_blocks(blocks: Any) -> Array:

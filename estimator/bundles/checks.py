@@ -14,6 +14,7 @@ from estimator.bundles.content import Numbers
 from estimator.bundles.limits import COUNT, Limits
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
+from estimator.kinds import kind_of
 from estimator.specifications import near_match
 
 T = TypeVar("T")
@@ -215,9 +216,3 @@ def _whole(value: Any, at: str) -> int:
     if not isinstance(value, int):
         raise BundleError(f"{at} is no JSON value: {kind_of(value)}")
     return value
-
-
-def kind_of(value: Any) -> str:
-    """What a value is, for a message."""
-    names = {type(None): "null", bool: "a truth value", str: "a text", list: "a list", tuple: "a list", dict: "an object"}
-    return names.get(type(value), repr(value)[:40])

@@ -26,7 +26,7 @@ from estimator.bundles.content import (
 from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
 from estimator.bundles.migrations import migrate, refuse_newer
 from estimator.bundles.store import store_fault, stored_names, stored_path
-from estimator.errors import BundleError
+from estimator.errors import ArgumentError, BundleError
 from estimator.resources import resource_folder, resource_names
 from estimator.special_files import refuse_special
 from estimator.specifications import near_match
@@ -86,7 +86,9 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
     Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of a newer format.
     """
     if not isinstance(name_or_path, str | Path):
-        raise TypeError(f"name_or_path must be the name of a bundle or its file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
+        raise ArgumentError(
+            f"name_or_path must be the name of a bundle or its file, got {name_or_path!r:.40} ({type(name_or_path).__name__})"
+        )
     path = bundle_path(name_or_path)
     where = f"bundle {path}"
     try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import bundle_path, load_bundle
-from estimator.bundles.store import NAME, SUFFIX, store_folder, stored_names, stored_path
+from estimator.bundles.store import NAME, SUFFIX, store_fault, store_folder, stored_names, stored_path
 from estimator.errors import BundleError
 from estimator.resources import resource_names
 from estimator.whole_file import write_whole
@@ -24,6 +24,9 @@ def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
         raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")
     if name in stored_names() and not replace and load_bundle(stored_path(name)).digest != bundle.digest:
         raise BundleError(f"the store already holds another bundle {name!r}; --replace it, or remove it first (estimate bundles --remove)")
+    fault = store_fault()
+    if fault is not None and fault[1]:
+        raise BundleError(fault[0])
     try:
         store_folder().mkdir(parents=True, exist_ok=True)
         write_whole(stored_path(name), bundle_path(path).read_bytes())

@@ -7,7 +7,9 @@ from typing import Any, Final
 import click
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
-FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", "svg", "png")
+PICTURES: Final = ("svg", "png")
+PAGE_FORMATS: Final = (*TEXT_FORMATS, "html", *PICTURES)
+FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", *PICTURES)
 
 
 def answer_form(options: Mapping[str, Any], known: Sequence[str]) -> str:
@@ -21,4 +23,7 @@ def answer_form(options: Mapping[str, Any], known: Sequence[str]) -> str:
         raise click.UsageError(f"--out: .{ending} is no form of this answer; known: {', '.join(known)}")
     if flag and ending in FILE_FORMATS and ending not in ("txt", flag):
         raise click.UsageError(f"--{flag} and --out {out} contradict each other")
-    return flag or (ending if ending in known else "txt")
+    form = flag or (ending if ending in known else "txt")
+    if options.get("chart") and form not in (*PICTURES, "html"):
+        raise click.UsageError("--chart chooses what a picture shows; name one with --out, such as chart.svg or chart.png")
+    return form

@@ -37,7 +37,7 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     from estimator.bundles.files import load_bundle
     from estimator.bundles.labels import told_apart
     from estimator.questions.judging import Asked
-    from estimator.settings import settable_power_cap
+    from estimator.settings import power_limit
 
     names = options["bundle_names"]
     bundles = told_apart([load_bundle(name) for name in names], names)
@@ -46,6 +46,7 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     asked = []
     for bundle in bundles:
         for gpu in _gpus(bundle, options):
+            power_limit(options["power_cap"], gpu or bundle.gpu)  # refused before the first GPU is answered for
             for variant in chosen:
                 asked.append(
                     Asked(
@@ -53,7 +54,7 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
                         bundle=bundle,
                         gpu=gpu,
                         sm_clock_mhz=_clocks(gpu or bundle.gpu, options),
-                        power_cap_w=settable_power_cap(options["power_cap"], gpu or bundle.gpu),
+                        power_cap_w=options["power_cap"],
                         host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
                         efficiency=shares(options["efficiency"]),
                     )
@@ -87,20 +88,22 @@ def _traced(
     options: Mapping[str, Any], batch: Sequence[int], sequence: Sequence[int], precision: Sequence[str], attention: Sequence[str]
 ) -> "list[Variant]":
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
+    from estimator.commands.foreign_prints import stdout_on_stderr
     from estimator.forms.variation import Variant
     from estimator.trace import trace_calls
     from estimator.tracing.request import TraceRequest, refuse_unused_sizes
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
-    combinations = product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("eager",))
+    combinations = product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("",))
     for b, s, name, form in combinations:
         request = TraceRequest(model=options["model"], batch=b, sequence=s, phase=options["phase"], precision=name, attention=form)
-        traced = trace_calls(request)
+        with stdout_on_stderr():
+            traced = trace_calls(request)
         refuse_unused_sizes(options["model"], asked, traced.sizes)
         b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
         tokens = b if options["phase"] == "decode" else b * s
-        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=form))
+        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=traced.attention))
     return found
 
 
@@ -214,17 +217,17 @@ def check_finite(points: "Sweep") -> None:
 
 
 def runnable(points: "Sweep") -> "tuple[Sweep, list[tuple[Case, str]]]":
-    """The points without those of precisions that their GPU has no rate for, and why which cases are left out.
+    """The points without those that their GPU cannot run, and why which cases are left out.
 
     Raises EstimatorError for other points without a time.
     """
     import numpy as np
 
     from estimator.display.sweeps import LEFT_OUT
-    from estimator.domain import no_rate_lines
+    from estimator.domain import cannot_run_lines
 
     lost = np.unique(points.case[~np.isfinite(points.latency_s)]).tolist()
-    stuck = {i: lines for i in lost if (lines := no_rate_lines(points.cases[i].warnings))}
+    stuck = {i: lines for i in lost if (lines := cannot_run_lines(points.cases[i].warnings))}
     if stuck:
         points = points.select(~np.isin(points.case, list(stuck)))
     check_finite(points)
@@ -233,14 +236,38 @@ def runnable(points: "Sweep") -> "tuple[Sweep, list[tuple[Case, str]]]":
 
 def left_out_texts(points: "Sweep") -> list[str]:
     """Why each point is left out of an answer, "" for those that are not."""
-    from estimator.domain import no_rate_lines
+    from estimator.domain import cannot_run_lines
 
-    texts = ["; ".join(no_rate_lines(case.warnings)) for case in points.cases]
+    texts = ["; ".join(cannot_run_lines(case.warnings)) for case in points.cases]
     return ["" if math.isfinite(latency) else texts[i] for latency, i in zip(points.latency_s.tolist(), points.case.tolist(), strict=True)]
 
 
-def runnable_questions(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[tuple[Case, str]]]":
-    """The questions whose precisions their GPUs have a rate for, and why the others are left out.
+def within_clocks(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
+    """The questions at the clocks that their boards can lock, and the others as points without a time.
+
+    Where one board alone is asked for, or none can be locked to any of the clocks, the questions are as they were: that is refused.
+    """
+    from estimator.questions.judging import at_clocks
+    from estimator.questions.unanswerable import unanswerable
+    from estimator.settings import in_clock_range
+
+    kept: list[Asked] = []
+    outside: list[Sweep] = []
+    if len({one.gpu or one.bundle.gpu for one in asked}) == 1:
+        return list(asked), outside
+    for one in asked:
+        gpu, clocks = one.gpu or one.bundle.gpu, one.sm_clock_mhz
+        possible = clocks and tuple(clock for clock in clocks if in_clock_range(clock, gpu))
+        if possible != clocks:
+            lost = [clock for clock in clocks or () if not in_clock_range(clock, gpu)]
+            outside.append(unanswerable(one.variant, one.bundle, gpu, lost))
+        if possible or clocks is None:
+            kept.append(at_clocks(one, possible))
+    return (kept, outside) if kept else (list(asked), [])
+
+
+def runnable_questions(asked: "Sequence[Asked]", outside: "Sequence[Sweep]") -> "tuple[list[Asked], list[tuple[Case, str]]]":
+    """The questions whose precisions their GPUs have a rate for, and why the others, and those `outside` clocks, are left out.
 
     Raises EstimatorError where none is left.
     """
@@ -248,7 +275,7 @@ def runnable_questions(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[tup
     from estimator.questions.judging import at_clocks
 
     kept: list[Asked] = []
-    left_out: list[tuple[Case, str]] = []
+    left_out = [line for piece in outside for line in runnable(piece)[1]]
     refused: list[Sweep] = []
     start = 0
     for piece in answered([at_clocks(one, one.sm_clock_mhz and one.sm_clock_mhz[:1]) for one in asked]):

@@ -234,9 +234,11 @@ def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
 def _text(document: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     from estimator.display.csv_lines import csv_lines
     from estimator.display.estimates import aligned, printable
+    from estimator.display.sweeps import known
 
     if options["as_json"]:
-        return json.dumps(document, indent=1) + "\n"
+        own, *kernels = ({**row, "energy_std_j": known(row["energy_std_j"])} for row in (document, *document["kernels"]))
+        return json.dumps({**own, "kernels": kernels}, indent=1) + "\n"
     total = {"name": "total", **{name: document[name] for name in document["kernels"][0] if name != "name"}}
     rows = [{**row, **{f"{part}_j": joule for part, joule in row["parts_j"].items()}} for row in (*document["kernels"], total)]
     for row in rows:

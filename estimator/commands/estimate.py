@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from estimator.prediction import Estimate
 
 SHOWN_KERNELS: Final = "10"
+POWER_CAP_HELP: Final = "Limit below the board's own, as nvidia-smi sets it: its clock falls. Another board: --set power_limit_w."
 MICROSECONDS: Final = 1e-6
 MOST_DIGITS: Final = 9
 """Digits of a number of kernels: a longer one is a mistake."""
@@ -68,12 +69,13 @@ def workload_files(context: click.Context, parameter: click.Parameter, texts: tu
         try:
             mode = os.stat(text).st_mode
         except FileNotFoundError:
-            meant = f", nor a command of estimate ({', '.join(COMMANDS)})" if context.command is estimate_command else ""
+            meant = _meant(text) if context.command is estimate_command else ""
             raise WorkloadError(f"{text}: no such workload file{meant}") from None
         except OSError:
             continue  # said with its reason when it is read
         if stat.S_ISDIR(mode):
-            raise WorkloadError(f"{text}: is a folder; name the workload files in it")
+            meant = _meant(text) if context.command is estimate_command and text in COMMANDS else ""
+            raise WorkloadError(f"{text}: is a folder; name the workload files in it{meant}")
     return texts
 
 
@@ -86,6 +88,13 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def _meant(text: str) -> str:
+    """What to say of a word that is no file where a command may be meant."""
+    if text in COMMANDS:
+        return f"; a command comes first: estimate {text} …"
+    return f", nor a command of estimate ({', '.join(COMMANDS)})"
 
 
 completion_option = switch(
@@ -105,7 +114,7 @@ completion_option = switch(
 @click.option("--gpu-spec", metavar="NAME|FILE", callback=named_file, help="Forecast for another GPU.")
 @click.option("--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132.")
 @click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8.")
-@click.option("--power-cap", type=POSITIVE, metavar="W", help="Power limit instead of the GPU's own.")
+@click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP)
 @click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's.")
 @completion_option
 @click.option("--attention", type=click.Choice(["eager", "flash"]), help="Attention as separate kernels or fused.")
@@ -164,10 +173,8 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
 
     from estimator.formats import read_workload
     from estimator.prediction import estimate
-    from estimator.settings import settable_power_cap
 
     gpu = _gpu(bundle, options)
-    power_cap_w = settable_power_cap(options["power_cap"], gpu or bundle.gpu)
     clocks = _clocks(gpu or bundle.gpu, options)
     launch_us = options["host_launch_us"]
     results: list[Estimate] = []
@@ -186,7 +193,7 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
                 bundle,
                 sm_clock_mhz=clocks,
                 gpu=gpu,
-                power_cap_w=power_cap_w,
+                power_cap_w=options["power_cap"],
                 host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
                 efficiency=shares(options["efficiency"]),
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.command_line import OutputFile, named_file
-from estimator.commands.answer_forms import FILE_FORMATS, TEXT_FORMATS, answer_form
+from estimator.commands.answer_forms import FILE_FORMATS, PAGE_FORMATS, TEXT_FORMATS, answer_form
 from estimator.commands.asking import (
     best_point,
     check_finite,
@@ -18,8 +18,10 @@ from estimator.commands.asking import (
     questions,
     runnable,
     runnable_questions,
+    within_clocks,
 )
 from estimator.commands.estimate import (
+    POWER_CAP_HELP,
     check_out,
     completion_option,
     deliver,
@@ -82,7 +84,7 @@ def question_options(command: Decorator) -> Decorator:
                 "--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132."
             ),
             click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8."),
-            click.option("--power-cap", type=POSITIVE, metavar="W", help="Power limit of the board instead of its own."),
+            click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP),
             click.option(
                 "--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's."
             ),
@@ -110,15 +112,24 @@ def cost_options(command: Decorator) -> Decorator:
     return command
 
 
-def out_options(command: Decorator) -> Decorator:
-    """Where the answer goes and in which form."""
-    help_text = f"Write the answer there, in the form that its ending names: {', '.join(FILE_FORMATS)}."
-    for option in (
-        click.option("-o", "--out", type=OutputFile(), metavar="FILE", help=help_text),
-        click.option("--csv", "as_csv", is_flag=True, help="A CSV line per point, SI units."),
-    ):
-        command = option(command)
-    return output_options(command)
+def out_options(forms: Sequence[str]) -> Decorator:
+    """Where the answer goes and in which of its forms."""
+    help_text = f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
+
+    def decorate(command: Decorator) -> Decorator:
+        for option in (
+            click.option("-o", "--out", type=OutputFile(), metavar="FILE", help=help_text),
+            click.option("--csv", "as_csv", is_flag=True, help="A CSV line per point, SI units."),
+        ):
+            command = option(command)
+        return output_options(command)
+
+    return decorate
+
+
+def chart_option(names: Sequence[str]) -> Decorator:
+    """Which chart a picture is, the first of them without it."""
+    return click.option("--chart", type=click.Choice(names), help=f"What an .svg or .png shows; else {names[0]}.")
 
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
@@ -130,17 +141,17 @@ SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 )
 @question_options
 @cost_options
-@click.option("--chart", type=click.Choice(SWEEP_CHART_NAMES), default="energy", help="What an .svg or .png shows.")
-@out_options
+@chart_option(SWEEP_CHART_NAMES)
+@out_options(FILE_FORMATS)
 def sweep_command(**options: Any) -> int:
     """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
     form = answer_form(options, FILE_FORMATS)
     check_something_asked(options)
-    asked = _questions(options)
+    asked, outside = within_clocks(_questions(options))
     tariff = _tariff(options)
     counts = _counts(options)
     seen = Seen()
-    rest = _pieces(asked, seen, whole=form == "json")
+    rest = _pieces(asked, outside, seen, whole=form == "json")
     pieces = chain([next(rest)], rest)  # what cannot be answered at all is refused before a line is written
     if form in ("csv", "json", "parquet"):
         _stream(pieces, form, options, tariff, counts)
@@ -151,7 +162,7 @@ def sweep_command(**options: Any) -> int:
 
         points = joined_sweeps(list(pieces))
         drawn = {"txt": lambda: sweep_table(points, tariff, **counts), "html": lambda: sweep_page(points)}
-        _put(form, drawn.get(form) or (lambda: SWEEP_CHARTS[options["chart"]](points)), options)
+        _put(form, drawn.get(form) or (lambda: SWEEP_CHARTS[options["chart"] or SWEEP_CHART_NAMES[0]](points)), options)
     return report(seen, options)
 
 
@@ -162,7 +173,7 @@ def sweep_command(**options: Any) -> int:
 @question_options
 @cost_options
 @click.option("--goal", type=click.Choice(GOALS), default="energy", show_default=True, help="What is to be least; edp: energy · latency.")
-@click.option("--power-limit", type=POSITIVE, metavar="W", help="Mean power that the workload may draw.")
+@click.option("--power-limit", type=POSITIVE, metavar="W", help="Only points of at most this mean power; the board stays as it is.")
 @click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms].")
 @click.option(
     "--confidence",
@@ -172,16 +183,17 @@ def sweep_command(**options: Any) -> int:
     metavar="P",
     help="Probability with which limits are kept.",
 )
-@click.option("--chart", type=click.Choice(SWEEP_CHART_NAMES), default="energy", help="What an .svg or .png shows.")
-@out_options
+@chart_option(SWEEP_CHART_NAMES)
+@out_options(PAGE_FORMATS)
 def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and which clocks cannot be told from it."""
-    form = answer_form(options, FILE_FORMATS)
+    form = answer_form(options, PAGE_FORMATS)
     check_something_asked(options)
     from estimator.display.answers import SWEEP_CHARTS, sweep_page
     from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
 
-    asked, left_out = runnable_questions(_questions(options))
+    asked, outside = within_clocks(_questions(options))
+    asked, left_out = runnable_questions(asked, outside)
     answer = best_point(asked, options)
     check_finite(answer.points)
     tariff, counts = _tariff(options), _counts(options)
@@ -191,9 +203,7 @@ def best_command(**options: Any) -> int:
         "csv": lambda: "".join(csv_pieces([sweep_columns(answer.points.select([answer.index]), tariff, **counts)])),  # type: ignore[arg-type]
         "html": lambda: sweep_page(answer.points),
     }
-    if form == "parquet":
-        raise click.UsageError("the best point is one row; --out takes .json, .csv, .txt, .html, .svg or .png")
-    _put(form, texts.get(form) or (lambda: SWEEP_CHARTS[options["chart"]](answer.points)), options)
+    _put(form, texts.get(form) or (lambda: SWEEP_CHARTS[options["chart"] or SWEEP_CHART_NAMES[0]](answer.points)), options)
     seen = Seen(left_out)
     seen.add(answer.points.select([answer.index]))  # type: ignore[arg-type]
     seen.cases += answer.points.cases
@@ -206,7 +216,7 @@ def best_command(**options: Any) -> int:
 )
 @question_options
 @click.option("--baselines", is_flag=True, help="Beside each what a roofline and a model in AccelWattch's form say of it.")
-@out_options
+@out_options(TEXT_FORMATS)
 def compare_command(**options: Any) -> int:
     """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals.
 
@@ -256,14 +266,12 @@ MOST_COMPARED: Final = 50
 )
 @question_options
 @click.option("--kernels", callback=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table.")
-@click.option("--chart", type=click.Choice(EXPLANATION_CHART_NAMES), default="timeline", help="What an .svg or .png shows.")
-@out_options
+@chart_option(EXPLANATION_CHART_NAMES)
+@out_options(PAGE_FORMATS)
 def explain_command(**options: Any) -> int:
     """Where the time and the energy of one WORKLOAD go: by kernel, by what limits it, by module."""
-    form = answer_form(options, FILE_FORMATS)
+    form = answer_form(options, PAGE_FORMATS)
     check_something_asked(options)
-    if form == "parquet":
-        raise click.UsageError("an explanation is no table of points; --out takes .json, .csv, .txt, .html, .svg or .png")
     from estimator.display.answers import EXPLANATION_CHARTS, explanation_page
     from estimator.display.explanations import explanation_csv, explanation_document, explanation_text
     from estimator.questions.explanation import explain
@@ -282,7 +290,7 @@ def explain_command(**options: Any) -> int:
         "csv": lambda: explanation_csv(answer),
         "html": lambda: explanation_page(answer, simulated),
     }
-    _put(form, texts.get(form) or (lambda: EXPLANATION_CHARTS[options["chart"]](answer)), options)
+    _put(form, texts.get(form) or (lambda: EXPLANATION_CHARTS[options["chart"] or EXPLANATION_CHART_NAMES[0]](answer)), options)
     named = {kind: [((answer.result.workload,), line) for line in getattr(answer.result, kind)] for kind in ("warnings", "notes")}
     return say(named["warnings"], named["notes"], [(answer.result.workload,)], options)
 
@@ -308,17 +316,17 @@ def _counts(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] or 0.0 for name in ("requests", "tokens")}
 
 
-def _pieces(asked: "Sequence[Asked]", seen: "Seen", *, whole: bool) -> "Iterator[Sweep]":
-    """Points of all questions, at least one that has an answer; those of precisions that a GPU has no rate for only where `whole`.
+def _pieces(asked: "Sequence[Asked]", outside: "Sequence[Sweep]", seen: "Seen", *, whole: bool) -> "Iterator[Sweep]":
+    """Points of all questions, at least one that has an answer; those that a GPU cannot run only where `whole`.
 
-    Raises EstimatorError for other points without a time.
+    outside: as of `within_clocks`.  Raises EstimatorError for other points without a time.
     """
     from estimator.questions.choosing import answered
 
     refused = None
     waiting: list[Sweep] = []  # what stands before the first answer
     answers = 0
-    for piece in answered(asked):
+    for piece in chain(answered(asked), outside):
         points, left_out = runnable(piece)
         seen.add(points, left_out)
         answers += len(points)

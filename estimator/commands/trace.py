@@ -43,7 +43,9 @@ def settings_option(context: click.Context, parameter: click.Parameter, values: 
 @click.option(
     "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
 )
-@click.option("--attention", type=click.Choice(ATTENTION_FORMS), default="eager", show_default=True, help="Separate kernels, or one.")
+@click.option(
+    "--attention", type=click.Choice(ATTENTION_FORMS), help="Separate kernels, or one; else eager, and own code as PyTorch runs its calls."
+)
 @switch("head", "--head", "--no-head", True, ("With the head of the task (default).", "The bare model."))
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True, help="Of a training step.")
@@ -78,6 +80,7 @@ def trace_command(**options: Any) -> int:
 
 
 def _trace(options: dict[str, Any]) -> int:
+    from estimator.commands.foreign_prints import stdout_on_stderr
     from estimator.formats import read_workload, write_workload
     from estimator.formats.own import own_text
     from estimator.trace import trace_calls
@@ -88,11 +91,14 @@ def _trace(options: dict[str, Any]) -> int:
 
     listed = read_workload(options["compare"], completion=False) if options["compare"] else None
     names = ("model", "batch", "sequence", "phase", "precision", "attention", "head", "logits", "optimizer", "settings")
-    request = TraceRequest(**{name: options[name] for name in names}, image_size=options["image_size"] or 0)
-    traced = trace_calls(request)
+    given = {name: options[name] for name in names} | {"attention": options["attention"] or ""}
+    request = TraceRequest(**given, image_size=options["image_size"] or 0)
+    with stdout_on_stderr():
+        traced = trace_calls(request)
     source = click.get_current_context().get_parameter_source
     refuse_unused_sizes(options["model"], [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
-    workload, fixed = with_growth(request, traced, trace_calls) if options["resizable"] else (traced.workload, "")
+    with stdout_on_stderr():
+        workload, fixed = with_growth(request, traced, trace_calls) if options["resizable"] else (traced.workload, "")
     summary, text = trace_summary(workload), ""
     if listed is not None:
         comparison = compare_workloads(workload, listed)

@@ -21,7 +21,7 @@ from estimator.completion.vision_rules import (
     pooling,
     residual_add,
 )
-from estimator.errors import WorkloadError
+from estimator.errors import ArgumentError, WorkloadError
 from estimator.listing import Listing
 from estimator.workload import Operator, merge_counts
 
@@ -58,7 +58,9 @@ def parse_completion(completion: bool | str) -> tuple[str, dict[str, Rule]]:
     "eager-pytorch-1 -batch_norm -embeddings".  Raises WorkloadError for a name that is unknown.
     """
     if not isinstance(completion, bool | str):
-        raise TypeError(f"completion must be True, False or the name of a rule set, got {completion!r:.40} ({type(completion).__name__})")
+        raise ArgumentError(
+            f"completion must be True, False or the name of a rule set, got {completion!r:.40} ({type(completion).__name__})"
+        )
     if completion is True:
         completion = DEFAULT_RULE_SET
     if not completion:

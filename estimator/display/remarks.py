@@ -11,14 +11,17 @@ from estimator.short_names import short_name
 Labels = tuple[Any, ...]
 """What tells who a remark concerns from others: as LABELS, or the name of a workload alone."""
 
-NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
-"""A number that is a word by itself: not those of "fp8", "h100" and "1x128"."""
+NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
+"""A number, or the shape of an operator ("64x512"), that is a word by itself: not those of "fp8" and "h100"."""
 
 NAMING_ORDER: Final = ("batch", "sequence", "precision", "attention", "gpu", "bundle", "workload")
 """Labels by which those whom a remark concerns are named, those first that are named rather than others."""
 
 MOST_LINES: Final = 40
 """Warnings, and notes, that are shown."""
+
+MORE: Final = "and {} more like these; fewer workloads or sizes at a time show them"
+"""Stands in place of the last lines."""
 
 MOST_NAMED: Final = 6
 """Names in one line."""
@@ -30,19 +33,26 @@ def case_labels(case: Case) -> Labels:
 
 
 def remark_lines(remarks: Iterable[tuple[Labels, str]], everyone: Iterable[Labels]) -> list[str]:
-    """One line for each remark, the first MOST_LINES, that starts with whom of `everyone` it concerns.
+    """One line for each remark that starts with whom of `everyone` it concerns; of more than MOST_LINES the last says how many more.
 
     Remarks on one board that differ in numbers alone are one, with the range of each number.
     """
     alike: dict[tuple[Any, ...], tuple[dict[str, None], dict[Labels, None]]] = {}
     for labels, text in remarks:
-        texts, concerned = alike.setdefault((labels[1:3], NUMBER.sub("#", text)), ({}, {}))
+        texts, concerned = alike.setdefault((labels[1:3], NUMBER.sub(_kind, text)), ({}, {}))
         texts[text] = concerned[labels] = None
     said: dict[str, dict[Labels, None]] = {}
     for texts, concerned in alike.values():
         said.setdefault(_merged(list(texts)), {}).update(concerned)
     every = list(dict.fromkeys(everyone))
-    return [printable(f"{_who(set(concerned), every)}: {text}") for text, concerned in list(said.items())[:MOST_LINES]]
+    shown = len(said) if len(said) <= MOST_LINES else MOST_LINES - 1
+    lines = [printable(f"{_who(set(concerned), every)}: {text}") for text, concerned in list(said.items())[:shown]]
+    return lines if shown == len(said) else [*lines, MORE.format(len(said) - shown)]
+
+
+def _kind(number: re.Match[str]) -> str:
+    """What a number leaves of a text: shapes of different rank are different."""
+    return re.sub(r"\d+", "#", number.group()) if "x" in number.group() else "#"
 
 
 def _merged(texts: Sequence[str]) -> str:
@@ -53,6 +63,9 @@ def _merged(texts: Sequence[str]) -> str:
 
 
 def _range(numbers: Sequence[str]) -> str:
+    """The lowest and the highest of numbers, or of each axis of shapes."""
+    if "x" in numbers[0]:
+        return "x".join(_range(axis) for axis in zip(*(shape.split("x") for shape in numbers), strict=True))
     low, high = min(numbers, key=float), max(numbers, key=float)
     return low if float(low) == float(high) else f"{low}–{high}"
 

@@ -191,12 +191,15 @@ def best_text(answer: Best, tariff: Tariff | None = None, *, requests: float = 0
     low, high = answer.clocks_mhz
     where = f"{printable(case.workload)} on {case.gpu}" + _settings(case.precision, case.attention)
     usual = ", ".join(f"{name} {_percent(gain)}" for name, gain in answer.gains.items())
+    of_case = int((answer.points.case == answer.points.case[answer.index]).sum())
     lines = [
         f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {where}",
         sweep_table(answer.points.select(_numbers([answer.index])), tariff, requests=requests, tokens=tokens).rstrip("\n"),
         f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)"
         if len(answer.alike) > 1
-        else "all other clocks asked are worse by more than can be mistaken",
+        else "all other clocks asked are worse by more than can be mistaken"
+        if of_case > 1
+        else "no other clock was asked for",
         f"against {answer.usual_clock_mhz:g} MHz: {usual}",
         f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
         sweep_table(answer.points.select(answer.front), tariff, requests=requests, tokens=tokens, most=FRONT_ROWS)

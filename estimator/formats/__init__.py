@@ -11,6 +11,7 @@ from estimator.formats.document import distinct_items, parse_document, read_text
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.entries import distinct_values
 from estimator.formats.own import FORMAT, own_text, read_own
+from estimator.kinds import kind_of, shown
 from estimator.workload import Workload, merge_counts
 
 __all__ = ["read_workload", "workload_from_text", "write_workload"]
@@ -43,7 +44,7 @@ def workload_from_text(text: str, path: Path, *, completion: bool | str = True, 
             _check_format(document, path)
             return _in_form(read_own(document, str(path), path.stem), attention)
         if not isinstance(document, list):
-            raise WorkloadError(f"{path}: a workload file holds an object or a list, not {type(document).__name__}")
+            raise WorkloadError(f"{path}: a workload file holds an object or a list, not {kind_of(document)}")
         items = distinct_values(document)
     return _in_form(_from_list(*items, path, setting, rules), attention)
 
@@ -87,7 +88,7 @@ def _check_format(document: dict[str, Any], path: Path) -> None:
         return
     if isinstance(name, str) and name.startswith("wattprint-"):
         raise WorkloadError(f"{path}: this is a {name.removeprefix('wattprint-')}, not a workload")
-    raise WorkloadError(f"{path}: format = {name!r}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")
+    raise WorkloadError(f"{path}: format = {shown(name)}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")
 
 
 def _model_family(stem: str) -> str:

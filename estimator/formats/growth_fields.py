@@ -6,6 +6,7 @@ from math import isclose
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
+from estimator.kinds import kind_of, shown
 from estimator.workload import FAMILY_FIELDS, Growth, Operator, Resizing, Term
 
 LARGEST_SIZE: Final = 10**7
@@ -26,7 +27,7 @@ def read_sizes(document: Mapping[str, Any], where: str) -> Resizing | None:
         return None
     given = document["sizes"]
     if not isinstance(given, dict):
-        raise WorkloadError(f"{where}: sizes must be an object of whole numbers, got {type(given).__name__}")
+        raise WorkloadError(f"{where}: sizes must be an object of whole numbers, got {kind_of(given)}")
     known = [field.name for field in fields(Resizing)]
     for name in given:
         if name not in known:
@@ -35,7 +36,7 @@ def read_sizes(document: Mapping[str, Any], where: str) -> Resizing | None:
     for name, value in values.items():
         low = 1 if name.startswith("batch") else 0
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST_SIZE:
-            raise WorkloadError(f"{where}: sizes.{name} = {value!r} must be a whole number from {low} to {LARGEST_SIZE}")
+            raise WorkloadError(f"{where}: sizes.{name} = {shown(value)} must be a whole number from {low} to {LARGEST_SIZE}")
     for name in ("batch", "sequence"):
         least, own, most = (values[f"{name}{end}"] for end in ("_least", "", "_most"))
         if not least <= own <= most or bool(least) != bool(own):
@@ -53,7 +54,7 @@ def sizes_entry(resizing: Resizing) -> dict[str, Any]:
 def read_growth(given: Any, operator: Operator, place: str) -> tuple[tuple[str, tuple[Term, ...]], ...]:
     """`growth` of an operator.  Raises WorkloadError, naming the field, for what cannot be or does not add up."""
     if not isinstance(given, dict):
-        raise WorkloadError(f"{place}: growth must be an object, got {type(given).__name__}")
+        raise WorkloadError(f"{place}: growth must be an object, got {kind_of(given)}")
     sizes = FAMILY_FIELDS[operator.family]
     for name in given:
         if name not in sizes:
@@ -76,14 +77,14 @@ def _terms(value: Any, size: float, place: str) -> tuple[Term, ...]:
 def _term(value: list[Any], place: str) -> Term:
     size = value[0] if len(value) == TERM_PARTS else None
     if isinstance(size, bool) or not isinstance(size, int | float) or not size > 0:
-        raise WorkloadError(f"{place} = {value!r} must be a size above 0 and two exponents")
+        raise WorkloadError(f"{place} = {shown(value)} must be a size above 0 and two exponents")
     return Term(float(size), _growth(value[1:], place))
 
 
 def _growth(value: Any, place: str) -> Growth:
     good = isinstance(value, list) and len(value) == len(LARGEST_POWERS)
     if not good or not all(type(i) is int and 0 <= i <= most for i, most in zip(value, LARGEST_POWERS, strict=True)):
-        raise WorkloadError(f"{place} = {value!r} must be the exponents of batch (0 or 1) and sequence (0 to 2), such as [1, 1]")
+        raise WorkloadError(f"{place} = {shown(value)} must be the exponents of batch (0 or 1) and sequence (0 to 2), such as [1, 1]")
     return Growth(*value)
 
 

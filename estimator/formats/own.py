@@ -14,11 +14,14 @@ from typing import Any, Final
 
 from estimator.errors import WorkloadError
 from estimator.formats.growth_fields import growth_entry, read_growth, read_sizes, sizes_entry
+from estimator.kinds import kind_of, shown
 from estimator.quantities import canonical_precision
 from estimator.short_names import short_name
 from estimator.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
+    LISTED,
+    ORIGINS,
     Footprint,
     Operator,
     UnknownOperator,
@@ -34,10 +37,15 @@ EARLIER: Final = "1.0"
 TOP_FIELDS: Final = frozenset(
     {"format", "format_version", "name", "model_family", "completion", "memory", "sizes", "operators", "unknown", "warnings", "notes"}
 )
-OPTIONS: Final[dict[str, Any]] = {"precision_out": "", "precision_kv": "", "cuda_cores": False, "host_share": 1.0, "origin": "listed"}
+LATER_FIELDS: Final = frozenset({"memory", "sizes"})
+"""Those that files of the EARLIER version do not have."""
+
+OPTIONS: Final[dict[str, Any]] = {"precision_out": "", "precision_kv": "", "cuda_cores": False, "host_share": 1.0, "origin": LISTED}
 """Optional fields of an operator and what they mean when left out."""
 
 LARGEST_COUNT: Final = 1e12
+LARGEST_HOST_SHARE: Final = 1e3
+"""No operator costs its host as much as a thousand layers of the framework."""
 LARGEST_MEMORY_BYTE: Final = 1e24
 """Beyond what tensors of the largest sizes hold together."""
 MARSHAL_VERSION: Final = 2
@@ -50,13 +58,15 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
     `where` names the file in messages.  A kernel family or an operator that this version does not know is kept as
     an UnknownOperator; anything else that is wrong raises WorkloadError.
     """
-    _check_version(document, where)
+    earlier = _check_version(document, where) == EARLIER
     foreign = sorted(set(document) - TOP_FIELDS)
     if foreign:
         raise WorkloadError(f"{where}: unknown field {foreign[0]!r}; known: {', '.join(sorted(TOP_FIELDS))}")
     entries = document.get("operators")
     if not isinstance(entries, list) or not entries:
         raise WorkloadError(f"{where}: 'operators' must be a list of at least one operator")
+    if earlier and (later := sorted(LATER_FIELDS & set(document))):
+        raise WorkloadError(f"{where}: {later[0]} came with format_version {FORMAT_VERSION}, and the file states {EARLIER}")
     resizing = read_sizes(document, where)
     totals, unknown = _read_entries(entries, where)
     if resizing is None and any(operator.growth for operator in totals):
@@ -83,13 +93,15 @@ def _footprint(document: Mapping[str, Any], where: str) -> Footprint | None:
         return None
     given = document["memory"]
     if not isinstance(given, dict):
-        raise WorkloadError(f"{where}: memory must be an object of numbers of byte, got {type(given).__name__}")
+        raise WorkloadError(f"{where}: memory must be an object of numbers of byte, got {kind_of(given)}")
     known = [field.name for field in fields(Footprint)]
     for name, value in given.items():
         if name not in known:
             raise WorkloadError(f"{where}: memory: unknown field {name!r}; known: {', '.join(known)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST_MEMORY_BYTE:
-            raise WorkloadError(f"{where}: memory.{name} = {value!r} must be a number from 0 to below {LARGEST_MEMORY_BYTE:.0e} [byte]")
+            raise WorkloadError(
+                f"{where}: memory.{name} = {shown(value)} must be a number from 0 to below {LARGEST_MEMORY_BYTE:.0e} [byte]"
+            )
     return Footprint(**{name: float(value) for name, value in given.items()})
 
 
@@ -108,17 +120,20 @@ MOST_KINDS: Final = 5
 """Unknown kinds that a message names."""
 
 
-def _check_version(document: Mapping[str, Any], where: str) -> None:
+def _check_version(document: Mapping[str, Any], where: str) -> str:
+    """The version of a file that can be read."""
     version = document.get("format_version")
     parts = version.split(".") if isinstance(version, str) else []
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise WorkloadError(f"{where}: format_version = {version!r} must be a text such as {FORMAT_VERSION!r}")
+        raise WorkloadError(f"{where}: format_version = {shown(version)} must be a text such as {FORMAT_VERSION!r}")
     known = tuple(int(part) for part in FORMAT_VERSION.split("."))
     given = tuple(int(part) for part in parts)
     if given[0] != known[0] or given > known:
+        remedy = "upgrade wattprint" if given > known else f"there is no such version: write {FORMAT_VERSION}"
         raise WorkloadError(
-            f"{where}: format_version {version} cannot be read; this program reads {known[0]}.0 to {FORMAT_VERSION}; upgrade wattprint"
+            f"{where}: format_version {version} cannot be read; this program reads {known[0]}.0 to {FORMAT_VERSION}; {remedy}"
         )
+    return ".".join(map(str, given))
 
 
 def _read_entries(entries: list[Any], where: str) -> tuple[dict[Operator, float], list[UnknownOperator]]:
@@ -130,7 +145,7 @@ def _read_entries(entries: list[Any], where: str) -> tuple[dict[Operator, float]
         if key not in seen:
             place = f"{where}: operators[{position}]"
             if not isinstance(entry, dict):
-                raise WorkloadError(f"{place} must be an object of named fields, got {type(entry).__name__}")
+                raise WorkloadError(f"{place} must be an object of named fields, got {kind_of(entry)}")
             count = _number(entry, "count", place)
             if _is_unknown(entry, place):
                 unknown.append(_unknown_kind(entry, count, place))
@@ -144,7 +159,7 @@ def _read_entries(entries: list[Any], where: str) -> tuple[dict[Operator, float]
 def _is_unknown(entry: dict[str, Any], place: str) -> bool:
     for field in ("family", "operator"):
         if not isinstance(entry.get(field), str) or not entry[field]:
-            raise WorkloadError(f"{place}: {field} = {entry.get(field)!r} must be a name")
+            raise WorkloadError(f"{place}: {field} = {shown(entry.get(field))} must be a name")
     return entry["operator"] not in FAMILY_OPERATORS.get(entry["family"], ())
 
 
@@ -164,16 +179,19 @@ def _read_operator(entry: dict[str, Any], place: str) -> Operator:
     for name in sizes:
         value = details.get(name)
         if isinstance(value, float) and name != "reads" and not value.is_integer():
-            raise WorkloadError(f"{place}: {name} = {value!r} must be a whole number")
+            raise WorkloadError(f"{place}: {name} = {shown(value)} must be a whole number")
     for name in ("precision_out", "precision_kv"):
         if name in details:
             details[name] = _precision(details, name, place)
     if not isinstance(details.get("cuda_cores", False), bool):
-        raise WorkloadError(f"{place}: cuda_cores = {details['cuda_cores']!r} must be true or false")
-    if not isinstance(details.get("origin", ""), str):
-        raise WorkloadError(f"{place}: origin = {details['origin']!r} must be a text")
+        raise WorkloadError(f"{place}: cuda_cores = {shown(details['cuda_cores'])} must be true or false")
+    origin = details.get("origin", LISTED)
+    if not isinstance(origin, str) or origin.partition(":")[0] not in ORIGINS:
+        raise WorkloadError(f"{place}: origin = {shown(origin)} must be one of {', '.join(ORIGINS)}, with what did it after a colon")
     if "host_share" in details:
         details["host_share"] = _number(details, "host_share", place, low=0.0)
+        if details["host_share"] > LARGEST_HOST_SHARE:
+            raise WorkloadError(f"{place}: host_share = {shown(details['host_share'])} must be at most {LARGEST_HOST_SHARE:g}")
     growth = details.pop("growth", {})
     made = make_operator(family, operator, _precision(entry, "precision", place), where=place, **details)
     return replace(made, growth=read_growth(growth, made, place)) if growth != {} else made
@@ -183,7 +201,7 @@ def _precision(entry: dict[str, Any], field: str, place: str) -> str:
     value = entry.get(field)
     precision = canonical_precision(value) if isinstance(value, str) else None
     if precision is None:
-        raise WorkloadError(f"{place}: {field} = {value!r} is not a known precision; write bf16, fp16, fp32, …")
+        raise WorkloadError(f"{place}: {field} = {shown(value)} is not a known precision; write bf16, fp16, fp32, …")
     return precision
 
 
@@ -193,7 +211,7 @@ def _number(entry: dict[str, Any], field: str, place: str, low: float = 0.0) -> 
     allow_zero = field == "host_share"
     good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value < LARGEST_COUNT and (value > 0 or allow_zero)
     if not good:
-        found = f"{field} = {value!r}" if field in entry else f"{field} is missing; it"
+        found = f"{field} = {shown(value)}" if field in entry else f"{field} is missing; it"
         raise WorkloadError(f"{place}: {found} must be a number {'of at least' if allow_zero else 'above'} 0 and below {LARGEST_COUNT:.0e}")
     return float(value)  # type: ignore[arg-type]
 
@@ -204,14 +222,14 @@ def _read_unknown(entry: Any, place: str) -> UnknownOperator:
     count = _number(entry, "count", place)
     elements = entry.get("elements", 0)
     if isinstance(elements, bool) or not isinstance(elements, int | float) or not 0 <= elements < float("inf"):
-        raise WorkloadError(f"{place}: elements = {elements!r} must be a number of at least 0")
+        raise WorkloadError(f"{place}: elements = {shown(elements)} must be a number of at least 0")
     return UnknownOperator(name=entry["name"], count=max(1, round(count)), elements=float(elements))
 
 
 def _text(document: Mapping[str, Any], field: str, where: str) -> str:
     value = document.get(field, "")
     if not isinstance(value, str):
-        raise WorkloadError(f"{where}: {field} = {value!r} must be a text")
+        raise WorkloadError(f"{where}: {field} = {shown(value)} must be a text")
     return value
 
 

@@ -99,7 +99,7 @@ def _stated_operators(workload: Workload, stated: Resizing, at: Sizes, to: Sizes
         raise WorkloadError(
             f"{workload.name}: states that it was traced at batch {stated.batch}"
             + (f", sequence {stated.sequence}" if stated.sequence else "")
-            + f", not at {_text(at)}; leave --at out"
+            + f", not at {_text(at)}; leave --at out (in Python: at)"
         )
     check_range(workload.name, stated, to.batch, to.sequence)
     try:

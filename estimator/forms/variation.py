@@ -67,7 +67,7 @@ def _sizes(workload: Workload, present: Sizes | None, batch: Sequence[int], sequ
     if present is None:
         raise WorkloadError(
             f"{workload.name}: neither its name nor you say for which batch and sequence it was written; "
-            "say it (--at batch=8,sequence=512), or name the file so (…_b8_s512.json)"
+            "say it (--at batch=8,sequence=512; in Python at=Sizes(batch=8, sequence=512)), or name the file so (…_b8_s512.json)"
         )
     return [Sizes(batch=b, sequence=s) for b, s in product(batch or (present.batch,), sequence or (present.sequence,))]
 

@@ -125,7 +125,10 @@ def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = 
 
     time_s = metric(TIME)
     if time_s <= 0:
-        raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) has no {TIME}; profile with --metrics {TIME},…")
+        fault = f"has no {TIME}; profile with --metrics {TIME},…"
+        if TIME in kernel.metrics:
+            fault = f"has a {TIME} that is no time above 0, or in an unknown unit; print it again with ncu --csv"
+        raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) {fault}")
     instructions: dict[str, float] = {}
     for kind, name in THREAD_KINDS[vocabulary].items():
         _add(instructions, name, metric(THREAD_METRIC.format(kind)))

@@ -129,9 +129,9 @@ def _energy(
 
 
 def _std(energies: InstructionEnergies, weights: Any, spread_j: Iterable[float]) -> float:
-    """Standard deviation of an energy: that of the terms, the scatter, and that of classes priced as others [J]."""
+    """Standard deviation of an energy: that of the terms, the scatter, and that of classes priced as others [J]; nan where none says."""
     scatter = energies.scatter * float(weights @ energies.values)
-    return math.hypot(math.sqrt(max(0.0, float(weights @ energies.covariance @ weights))), scatter, *spread_j)
+    return math.hypot(math.sqrt(max(0.0, float(weights @ energies.covariance @ weights))), scatter, *spread_j) or math.nan
 
 
 def _part(term: str) -> str:

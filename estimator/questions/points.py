@@ -91,6 +91,11 @@ class Sweep:
     above_limit: BoolArray
     unseen: IntArray
 
+    def __post_init__(self) -> None:
+        """Columns cannot be written to: what was computed from one of them would no longer hold."""
+        for name in self.__slots__[1:]:
+            getattr(self, name).flags.writeable = False
+
     def __len__(self) -> int:
         return len(self.case)
 

@@ -109,7 +109,7 @@ def sweep_chunks(
 
 
 def _several(given: Any, kinds: tuple[type, ...], name: str, source: str) -> list[Any]:
-    """One thing or several as a list.  Raises TypeError for what is of another kind."""
+    """One thing or several as a list.  Raises ArgumentError for what is of another kind."""
     wanted = f"a {kinds[0].__name__}, as {source} gives it, or several"
     if isinstance(given, kinds):
         return [given]

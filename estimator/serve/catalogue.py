@@ -21,9 +21,6 @@ from estimator.serve.errors import RequestError
 from estimator.specifications import gpu_names
 from estimator.workload import Workload
 
-EXAMPLE_SIZES: Final = {"gpt2-prefill": Sizes(batch=8, sequence=512), "llama-8b-decode": Sizes(batch=16, sequence=2048)}
-"""Sizes for which the shipped examples were written down, as their notes say."""
-
 MOST_LOADED: Final = 20
 """Workloads from the page that are kept; another one takes the place of the oldest."""
 
@@ -95,7 +92,7 @@ class Catalogue:
         workload = checked(workload_from_text(text, label))
         with self._lock:
             self._count += 1
-            entry = Entry(key=f"loaded-{self._count}", source="loaded", workload=workload, at=_known_sizes(workload))
+            entry = Entry(key=f"loaded-{self._count}", source="loaded", workload=workload, at=known_sizes(workload))
             self._loaded[entry.key] = entry
             while len(self._loaded) > MOST_LOADED:
                 self._loaded.popitem(last=False)
@@ -109,7 +106,7 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
     BundleError where there is no bundle at all.
     """
     entries = [
-        Entry(key=f"given-{number}", source="given", workload=workload, at=_known_sizes(workload))
+        Entry(key=f"given-{number}", source="given", workload=workload, at=known_sizes(workload))
         for number, workload in enumerate(_named_workloads(files))
     ]
     entries += _examples()
@@ -146,7 +143,7 @@ def _examples() -> list[Entry]:
     paths = sorted(resource_folder("examples").glob("*.json"))
     workloads = [read_workload(path) for path in paths]
     return [
-        Entry(key=f"example-{number}", source="example", workload=workload, at=_known_sizes(workload))
+        Entry(key=f"example-{number}", source="example", workload=workload, at=known_sizes(workload))
         for number, workload in enumerate(workloads)
     ]
 
@@ -160,10 +157,6 @@ def _installed() -> list[Bundle]:
         except BundleError:
             continue
     return found
-
-
-def _known_sizes(workload: Workload) -> Sizes | None:
-    return known_sizes(workload) or EXAMPLE_SIZES.get(workload.name)
 
 
 def _label(name: str) -> str:

@@ -30,6 +30,7 @@ from estimator.serve.choices import choices_document, entry_document, workload_d
 from estimator.serve.errors import RequestError
 from estimator.serve.question import MOST_REQUEST_BYTES, parse_object, parse_question, parse_sizes, refuse_unknown
 from estimator.serve.timed_reader import TimedReader
+from estimator.serve.turning_away import busy_reply, turn_away
 
 MOST_FILE_BYTES: Final = 2 << 20
 """A workload file of the page: forty times those of the published models."""
@@ -45,6 +46,9 @@ COMPUTE_WAIT_S: Final = 20.0
 
 GIVE_WAY_S: Final = 10.0
 """Time within which a connection that gives way has ended [s]."""
+
+COMPLAINT_S: Final = 1.0
+"""Time within which refused connections are complained of once [s]."""
 
 MOST_CONNECTIONS: Final = 32
 MOST_COMPUTED: Final = 2
@@ -93,6 +97,7 @@ class PageServer(ThreadingMixIn, TCPServer):
         self._room = BoundedSemaphore(MOST_CONNECTIONS)
         self._silent: dict[int, socket.socket] = {}
         self._silent_lock = Lock()
+        self._complained = -COMPLAINT_S
         super().__init__((host, port), _Handler)
 
     @property
@@ -114,9 +119,10 @@ class PageServer(ThreadingMixIn, TCPServer):
         return f"http://[{address}]:{self.port}/" if address.version == 6 else f"http://{address}:{self.port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hand a connection to a thread; one too many takes the place of the longest silent one, or is closed where none is silent."""
+        """Hand a connection to a thread; one too many takes the place of the longest silent one, or is refused where none is silent."""
         if not (self._room.acquire(blocking=False) or (self._end_longest_silent() and self._room.acquire(timeout=GIVE_WAY_S))):
-            self.complain(f"more than {MOST_CONNECTIONS} connections at once: one is closed")
+            self._complain_of_refusals()
+            turn_away(request, busy_reply(HEADERS, f"{MOST_CONNECTIONS} requests are being answered; try again"))
             self.shutdown_request(request)
             return
         with self._silent_lock:
@@ -143,6 +149,13 @@ class PageServer(ThreadingMixIn, TCPServer):
                 connection.shutdown(socket.SHUT_RDWR)
         self.complain(f"more than {MOST_CONNECTIONS} connections at once: the longest silent one is closed")
         return True
+
+    def _complain_of_refusals(self) -> None:
+        """A line about refused connections, one for as many as come in a while."""
+        now = time.monotonic()
+        if now - self._complained > COMPLAINT_S:
+            self.complain(f"more than {MOST_CONNECTIONS} requests at once: new ones are refused")
+            self._complained = now
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection and make room for another."""

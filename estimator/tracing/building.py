@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
+from estimator.tracing.fusing import AttentionCalls
 from estimator.tracing.holding import Held
 from estimator.tracing.models import ModelConfig
 from estimator.tracing.recording import recording
@@ -154,7 +155,7 @@ def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: dict[
         raise WorkloadError(f"{request.model}: decoding with an encoder is not built by name; use MODULE:CALLABLE")
     cache = None
     if CACHE in inspect.signature(model.forward).parameters:
-        with torch.no_grad(), recording(torch, [], request.attention == "flash", 0, Held()):
+        with torch.no_grad(), recording(torch, [], AttentionCalls(form=request.attention), Held()):
             cache = getattr(model.eval()(**before, use_cache=True), CACHE, None)
     if cache is None:
         raise WorkloadError(f"{request.model}: keeps no cache of keys and values, so it does not decode; choose --phase prefill or train")

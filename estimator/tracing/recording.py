@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from estimator.errors import WorkloadError
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
+from estimator.tracing.fusing import BACKENDS, AttentionCalls, FusedRequest, why_not_fused
 from estimator.tracing.holding import Held
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
@@ -30,10 +31,10 @@ GROUPED: Final = "aten._grouped_mm"
 
 
 @contextmanager
-def recording(torch: Any, calls: list[Call], fused: bool, window: int, held: Held) -> Iterator[None]:
+def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: Held) -> Iterator[None]:
     """Append every dispatched operation on meta tensors to `calls`, and count in `held` what it makes."""
     with ExitStack() as stack:
-        stack.enter_context(_function_mode(torch, calls, fused, window))
+        stack.enter_context(_function_mode(torch, calls, attention))
         stack.enter_context(_dispatch_mode(torch, calls, held))
         yield
 
@@ -127,16 +128,19 @@ def _plain(tensor: Any) -> Tensor:
     return Tensor(shape=tuple(tensor.shape), strides=tuple(tensor.stride()), dtype=str(tensor.dtype).removeprefix("torch."))
 
 
-def _function_mode(torch: Any, calls: list[Call], fused: bool, window: int) -> Any:
+def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     functional = torch.nn.functional
+    apart = functional.scaled_dot_product_attention
 
     def attention(*arguments: Any, **keywords: Any) -> Any:
-        return _attention(torch, calls, window, *arguments, **keywords)
+        if met.fuses(_why_not_fused(torch, *arguments, **keywords)):
+            return _attention(torch, calls, met.window, *arguments, **keywords)
+        return apart(*arguments, **keywords)
 
     def dropout(*arguments: Any, **keywords: Any) -> Any:
         return _dropout(torch, *arguments, **keywords)
 
-    inside = {"dropout": dropout} | ({"scaled_dot_product_attention": attention} if fused else {})
+    inside = {"dropout": dropout, "scaled_dot_product_attention": attention}
     stand_ins = {getattr(functional, name): stand_in for name, stand_in in inside.items()}
 
     def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
@@ -169,6 +173,29 @@ def _replaced(module: Any, stand_ins: Mapping[str, Any]) -> Iterator[None]:
 def _dropout(torch: Any, tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Dropout as one operation, as GPUs run it."""
     return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
+
+
+def _why_not_fused(
+    torch: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> str:
+    """What keeps a GPU from fusing a call, "" where nothing does."""
+    call = FusedRequest(
+        query=_plain(query),
+        key=_plain(key),
+        value=_plain(value),
+        masked=attn_mask is not None,
+        causal=is_causal,
+        shared_keys=enable_gqa,
+    )
+    return why_not_fused(call, [name for name in BACKENDS if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()])
 
 
 def _attention(

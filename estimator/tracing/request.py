@@ -36,7 +36,7 @@ class TraceRequest:
     sequence    tokens of a sequence; in decode the tokens that the new one attends to, itself included
     phase       one of PHASES
     precision   of weights and activations
-    attention   "eager": separate kernels; "flash": one fused kernel
+    attention   "eager": separate kernels; "flash": one fused kernel; "": own code as it calls scaled_dot_product_attention, else "eager"
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token alone, as generation needs; "all"; a training step takes all
     optimizer   of a training step
@@ -49,7 +49,7 @@ class TraceRequest:
     sequence: int = 512
     phase: str = "prefill"
     precision: str = "bf16"
-    attention: str = "eager"
+    attention: str = ""
     head: bool = True
     logits: str = "last"
     optimizer: str = "adamw"
@@ -81,7 +81,7 @@ def checked_request(request: TraceRequest) -> TraceRequest:
     from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision  # brings numpy, which the options do without
 
     for name, known in (("phase", PHASES), ("attention", ATTENTION_FORMS), ("logits", LOGITS), ("optimizer", OPTIMIZERS)):
-        if getattr(request, name) not in known:
+        if getattr(request, name) not in known and (name, getattr(request, name)) != ("attention", ""):
             raise WorkloadError(f"{name} = {getattr(request, name)!r} is unknown; known: {', '.join(known)}")
     for name, low in (("batch", 1), ("sequence", 2 if request.phase == "decode" else 1), ("image_size", 0)):
         value = getattr(request, name)

@@ -1,6 +1,10 @@
 """A bundle, a workload, and the command run on them."""
 
+from dataclasses import replace
+
+from estimator.bundles.content import Bundle
 from estimator.cli import main
+from estimator.power_limit import UNLIMITED_W
 from estimator.specifications import document_of_gpu, load_gpu
 
 MATRIX = {"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5, "epsilon_s": 3e-6}
@@ -39,6 +43,11 @@ def bundle_document(**changes) -> dict:
         "domain": {}, "clocks": [210.0, 1410.0], "errors": [], "instruction_energies": {}, "block_models": {}, "notes": [],
     }  # fmt: skip
     return {**document, **changes}
+
+
+def unlimited(bundle: Bundle) -> Bundle:
+    """The bundle for a board like its own that meets no power limit."""
+    return replace(bundle, gpu=replace(bundle.gpu, power_limit_w=UNLIMITED_W))
 
 
 def run(capsys, *arguments) -> tuple[int, str, str]:

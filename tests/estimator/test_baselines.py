@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from estimator import (
     Asked,
     BaselineEstimate,
+    Bundle,
     Operator,
     Variant,
     Workload,
@@ -31,9 +32,11 @@ from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.gpu import ClockTable
 from estimator.specifications import load_gpu
+from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
+FREE = unlimited(BUNDLE)
 A100 = BUNDLE.gpu
 CLOCKS = (510.0, 900.0, 1410.0)
 
@@ -42,9 +45,9 @@ def one(*operators: Operator, count: float = 1.0) -> Workload:
     return Workload(name="made", operators=operators, counts=(count,) * len(operators))
 
 
-def answers(workload: Workload, **settings: object) -> dict[tuple[str, float], BaselineEstimate]:
+def answers(workload: Workload, bundle: Bundle = BUNDLE) -> dict[tuple[str, float], BaselineEstimate]:
     """Baselines by method and clock that runs."""
-    asked = Asked(variant=Variant(workload=workload), bundle=BUNDLE, **{"sm_clock_mhz": CLOCKS, **settings})  # type: ignore[arg-type]
+    asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=CLOCKS)
     return {(one.method, one.sm_clock_mhz): one for one in baseline_estimates(asked)}
 
 
@@ -56,7 +59,7 @@ def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shar
     for path in published(shared_data):
         workload = read_workload(path)
         ideal = roofline_seconds(workload, A100, np.array(CLOCKS))
-        for i, own in enumerate(estimate(workload, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=1e6)):
+        for i, own in enumerate(estimate(workload, FREE, sm_clock_mhz=CLOCKS)):
             assert (np.array([kernel.latency_s for kernel in own.kernels]) > ideal[:, i]).all(), (path.name, CLOCKS[i])
             assert own.latency_s > np.array(workload.counts) @ ideal[:, i]
 
@@ -103,8 +106,8 @@ def test_what_holds_one_resource_at_its_peak_draws_the_power_limit(operator: Ope
 def test_a_workload_done_several_times_takes_so_much_longer_at_the_same_power(tokens: int, width: int, factor: int) -> None:
     single = transformer(tokens, width, 2)
     several = replace(single, counts=tuple(factor * count for count in single.counts))
-    for key, more in answers(several, power_cap_w=1e6).items():
-        once = answers(single, power_cap_w=1e6)[key]
+    for key, more in answers(several, FREE).items():
+        once = answers(single, FREE)[key]
         assert more.latency_s == pytest.approx(factor * once.latency_s)
         assert more.power_w == pytest.approx(once.power_w)
         assert more.energy_j == pytest.approx(factor * once.energy_j)
@@ -139,9 +142,9 @@ def test_the_form_of_accelwattch_has_the_time_of_the_bundle_and_its_power_where_
 def test_components_scale_with_the_square_of_the_voltage() -> None:
     assert BUNDLE.power is not None
     square = replace(BUNDLE.power, l2_credit=0.0, voltage_exponent=2.0)
-    bare = replace(BUNDLE, power=square, idle=None, gpu=replace(A100, idle_w=None))
-    asked = Asked(variant=Variant(workload=transformer(512, 1024, 4)), bundle=bare, sm_clock_mhz=(1400.0,), power_cap_w=1e6)
-    own = estimate(asked.variant.workload, bare, sm_clock_mhz=1400.0, power_cap_w=1e6)[0]
+    bare = unlimited(replace(BUNDLE, power=square, idle=None, gpu=replace(A100, idle_w=None)))
+    asked = Asked(variant=Variant(workload=transformer(512, 1024, 4)), bundle=bare, sm_clock_mhz=(1400.0,))
+    own = estimate(asked.variant.workload, bare, sm_clock_mhz=1400.0)[0]
     assert baseline_estimates(asked)[1].power_w == pytest.approx(own.power_w)
     cubic = replace(bare, power=replace(square, voltage_exponent=3.0))
     assert baseline_estimates(replace(asked, bundle=cubic))[1].power_w == baseline_estimates(asked)[1].power_w

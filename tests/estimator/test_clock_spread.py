@@ -12,14 +12,14 @@ from estimator.bundles.files import load_bundle
 from estimator.calibration import board_tables
 from estimator.clock_spread import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from estimator.forms.variation import Variant
-from estimator.power_limit import UNLIMITED_W
 from estimator.prediction import estimate
 from estimator.questions.judging import Asked, judged, log_ratio_std
 from estimator.questions.sweeping import sweep
 from estimator.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
+from tests.estimator.estimating import unlimited
 
-A100 = load_bundle("a100-pcie-40gb-eager")
+A100 = unlimited(load_bundle("a100-pcie-40gb-eager"))
 AT_900 = replace(A100, clocks_mhz=(900.0, 900.0))
 WORKLOAD = gpt2_prefill(8, 512)
 IDLER = gpt2_prefill(1, 64)
@@ -28,7 +28,7 @@ CLOCKS = (510.0, 900.0, 1140.0, 1410.0)
 
 def relative_stds(bundle: Bundle, workload: Workload = WORKLOAD, host_launch_s: float = 0.0) -> np.ndarray:
     """Standard deviations of ln(latency) and ln(power) at CLOCKS without a power limit, shape (2, c)."""
-    answers = estimate(workload, bundle, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W, host_launch_s=host_launch_s)
+    answers = estimate(workload, bundle, sm_clock_mhz=CLOCKS, host_launch_s=host_launch_s)
     return np.array([[a.latency_s_std / a.latency_s, a.power_w_std / a.power_w] for a in answers]).T
 
 
@@ -61,10 +61,7 @@ def test_an_exponent_that_no_voltage_told_counts_as_far_as_power_depends_on_it()
     assert AT_900.power is not None
     step = 0.01
     moved = replace(AT_900, power=replace(AT_900.power, voltage_exponent=AT_900.power.voltage_exponent + step))
-    before, after = (
-        np.array([a.power_w for a in estimate(WORKLOAD, bundle, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W)])
-        for bundle in (AT_900, moved)
-    )
+    before, after = (np.array([a.power_w for a in estimate(WORKLOAD, bundle, sm_clock_mhz=CLOCKS)]) for bundle in (AT_900, moved))
     by_step = VOLTAGE_EXPONENT_STD * np.log(after / before) / step
     loading = far_clock(AT_900, board_tables(AT_900, AT_900.gpu), np.array(CLOCKS), before).power["voltage"]
     assert loading[:2] == pytest.approx([0.0, 0.0], abs=1e-12)  # the voltage is flat up to there
@@ -80,8 +77,8 @@ def test_an_exponent_that_fitted_clocks_told_leaves_nothing_open_beyond_them() -
 
 
 def test_sweeps_and_sources_say_the_same_as_estimates() -> None:
-    asked = Asked(variant=Variant(workload=WORKLOAD), bundle=AT_900, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W, host_launch_s=0.0)
-    swept = sweep([WORKLOAD, IDLER], AT_900, sm_clock_mhz=CLOCKS, power_cap_w=UNLIMITED_W, host_launch_s=0.0)
+    asked = Asked(variant=Variant(workload=WORKLOAD), bundle=AT_900, sm_clock_mhz=CLOCKS, host_launch_s=0.0)
+    swept = sweep([WORKLOAD, IDLER], AT_900, sm_clock_mhz=CLOCKS, host_launch_s=0.0)
     answer = judged(asked)
     for row, name in enumerate(("latency_s", "power_w")):
         stated, of_idler = relative_stds(AT_900)[row], relative_stds(AT_900, IDLER)[row]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,9 @@ def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path
     (found,) = read_activities(path, "joule")
     assert "dram" not in found.activity.transactions
     assert {"dram__sectors_read.sum", "dram__sectors_write.sum"} <= set(found.missing)
+    path.write_text(re.sub(r'("gpu__time_duration.sum",)"[^"]*"', r'\1"parsec"', LONG))
+    with pytest.raises(CountsError, match=r"has a gpu__time_duration\.sum that is no time above 0, or in an unknown unit"):
+        read_activities(path, "joule")
 
 
 def test_opcodes_are_classes_by_active_lane(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ def test_files_written_fit_the_published_schema(repository, shared_data):
     validator.validate(json.loads(own_text(replace(read_workload(repository / "examples" / "gpt2-prefill.json"), footprint=held))))
     assert not validator.is_valid(own(LINEAR, memory={"weights_byte": -1}))
     assert not validator.is_valid(own(LINEAR, memory={"weights": 1}))
+    assert validator.is_valid(own(LINEAR | {"origin": "traced:layout"}))
+    for wrong in ({"origin": "hacked"}, {"precision_kv": "fp8"}, {"host_share": 1e9}):
+        assert not validator.is_valid(own(LINEAR | wrong))
     assert not validator.is_valid(own(LINEAR | {"m": -1}))
     assert not validator.is_valid(own(LINEAR | {"extra": 1}))
     assert not validator.is_valid(own({key: value for key, value in LINEAR.items() if key != "k"}))
@@ -116,16 +119,22 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
     ("document", "message"),
     [
         (own(LINEAR, format_version="1.2"), "format_version 1.2 cannot be read; this program reads 1.0 to 1.1; upgrade"),
-        (own(LINEAR, memory=5), "memory must be an object of numbers of byte, got int"),
-        (own(LINEAR, memory={"weights": 5}), "memory: unknown field 'weights'; known: weights_byte, optimizer_byte,"),
-        (own(LINEAR, memory={"weights_byte": -1}), "memory.weights_byte = -1 must be a number from 0 to below"),
-        (own(LINEAR, memory={"cache_byte": "5"}), "memory.cache_byte = '5' must be a number"),
-        (own(LINEAR, memory={"cache_byte": True}), "memory.cache_byte = True must be a number"),
-        (own(LINEAR, memory={"cache_byte": 1e24}), "memory.cache_byte = 1e"),
+        (own(LINEAR, format_version="1.1", memory=5), "memory must be an object of numbers of byte, got 5"),
+        (own(LINEAR, format_version="1.1", memory={"weights": 5}), "memory: unknown field 'weights'; known: weights_byte, optimizer_byte,"),
+        (own(LINEAR, format_version="1.1", memory={"weights_byte": -1}), "memory.weights_byte = -1 must be a number from 0 to below"),
+        (own(LINEAR, format_version="1.1", memory={"cache_byte": "5"}), "memory.cache_byte = '5' must be a number"),
+        (own(LINEAR, format_version="1.1", memory={"cache_byte": True}), "memory.cache_byte = true must be a number"),
+        (own(LINEAR, format_version="1.1", memory={"cache_byte": 1e24}), "memory.cache_byte = 1e"),
+        (own(LINEAR, memory={}), "memory came with format_version 1.1, and the file states 1.0"),
+        (own(LINEAR, format_version="0.9"), "reads 1.0 to 1.1; there is no such version: write 1.1"),
+        (own(LINEAR | {"origin": "hacked"}), "origin = 'hacked' must be one of listed, traced, completed, corrected, rewritten"),
+        (own(LINEAR | {"origin": None}), "origin = null must be one of listed"),
+        (own(LINEAR | {"precision_kv": "fp8"}), "gemm has no precision_kv"),
+        (own(LINEAR | {"host_share": 1e9}), "host_share = 1000000000 must be at most 1000"),
         (own(LINEAR, format_version="2.0"), "format_version 2.0 cannot be read"),
         (own(LINEAR, format_version=1), "format_version = 1 must be a text"),
         (own(LINEAR, format="wattprint-bundle"), "this is a bundle, not a workload"),
-        ({"operators": [LINEAR]}, "format = None; a workload file has format 'wattprint-workload'"),
+        ({"operators": [LINEAR]}, "format = null; a workload file has format 'wattprint-workload'"),
         (own(LINEAR, colour="red"), "unknown field 'colour'"),
         (own(), "'operators' must be a list of at least one"),
         (own(LINEAR, operators={}), "'operators' must be a list of at least one"),
@@ -133,13 +142,13 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
         (own(LINEAR, LINEAR | {"m": -1}), r"operators\[1\] \(gemm.linear\): gemm m = -1 must be from 1 to below"),
         (own(LINEAR | {"m": 1.5}), "m = 1.5 must be a whole number"),
         (own(LINEAR | {"m": "512"}), "gemm needs the number 'm', got '512'"),
-        (own(LINEAR | {"m": True}), "gemm needs the number 'm', got True"),
+        (own(LINEAR | {"m": True}), "gemm needs the number 'm', got true"),
         (own(LINEAR | {"m": 1e30}), "m = 1e\\+30 must be"),
         (own({key: value for key, value in LINEAR.items() if key != "k"}), "gemm needs the number 'k', which is missing"),
         (own(LINEAR | {"where": 1}), "unknown field 'where'"),
         (own(LINEAR | {"count": 0}), r"operators\[0\]: count = 0 must be a number above 0"),
-        (own(LINEAR | {"count": None}), r"operators\[0\]: count = None"),
-        (own(LINEAR | {"count": True}), r"operators\[0\]: count = True"),
+        (own(LINEAR | {"count": None}), r"operators\[0\]: count = null"),
+        (own(LINEAR | {"count": True}), r"operators\[0\]: count = true"),
         (own(LINEAR | {"precision": "fp12"}), "precision = 'fp12' is not a known precision"),
         (own(LINEAR | {"precision_out": 16}), "precision_out = 16 is not a known precision"),
         (own(LINEAR | {"host_share": -1}), "host_share = -1 must be a number of at least 0"),
@@ -151,7 +160,7 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
         (own({"family": "magic", "operator": "x", "count": 1}), "no operator of a known kind, only magic.x; known families: gemm, conv"),
         (own(LINEAR | {"operator": "linaer"}), "no operator of a known kind, only gemm.linaer; known operators of gemm: linear, bmm$"),
         (own(*({"family": "gemm", "operator": f"o{i}", "count": 1} for i in range(7))), r"gemm\.o4 and 2 more; known operators of gemm"),
-        ("5", "holds an object or a list, not int"),
+        ("5", "holds an object or a list, not 5"),
         ('{"format": NaN}', "NaN is not a JSON number"),
     ],
 )

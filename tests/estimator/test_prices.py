@@ -13,7 +13,7 @@ from estimator.instructions.counted_energy import counted_energies
 from estimator.instructions.energies import INSTRUCTION, Activity, InstructionEnergies, energies_from_section, section_of
 from estimator.instructions.opcodes import RARE, SHAPED, sass_class
 from estimator.instructions.prices import LIKE_SPREAD, RARE_SPREAD, is_matrix, price_of, products_of
-from estimator.instructions.tables import EnergyTable
+from estimator.instructions.tables import EnergyTable, load_energy_table
 from tests.estimator.test_instructions import ENERGIES
 
 DENSE_J, RARE_J = 80e-12, 4e-12
@@ -113,6 +113,13 @@ def test_counts_priced_at_another_class_are_warned_about_and_less_sure() -> None
     unlike = CountedKernel(name="m", launches=1.0, activity=replace(activity("DMMA.884"), time_s=1e-3))
     with pytest.raises(CountsError, match=r"made has no energy of DMMA\.884"):
         counted_energies([unlike], table(known))
+
+
+def test_a_kernel_of_which_nothing_is_counted_has_an_unknown_error_not_none() -> None:
+    idle = CountedKernel(name="idle", launches=1.0, activity=replace(activity("FFMA"), instructions={}, issued=0.0, time_s=1e-3))
+    rows, total, _ = counted_energies([idle], load_energy_table("tesla-k40"), constant_w=40.0)
+    assert rows[0].energy_j == total.energy_j == pytest.approx(0.04)
+    assert np.isnan([rows[0].energy_std_j, total.energy_std_j]).all()
 
 
 def test_doubts_come_back_from_a_bundle() -> None:

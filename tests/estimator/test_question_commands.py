@@ -317,11 +317,15 @@ def test_a_sweep_says_each_warning_and_note_once(capsys: pytest.CaptureFixture[s
         (("best", "W", "--bundle", BUNDLE, "--power-limit", "-5"), 2, "--power-limit"),
         (("best", "W", "--bundle", BUNDLE, "--latency-limit", "nan"), 2, "--latency-limit"),
         (("best", "W", "--bundle", BUNDLE, "--confidence", "2"), 2, "must be a number above 0 and below 1"),
-        (("best", "W", "--bundle", BUNDLE, "-o", "x.parquet"), 2, "one row"),
+        (("best", "W", "--bundle", BUNDLE, "-o", "x.parquet"), 2, "known: csv, json, txt, html, svg, png"),
         (("compare", "W", "--bundle", BUNDLE), 2, "1 thing to compare; name 2 to 50"),
         (("compare", "W", "--bundle", BUNDLE, "--freqs", "600,900", "-o", "x.html"), 2, "no form of this answer"),
         (("explain", "W", "--bundle", BUNDLE, "--freqs", "600,900"), 2, "one workload"),
-        (("explain", "W", "--bundle", BUNDLE, "-o", "x.parquet"), 2, "no table"),
+        (("explain", "W", "--bundle", BUNDLE, "-o", "x.parquet"), 2, "known: csv, json, txt, html, svg, png"),
+        (("sweep", "W", "--bundle", BUNDLE, "--chart", "front"), 2, "--chart chooses what a picture shows"),
+        (("explain", "W", "--bundle", BUNDLE, "--chart", "time", "-o", "x.csv"), 2, "--chart chooses what a picture shows"),
+        (("sweep", "W", "--bundle", BUNDLE, "--gpu-spec", "own,h100-sxm", "--freqs", "5000"), 1, "can lock: 210 to 1410 MHz"),
+        (("sweep", "W", "--bundle", BUNDLE, "--gpu-spec", "own,h100-sxm", "--power-cap", "300", "--csv"), 1, "power cap 300 W is above"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
@@ -329,7 +333,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "prefill.json"
-    write_workload(layers(), file)
+    write_workload(replace(layers(), name="prefill"), file)
     found, out, err = run(capsys, *(str(file) if word == "W" else word for word in words), "--quiet")
     assert (found, out) == (status, "")
     assert reason in err
@@ -342,6 +346,23 @@ def test_a_text_that_a_spreadsheet_would_run_is_kept_from_it(capsys: pytest.Capt
     write_workload(replace(layers(), name="=1+1"), file)
     out = run(capsys, "sweep", file, "--bundle", BUNDLE, "--freqs", "900", "--csv")[1]
     assert next(csv.DictReader(io.StringIO(out)))["workload"] == " =1+1"
+
+
+def test_a_clock_that_one_of_several_boards_cannot_lock_is_left_out_there(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    boards = ("--bundle", BUNDLE, "--gpu-spec", "own,h100-sxm", "--freqs", "900,1800,1905")
+    line = "gpu a100-pcie-40gb: left out: SM clock 1800–1905 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz"
+    status, out, err = run(capsys, "sweep", workload, *boards, "--json")
+    rows = json.loads(out)
+    assert (status, line in err) == (3, True)
+    assert [(row["gpu"], row["asked_clock_mhz"]) for row in rows if not row["left_out"]] == [
+        ("a100-pcie-40gb", 900.0), ("h100-sxm", 900.0), ("h100-sxm", 1800.0), ("h100-sxm", 1905.0),
+    ]  # fmt: skip
+    assert [(row["asked_clock_mhz"], row["latency_s"]) for row in rows if row["left_out"]] == [(1800.0, None), (1905.0, None)]
+    alone = run(capsys, "sweep", workload, *boards[:2], "--freqs", "900", "--csv")[1]
+    assert run(capsys, "sweep", workload, *boards, "--csv")[1].splitlines()[:2] == alone.splitlines()
+    status, out, err = run(capsys, "best", workload, *boards[:-1], "1800", "--json")
+    assert (status, json.loads(out)["left_out"][0]["gpu"]) == (3, "a100-pcie-40gb")
+    assert "no other clock was asked for" in run(capsys, "best", workload, *boards[:-1], "1800")[1]
 
 
 def test_a_file_called_as_a_command_is_read_by_its_path(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.display.remarks import MOST_NAMED, remark_lines
+from estimator.display.remarks import MORE, MOST_LINES, MOST_NAMED, remark_lines
 
 Labels = tuple[Any, ...]
 
@@ -41,6 +41,13 @@ def test_many_names_are_cut_with_their_number() -> None:
     assert line == f"batch 1, 2, 3, 4, 5, 6 and {50 - MOST_NAMED} more: x"
 
 
+def test_lines_beyond_the_most_are_counted() -> None:
+    words = ["".join(letters) for letters in product("abcdefgh", repeat=2)]
+    lines = remark_lines([(BATCHES[0], word) for word in words], BATCHES)
+    assert (len(lines), lines[-1]) == (MOST_LINES, MORE.format(len(words) - MOST_LINES + 1))
+    assert len(remark_lines([(BATCHES[0], word) for word in words[:MOST_LINES]], BATCHES)) == MOST_LINES
+
+
 def test_sizes_that_are_unknown_name_nobody() -> None:
     every: list[Labels] = [("a", "b", "g", 0, 0, "", ""), ("c", "b", "g", 4, 0, "", "")]
     assert remark_lines([(every[0], "x")], every) == ["a: x"]
@@ -54,13 +61,14 @@ def test_sizes_that_are_unknown_name_nobody() -> None:
             "m = 1–4 is outside 16 to 2048 (3–12% of it)",
         ),
         (("at 1.5e+03 W", "at 900 W"), "at 900–1.5e+03 W"),
+        (("softmax 8192x512 needs 16 GiB", "softmax 4096x512 needs 8 GiB"), "softmax 4096–8192x512 needs 8–16 GiB"),
     ],
 )
 def test_texts_that_differ_in_numbers_alone_are_one_with_their_ranges(texts: tuple[str, ...], merged: str) -> None:
     assert remark_lines(list(zip(BATCHES, texts, strict=False)), BATCHES[:2]) == [f"both: {merged}"]
 
 
-@pytest.mark.parametrize("pair", [("no fp64 here", "no fp32 here"), ("on h100-sxm", "on h200-sxm"), ("of 1x64", "of 1x128")])
+@pytest.mark.parametrize("pair", [("no fp64 here", "no fp32 here"), ("on h100-sxm", "on h200-sxm"), ("of 1x64", "of 1x64x128")])
 def test_numbers_in_names_are_no_numbers(pair: tuple[str, str]) -> None:
     assert len(remark_lines(list(zip(BATCHES, pair, strict=False)), BATCHES[:2])) == 2
 

@@ -71,7 +71,7 @@ def tracer(calls: Calls, sizes: tuple[str, ...] = SIZES, longest: float = 10**9)
         footprint = Footprint(weights_byte=1e6, passing_byte=2.0 * request.batch * request.sequence)
         kinds = {"operators": lowered.operators, "counts": lowered.counts, "unknown": lowered.unknown}
         workload = Workload(name="made-b1-s1", footprint=footprint, **kinds)  # type: ignore[arg-type]
-        return Traced(workload=workload, calls=made, sizes=frozenset(sizes), longest=longest)
+        return Traced(workload=workload, calls=made, sizes=frozenset(sizes), longest=longest, attention="eager")
 
     return trace
 
@@ -229,7 +229,7 @@ def test_growth_is_read_as_it_was_written(tmp_path: Path, repository: Path) -> N
     [
         (("sizes",), [4], "sizes must be an object"),
         (("sizes", "batch"), 0, "sizes.batch = 0 must be a whole number from 1"),
-        (("sizes", "batch"), True, "sizes.batch = True must be"),
+        (("sizes", "batch"), True, "sizes.batch = true must be"),
         (("sizes", "batch_least"), 5, "sizes.batch = 4 must be from batch_least = 5 to batch_most = 256"),
         (("sizes", "sequence_least"), 0, "sizes.sequence = 64 must be from sequence_least = 0"),
         (("sizes", "tokens"), 4, "sizes: unknown field 'tokens'"),

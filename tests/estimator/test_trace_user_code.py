@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -45,6 +47,27 @@ def wrong():
 def encoder(batch, sequence):
     return torch.nn.TransformerEncoderLayer(64, 4, batch_first=True), (torch.randn(batch, sequence, 64),)
 
+def attends(batch, sequence, axes=4, sizes=(64, 64), mask=False, math=False):
+    class Attending(torch.nn.Module):
+        def forward(self, q, k, v):
+            hidden = torch.zeros(sequence, sequence, dtype=q.dtype, device=q.device) if mask else None
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) if math else torch.no_grad():
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=hidden, is_causal=not mask)
+    lead = (batch, 4)[: axes - 2]
+    return Attending(), tuple(torch.randn(*lead, sequence, size) for size in (sizes[0], sizes[0], sizes[1]))
+
+def flat(batch, sequence):
+    return attends(batch, sequence, axes=3)
+
+def odd(batch, sequence):
+    return attends(batch, sequence, sizes=(60, 60), mask=True)
+
+def masked(batch, sequence):
+    return attends(batch, sequence, mask=True)
+
+def apart(batch, sequence):
+    return attends(batch, sequence, math=True)
+
 def words():
     return torch.nn.Embedding(100, 8)
 
@@ -57,6 +80,15 @@ def heading():
 def talks():
     print("said")
     return torch.nn.Linear(4, 4), (torch.randn(2, 4),)
+
+def writes():
+    import ctypes, os, threading
+    os.write(1, b"from a file\\n")
+    ctypes.CDLL(None).puts(b"from C")
+    thread = threading.Thread(target=os.write, args=(1, b"from a thread\\n"))
+    thread.start()
+    thread.join()
+    return talks()
 
 def recurrent():
     return torch.nn.Sequential(torch.nn.GRU(8, 8)), (torch.randn(3, 2, 8),)
@@ -87,11 +119,56 @@ def test_attention_inside_pytorch_s_own_layers_is_fused(user_file, phase, attent
     assert tally(workload, "prefill", "bmm", "softmax") == {"prefill": attention, "bmm": 0, "softmax": 0}
 
 
+@pytest.mark.parametrize(
+    ("function", "precision", "fused", "note"),
+    [
+        ("attends", "bf16", 1, "was traced as one fused kernel, as PyTorch runs it on a GPU"),
+        ("attends", "tf32", 1, "was traced as one fused kernel"),
+        ("encoder", "fp16", 1, "was traced as one fused kernel"),
+        ("masked", "bf16", 1, "was traced as one fused kernel"),
+        ("attends", "fp64", 0, "no fused one takes float64 numbers"),
+        ("flat", "bf16", 0, "no fused one takes tensors of 3 axes"),
+        ("odd", "bf16", 0, "no fused one takes a mask with such heads"),
+        ("apart", "bf16", 0, "no fused one takes a call whose fused kernels are switched off"),
+    ],
+)
+def test_attention_that_pytorch_fuses_on_a_gpu_is_fused_unless_asked_otherwise(user_file, function, precision, fused, note):
+    asked = {"model": f"{user_file}:{function}", "batch": 2, "sequence": 16, "precision": precision}
+    workload = trace_workload(TraceRequest(**asked))
+    assert tally(workload, "prefill", "bmm", "softmax") == {"prefill": fused, "bmm": 2 - 2 * fused, "softmax": 1 - fused}
+    assert any(note in line for line in workload.notes), workload.notes
+    assert workload.name.endswith("-flash" if fused else "-eager")
+    eager = trace_workload(TraceRequest(**asked, attention="eager"))
+    assert tally(eager, "prefill", "bmm", "softmax") == {"prefill": 0, "bmm": 2, "softmax": 1}
+    assert any("PyTorch runs it fused on a GPU: --attention flash" in line for line in eager.notes) == bool(fused)
+
+
+def test_models_from_configurations_stay_eager_unless_asked_otherwise():
+    workload = trace_workload(TraceRequest(model="gpt2", sequence=16, settings={"n_layer": 1}))
+    assert tally(workload, "prefill", "bmm") == {"prefill": 0, "bmm": 2}
+    assert workload.name.endswith("-eager")
+
+
 def test_what_a_model_prints_stays_out_of_the_workload(user_file, capsys):
     assert main(["trace", f"{user_file}:talks"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["format"] == "wattprint-workload"
     assert "said" in err
+
+
+@pytest.mark.parametrize("command", [("trace",), ("sweep", "--bundle", "a10-eager", "--json", "--freqs", "900", "--model")])
+def test_what_its_code_writes_past_python_stays_out_of_the_answer(user_file, capfd, command):
+    assert main([*command, f"{user_file}:writes"]) in (0, 3)
+    out, err = capfd.readouterr()
+    json.loads(out)
+    assert all(word in err for word in ("said", "from a file", "from C", "from a thread"))
+
+
+def test_a_closed_stderr_breaks_no_trace(user_file, tmp_path):
+    trace = f"import sys; from estimator.cli import main; sys.exit(main(['trace', '{user_file}:writes']))"
+    shell = f'"{sys.executable}" -c "{trace}" 2>&- >{tmp_path}/w.json'
+    assert subprocess.run(["/bin/sh", "-c", shell], capture_output=True, check=False, timeout=100).returncode == 0
+    assert json.loads((tmp_path / "w.json").read_text())["format"] == "wattprint-workload"
 
 
 def test_a_recurrent_layer_is_said_to_be_overstated(user_file, capsys):

@@ -16,6 +16,7 @@ from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
 from estimator.unseen import LEAST_SHARE
 from estimator.workload import Operator, Workload, make_operator
+from tests.estimator.estimating import unlimited
 from tests.fitter.measured import planted_bundle
 
 CLOCKS = (510.0, 1005.0, 1410.0)
@@ -58,7 +59,7 @@ def with_shares(**shares: float) -> Workload:
 
 
 def answer(workload: Workload, clock: float = 1005.0) -> Estimate:
-    return estimate(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=2000.0)[0]
+    return estimate(workload, unlimited(BUNDLE), sm_clock_mhz=clock)[0]
 
 
 def share_unseen(one: Estimate) -> float:
@@ -130,7 +131,7 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(
 
 def test_a_share_that_passes_one_percent_at_some_clocks_is_said_at_those_alone() -> None:
     workload = with_shares(fp64=0.01)  # streams wait for DRAM: their share falls where the clock does
-    points = sweep(workload, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=2000.0)
+    points = sweep(workload, unlimited(BUNDLE), sm_clock_mhz=CLOCKS)
     said = [bool(text) for text in points.warning_texts()]
     assert said == [bool(answer(workload, clock).warnings) for clock in CLOCKS]
     assert (said[0], said[-1]) == (False, True)

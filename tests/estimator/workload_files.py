@@ -50,7 +50,7 @@ def operators(draw: st.DrawFn) -> Operator:
         precision=draw(PRECISIONS),
         shape=tuple(shape.values()),
         precision_out=draw(st.one_of(st.just(""), PRECISIONS)),
-        precision_kv=draw(st.one_of(st.just(""), PRECISIONS)),
+        precision_kv=draw(st.one_of(st.just(""), PRECISIONS)) if family == "attention" else "",
         cuda_cores=draw(st.booleans()),
         host_share=draw(st.floats(0, 10)),
         origin=draw(st.sampled_from(["listed", "completed:batch_norm", "rewritten:attention"])),

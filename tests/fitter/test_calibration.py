@@ -88,7 +88,9 @@ def test_the_order_in_which_rows_were_written_changes_nothing(kind: str) -> None
     shuffled = rows.select(np.random.default_rng(4).permutation(len(rows)))
     unique = "operators" if kind == "kernels" else "workloads"
     values = getattr(shuffled, unique)
-    turned = replace(shuffled, **{unique: values[::-1], f"{unique[:-1]}_index": len(values) - 1 - getattr(shuffled, f"{unique[:-1]}_index")})
+    turned = replace(
+        shuffled, **{unique: values[::-1], f"{unique[:-1]}_index": len(values) - 1 - getattr(shuffled, f"{unique[:-1]}_index")}
+    )
     first, second = (calibrate(replace(selection, **{kind: one}), spec(), name="same", seed=2).bundle for one in (rows, turned))
     assert replace(first, provenance=second.provenance) == second
 

@@ -16,6 +16,7 @@ from fitter.power.rows import workload_power_rows
 from fitter.power.solver import PRIOR, TERMS, PowerRows
 from fitter.rows import WorkloadRows
 from fitter.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workload_folds
+from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer
 
 SHAPES = [(tokens, width, layers) for tokens in (128, 512, 2048, 4096) for width in (512, 1024, 2048) for layers in (2, 12)]
@@ -44,7 +45,7 @@ def runs(gpu: GpuSpec, seed: int = 0, noise: float = NOISE) -> WorkloadRows:
     index, clocks, seconds, joules = [], [], [], []
     for i, workload in enumerate(workloads):
         for clock in CLOCKS_MHZ:
-            answer = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=1e4)[0]
+            answer = estimate(workload, unlimited(bundle), sm_clock_mhz=clock)[0]
             index.append(i)
             clocks.append(clock)
             seconds.append(answer.latency_s * np.exp(noise * rng.standard_normal()))
@@ -106,7 +107,7 @@ def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100: GpuSpec) -> N
     fit = fit_runs(runs(a100), a100, tables(a100))
     fresh = runs(a100, seed=1, noise=0.0)
     for i in range(0, len(fresh), 5):
-        answer = estimate(fresh.row_workloads()[i], fit.bundle, sm_clock_mhz=float(fresh.sm_clock_asked_mhz[i]), power_cap_w=1e4)[0]
+        answer = estimate(fresh.row_workloads()[i], unlimited(fit.bundle), sm_clock_mhz=float(fresh.sm_clock_asked_mhz[i]))[0]
         assert answer.latency_s == pytest.approx(fresh.latency_s[i], rel=0.03)
         assert answer.power_w == pytest.approx(fresh.power_w[i], rel=0.03)
 

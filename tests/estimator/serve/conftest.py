@@ -55,7 +55,7 @@ class Served:
         return json.loads(self.request("GET", "/api/choices")[2])
 
     def workload_key(self, name: str) -> str:
-        return next(entry["key"] for entry in self.choices()["workloads"] if entry["name"] == name)
+        return next(entry["key"] for entry in self.choices()["workloads"] if entry["name"].startswith(name))
 
     def bundle_key(self, name: str = BUNDLE) -> str:
         return next(bundle["key"] for bundle in self.choices()["bundles"] if bundle["name"].startswith(f"{name} "))

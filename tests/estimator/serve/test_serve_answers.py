@@ -58,8 +58,6 @@ def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(
     words = (
         "--bundle",
         BUNDLE,
-        "--at",
-        "batch=8,sequence=512",
         "--batch",
         16,
         "--sequence",
@@ -73,7 +71,7 @@ def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(
         90,
     )
     points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", *words)
-    assert document["estimate"]["workload"] == "gpt2-prefill@b16s256" == points[0]["workload"]
+    assert document["estimate"]["workload"] == "gpt2-prefill-b8-s512@b16s256" == points[0]["workload"]
     for name, column in document["sweep"].items():
         assert column == [point[name] for point in points], name
 

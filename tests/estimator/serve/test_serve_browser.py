@@ -33,7 +33,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
     opened.wait_for("document.getElementById('status').textContent.startsWith('latency')")
     opened.choose("#workload", served.workload_key("gpt2-prefill"))
     opened.choose("#bundle", served.bundle_key())
-    opened.wait_for("document.getElementById('results-title').textContent === 'gpt2-prefill on a100-pcie-40gb'")
+    opened.wait_for("document.getElementById('results-title').textContent === 'gpt2-prefill-b8-s512 on a100-pcie-40gb'")
     at_rest(opened)
     yield opened
     assert opened.requested_urls()
@@ -101,11 +101,11 @@ def test_a_click_on_a_slider_moves_it(page: Page) -> None:
 def test_batch_sequence_precision_and_attention_change_the_result(page: Page) -> None:
     page.evaluate("document.getElementById('batch').focus()")
     page.press("ArrowRight")
-    page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill@b12s512')")
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill-b8-s512@b12s512')")
     assert "cannot be reached" in page.evaluate("document.getElementById('batch-reason').textContent")
     page.evaluate("document.getElementById('sequence').focus()")
     page.press("ArrowLeft")
-    page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill@b12s384')")
+    page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill-b8-s512@b12s384')")
     eager = shown(page)
     page.choose("#attention", "flash")
     page.wait_for("[...document.querySelectorAll('#kernels tbody th')].some((cell) => cell.textContent.startsWith('attention.'))")

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from estimator.serve.errors import RequestError
 from estimator.serve.question import MOST_REQUEST_BYTES, parse_question
-from estimator.serve.server import MOST_CONNECTIONS, MOST_FILE_BYTES, names_this_server
+from estimator.serve.server import MOST_COMPUTED, MOST_CONNECTIONS, MOST_FILE_BYTES, names_this_server
 from tests.estimator.serve.conftest import PATIENCE_S, Served, running, until
 
 ASKED = {"workload": "example-0", "bundle": "bundle-0"}
@@ -246,6 +246,27 @@ def test_silent_connections_give_way_to_one_that_asks() -> None:
         assert served.request("POST", "/api/answer", json.dumps(ASKED).encode())[0] == 200
         for connection in silent:
             connection.close()
+
+
+def test_more_requests_than_there_is_room_for_are_refused_with_503_and_complained_of_once() -> None:
+    whole = b"GET /api/choices HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with running() as served, ExitStack() as open_ones:
+        for _ in range(MOST_COMPUTED):
+            served.server.turn.acquire()  # as if long answers were being computed
+        address = ("127.0.0.1", served.server.port)
+        waiting = [open_ones.enter_context(socket.create_connection(address, timeout=PATIENCE_S)) for _ in range(MOST_CONNECTIONS)]
+        for connection in waiting:
+            connection.sendall(whole)
+        until(lambda: served.server._room._value == 0 and not served.server._silent)
+        for _ in range(8):
+            status, headers, content = served.request("GET", "/api/choices")
+            assert (status, headers["Retry-After"]) == (503, "1")
+            assert json.loads(content) == {"error": "32 requests are being answered; try again"}
+        assert sum("new ones are refused" in line for line in served.complaints) == 1
+        served.server.turn.release()
+        served.server.turn.release()
+        starts = [connection.recv(1 << 16)[:12] for connection in waiting]
+        assert starts.count(b"HTTP/1.1 200") == MOST_CONNECTIONS, set(starts)
 
 
 @given(st.text(alphabet="abc.:[]0127localhost", max_size=24))
