@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from collector.sensor.kernel_errors import with_errors
 from collector.sensor.kernel_fit import KernelFit, KernelProblem, fit_kernel
-from collector.sensor.own_bias import without_own_bias
+from collector.sensor.own_bias import ERROR_SHARE, without_own_bias
 from collector.sensor.sources import meter_source
 
 PERIOD_S, SAMPLE_S = 0.0154, 2e-4
@@ -42,6 +43,8 @@ def test_a_short_boxcar_whose_ends_jitter_is_not_found_too_short(width_s: float)
 
 def test_a_width_that_jitter_does_not_reach_stays_as_it_is() -> None:
     problem = problem_of(0.0154, 1e-4, 1)
-    fit, mended = both(problem)
-    assert mended is fit
+    fit = with_errors(problem, fit_kernel(problem, PERIOD_S))
+    mended = without_own_bias(problem, fit)
+    assert (mended.width_s, mended.delay_s) == (fit.width_s, fit.delay_s)
+    assert (mended.width_std_s, mended.delay_std_s) == pytest.approx((ERROR_SHARE * fit.width_std_s, ERROR_SHARE * fit.delay_std_s))
     assert fit.width_s == pytest.approx(0.0154, abs=2e-4)
