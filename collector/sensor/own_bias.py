@@ -19,8 +19,8 @@ from estimator.quantities import Array
 LEAST_JITTER_SHARE: Final = 0.01
 """Jitter below this share of the width moves it by less than a thousandth."""
 ERROR_SHARE: Final = 1.1 / 1.2
-"""Errors of width and delay were found to be beyond those to first order by a factor (BEYOND_FIRST_ORDER, 1.2) while this bias was part of
-them; of 194 simulated sensors without it 1.1 holds 74 and 96 %, 1.2 held 77 and 98 %."""
+"""Errors of widths were found to be beyond those to first order by a factor (BEYOND_FIRST_ORDER, 1.2) while this bias was part of them; of
+194 simulated sensors without it 1.1 holds 74 and 96 %, 1.2 held 77 and 98 %."""
 ROUNDS: Final = 9
 MOST_UPDATES: Final = 600
 """Readings that are made for every update, and of how many updates."""
@@ -28,8 +28,8 @@ NORMAL: Final = NormalDist()
 
 
 def without_own_bias(problem: KernelProblem, fit: KernelFit) -> KernelFit:
-    """The fit with a width and a delay without what a fit of that sensor's readings is off by, and errors without it."""
-    fit = replace(fit, width_std_s=ERROR_SHARE * fit.width_std_s, delay_std_s=ERROR_SHARE * fit.delay_std_s)
+    """The fit with a width and a delay without what a fit of that sensor's readings is off by, and a width's error without it."""
+    fit = replace(fit, width_std_s=ERROR_SHARE * fit.width_std_s)
     if fit.jitter_s < LEAST_JITTER_SHARE * fit.width_s:
         return fit
     width, delay = _own_bias(problem, fit)

@@ -17,7 +17,7 @@ from collector.sensor.kernel_fit import DELAY_LIMIT_S
 from collector.sensor.load import LoadStamps
 from collector.sensor.meter_edges import load_of_meter
 from collector.sensor.meter_tie import MeterTie, tie_of_meter
-from collector.sensor.record_shift import LEAST_LEAD, History, history_of_load, history_of_meter, meter_shift, record_shift
+from collector.sensor.record_shift import LEAST_LEAD, History, RecordShift, history_of_load, history_of_meter, meter_shift, record_shift
 from collector.sensor.sources import PowerSource, load_source, meter_source, rested
 from collector.sensor.update_clock import UpdateClock, Updates
 from estimator.quantities import Array
@@ -31,6 +31,10 @@ CENTRED_S: Final = 0.5 * DELAY_LIMIT_S
 MOST_ROUNDS: Final = 4
 """A record that was moved is moved on by the delay that is found there, until that lies well within its bounds."""
 REFERENCES, LOADS, READINGS = "the reference's", "the load's", "readings"
+LATE_BOARD_S: Final = 0.2
+"""Boards whose power rises late, or in part, do so within this (published steps: 100 to 200 ms): load stamps do not tell that from stamps
+that are too early."""
+LATE_BOARD: Final = ", or the board's power rises so late, which an external meter would tell"
 ONE_BASE: Final = "give readings, load and reference on one time base, in seconds"
 
 
@@ -159,7 +163,7 @@ def placed_averaging(base: TimeBase, updates: Updates, clock: UpdateClock, notes
         elsewhere, other = _centred(base, shift.rival_s, updates, clock)
         if other is not None and (found is None or other.best.terms.mean() > found.best.terms.mean()):
             there, found, shift = elsewhere, other, replace(shift, shift_s=shift.rival_s, rival_s=shift.shift_s)
-    said, better = shift.remark(base.whose(), READINGS), found is not None and _better(found, as_is)
+    said, better = _remark(shift, base), found is not None and _better(found, as_is)
     if found is not None and better and _told(found, base):
         _said(notes, f"{said}; moved there")
         return PlacedAveraging(averaging=found, base=there, moved=True)
@@ -169,6 +173,12 @@ def placed_averaging(base: TimeBase, updates: Updates, clock: UpdateClock, notes
         _said(notes, f"{said}; {ONE_BASE}")
         as_is = replace(as_is, kind="undetermined", reason=said, remedy=ONE_BASE, gain_from="none")
     return PlacedAveraging(averaging=as_is, base=base, moved=False)
+
+
+def _remark(shift: RecordShift, base: TimeBase) -> str:
+    """A shift in words, and what else it may be."""
+    late = base.meter is None and 0.0 < -shift.shift_s <= LATE_BOARD_S
+    return shift.remark(base.whose(), READINGS) + (LATE_BOARD if late else "")
 
 
 def _centred(base: TimeBase, shift_s: float, updates: Updates, clock: UpdateClock) -> tuple[TimeBase, Averaging | None]:
