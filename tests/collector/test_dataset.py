@@ -45,7 +45,7 @@ def operators() -> st.SearchStrategy[Operator]:
             ),
             st.sampled_from(FAMILY_OPERATORS[family]),
             st.sampled_from(["bf16", "fp32", "fp8"]),
-            st.sampled_from(["", "fp8"]),
+            st.sampled_from(["", "fp8"] if family == "attention" else [""]),
             st.booleans(),
             st.fixed_dictionaries(shape),
         )
