@@ -23,7 +23,8 @@ LIMIT_TOLERANCE: Final = 1.001
 """A power this close to the limit fits it."""
 
 UNLIMITED_W: Final = 1e12
-"""A power limit that no board meets [W]; as a power cap it asks for none."""
+"""A power limit that no board meets [W]; as a power cap it asks for none.  The board keeps its own limit then: rest power that was not
+measured is assumed to be a share of it."""
 
 LIMIT_LN_STD: Final = 0.0075
 """How exactly a board holds its limit: 15 throttled runs of six models on a 250 W A100-PCIe (EnergAIzer artifact, start-up removed) drew

@@ -7,7 +7,7 @@ compute beyond the useful ones (tile quantisation).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -129,8 +129,7 @@ def explain(asked: Asked) -> Explanation:
     ]
     free_s = result.latency_s
     if result.sm_clock_mhz < result.asked_clock_mhz:
-        unlimited = settings | {"gpu": replace(gpu, power_limit_w=UNLIMITED_W)}
-        free_s = estimate(workload, bundle, sm_clock_mhz=clock, **unlimited)[0].latency_s  # type: ignore[arg-type]
+        free_s = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=UNLIMITED_W, **settings)[0].latency_s  # type: ignore[arg-type]
     return Explanation(
         result=result,
         kernels=tuple(kernels),

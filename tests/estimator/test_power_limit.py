@@ -18,6 +18,7 @@ from estimator.power_limit import (
     CURVE_CLOCKS,
     LIMIT_LN_STD,
     NORMAL_90,
+    UNLIMITED_W,
     BoardCurve,
     ClockGrid,
     Ranges,
@@ -326,3 +327,12 @@ def test_a_clock_lowered_out_of_the_fitted_range_is_outside_its_validity() -> No
         lines.append(lowered)
     assert not lines[0]
     assert len(lines[1]) == 1
+
+
+def test_no_limit_asked_for_changes_nothing_of_a_run_below_it() -> None:
+    """The A10's rest power was not measured and is a share of the board's limit: another limit of the board would change its power."""
+    bundle = load_bundle("a10-eager")
+    usual, free = (estimate(gpt2_prefill(8, 512), bundle, sm_clock_mhz=600.0, power_cap_w=cap)[0] for cap in (None, UNLIMITED_W))
+    assert bundle.idle is None
+    assert usual.power_w < 0.9 * bundle.gpu.power_limit_w
+    assert (free.latency_s, free.power_w) == (usual.latency_s, usual.power_w)
