@@ -175,7 +175,8 @@ def _first_order(values: Array, constant_s: float) -> Array:
     for row, end in enumerate(inner[:, -1]):
         carries[row] = carry
         carry = end + carry / growth[-1]
-    return (inner + carries[:, None] / growth).ravel()[: len(values)]
+    passed: Array = (inner + carries[:, None] / growth).ravel()[: len(values)]
+    return passed
 
 
 # ------------------------------------------------------------------------------------------------------- the sensor
@@ -256,7 +257,8 @@ class _Sensor:
         edges = np.append(time, time[-1] + GRID_S) - GRID_S / 2
 
         def boxed(end: Array, width: float) -> Array:
-            return (np.interp(end, edges, total) - np.interp(end - width, edges, total)) / width
+            mean: Array = (np.interp(end, edges, total) - np.interp(end - width, edges, total)) / width
+            return mean
 
         if self.kernel == "boxcar":
             seen = boxed(ends, self.constant_s)
