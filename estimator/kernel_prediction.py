@@ -23,11 +23,9 @@ from estimator.power import (
     leakage_power_w,
     power_events,
     static_power_w,
-    tensor_rate,
     term_scale,
     warm_dram_share,
 )
-from estimator.power import events_per_second as full_rates
 from estimator.power_residuals import log_power_corrections
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.tiles.predictor import predicted_tiles
@@ -143,9 +141,6 @@ def _power_w(bundle: Bundle, gpu: GpuSpec, load: KernelLoad, temperature_c: Arra
         return np.full(len(load.latency_s), np.nan), np.zeros(len(load.latency_s))
     point = board_tables(bundle, gpu).at(load.sm_clock_mhz)
     rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / load.latency_s[:, None]
-    if model.concavity != 1.0:
-        full = full_rates(gpu, load.sm_clock_mhz * HZ_PER_MHZ, tensor_rate(gpu))
-        rate = full * (rate / full) ** model.concavity
     paced_w = (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
     other_w = static_power_w(model, point, load.busy) + paced_w
     power_w: Array = np.minimum(other_w + leakage_power_w(model, point, other_w, temperature_c), gpu.power_limit_w)

@@ -35,8 +35,6 @@ class PowerModel:
     busy_w              power of SMs that run anything, at the reference point [W]
     active_w            power of a board in use beyond idle, follows the idle curve [W]
     voltage_exponent    n of s(V)
-    concavity           exponent of activity, 1 where clocks are locked (energy per event); below 1 it stands for
-                        the clock and voltage that a free-running chip gives up under load
     l2_credit           see `dram_traffic`
     warm_knee, warm_sharpness   see `warm_dram_share`
     leakage             None where no temperatures were measured
@@ -46,7 +44,6 @@ class PowerModel:
     busy_w: float
     active_w: float
     voltage_exponent: float
-    concavity: float
     l2_credit: float
     reference_clock_mhz: float
     warm_knee: float
@@ -207,24 +204,6 @@ def term_scale(model: PowerModel, point: OperatingPoint) -> Array:
     """Factor on each term's energy at an operating point, shape (c, 7): s(V) for core terms, 1 for DRAM."""
     core = point.voltage_ratio**model.voltage_exponent
     return np.where(_CORE_TERM[None, :], core[:, None], 1.0)
-
-
-def dynamic_power_w(model: PowerModel, events: Array, latency_s: Array, full_rate: Array, point: OperatingPoint) -> Array:
-    """Power of the counted events of kernels [W], shape (n, c, 7).
-
-    events (n, 7) per launch; latency_s (n, c); full_rate (c, 7) events per second at full activity.
-    With concavity 1 this is e·N/t·s(V), that is α·C·V²·f.
-    """
-    scale = term_scale(model, point)
-    rate = events[:, None, :] / latency_s[:, :, None]
-    if model.concavity != 1.0:
-        activity = np.minimum(rate / full_rate[None, :, :], MOST_ACTIVITY)
-        rate = full_rate[None, :, :] * activity**model.concavity
-    return rate * (model.event_energy_j * scale)[None, :, :]
-
-
-MOST_ACTIVITY: Final = 1.3
-"""Activity is clipped here: counts are ideal, and a published rate can be exceeded by a few percent."""
 
 
 def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) -> Array:

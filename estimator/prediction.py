@@ -30,12 +30,9 @@ from estimator.phases import EVENTS, Phases
 from estimator.power import (
     BoardTables,
     PowerModel,
-    dynamic_power_w,
-    events_per_second,
     leakage_power_w,
     power_events,
     static_power_w,
-    tensor_rate,
     term_scale,
     workload_power_w,
 )
@@ -252,11 +249,7 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
         )
     point = tables.at(grid_mhz)
     events = power_events(prepared.phases, prepared.gpu, model.l2_credit)
-    full_rate = events_per_second(prepared.gpu, clock_hz, tensor_rate(prepared.gpu))
-    if model.concavity == 1.0:  # energy per event: the sum over kernels needs no (n, c, 7) table
-        dynamic = (events @ (model.event_energy_j * term_scale(model, point)).T) / seconds
-    else:
-        dynamic = dynamic_power_w(model, events, seconds, full_rate, point).sum(axis=-1)
+    dynamic = (events @ (model.event_energy_j * term_scale(model, point)).T) / seconds
     other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + prepared.counts @ (dynamic * seconds) / latency_s
     leakage_w = leakage_power_w(model, point, other_w)
     power_w = other_w + leakage_w
@@ -267,9 +260,6 @@ def _evaluate(prepared: Prepared, tables: BoardTables, model: PowerModel | None,
 def _curve(prepared: Prepared, tables: BoardTables, model: PowerModel, asked_mhz: Array, launch_s: float) -> BoardCurve:
     """The workload over all clocks that can be locked, and those asked for."""
     grid = clock_grid(prepared.gpu, asked_mhz)
-    if model.concavity != 1.0:  # power is no sum over events: every kernel counts at every clock
-        columns = _evaluate(prepared, tables, model, grid.clock_mhz, launch_s)
-        return BoardCurve(clock_mhz=grid.clock_mhz, latency_s=columns.latency_s, power_w=columns.power_w, lockable=grid.lockable)
     seconds = sweep_seconds(prepared.parts, grid.curve_clocks_mhz() * HZ_PER_MHZ)
     gpu_s = grid.over_clocks((prepared.counts * np.exp(prepared.log_correction)) @ seconds)
     latency_s = workload_seconds(gpu_s, np.full_like(gpu_s, launch_s * prepared.host_share), prepared.overlap_exponent)

@@ -80,9 +80,8 @@ def _roofline(asked: Asked, clock: Array) -> tuple[Array, Array, str]:
 def _components(asked: Asked, clock: Array, own: list[Estimate]) -> tuple[Array, Array, str]:
     latency, gpu_s = (np.array([getattr(one, name) for one in own]) for name in ("latency_s", "gpu_s"))
     model = power_model(asked.bundle)
-    if model is None or model.concavity != 1.0:
-        reason = "the bundle has no power coefficients" if model is None else "the bundle's energies hold for a free-running clock alone"
-        return latency, np.full_like(latency, np.nan), reason
+    if model is None:
+        return latency, np.full_like(latency, np.nan), "the bundle has no power coefficients"
     gpu = asked.gpu or asked.bundle.gpu
     prepared = prepare(asked.variant.workload, asked.bundle, gpu, asked.efficiency or {})
     board = board_tables(asked.bundle, gpu)

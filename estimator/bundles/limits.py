@@ -56,7 +56,7 @@ POWER_LIMITS: Final[dict[str, Limits]] = {
     "reference_clock_mhz": CLOCK_MHZ,
     "reference_voltage_v": VOLTAGE_V,
     "voltage_exponent": (0.0, 10.0, ""),
-    "concavity": (0.05, 10.0, ""),
+    "concavity": (1.0, 1.0, ""),
     "busy_w": WATT,
     "active_w": WATT,
     "l2_credit": (0.0, 100.0, "(share of L2)"),

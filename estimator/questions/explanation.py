@@ -19,7 +19,7 @@ from estimator.domain import shape_excess
 from estimator.gpu import GpuSpec
 from estimator.kernel_estimates import operator_label
 from estimator.phases import OVERLAPPED, SERIAL, Phases
-from estimator.power import POWER_TERMS, dynamic_power_w, events_per_second, leakage_power_w, power_events, static_power_w, tensor_rate
+from estimator.power import POWER_TERMS, leakage_power_w, power_events, static_power_w, term_scale
 from estimator.power_limit import UNLIMITED_W
 from estimator.prediction import Estimate, Prepared, estimate, prepare
 from estimator.quantities import HZ_PER_MHZ, Array
@@ -252,9 +252,7 @@ def _energy_parts_j(bundle: Bundle, prepared: Prepared, result: Estimate) -> dic
     clock = np.array([result.sm_clock_mhz])
     point, gpu = board_tables(bundle, prepared.gpu).at(clock), prepared.gpu
     events = power_events(prepared.phases, gpu, model.l2_credit)
-    seconds = result._kernels.latency_s[:, None]
-    full = events_per_second(gpu, clock * HZ_PER_MHZ, tensor_rate(gpu))
-    by_term = prepared.counts @ (dynamic_power_w(model, events, seconds, full, point)[:, 0, :] * seconds)
+    by_term = (prepared.counts @ events) * (model.event_energy_j * term_scale(model, point))[0]
     busy = np.array([min(result.gpu_s / result.latency_s, 1.0)])
     latency = result.latency_s
     static = static_power_w(model, point, busy)

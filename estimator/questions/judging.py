@@ -238,10 +238,10 @@ def _independent(covariance: Array, slopes: Array) -> Array:
 def _power_loadings(asked: Asked, prepared: Prepared, points: Sweep) -> Array:
     """Loadings of ln(power) on the independent directions of the power coefficients' covariance, shape (k, c).
 
-    None where power is no sum of its coefficients (free-running clocks) or the bundle has no covariance.
+    None where the bundle has no power or no covariance.
     """
     model, power = power_model(asked.bundle), asked.bundle.power
-    if model is None or power is None or model.concavity != 1.0 or not power.terms:
+    if model is None or power is None or not power.terms:
         return np.zeros((0, len(points)))
     point = board_tables(asked.bundle, prepared.gpu).at(points.sm_clock_mhz)
     columns = _power_columns(model, prepared, points, point)

@@ -13,16 +13,7 @@ from estimator.bundles.content import Bundle
 from estimator.calibration import board_tables
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
-from estimator.power import (
-    OperatingPoint,
-    PowerModel,
-    dynamic_power_w,
-    events_per_second,
-    power_events,
-    tensor_rate,
-    term_scale,
-    workload_power_w,
-)
+from estimator.power import OperatingPoint, PowerModel, power_events, term_scale, workload_power_w
 from estimator.prediction import Prepared, prepare
 from estimator.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.timeline import kernel_seconds, sweep_seconds, workload_seconds
@@ -131,11 +122,7 @@ def stacked_points(stack: Stack, board: Board, clock_mhz: Array) -> StackedPoint
     latency_s = workload_seconds(gpu_s, np.broadcast_to(stack.host_s[:, None], gpu_s.shape), prepared.overlap_exponent)
     power_w = np.full_like(gpu_s, np.nan)
     if board.model is not None:
-        energy_j = (
-            summed_energy_j(stack, board, board.model, clock_mhz)
-            if board.model.concavity == 1.0
-            else _bent_energy_j(stack, board, board.model, clock_mhz, seconds)
-        )
+        energy_j = summed_energy_j(stack, board, board.model, clock_mhz)
         power_w = stacked_power_w(board, board.model, clock_mhz, gpu_s, latency_s, energy_j)
     return StackedPoints(gpu_s=gpu_s, latency_s=latency_s, power_w=power_w, group_s=group_s)
 
@@ -153,28 +140,13 @@ def stacked_power_w(board: Board, model: PowerModel, clock_mhz: Array, gpu_s: Ar
 
 
 def summed_energy_j(stack: Stack, board: Board, model: PowerModel, clock_mhz: Array) -> Array:
-    """What the events of an iteration cost where each has its energy, whatever else runs [J], shape (v, c)."""
+    """What the events of an iteration cost [J], shape (v, c)."""
     flat = board_tables(board.bundle, board.gpu).at(clock_mhz.ravel())
     events = power_events(stack.prepared.phases, board.gpu, model.l2_credit)
     sums = np.add.reduceat(stack.prepared.counts[:, None] * events, stack.starts) * model.event_energy_j
     scale = term_scale(model, flat).reshape(*clock_mhz.shape, -1)
     energy_j: Array = (sums[:, None, :] * scale).sum(axis=-1)
     return energy_j
-
-
-def _bent_energy_j(stack: Stack, board: Board, model: PowerModel, clock_mhz: Array, seconds: Array) -> Array:
-    """Dynamic energy where power is no sum over events [J], shape (v, c): workload by workload."""
-    ends = np.append(stack.starts, len(stack.order))
-    tables, counts = board_tables(board.bundle, board.gpu), stack.prepared.counts
-    events = power_events(stack.prepared.phases, board.gpu, model.l2_credit)
-    rows = []
-    for i in range(len(stack.starts)):
-        own = slice(ends[i], ends[i + 1])
-        clock = clock_mhz[min(i, len(clock_mhz) - 1)]
-        full = events_per_second(board.gpu, clock * HZ_PER_MHZ, tensor_rate(board.gpu))
-        dynamic_w = dynamic_power_w(model, events[own], seconds[own], full, tables.at(clock)).sum(axis=-1)
-        rows.append(counts[own] @ (dynamic_w * seconds[own]))
-    return np.array(rows)
 
 
 def points_in_pieces(stack: Stack, board: Board, clock_mhz: Array) -> StackedPoints:

@@ -167,7 +167,7 @@ def _curves(stack: Stack, board: Board) -> list[BoardCurve]:
     """Each workload over all clocks that can be locked, and those asked for; as `estimate` takes them."""
     grid = clock_grid(board.gpu, board.asked_mhz)
     clocks = grid.clock_mhz[None, :]
-    if board.model is None or board.model.concavity != 1.0:
+    if board.model is None:
         found = points_in_pieces(stack, board, clocks)
         latency_s, power_w = found.latency_s, found.power_w
     else:

@@ -105,7 +105,6 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @require_option
 @click.option("--stream", is_flag=True, help="Read in pieces, in bounded memory; large data sets are read so anyway.")
 @click.option("--scheduler", metavar="ADDRESS", help="Read in pieces on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
-@click.option("--one-pass", is_flag=True, help="Design tables: read all rows once; no outliers and launch floors told apart.")
 @output_options
 @click.version_option(__version__, prog_name="fit")
 def fit_command(**options: Any) -> int:
@@ -121,18 +120,13 @@ def fit_command(**options: Any) -> int:
     from fitter.export import board_knowledge
     from fitter.power.worth import power_notes
     from fitter.report.left_out import leave_out
-    from fitter.scale.streamed import is_design_data, is_streamed, read_streamed
+    from fitter.scale.streamed import is_streamed, read_streamed
     from fitter.selection import read_selection, require_one_gpu, require_one_world
     from fitter.transfer.probe_selection import calibrate_probes
 
     outputs = [path for path in (options["out"], options["report"]) if path is not None]
     _check_outputs(outputs, [*options["datasets"], *([options["prior"]] if options["prior"] else [])])
     progress = _progress(options["quiet"])
-    if is_design_data(options["datasets"]):
-        for name in ("prior", "probes", "require"):
-            if options[name]:
-                raise click.UsageError(f"--{name} needs measured kernels or workloads; a design table holds neither")
-        return _fit_design(options, progress)
     _check_ways(options)
     if is_streamed(options["datasets"], options):
         selection = read_streamed(options["datasets"], options, progress)
@@ -232,8 +226,6 @@ def _check_ways(options: Mapping[str, Any]) -> None:
     chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
     if options["probes"] is not None and chosen:
         raise click.UsageError("--probes leaves all other kernels out of the fit; leave --holdout out")
-    if options["one_pass"]:
-        raise click.UsageError("--one-pass is for design tables; these data sets hold measured rows")
 
 
 def _check_datasets(names: Sequence[str]) -> None:
@@ -269,18 +261,6 @@ def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
             raise FitterError(f"{path}: cannot be written ({error.strerror or error}); name another place") from error
     if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
         raise FitterError(f"{outputs[0]}: bundle and report need different files")
-
-
-def _fit_design(options: Mapping[str, Any], progress: Callable[[str], None]) -> int:
-    """Fit a design table, which has no rows to show or to keep."""
-    from fitter.scale.streamed import fit_design_data
-
-    done = fit_design_data(options, FIRST_VERSION, progress)
-    progress("")
-    say(done.document if options["as_json"] else done.lines)
-    for line in () if options["quiet"] else done.warnings:
-        tell(f"warning: {line}")
-    return DONE_WITH_WARNINGS if done.warnings else DONE
 
 
 def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration", left_out: "Sequence[LeftOut]") -> None:

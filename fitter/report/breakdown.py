@@ -13,9 +13,9 @@ from estimator.forms.variation import Variant
 from estimator.kernel_prediction import kernel_load, warm_events
 from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
-from estimator.power import POWER_TERMS, events_per_second, leakage_power_w, tensor_rate, term_scale
+from estimator.power import POWER_TERMS, leakage_power_w, term_scale
 from estimator.power_residuals import log_power_corrections
-from estimator.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.quantities import Array, IntArray
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked
 from estimator.tiles.predictor import predicted_tiles
@@ -91,9 +91,6 @@ def _of_kernels(bundle: Bundle, rows: KernelRows, names: list[str]) -> list[Brea
     load = kernel_load(lower(operators, gpu, coefficients, tiles).phases, gpu, coefficients, clock, rows.l2_warm, times.latency_s)
     point = board_tables(bundle, gpu).at(clock)
     rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / load.latency_s[:, None]
-    if model.concavity != 1.0:
-        full = events_per_second(gpu, clock * HZ_PER_MHZ, tensor_rate(gpu))
-        rate = full * (rate / full) ** model.concavity
     core = point.voltage_ratio**model.voltage_exponent * clock / model.reference_clock_mhz
     parts: dict[str, Array] = {"idle": point.idle_w, "active": model.active_w * point.idle_ratio, "busy": model.busy_w * core * load.busy}
     for number, term in enumerate(POWER_TERMS):

@@ -1,1 +1,1 @@
-"""Fits of data sets that no memory holds: one pass after the other over partitions, sums by group, then the usual solvers."""
+"""Kernel rows that no memory holds: read in pieces over partitions, screened and counted, and sampled for the usual fit."""

@@ -1,8 +1,8 @@
 """Partitioned Parquet: which files a data set has, what they hold, and their rows batch by batch.
 
 A data set is a file or a folder of files, on this machine or in an object store (`s3://…`, `gs://…`), hive folders
-(`group=gemm/…`) included.  How it is cut into partitions follows from the files alone, never from how many workers read
-them, so that sums taken in the order of the partitions are the same to the last bit on any number of workers.
+(`family=gemm/…`) included.  How it is cut into partitions follows from the files alone, never from how many workers read
+them, so that results taken in the order of the partitions are the same on any number of workers.
 """
 
 import hashlib
@@ -128,21 +128,15 @@ def is_remote(address: str | Path) -> bool:
     return REMOTE in str(address)
 
 
-def read_batches(partition: Partition, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """The columns of a partition that its file has, batch by batch; those in `texts` as dictionaries.
+def read_batches(partition: Partition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The columns of a partition that its file has, batch by batch.
 
     Raises InputError, naming the file, where it cannot be read to its end.
     """
     try:
         system, path = _file_system(partition.uri)
         with system.open_input_file(path) as stream:
-            named = {name for name, _ in partition.constants}
-            file = pq.ParquetFile(
-                stream,
-                read_dictionary=[name for name in texts if name not in named],
-                pre_buffer=not isinstance(system, pafs.LocalFileSystem),
-                page_checksum_verification=True,
-            )
+            file = pq.ParquetFile(stream, pre_buffer=not isinstance(system, pafs.LocalFileSystem), page_checksum_verification=True)
             present = [name for name in columns if name in file.schema_arrow.names]
             for group in partition.row_groups:
                 yield from file.iter_batches(BATCH_ROWS, row_groups=[group], columns=present, use_threads=False)

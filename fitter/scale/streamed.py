@@ -1,22 +1,15 @@
-"""The command `fit` on data sets that are read in pieces: which those are, on whose workers, and what is said at the end."""
+"""The command `fit` on data sets that are read in pieces: which those are, and on whose workers."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from collector.dataset import is_collected, kernel_metadata
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import save_bundle
-from estimator.specifications import gpu_names, load_gpu
-from fitter.display import error_table, next_lines
+from estimator.specifications import gpu_names
 from fitter.errors import InputError, SelectionError
-from fitter.rows import Dataset, Selection, count_whole, reason_meaning
-from fitter.scale.design_bundle import KIND, design_bundle
-from fitter.scale.design_fit import ROBUST_PASSES, DesignFit, fit_design
-from fitter.scale.design_table import is_design_table
+from fitter.rows import Dataset, Selection, count_whole
 from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, KernelSample, SampleTask, merge_samples, sample_partition
 from fitter.scale.partitions import PartitionedTable, is_remote, open_partitioned, shown
 from fitter.scale.passes import LocalWorkers, Workers, run_pass
@@ -25,28 +18,6 @@ from fitter.sources import kernel_table
 from fitter.sources.kernel_table import is_kernel_table
 from fitter.sources.screening import known_gpu
 from fitter.sources.tables import parquet_columns, row_count
-
-DESIGN_REASONS: Final[dict[str, str]] = {
-    "BAD_DESIGN": "an ideal time or a weight that is missing, not finite, or negative",
-    "UNKNOWN_OPERATOR": "a group of no known family, operator or precision: names begin as gemm.linear.bf16 does",
-    "ABOVE_ROOF": "an ideal time many times the measured one",
-}
-"""Reasons that mean something of their own in a design table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamedFit:
-    """A finished fit: the bundle as saved, and what to say about it."""
-
-    bundle: Bundle
-    lines: tuple[str, ...]
-    document: Mapping[str, Any]
-    warnings: tuple[str, ...]
-
-
-def is_design_data(datasets: Sequence[str]) -> bool:
-    """Whether a data set among these is a design table, which only a streamed fit reads."""
-    return any(is_design_table(parquet_columns(name)) for name in datasets)
 
 
 @contextmanager
@@ -64,79 +35,6 @@ def open_workers(scheduler: str | None) -> Iterator[Workers]:
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def fit_design_data(options: Mapping[str, Any], version: str, progress: Callable[[str], None]) -> StreamedFit:
-    """Fit the design table of the command line and save its bundle.
-
-    Raises InputError for several data sets and for a file that cannot be read, SelectionError without a known GPU.
-    """
-    if len(options["datasets"]) > 1:
-        raise InputError("a design table is fitted alone; name it as the only data set")
-    if options["report"] is not None:
-        raise InputError("--report needs rows, of which a design table's fit keeps none; leave it out")
-    gpu = None if options["gpu"] is None else known_gpu(options["gpu"])
-    if gpu is None:
-        raise SelectionError("a design table does not say which GPU it is of; name a known one with --gpu NAME")
-    table = open_partitioned(options["datasets"][0])
-    with open_workers(options["scheduler"]) as workers:
-        found = fit_design(
-            table,
-            workers,
-            gpu_name=gpu.name,
-            holdout=options["holdout"],
-            seed=options["seed"],
-            robust_passes=0 if options["one_pass"] else ROBUST_PASSES,
-            progress=progress,
-        )
-    draft = design_bundle(found, table, load_gpu(gpu.name), name=options["name"] or "", version=version, seed=options["seed"])
-    bundle = save_bundle(draft, options["out"])
-    warnings = (f"{found.rows - found.used:,} rows rejected",) if found.rejected else ()
-    return StreamedFit(
-        bundle=bundle,
-        lines=tuple(_lines(bundle, found, table, options)),
-        document=_document(bundle, found, table, options, warnings),
-        warnings=warnings,
-    )
-
-
-def _lines(bundle: Bundle, found: DesignFit, table: PartitionedTable, options: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"{found.used:,} of {found.rows:,} rows used",
-        f"  {table.name}: {KIND}, {len(table.files):,} files, {len(table.partitions()):,} partitions, {found.passes} passes",
-        f"  {len(found.groups):,} groups, {len(found.floors_s):,} of them with a launch floor",
-    ]
-    if found.rejected:
-        lines.append("rejected:")
-        meanings = {reason: DESIGN_REASONS.get(reason) or reason_meaning(reason) for reason in found.rejected}
-        lines += [f"  {count:6,}  {reason}: {meanings[reason]}" for reason, count in found.rejected.items()]
-    if found.errors:
-        lines += ["", f"errors on kernels left out of the fit ({options['holdout']:.0%}):", *error_table(found.errors)]
-    lines += ["", f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
-    return [*lines, *next_lines(bundle, str(options["out"]))]
-
-
-def _document(
-    bundle: Bundle, found: DesignFit, table: PartitionedTable, options: Mapping[str, Any], warnings: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "bundle": str(options["out"]),
-        "name": bundle.name,
-        "version": bundle.version,
-        "digest": bundle.digest,
-        "gpu": bundle.gpu.name,
-        "rows": found.rows,
-        "used": found.used,
-        "rejected": dict(found.rejected),
-        "files": len(table.files),
-        "partitions": len(table.partitions()),
-        "passes": found.passes,
-        "groups": len(found.groups),
-        "floors": len(found.floors_s),
-        "notes": list(bundle.notes),
-        "errors": [row.document() for row in found.errors],
-        "warnings": list(warnings),
-    }
 
 
 def is_streamed(datasets: Sequence[str], options: Mapping[str, Any]) -> bool:

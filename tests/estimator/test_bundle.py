@@ -235,7 +235,7 @@ STRUCTURAL_FAULTS = [
     (("groups", "gemm", "lambda"), 1, "unknown field 'lambda'"),
     (("power", "event_energy_j", "disk"), 1.0, "power.event_energy_j has an unknown name 'disk'"),
     (("power", "event_energy_j", "dram"), -1.0, "power.event_energy_j.dram = -1.0 lies outside 0 to 1e-08 J"),
-    (("power", "concavity"), 0.0, "power.concavity = 0.0 lies outside 0.05 to 10"),
+    (("power", "concavity"), 0.7, "power.concavity = 0.7 lies outside 1 to 1"),
     (("power", "busy_w"), None, "power.busy_w must be a number"),
     (("power", "warm_knee"), 0.0, "power.warm_knee = 0.0 lies outside"),
     (("power", "leakage_w_per_k"), -0.1, "power.leakage_w_per_k = -0.1 lies outside 0 to 100 W/K"),

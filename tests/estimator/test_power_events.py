@@ -134,7 +134,7 @@ def test_busy_power_falls_with_idle_sms_with_the_gaps_between_short_kernels_and_
 def test_leakage_feeds_back_on_itself_and_follows_a_given_temperature(a100: GpuSpec) -> None:
     leakage = Leakage(w_per_k=0.2, idle_c=38.0, operating_c=38.0, operating_k_per_w=0.1)
     model = PowerModel(
-        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=0.0, active_w=0.0, voltage_exponent=2.0, concavity=1.0, l2_credit=0.0,
+        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=0.0, active_w=0.0, voltage_exponent=2.0, l2_credit=0.0,
         reference_clock_mhz=900.0, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS, leakage=leakage,
     )  # fmt: skip
     tables = BoardTables(voltage_v=a100.voltage_v, idle_w=a100.idle_w, reference_clock_mhz=900.0, power_limit_w=250.0)

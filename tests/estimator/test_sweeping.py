@@ -1,6 +1,5 @@
 """Many points at once are the same points."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from estimator.questions.stacking import Board, StackedPoints, stacked, stacked_
 from estimator.questions.sweeping import held_points, sweep, sweep_chunks
 from estimator.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill
-from tests.estimator.synthetic import known_bundle, transformer
+from tests.estimator.synthetic import transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
 WORKLOADS = [transformer(512, 768, 4), gpt2_prefill(8, 512), transformer(16, 256, 2, name="small", family="gpt2")]
@@ -74,16 +73,6 @@ def test_points_that_settle_are_those_of_all_points_at_the_clocks_at_which_they_
     expected = stacked_points(stack, board, settled)
     for name in StackedPoints.__slots__:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, err_msg=name)
-
-
-@pytest.mark.parametrize("concavity", [1.0, 0.7])
-def test_power_that_is_no_sum_of_events_is_swept_too(concavity: float) -> None:
-    bundle = known_bundle(load_gpu("a100-pcie-40gb"))
-    assert bundle.power is not None
-    bundle = replace(bundle, power=replace(bundle.power, concavity=concavity))
-    points = sweep(WORKLOADS, bundle, sm_clock_mhz=CLOCKS, power_cap_w=120.0)
-    single = [one.power_w for w in WORKLOADS for one in estimate(w, bundle, sm_clock_mhz=CLOCKS, power_cap_w=120.0)]
-    np.testing.assert_allclose(points.power_w, single, rtol=1e-9)
 
 
 def test_pieces_are_the_whole_in_its_order() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from distributed import LocalCluster
 
 from fitter.cluster import check_versions, open_cluster
 from fitter.errors import ClusterError, InputError
-from fitter.scale.design_fit import fit_design
+from fitter.scale.kernel_sample import merge_samples, sample_partition
 from fitter.scale.partitions import Partition, open_partitioned, read_batches
-from fitter.scale.passes import LocalWorkers
-from tests.fitter.scale.generated import GROUPS, design_arrow, design_columns, write_parts
+from fitter.scale.passes import run_pass
+from tests.fitter.scale.generated import write_parts
+from tests.fitter.scale.test_kernel_sample import TASK, contents, kernel_table, same, sampled
 
 
 def started(workers: int) -> Any:
@@ -38,8 +40,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A design table in five files."""
-    return write_parts(design_arrow(*design_columns(5000)), tmp_path / "d", [500, 900, 2000, 4000])
+    """A kernel table in five files."""
+    return write_parts(kernel_table(1000), tmp_path / "k", [100, 180, 400, 800])
 
 
 def rows_of(partition: Partition) -> int:
@@ -47,21 +49,19 @@ def rows_of(partition: Partition) -> int:
     return sum(batch.num_rows for batch in read_batches(partition, ["latency_s"]))
 
 
-def test_a_cluster_gives_the_same_bits_as_one_machine(cluster: Any, folder: Path) -> None:
-    table = open_partitioned(folder)
-    local = fit_design(table, LocalWorkers(1), gpu_name="a100-pcie-40gb")
+def test_a_cluster_gives_the_sample_of_one_machine(cluster: Any, folder: Path) -> None:
+    local = sampled(folder)
     with open_cluster(cluster.scheduler_address) as workers:
-        remote = fit_design(table, workers, gpu_name="a100-pcie-40gb")
-    for name in GROUPS:
-        assert remote.groups[name].values.tobytes() == local.groups[name].values.tobytes()
-        assert remote.groups[name].covariance.tobytes() == local.groups[name].covariance.tobytes()
-    assert (remote.errors, remote.std, remote.floors_s) == (local.errors, local.std, local.floors_s)
+        parts = open_partitioned(folder).partitions()
+        remote = run_pass(workers, partial(sample_partition, task=TASK), parts, partial(merge_samples, TASK))
+    assert same(contents(remote.rows), contents(local.rows))
+    assert (remote.read, remote.used, remote.rejected) == (local.read, local.used, local.rejected)
 
 
 def test_results_come_in_the_order_of_the_partitions(cluster: Any, folder: Path) -> None:
     parts = open_partitioned(folder).partitions()
     with open_cluster(cluster.scheduler_address) as workers:
-        assert list(workers.results(rows_of, parts)) == [500, 400, 1100, 2000, 1000]
+        assert list(workers.results(rows_of, parts)) == [100, 80, 220, 400, 200]
 
 
 def test_a_damaged_file_is_named_by_the_worker_that_read_it(cluster: Any, folder: Path) -> None:

@@ -9,19 +9,25 @@ from pathlib import Path
 from distributed import Client, LocalCluster
 
 from fitter.cluster import DaskWorkers
-from fitter.scale.design_table import DesignPass, design_pass
+from fitter.scale.kernel_sample import KernelSample, sample_partition
 from fitter.scale.partitions import open_partitioned
 from fitter.scale.passes import LocalWorkers
-from tests.fitter.scale.generated import PHASES, design_arrow, design_columns, write_parts
+from tests.fitter.scale.generated import write_parts
+from tests.fitter.scale.test_kernel_sample import TASK, contents, kernel_table
 
 REPEATS = 8
 """Passes over the five partitions: more tasks than are under way at any time."""
 
 
+def said(sample: KernelSample) -> str:
+    """All that a sample says."""
+    return repr((contents(sample.rows), sample.read, sample.used, sample.rejected))
+
+
 def test_what_a_killed_worker_had_is_done_by_another(tmp_path: Path) -> None:
-    parts = open_partitioned(write_parts(design_arrow(*design_columns(5000)), tmp_path, [500, 900, 2000, 4000])).partitions() * REPEATS
-    task = partial(design_pass, task=DesignPass(phases=PHASES, weighted=False, share=0.2, seed=0))
-    expected = [result.sums.high.tobytes() for result in LocalWorkers(1).results(task, parts)]
+    parts = open_partitioned(write_parts(kernel_table(1000), tmp_path, [100, 180, 400, 800])).partitions() * REPEATS
+    task = partial(sample_partition, task=TASK)
+    expected = [said(result) for result in LocalWorkers(1).results(task, parts)]
     with (
         LocalCluster(
             n_workers=2,
@@ -34,7 +40,7 @@ def test_what_a_killed_worker_had_is_done_by_another(tmp_path: Path) -> None:
         Client(cluster, set_as_default=False) as client,  # type: ignore[no-untyped-call]
     ):
         results = DaskWorkers(client).results(task, parts)
-        found = [next(results).sums.high.tobytes()]
+        found = [said(next(results))]
         os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
-        found += [result.sums.high.tobytes() for result in results]
+        found += [said(result) for result in results]
     assert found == expected

@@ -9,9 +9,15 @@ import pytest
 import fitter.scale.partitions as partitions
 from fitter.errors import InputError
 from fitter.scale.partitions import open_partitioned, read_batches, shown
-from tests.fitter.scale.generated import design_arrow, design_columns, write_parts
+from tests.fitter.scale.generated import write_parts
 
-TABLE = design_arrow(*design_columns(300))
+TABLE = pa.table(
+    {
+        "operator": ["add", "copy", "gelu"] * 100,
+        "latency_s": [1e-6 * number for number in range(1, 301)],
+        "dim": [float(number**2 % 1009) for number in range(300)],
+    }
+)
 
 
 def test_a_uri_and_a_path_are_the_same_data_set(tmp_path: Path) -> None:
@@ -50,8 +56,8 @@ def test_files_of_other_programs_beside_the_data_are_passed_over(tmp_path: Path)
 
 def test_a_file_with_other_columns_is_named(tmp_path: Path) -> None:
     write_parts(TABLE, tmp_path, [100])
-    pq.write_table(TABLE.drop_columns(["dram_s"]), tmp_path / "part-009.parquet")
-    with pytest.raises(InputError, match=r"part-009.parquet: no column 'dram_s', which .*part-000.parquet has"):
+    pq.write_table(TABLE.drop_columns(["dim"]), tmp_path / "part-009.parquet")
+    with pytest.raises(InputError, match=r"part-009.parquet: no column 'dim', which .*part-000.parquet has"):
         open_partitioned(tmp_path)
 
 

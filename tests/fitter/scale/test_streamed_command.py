@@ -5,17 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from estimator.bundles.files import load_bundle
 from fitter.cli import main
-from tests.fitter.scale.generated import GROUPS, PHASES, TRUTH, design_arrow, design_columns, write_parts
+from tests.fitter.scale.generated import write_parts
 from tests.fitter.scale.test_kernel_sample import kernel_table
-
-GPU = "a100-pcie-40gb"
 
 
 class Outcome(NamedTuple):
@@ -45,61 +42,20 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A design table in three files."""
-    return write_parts(design_arrow(*design_columns(3000)), tmp_path / "design", [1000, 1100])
-
-
-def test_a_design_table_becomes_a_bundle_that_can_be_read(run: Run, folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "b.json"
-    done = run(folder, "--gpu", GPU, "-o", out, "--json")
-    assert done.status == 0, done.err
-    said, bundle = json.loads(done.out), load_bundle(str(out))
-    assert (said["rows"], said["used"], said["files"], said["passes"], said["digest"]) == (3000, 3000, 3, 4, bundle.digest)
-    (record,) = bundle.provenance.datasets
-    assert (record.kind, record.rows, record.used) == ("design table", 3000, 3000)
-    assert any("3,000 rows of 3 files streamed in 3 partitions, 4 passes" in note for note in bundle.notes)
-    for number, name in enumerate(GROUPS):
-        group = bundle.groups[name]
-        values = [group.coefficients[phase.removesuffix("_s")] for phase in PHASES]
-        np.testing.assert_allclose(values, TRUTH[number], rtol=0.05)
-        assert group.coefficients["exponent"] == 1.0
-        assert group.rows > 900
-        assert set(group.ln_std) == {"math", "l2", "dram", "epsilon_s"}
-        assert 0.02 < bundle.uncertainty["latency"]["groups"][name] < 0.04
-
-
-def test_the_same_fit_gives_the_same_bytes(run: Run, folder: Path, tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        assert run(folder, "--gpu", GPU, "-o", tmp_path / name).status == 0
-    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-
-
-def test_one_pass_reads_all_rows_once(run: Run, folder: Path, tmp_path: Path) -> None:
-    done = run(folder, "--gpu", GPU, "-o", tmp_path / "b.json", "--one-pass", "--json")
-    assert (done.status, json.loads(done.out)["passes"], json.loads(done.out)["errors"]) == (0, 1, [])
-
-
-def test_rejected_rows_are_counted_and_change_the_status(run: Run, folder: Path, tmp_path: Path) -> None:
-    bad = design_arrow(*design_columns(20)).set_column(1, "latency_s", pa.array([float("nan")] * 20))
-    pq.write_table(bad, folder / "z.parquet")
-    done = run(folder, "--gpu", GPU, "-o", tmp_path / "b.json")
-    assert done.status == 3
-    assert "20  BAD_LATENCY: latency missing" in done.out
-    assert "warning: 20 rows rejected" in done.err
+    """A kernel table in three files."""
+    return write_parts(kernel_table(130), tmp_path / "kernels", [40, 100])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name a known one with --gpu NAME"),
-        (["--gpu", "abacus"], "name a known one with --gpu NAME"),
-        (["--gpu", GPU, "--report", "r.html"], "--report needs rows"),
-        (["--gpu", GPU, "--scheduler", "foo://127.0.0.1:9"], "--scheduler foo://127.0.0.1:9: no Dask scheduler answers there"),
+        (["--gpu", "abacus"], "unknown GPU 'abacus'; known: "),
+        (["--scheduler", "foo://127.0.0.1:9"], "--scheduler foo://127.0.0.1:9: no Dask scheduler answers there"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(run: Run, folder: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
     out = tmp_path / "b.json"
-    done = run(folder, "-o", out, *[str(tmp_path / a) if a.endswith(".html") else a for a in arguments])
+    done = run(folder, "--stream", "-o", out, *arguments)
     assert (done.status, done.out, out.exists()) == (1, "", False)
     assert message in done.err
     assert done.err.count("\n") == 1
@@ -107,7 +63,7 @@ def test_what_cannot_be_done_is_one_line(run: Run, folder: Path, tmp_path: Path,
 
 def test_a_damaged_part_is_named(run: Run, folder: Path, tmp_path: Path) -> None:
     (folder / "part-001.parquet").write_bytes(b"PAR1 and no more")
-    done = run(folder, "--gpu", GPU, "-o", tmp_path / "b.json")
+    done = run(folder, "--stream", "-o", tmp_path / "b.json")
     assert done.status == 1
     assert "part-001.parquet: truncated, damaged or no Parquet file" in done.err
 
