@@ -21,7 +21,7 @@ from typing import Any, Final
 from estimator.frozen import FrozenMapping
 from estimator.whole_file import write_whole
 from microbench.errors import CompileError
-from microbench.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings
+from microbench.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
 from microbench.kernel import OPTIMISATION_LEVELS, Kernel
 from microbench.ptx import module_text
 
@@ -36,7 +36,7 @@ TOOLKIT: Final = "/usr/local/cuda"
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
 
-CACHE_FORMAT: Final = 2
+CACHE_FORMAT: Final = 3
 
 MOST_REASON: Final = 300
 """Characters of what a program says of its failure that a message repeats."""
@@ -220,7 +220,7 @@ def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[
         if name not in resources:
             continue  # a callee in a section of its own
         body: tuple[Instruction, ...] = loop_body(listing)
-        entries[name] = InspectedEntry(name=name, body=histogram(body), whole=histogram(listing.instructions), **resources[name])
+        entries[name] = InspectedEntry(name=name, body=histogram(body), reads=register_reads(body), **resources[name])
     return FrozenMapping(dict(sorted(entries.items())))
 
 
@@ -276,7 +276,7 @@ def _read_cache(cache: Path, key: str) -> CompiledModule | None:
         if stored.pop("seal") != _seal(key, stored) or stored["digest"] != hashlib.sha256(cubin).hexdigest():
             return None
         entries = {
-            name: InspectedEntry(**{**entry, "body": FrozenMapping(entry["body"]), "whole": FrozenMapping(entry["whole"])})
+            name: InspectedEntry(**{**entry, "body": FrozenMapping(entry["body"]), "reads": FrozenMapping(entry["reads"])})
             for name, entry in stored.pop("entries").items()
         }
         return CompiledModule(**stored, cubin=cubin, entries=FrozenMapping(entries))
@@ -296,7 +296,7 @@ def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
         "source_digest": module.source_digest,
         "digest": module.digest,
         "entries": {
-            name: {**asdict(entry), "body": dict(entry.body), "whole": dict(entry.whole)} for name, entry in module.entries.items()
+            name: {**asdict(entry), "body": dict(entry.body), "reads": dict(entry.reads)} for name, entry in module.entries.items()
         },
     }
     write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())

@@ -5,7 +5,7 @@ The text is nvdisasm's; the loop is the one whose head is the lowest target of a
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +29,7 @@ CALLS: Final = ("CALL", "RET", "JCALL")
 LOCAL_MEMORY: Final = ("LDL", "STL")
 
 UNOPTIMISED: Final = (
-    *("MOV", "IMAD.MOV", "IMAD.U32", "UMOV", "R2UR", "R2P", "P2R", "PLOP3", "NOP", "HFMA2.MMA", "CS2R", "S2R", "S2UR"),
+    *("MOV", "IMAD.MOV", "UMOV", "R2UR", "R2P", "P2R", "PLOP3", "NOP", "HFMA2.MMA", "CS2R", "S2R", "S2UR"),
     *("SEL", "BSSY", "BSYNC", "BMOV", "WARPSYNC", "ENDCOLLECTIVE", "YIELD", "VOTE", "PRMT", "LOP3", "ISETP", "IADD3", "IADD3.X", "BRA"),
 )
 """What the assembler puts around every operation at -O0: copies, and predicates kept in registers."""
@@ -39,17 +39,28 @@ _OTHER_SECTION: Final = re.compile(r"^\s*\.section\s")
 _LABEL: Final = re.compile(r"^\s*(\.L_\w+|\$[\w$]+):")
 _LINE: Final = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(?:@!?U?P[T\d]+\s+)?([A-Z][A-Z0-9_.a-z]*)([^;]*);?")
 _TARGET: Final = re.compile(r"`\((\.L_\w+)\)")
+_PREDICATE: Final = re.compile(r"!?U?P[T\d]")
+_NOTHING: Final = re.compile(r"[-|~]*(?:U?RZ(?:\.[A-Z]\w*)*|0x0|0)\|?")
+_REGISTER: Final = re.compile(r"\bR\d")
+
+PRODUCTS: Final = frozenset({"IMAD", "FFMA", "HFMA2", "DFMA"})
+"""Opcodes whose first two sources are multiplied before the others are added."""
+
+SUMS: Final = frozenset({"IADD3", "IADD", "FADD", "HADD2", "DADD"})
+"""Opcodes whose sources are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One machine instruction: its address [byte], its opcode without predicate, and the label it branches to ("" for none).
+    """One machine instruction: address [byte], opcode without predicate as `operation` names it, registers that a thread reads, and
+    the label it branches to ("" for none).
 
     A call of a label in the same code never returns: it is how the assembler leaves a long loop, and is read as the branch that it is.
     """
 
     address: int
     opcode: str
+    reads: int = 0
     target: str = ""
 
 
@@ -66,8 +77,8 @@ class Listing:
 class InspectedEntry:
     """What an entry became.
 
-    `body` counts opcodes in one turn of the loop (slow paths aside), `whole` in the whole entry.  Registers are per thread, shared bytes
-    per block; spills are bytes stored and loaded by the compiler for want of registers.
+    `body` counts opcodes in one turn of the loop (slow paths aside), `reads` the registers that a thread reads for each of them.
+    Registers are per thread, shared bytes per block; spills are bytes stored and loaded by the compiler for want of registers.
     """
 
     name: str
@@ -77,7 +88,7 @@ class InspectedEntry:
     stack_bytes: int
     shared_bytes: int
     body: Mapping[str, int]
-    whole: Mapping[str, int]
+    reads: Mapping[str, int]
 
 
 def read_listings(disassembly: str) -> dict[str, Listing]:
@@ -112,10 +123,35 @@ def _read_listing(lines: Iterable[str]) -> Listing:
             labels.update(dict.fromkeys(waiting, address))
             waiting = []
             target = _TARGET.search(found[3])
-            opcode = "BRA" if target and found[2].startswith("CALL") else found[2]
-            instructions.append(Instruction(address=address, opcode=opcode, target=target[1] if target else ""))
+            sources = _sources(found[3])
+            opcode = "BRA" if target and found[2].startswith("CALL") else operation(found[2], sources)
+            reads = sum(bool(_REGISTER.search(word)) for word in sources)
+            instructions.append(Instruction(address=address, opcode=opcode, reads=reads, target=target[1] if target else ""))
     beyond = instructions[-1].address + 1 if instructions else 0
     return Listing(instructions=tuple(instructions), labels=FrozenMapping(labels), end=labels.get(callee, beyond))
+
+
+def _sources(operands: str) -> list[str]:
+    """The operands after the destination, predicates left out."""
+    return [word for word in (part.strip() for part in operands.split(",")[1:]) if not _PREDICATE.match(word)]
+
+
+def operation(opcode: str, sources: Sequence[str]) -> str:
+    """The opcode, with MOV as its second word where it computes nothing: a sum or product that passes one source on, or none.
+
+    A product by zero is none: IMAD.U32 R1, RZ, RZ, R2 is a copy, IMAD.U32 R1, R2, R3, R4 a multiply-add.  A sum with a carry is a sum.
+    """
+    base, *words = opcode.split(".")
+    if base not in PRODUCTS | SUMS or "X" in words or "MOV" in words:
+        return opcode
+    left = list(sources)
+    if base in PRODUCTS:
+        if not any(_NOTHING.fullmatch(factor) for factor in left[:2]):
+            return opcode
+        left = left[2:]
+    if base in SUMS and sum(not _NOTHING.fullmatch(word) for word in left) > 1:
+        return opcode
+    return ".".join([base, "MOV", *words])
 
 
 def loop_body(listing: Listing) -> tuple[Instruction, ...]:
@@ -137,6 +173,14 @@ def histogram(instructions: Iterable[Instruction]) -> FrozenMapping[int]:
     """Instructions by opcode, the most frequent first."""
     counts = Counter(line.opcode for line in instructions)
     return FrozenMapping(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def register_reads(instructions: Iterable[Instruction]) -> FrozenMapping[int]:
+    """Registers that a thread reads, by opcode."""
+    counts: Counter[str] = Counter()
+    for line in instructions:
+        counts[line.opcode] += line.reads
+    return FrozenMapping(dict(counts))
 
 
 def check_body(kernel: Kernel, entry: InspectedEntry, level: str) -> None:

@@ -69,12 +69,13 @@ class Activity:
 class Expansion:
     """What one PTX instruction became, and what it costs.
 
+    level              optimisation level of the assembler ("O3"); "" where it is not told
     classes            machine instructions of each class for one of it, by thread
     issued             instructions issued to a warp for one of it
     energy_j, std_j    by thread in a full warp, from the classes [J]; nan where one of them has no energy
     companions         whether other PTX instructions of the same kernel could not be taken out of it
     doubt              why the energy is of low confidence or not known; "" where it is neither
-    published_j        by launch mode and way of sampling ("full.mtsm"), the published difference formula, by thread [J]; static
+    published_j        by launch mode and way of sampling ("full.mtsm"; "full.measured": corrected), the published difference formula, by thread [J]; static
                        power is left in it, so that it is no energy of the instruction
     unpublished        by launch mode, why that formula has no figure
     """
@@ -84,6 +85,7 @@ class Expansion:
     issued: float
     energy_j: float
     std_j: float
+    level: str = ""
     companions: bool = False
     doubt: str = ""
     published_j: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
@@ -254,6 +256,7 @@ def _expansion_document(one: Expansion) -> dict[str, Any]:
     published |= {"low_confidence": one.doubt} if one.doubt else {}
     return {
         "instruction": one.instruction,
+        "level": one.level,
         "energy_j": _null(one.energy_j),
         "std_j": _null(one.std_j),
         "classes": dict(one.classes),
@@ -327,6 +330,7 @@ def _expansion(one: Mapping[str, Any]) -> Expansion:
         energy_j=_number(one["energy_j"]),
         std_j=_number(one["std_j"]),
         instruction=_text(one["instruction"]),
+        level=_text(one.get("level", "")),
         companions=bool(one["companions"]),
         doubt=_text(one.get("low_confidence", "")),
         unpublished=FrozenMapping({str(mode): _text(reason) for mode, reason in one.get("unpublished", {}).items()}),

@@ -15,7 +15,7 @@ SHAPED: Final = frozenset(
 """Matrix opcodes, whose modifiers give their size: each is a class of its own."""
 
 SECOND_WORD: Final[dict[str, frozenset[str]]] = {
-    "IMAD": frozenset({"HI", "WIDE", "MOV", "IADD", "X", "SHL", "U32"}),
+    "IMAD": frozenset({"HI", "WIDE", "IADD", "X", "SHL"}),
     "MUFU": frozenset({"RCP", "RSQ", "SQRT", "SIN", "COS", "EX2", "LG2", "TANH", "RCP64H", "RSQ64H"}),
     "HFMA2": frozenset({"BF16_V2"}),
     "HADD2": frozenset({"BF16_V2"}),
@@ -25,8 +25,8 @@ SECOND_WORD: Final[dict[str, frozenset[str]]] = {
 }
 """Modifiers that make another instruction of an opcode; all others (rounding, signs, predicates) do not."""
 
-MULTIPLIER_COPIES: Final = frozenset({"IMAD.MOV", "IMAD.U32"})
-"""Opcodes that copy a register through the multiplier."""
+COPY: Final = "MOV"
+"""Modifier of instructions that pass a register on; inspection sets it by the operands (`microbench.inspect.operation`)."""
 
 DATA_MOVERS: Final = ("LDG", "LDS", "LDL", "LDC", "LD.", "STG", "STS", "STL", "ST.", "LDSM", "LDGSTS", "ATOM", "RED.", "REDG", "UBLKCP")
 """First letters of opcodes that move data: their lanes' energy is that of their transactions."""
@@ -47,9 +47,8 @@ def sass_class(opcode: str) -> str:
         return opcode
     if base in CONTROL or base.startswith("U") or opcode.startswith(DATA_MOVERS):
         return ""
-    kept = [word for word in modifiers if word in SECOND_WORD.get(base, ())]
-    name = ".".join([base, *kept[:1]])
-    return "IMAD.MOV" if name in MULTIPLIER_COPIES else name
+    kept = [word for word in modifiers if word == COPY or word in SECOND_WORD.get(base, ())]
+    return ".".join([base, *kept[:1]])
 
 
 def loop_classes(body: Mapping[str, float]) -> tuple[dict[str, float], float]:

@@ -12,12 +12,25 @@ from fitter.errors import FitterError
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option(
+    "--published", metavar="GENERATION", help="Compare energies of instructions with a published table: maxwell, pascal, volta or turing."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def show_command(bundle_name: str, as_json: bool) -> int:
-    """What a bundle is, how good it is, and its coefficients."""
+def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
+    """What a bundle is, how good it is, and its coefficients; with --published, its instructions beside a published table's."""
     from estimator.bundles.files import load_bundle
 
     bundle = load_bundle(bundle_name)
+    if published is not None:
+        from fitter.instructions.display import bundle_energies
+        from fitter.instructions.published import compared_with_table, table_document, table_lines
+
+        energies = bundle_energies(bundle)
+        if energies is None:
+            raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
+        title, rows = compared_with_table(energies, published)
+        say(table_document(title, rows) if as_json else table_lines(title, rows))
+        return DONE
     from fitter.display import show_document, show_lines
 
     say(show_document(bundle) if as_json else show_lines(bundle))

@@ -8,7 +8,7 @@ import numpy as np
 from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
 from estimator.instructions.energies import energies_from_section
-from fitter.instructions.data import InstructionRows
+from fitter.instructions.data import InstructionRows, at_level
 from fitter.instructions.energies import excess_power_w, row_activity
 from fitter.validation import ErrorRow, errors_of
 
@@ -16,7 +16,7 @@ FAMILY: Final = "instruction"
 
 
 def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[ErrorRow], tuple[str, ...]]:
-    """Errors of power by launch mode, and a remark where a bundle cannot predict; rest and time are as measured.
+    """Errors of power by launch mode and level ("full.O3"), and a remark where a bundle cannot predict; rest and time are as measured.
 
     Runs of operands that are not random are not compared: energies hold for random ones.  Raises BundleError for a damaged section,
     CalibrationError where no row has its power at rest.
@@ -42,9 +42,10 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Erro
         predicted[i] = measured[i] - excess[i] + joule / row.latency_s
         std[i] = np.hypot(joule_std / row.latency_s, energies.scatter * excess[i])
     found = []
-    for mode in dict.fromkeys(row.mode for row in own.rows):
-        chosen = np.array([row.mode == mode for row in own.rows], dtype=np.bool_)
+    ways = [at_level(row.mode, row.level) for row in own.rows]
+    for way in dict.fromkeys(ways):
+        chosen = np.array([one == way for one in ways], dtype=np.bool_)
         power = errors_of(measured[chosen], predicted[chosen], (std / predicted)[chosen])
         count = int(chosen.sum())
-        found.append(ErrorRow(gpu=bundle.gpu.name, family=FAMILY, operator=mode, precision="–", n=count, latency=None, power=power))
+        found.append(ErrorRow(gpu=bundle.gpu.name, family=FAMILY, operator=way, precision="–", n=count, latency=None, power=power))
     return found, tuple(unknown)

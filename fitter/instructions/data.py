@@ -11,6 +11,11 @@ SAMPLING: Final = ("mtsm", "sma", "papi")
 """Published ways of sampling whose energies stand beside a row's own."""
 
 
+def at_level(kernel: str, level: str) -> str:
+    """A kernel's name with the optimisation level of its assembler."""
+    return f"{kernel}.{level}" if level else kernel
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionRow:
     """One run of a generated kernel: counts and energy of one launch.
@@ -49,6 +54,16 @@ class InstructionRow:
     published: dict[str, float]
     link: str = ""
     link_bytes: float = 0.0
+
+    @property
+    def level(self) -> str:
+        """Optimisation level of the assembler ("O3"), by its words in `assembler`; "" of copies, which nothing assembles."""
+        return next((word[1:] for word in self.assembler.split() if word.startswith("-O")), "")
+
+    @property
+    def build(self) -> str:
+        """Kernel and level ("ffma_k8_u64.O3"): what runs is another kernel at another level."""
+        return at_level(self.kernel, self.level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

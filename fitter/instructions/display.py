@@ -23,6 +23,7 @@ from estimator.instructions.energies import (
 from estimator.instructions.links import LinkEnergy, links_from_document
 from fitter.instructions.data import SAMPLING
 from fitter.instructions.ptx import PUBLISHED_MODES
+from fitter.instructions.published import sampling_errors
 
 PICO: Final = 1e-12
 GIGA: Final = 1e9
@@ -75,7 +76,7 @@ def _doubt_lines(doubts: Mapping[str, str]) -> list[str]:
 def _ptx_lines(energies: InstructionEnergies) -> list[str]:
     """A line for each PTX row, and beneath why figures are missing."""
     lines = [
-        f"  per PTX instruction and thread (* of low confidence); beside it the published difference formula ({PUBLISHED_FLAG}), "
+        f"  per PTX instruction, level of the assembler and thread (* of low confidence); beside it the published difference formula ({PUBLISHED_FLAG}), "
         f"whole GPU / one thread"
     ]
     notes: dict[str, int] = {}
@@ -93,7 +94,9 @@ def _ptx_lines(energies: InstructionEnergies) -> list[str]:
             lines.append(f"     * {one.doubt}")
     lines += [f"     [{number}] {reason}; a campaign runs it with modes = [{reason.split()[-1]!r}]" if reason.split()[-1] in PUBLISHED_MODES
               else f"     [{number}] {reason}" for reason, number in notes.items()]  # fmt: skip
-    return lines
+    against = sampling_errors(energies)
+    lines += ["  ways of sampling against corrected energies, by the published formula"] if against else []
+    return [*lines, *(f"    {one.text}" for one in against)]
 
 
 def _links(bundle: Bundle) -> dict[str, LinkEnergy]:

@@ -14,7 +14,7 @@ LEAST_POWER_STD_W: Final = 0.1
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
-    """By kernel or copy; a run without its power at rest takes that of the others at its clock, and has no energy where there is none.
+    """By kernel with its level, or copy; a run without its power at rest takes that of the others at its clock, and has no energy where there is none.
 
     gain_std: relative standard deviation of the sensor's gain.
     """
@@ -24,7 +24,7 @@ def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, Lin
         if math.isfinite(row.idle_w):
             rests.setdefault(_clock(row), []).append(row.idle_w)
         if row.link and row.random:
-            found.setdefault(row.kernel, []).append(row)
+            found.setdefault(row.build, []).append(row)
     return {name: _energy(own, rests, gain_std) for name, own in sorted(found.items())}
 
 

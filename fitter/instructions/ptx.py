@@ -13,13 +13,16 @@ from estimator.frozen import FrozenMapping
 from estimator.instructions.energies import Expansion, InstructionEnergies
 from estimator.instructions.opcodes import loop_classes
 from fitter.instructions.confidence import doubt_of_classes
-from fitter.instructions.data import SAMPLING, InstructionRow, InstructionRows
+from fitter.instructions.data import SAMPLING, InstructionRow, InstructionRows, at_level
 
 OVERHEAD: Final = "empty_loop"
 """The kernel whose energy the published formula takes away."""
 
 PUBLISHED_MODES: Final = ("full", "single")
 """Launch modes in which the published formula is formed: the whole GPU, and its own one thread."""
+
+MEASURED: Final = "measured"
+"""Beside the ways of sampling: corrected power times time, which they are held against."""
 
 VARIANT: Final = re.compile(r"_k\d+_u\d+$")
 """Chains and unroll in a kernel's name; of the variants of one instruction the best measured stands for it."""
@@ -34,28 +37,29 @@ Parts = dict[str, float]
 
 
 def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> InstructionEnergies:
-    """The energies with a row for every kernel that prices a PTX instruction on registers."""
-    kernels = {row.kernel: row for row in rows.rows if _on_registers(row) and row.kernel != OVERHEAD and row.instruction}
-    pure: dict[str, tuple[Parts, float]] = {}
-    for row in sorted(kernels.values(), key=lambda row: -row.unroll):
+    """The energies with a row for every kernel that prices a PTX instruction on registers, and for every level it was assembled at."""
+    builds = {row.build: row for row in rows.rows if _on_registers(row) and row.kernel != OVERHEAD and row.instruction}
+    pure: dict[tuple[str, str], tuple[Parts, float]] = {}
+    for row in sorted(builds.values(), key=lambda row: -row.unroll):
         if len(row.operations) == 1:
             name, count = next(iter(row.operations.items()))
-            pure.setdefault(_plain(name), _divided(row.body, count))
+            pure.setdefault((_plain(name), row.level), _divided(row.body, count))
     published, missing = published_differences(rows), unpublished(rows)
     found: dict[str, Expansion] = {}
-    for kernel, row in sorted(kernels.items(), key=lambda item: (len(published.get(item[0], {})), item[1].unroll)):
+    for build, row in sorted(builds.items(), key=lambda item: (len(published.get(item[0], {})), item[1].unroll)):
         classes, issued, companions = _own_share(row, pure)
         value, std, doubt = _price(energies, classes, issued)
-        found[VARIANT.sub("", kernel)] = Expansion(
+        found[at_level(VARIANT.sub("", row.kernel), row.level)] = Expansion(
             instruction=row.instruction,
+            level=row.level,
             classes=FrozenMapping(classes),
             issued=issued,
             energy_j=value,
             std_j=std,
             companions=companions,
             doubt=doubt,
-            published_j=FrozenMapping(published.get(kernel, {})),
-            unpublished=FrozenMapping(missing.get(kernel, {})),
+            published_j=FrozenMapping(published.get(build, {})),
+            unpublished=FrozenMapping(missing.get(build, {})),
         )
     return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))
 
@@ -107,7 +111,7 @@ LOOP_INSTRUCTIONS: Final = 3.0
 """Count, test and branch of a turn."""
 
 
-def _own_share(row: InstructionRow, pure: Mapping[str, tuple[Parts, float]]) -> tuple[Parts, float, bool]:
+def _own_share(row: InstructionRow, pure: Mapping[tuple[str, str], tuple[Parts, float]]) -> tuple[Parts, float, bool]:
     """Classes and issue of one priced instruction, its companions taken out; whether some could not be."""
     names, count = priced_operations(row)
     classes, issued = _divided(row.body, 1.0)
@@ -115,10 +119,10 @@ def _own_share(row: InstructionRow, pure: Mapping[str, tuple[Parts, float]]) -> 
     for other, times in row.operations.items():
         if other in names:
             continue
-        if _plain(other) not in pure:
+        if (_plain(other), row.level) not in pure:
             companions = True
             continue
-        parts, slots = pure[_plain(other)]
+        parts, slots = pure[_plain(other), row.level]
         for part, number in parts.items():
             classes[part] = max(0.0, classes.get(part, 0.0) - number * times)
         issued = max(0.0, issued - slots * times)
@@ -130,41 +134,45 @@ def _own_share(row: InstructionRow, pure: Mapping[str, tuple[Parts, float]]) -> 
 
 
 def unpublished(rows: InstructionRows) -> dict[str, dict[str, str]]:
-    """By kernel and launch mode, why the published formula has no figure for it."""
-    ran = {(row.kernel, row.mode) for row in rows.rows}
+    """By kernel with its level, then by launch mode, why the published formula has no figure for it."""
+    ran = {(row.build, row.mode) for row in rows.rows}
     known = published_differences(rows)
     found: dict[str, dict[str, str]] = {}
-    for kernel in dict.fromkeys(row.kernel for row in rows.rows):
+    for build, level in dict.fromkeys((row.build, row.level) for row in rows.rows):
         for mode in PUBLISHED_MODES:
-            if any(key.startswith(f"{mode}.") for key in known.get(kernel, {})):
+            if f"{mode}.{SAMPLING[0]}" in known.get(build, {}):
                 continue
             reason = "no readings while it ran"
-            if (kernel, mode) not in ran:
+            if (build, mode) not in ran:
                 reason = f"not run as {mode}"
-            elif (OVERHEAD, mode) not in ran:
-                reason = f"{OVERHEAD} not run as {mode}"
-            found.setdefault(kernel, {})[mode] = reason
+            elif (at_level(OVERHEAD, level), mode) not in ran:
+                reason = f"{at_level(OVERHEAD, level)} not run as {mode}"
+            found.setdefault(build, {})[mode] = reason
     return found
 
 
 def published_differences(rows: InstructionRows) -> dict[str, Parts]:
-    """(E_total − E_overhead) / n by kernel, then by launch mode and way of sampling [J a thread's instruction].
+    """(E_total − E_overhead) / n by kernel with its level, then by launch mode and way of sampling [J a thread's instruction].
 
     Both energies are power times time without what the board draws at rest, over times that differ, so that
-    static power of the difference stays in.  Source: Arafa et al. (arXiv 2002.07795), eq. 1.
+    static power of the difference stays in.  MEASURED is the same difference of corrected energies.
+    Source: Arafa et al. (arXiv 2002.07795), eq. 1.
     """
+    empty = {(row.mode, row.level): row for row in reversed(rows.rows) if row.kernel == OVERHEAD}
     found: dict[str, Parts] = {}
-    for mode in PUBLISHED_MODES:
-        overhead = next((row for row in rows.rows if row.kernel == OVERHEAD and row.mode == mode), None)
-        if overhead is None:
+    for row in rows.rows:
+        overhead = empty.get((row.mode, row.level))
+        if row.mode not in PUBLISHED_MODES or overhead is None or row.kernel == OVERHEAD or not _on_registers(row):
             continue
-        for row in rows.rows:
-            if row.mode != mode or row.kernel == OVERHEAD or not _on_registers(row):
-                continue
-            _, count = priced_operations(row)
-            for method in SAMPLING:
-                total, empty = row.published[method], overhead.published[method]
-                if np.isfinite(total) and np.isfinite(empty):
-                    per_turn = total / row.turns / row.threads - empty / overhead.turns / overhead.threads
-                    found.setdefault(row.kernel, {})[f"{mode}.{method}"] = per_turn / count
+        _, count = priced_operations(row)
+        whole, rest = _energies_j(row), _energies_j(overhead)
+        for method in (*SAMPLING, MEASURED):
+            if np.isfinite(whole[method]) and np.isfinite(rest[method]):
+                per_turn = whole[method] / row.turns / row.threads - rest[method] / overhead.turns / overhead.threads
+                found.setdefault(row.build, {})[f"{row.mode}.{method}"] = per_turn / count
     return found
+
+
+def _energies_j(row: InstructionRow) -> Parts:
+    """Energy of a launch by way of sampling, and as it was corrected [J]."""
+    return {**row.published, MEASURED: row.power_w * row.latency_s}

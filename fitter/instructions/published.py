@@ -1,0 +1,138 @@
+"""Energies of PTX instructions against published ones, and published ways of sampling against corrected energies.
+
+Errors of n instructions as Arafa et al. (arXiv 2002.07795, section VI.A) state them: MAPE = 100/n · Σ |E − E_ref| / E_ref and
+RMSE = √(1/n · Σ (E − E_ref)²).
+"""
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.errors import CountsError
+from estimator.instructions.energies import Expansion, InstructionEnergies
+from estimator.resources import resource_folder
+from estimator.specifications import near_match
+from fitter.instructions.data import SAMPLING, at_level
+from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
+
+TABLE: Final = "published/ptx-table-1.toml"
+LEVELS: Final = ("O3", "O0")
+MTSM: Final = 1
+"""Place in a pair of published figures; before it stands PAPI."""
+
+MICRO: Final = 1e-6
+ONE_THREAD: Final = "single.mtsm"
+"""The launch mode and the way of sampling of the published figures that are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors of `n` energies: MAPE [%] and RMSE [J], nan for none; `of` says which."""
+
+    of: str
+    n: int
+    mape: float
+    rmse_j: float
+
+    @property
+    def text(self) -> str:
+        """The errors in words."""
+        return f"{self.of}: {self.n} instructions, MAPE {self.mape:.3g} %, RMSE {self.rmse_j / MICRO:.3g} µJ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A row of the published table at a level: the published energy, ours by the same formula, and ours by regression [J]; nan: none."""
+
+    name: str
+    level: str
+    published_j: float
+    own_j: float
+    energy_j: float
+
+
+def errors_against(of: str, pairs: Iterable[tuple[float, float]]) -> Errors:
+    """Errors of (energy, reference) pairs; those without both, or whose reference is not above zero, do not count."""
+    known = np.array([pair for pair in pairs if math.isfinite(pair[0]) and pair[1] > 0]).reshape(-1, 2)
+    if not len(known):
+        return Errors(of=of, n=0, mape=math.nan, rmse_j=math.nan)
+    off = known[:, 0] - known[:, 1]
+    return Errors(of=of, n=len(known), mape=float(100.0 * np.mean(np.abs(off) / known[:, 1])), rmse_j=float(np.sqrt(np.mean(off**2))))
+
+
+def sampling_errors(energies: InstructionEnergies) -> tuple[Errors, ...]:
+    """Errors of each way of sampling against the same formula of corrected energies, by launch mode and level."""
+    levels = dict.fromkeys(one.level for one in energies.ptx.values())
+    found = (
+        errors_against(f"{method.upper()}, {at_level(mode, level)}", (
+            (one.published_j.get(f"{mode}.{method}", math.nan), one.published_j.get(f"{mode}.{MEASURED}", math.nan))
+            for one in energies.ptx.values() if one.level == level
+        ))
+        for level in levels for mode in PUBLISHED_MODES for method in SAMPLING
+    )  # fmt: skip
+    return tuple(one for one in found if one.n)
+
+
+def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str, list[Compared]]:
+    """The table's title and the rows that it has for a board's generation, at both levels.
+
+    Raises CountsError for a generation that the table does not have.
+    """
+    table: dict[str, Any] = tomllib.loads((resource_folder("energies") / TABLE).read_text(encoding="utf-8"))
+    boards = tuple(table["boards"])
+    if board not in boards:
+        raise CountsError(f"{table['title']} has no {board!r}{near_match(board, boards)}; it has {', '.join(boards)}")
+    place = boards.index(board)
+    rows = [
+        _compared(row["name"], level, row[level][place][MTSM] * MICRO, [energies.ptx.get(at_level(name, level)) for name in row["kernels"]])
+        for level in LEVELS
+        for row in table["rows"]
+        if row[level][place]
+    ]
+    meter = ", ".join(f"{way.upper()} {errors['mape']:g} %" for way, errors in table["against_meter"].items())
+    return f"{table['title']}, {table['boards'][board]} (its own MAPE against a meter: {meter})", rows
+
+
+def _compared(name: str, level: str, published_j: float, kernels: Iterable[Expansion | None]) -> Compared:
+    """A row with the means over its kernels, of those that were measured."""
+    known = [one for one in kernels if one is not None]
+    own = [one.published_j[ONE_THREAD] for one in known if ONE_THREAD in one.published_j]
+    regressed = [one.energy_j for one in known if math.isfinite(one.energy_j)]
+    own_j, energy_j = (float(np.mean(values)) if values else math.nan for values in (own, regressed))
+    return Compared(name=name, level=level, published_j=published_j, own_j=own_j, energy_j=energy_j)
+
+
+def table_errors(rows: Iterable[Compared]) -> tuple[Errors, ...]:
+    """Errors of ours, by the published formula, against the published table, by level."""
+    own = tuple(rows)
+    return tuple(errors_against(level, ((row.own_j, row.published_j) for row in own if row.level == level)) for level in LEVELS)
+
+
+def table_lines(title: str, rows: list[Compared]) -> list[str]:
+    """The comparison for people: published, ours by the published formula on one thread, and by regression."""
+    lines = [f"{title}, against this bundle: one thread, MTSM [µJ]; beside them the energy by regression [pJ]",
+             f"  {'instruction':28} level {'published':>10} {'here':>10} {'regression':>10}"]  # fmt: skip
+    for row in rows:
+        figures = "".join(f" {'–' if math.isnan(joule) else f'{joule / unit:.4g}':>10}"
+                          for joule, unit in ((row.published_j, MICRO), (row.own_j, MICRO), (row.energy_j, 1e-12)))  # fmt: skip
+        lines.append(f"  {row.name:28} {row.level:5}{figures}")
+    lines += [f"  {one.text}" if one.n else f"  {one.of}: none was run on one thread; collect --campaign ptx-levels does" for one in table_errors(rows)]
+    return lines
+
+
+def table_document(title: str, rows: list[Compared]) -> dict[str, Any]:
+    """The comparison as JSON: rows, and errors by level."""
+    return {
+        "source": title,
+        "rows": [_figures({"name": row.name, "level": row.level}, row, ("published_j", "own_j", "energy_j")) for row in rows],
+        "errors": [_figures({"level": one.of, "n": one.n}, one, ("mape", "rmse_j")) for one in table_errors(rows)],
+    }
+
+
+def _figures(named: Mapping[str, Any], holder: Errors | Compared, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Fields by name, null for nan."""
+    return {**named, **{name: None if math.isnan(getattr(holder, name)) else getattr(holder, name) for name in fields}}
