@@ -28,18 +28,6 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 QUIET_OR_VERBOSE: Final = "--quiet and -v"
 
 
-class OutputFile(click.Path):
-    """A file to write: its text must name one."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for one with a null byte."""
-        named_file(ctx, param, str(value))
-        return super().convert(value, param, ctx)
-
-
 class InputFile(click.Path):
     """A file to read, looked for before anything is loaded that would read it; `remedy` says what to do where it is not there."""
 

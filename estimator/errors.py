@@ -5,6 +5,7 @@ EstimatorError                 what could not be done, with its remedy
 ├── WorkloadError              a workload file or an operator cannot be used
 ├── BundleError                a bundle is damaged, foreign or too new
 ├── CountsError                counts of what a kernel did cannot be read, or energies of it are not known
+├── UnwrittenError             a file cannot be written; an OSError too
 ├── OperatingPointError        a clock, a cap or a setting outside what the GPU can do
 └── ArgumentError              an argument of the Python interface is of another kind than it must be; a TypeError too
 
@@ -39,3 +40,7 @@ class OperatingPointError(EstimatorError):
 
 class ArgumentError(EstimatorError, TypeError):
     """An argument of the Python interface is of another kind than it must be."""
+
+
+class UnwrittenError(EstimatorError, OSError):
+    """A file cannot be written."""

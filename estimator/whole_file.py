@@ -1,17 +1,18 @@
 """Files that appear whole or not at all."""
 
-import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from estimator.errors import UnwrittenError
 from estimator.special_files import special_kind
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that no reader, and no crash, ever sees a part of it.  Raises OSError."""
+    """Write a file so that no reader, and no crash, ever sees a part of it.  Raises UnwrittenError."""
     with open_whole(path) as stream:
         stream.write(content)
 
@@ -21,22 +22,38 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     """A file to write piece by piece that no reader, and no crash, ever sees a part of.
 
     The content goes into a new file beside the target, is synced, and takes the target's name in one step when the
-    block ends; a link is followed.  On failure nothing is left behind and the old file stays.  Raises OSError.
+    block ends; a link is followed.  On failure nothing is left behind and the old file stays.  What a killed process has left of the same
+    target is removed.  Raises UnwrittenError, also for an OSError of the block.
     """
-    from secrets import token_hex  # costs milliseconds; most commands write no file
-
-    kind = None
-    with suppress(FileNotFoundError):
-        kind = special_kind(path)  # asked of the name as given: what /dev/stdout leads to may have no name of its own
-    if kind is not None:
-        raise OSError(errno.EINVAL, f"not a regular file but {kind}", str(path))
     try:
+        kind = None
+        with suppress(FileNotFoundError):
+            kind = special_kind(path)  # asked of the name as given: what /dev/stdout leads to may have no name of its own
         target = path.resolve()
-    except RuntimeError as error:  # so says Python below 3.13
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
-    if target.exists() and not target.is_file():
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{token_hex(4)}.part")
+        kind = "a folder" if target.is_dir() else kind
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte; a loop of links, before Python 3.13
+        raise _unwritten(path, error) from error
+    if kind is not None:
+        raise UnwrittenError(f"{path}: cannot be written, it is {kind}; name a file")
+    try:
+        with _beside(target) as stream:
+            yield stream
+    except (UnwrittenError, BrokenPipeError):
+        raise
+    except OSError as error:
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: Exception) -> UnwrittenError:
+    reason = (isinstance(error, OSError) and error.strerror) or error
+    return UnwrittenError(f"{path}: cannot be written ({reason}); see that the place can be written and has room")
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[BinaryIO]:
+    """A file beside the target that takes its name when the block ends.  Raises OSError."""
+    _remove_leftovers(target)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
         with beside.open("xb") as stream:
             yield stream
@@ -46,11 +63,32 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name durable, where the system lets a folder be opened."""
+def unfinished(target: Path) -> list[tuple[Path, int]]:
+    """Files in which processes write, or were killed while they wrote, what is to become `target`; the number of each process."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.(\d{{1,9}})\.[0-9a-f]{{8}}\.part")
+    try:
+        there = os.listdir(target.parent)
+    except PermissionError:  # a folder that one may write in and not look into
+        return []
+    return [(target.parent / found[0], int(found[1])) for found in filter(None, map(name.fullmatch, there))]
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what processes that are dead now had not finished of a target."""
+    for path, process in unfinished(target):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue  # another user's process
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name durable, where the system lets a folder be opened.  Raises OSError."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -154,7 +154,7 @@ class GuardedRunner:
             document = {"format": FORMAT, "running": running, "kernels": [asdict(suspect) for suspect in self._known.values()]}
             write_whole(self._path, json.dumps(document, indent=0).encode())
         except OSError as error:
-            raise CampaignError(f"{self._path}: cannot be written ({error.strerror or error}); make room") from error
+            raise CampaignError(str(error)) from error
 
 
 def _reason(suspect: Suspect) -> str:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collector.commands.options import asked_clocks, duration_s, meter_arguments, one_board, perhaps_recorded, require_dataset_packages
-from collector.commands.output import check_no_input, check_outputs, note, read_files, say
+from collector.commands.output import note, say
 from collector.commands.stopping import stoppable
+from collector.errors import CollectorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.output_files import refuse_inputs
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -75,10 +77,10 @@ def measure_campaign(
     spec = load_campaign(campaign)
     chosen = _families(families)
     place = partitioned_place(out)
-    read = (sensor, *read_files(gpu, campaign))
     if place is None:
-        check_no_input((Path(out), log_path(Path(out)), traces_path(Path(out))), read)
-    check_outputs((record,) if place is not None or (record is None and sensor is None) else (record, Path(out)), read)
+        refuse_inputs((Path(out), log_path(Path(out)), traces_path(Path(out))))
+        if record is not None and record.resolve() == Path(out).resolve():
+            raise CollectorError(f"{record}: is named for two outputs; name a file for each")
     with (
         told_errors() if worker else nullcontext(),
         nullcontext() if dry_run else sole_use(gpu),

@@ -11,8 +11,9 @@ from collector.commands.options import CONTEXT, meter_option, output_options, re
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
-from estimator.command_line import DONE, named_file, run_command
+from estimator.command_line import DONE, run_command
 from estimator.errors import EstimatorError
+from estimator.output_files import OutputPlace
 
 DEFAULT_OUTPUT: Final = "dataset.parquet"
 DEFAULT_CAMPAIGN: Final = "quick"
@@ -58,7 +59,7 @@ class CommandList(click.Group):
     default=DEFAULT_OUTPUT,
     show_default=True,
     metavar="FILE|FOLDER/|URL",
-    callback=named_file,
+    type=OutputPlace(),
     help="Dataset to write; in a folder or at a URL, a part of one.",
 )
 @click.option("--campaign", default=DEFAULT_CAMPAIGN, show_default=True, metavar="NAME|FILE.toml", help="What to measure.")

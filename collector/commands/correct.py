@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
-from collector.commands.output import check_outputs, note, say
-from collector.errors import CollectorError, SensorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, InputFile, OutputFile
+from collector.commands.output import note, say
+from collector.errors import SensorError
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, InputFile
 from estimator.frozen import FrozenMapping
+from estimator.output_files import output_option
+from estimator.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.correction.recording import CorrectedRecording
@@ -60,9 +62,9 @@ def fold_of(text: str | None) -> float | str | None:
 @click.option(
     "--fold", metavar="PERIOD|auto", help="Profile within an execution: by the load's stamps or a period found (auto), or by a period [s]."
 )
-@click.option("--out", type=OutputFile(), metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
-@click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
-@click.option("--pictures", type=OutputFile(), metavar="FOLDER", help="Write the charts as PNG files.")
+@output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
+@output_option("--report", metavar="R.html", help="Write a page with charts.")
+@output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
 @output_options
 def correct_command(
     readings: Path,
@@ -92,7 +94,6 @@ def correct_command(
     from collector.sensor.calibration import load_calibration
 
     period = fold_of(fold)
-    check_outputs((out, report), (readings, sensor, load))
     calibration = load_calibration(sensor)
     run = read_run(readings, load, column=column, board=board)
     check_board(calibration, run.board, str(readings))
@@ -103,11 +104,11 @@ def correct_command(
     if doubt := field_doubt(calibration, run.column):
         found = replace(found, notes=FrozenMapping({**found.notes, "field": doubt}))
     if out is not None:
-        _write(out, trace_csv(found, run.origin_s).encode())
+        write_whole(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:
         page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w, run.remarks)
         if report is not None:
-            _write(report, page.encode())
+            write_whole(report, page.encode())
         if pictures is not None:
             from collector.pictures import write_pictures
 
@@ -125,13 +126,3 @@ def _status(found: "CorrectedRecording", of_rows: tuple[str, ...], quiet: bool) 
         for text in doubts:
             note(f"warning: {text}")
     return DONE_WITH_WARNINGS if doubts else DONE
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole.  Raises CollectorError."""
-    from estimator.whole_file import write_whole
-
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise CollectorError(f"{path}: cannot be written ({error.strerror})") from error

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from collector.errors import ClockListError, CollectorError, DeviceError
-from estimator.command_line import QUIET_OR_VERBOSE, OutputFile, excludes, switch
+from estimator.command_line import QUIET_OR_VERBOSE, excludes, switch
+from estimator.output_files import output_option
 
 if TYPE_CHECKING:
     from collector.bench import Bench
@@ -41,7 +42,7 @@ gpu_option = click.option(
 meter_option = click.option(
     "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
 )
-record_option = click.option("--record", type=OutputFile(), metavar="FILE", help="Record the run, for --gpu replay:FILE.")
+record_option = output_option("--record", metavar="FILE", help="Record the run, for --gpu replay:FILE.")
 resume_option = switch(
     "resume", "--resume", "--fresh", None, ("Go on with what is at --out.", "Replace what is at --out; without either nothing is replaced.")
 )

@@ -13,10 +13,11 @@ import click
 from click.core import ParameterSource
 
 from collector.commands.options import CONTEXT, FiniteRange, duration_s, output_options, require_dataset_packages
-from collector.commands.output import check_outputs, note, say
+from collector.commands.output import note, say
 from collector.errors import CollectorError, DeviceError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+from estimator.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.entry import INTERRUPTED
+from estimator.output_files import check_output, output_option
 
 if TYPE_CHECKING:
     from collector.pmd.recording import ScannedRecording
@@ -52,7 +53,7 @@ def pmd_command() -> None:
 
 @pmd_command.command("decode", context_settings=CONTEXT)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--out", type=OutputFile(), metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
+@output_option("--out", metavar="P.csv", help="Table to write, Parquet if its suffix says so; without it CSV on stdout.")
 @_rails_option
 @_zero_option
 @_time_option
@@ -96,7 +97,6 @@ def decode_command(
         raise click.UsageError("--load needs --start, the first packet's time in its time base, and no --tick-rate")
     if start is not None and time_base != "first":
         raise click.UsageError("--start says what t_s counts from; leave --time out")
-    check_outputs((out,), (file, zero, load))
     recording = read_recording(file, int(baud) if baud else None)
     known = straight_tie("given", tick_rate / TICKS_PER_S_PER_MS, math.nan) if tick_rate is not None else None
     if load is not None and start is not None:
@@ -117,11 +117,8 @@ def decode_command(
 
 @pmd_command.command("log", context_settings=CONTEXT)
 @click.argument("port")
-@click.option(
-    "--out", type=OutputFile(), default=DEFAULT_LOG, show_default=True, help="Table to write at the end; the recording lies beside."
-)
+@output_option("--out", default=DEFAULT_LOG, show_default=True, help="Table to write at the end; the recording lies beside.")
 @click.option("--duration", default="", metavar="TIME", help="Stop after this long: 90s, 30m, 2h; without it at Ctrl-C or SIGTERM.")
-@click.option("--fresh", is_flag=True, help="Replace a recording that is there.")
 @_rails_option
 @_zero_option
 @_time_option
@@ -130,7 +127,6 @@ def log_command(
     port: str,
     out: Path,
     duration: str,
-    fresh: bool,
     rails: str,
     zero: Path | None,
     time_base: str,
@@ -152,8 +148,9 @@ def log_command(
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
     raw = out.with_suffix(RECORDING_SUFFIX)
-    check_outputs((out,), (zero,))
-    _check_free(out, raw, zero, fresh)
+    if out == raw:
+        raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv or .parquet")
+    check_output(raw)
     with _stop_request() as stop, open_meter(port) as meter:
         chosen_rails(meter.identity.model, _names(rails))  # a wrong word is better found before an hour's recording
         zero_currents(meter.identity.model, zero)
@@ -296,17 +293,6 @@ def _tell(seconds: float, count: int) -> None:
 
 def _names(rails: str) -> tuple[str, ...]:
     return tuple(name.strip().lower() for name in rails.split(",") if name.strip())
-
-
-def _check_free(out: Path, raw: Path, zero: Path | None, fresh: bool) -> None:
-    """Raises CollectorError where a recording cannot go to `out`."""
-    if out == raw:
-        raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv or .parquet")
-    if zero is not None and zero.resolve() == raw.resolve():
-        raise CollectorError(f"{raw}: is the recording given to --zero; name another --out")
-    there = next((path for path in (out, raw) if path.exists()), None)
-    if there is not None and not fresh:
-        raise CollectorError(f"{there} exists; --fresh replaces it, --out names another file")
 
 
 @contextmanager

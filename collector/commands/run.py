@@ -21,10 +21,11 @@ from collector.commands.options import (
     output_options,
     seed_option,
 )
-from collector.commands.output import check_outputs, note, read_files, say, write_document
+from collector.commands.output import note, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import ClockError, ProgramError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile
+from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.output_files import output_option
 
 if TYPE_CHECKING:
     from collector.bench import Instruments
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 @click.option("--longest", default="10m", show_default=True, metavar="TIME", help="Time that --std may take at each clock: 90s, 10m.")
 @click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="What `collect sensor` found for this board.")
 @meter_option
-@click.option("--out", type=OutputFile(), metavar="RUN.json", help="Write the JSON document to a file as well.")
+@output_option("--out", metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option
 @output_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -91,7 +92,6 @@ def run_command(
     if asked_std is None and given("longest") is not ParameterSource.DEFAULT:
         raise click.UsageError("--longest bounds --std; give both", context)
     longest_s = duration_s(longest, "--longest")
-    check_outputs((out,), (sensor, *read_files(gpu)))
     board = one_board(gpu)
     with (
         stoppable(),

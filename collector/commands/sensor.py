@@ -22,10 +22,12 @@ from collector.commands.options import (
     require_dataset_packages,
     seed_option,
 )
-from collector.commands.output import check_outputs, note, read_files, say, write_document
+from collector.commands.output import note, say, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, check_present
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, check_present
+from estimator.output_files import output_option
+from estimator.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensor.calibration import SensorCalibration
@@ -47,9 +49,9 @@ LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest", "rec
 @click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
 @click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
-@click.option("--out", type=OutputFile(), metavar="SENSOR.json", help="Write the JSON document to a file as well.")
-@click.option("--report", type=OutputFile(), metavar="R.html", help="Write a page with charts.")
-@click.option("--pictures", type=OutputFile(), metavar="FOLDER", help="Write the charts as PNG files.")
+@output_option("--out", metavar="SENSOR.json", help="Write the JSON document to a file as well.")
+@output_option("--report", metavar="R.html", help="Write a page with charts.")
+@output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
 @record_option
 @seed_option
 @output_options
@@ -82,7 +84,6 @@ def sensor_command(
     several.  What cannot be told is null, with the reason and the run that would tell under notes.
     """
     _check_options(context, recorded=readings is not None)
-    check_outputs((out, report, record), (readings, load, reference, *read_files(gpu)))
     if readings is not None:
         check_present([str(path) for path in (readings, load, reference) if path is not None], UNREADABLE)
         board = gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
@@ -101,7 +102,7 @@ def sensor_command(
             for run in runs:
                 note(run)
     if report is not None:
-        _write(report, page().encode())
+        write_whole(report, page().encode())
     if pictures is not None:
         from collector.pictures import write_pictures
 
@@ -188,13 +189,3 @@ def _written(calibration: "SensorCalibration", out: Path | None, as_json: bool) 
     if out is not None:
         write_document(out, document)
     say(document if as_json else sensor_lines(calibration))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole.  Raises CollectorError."""
-    from estimator.whole_file import write_whole
-
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise CollectorError(f"{path}: cannot be written ({error.strerror})") from error

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from collector.commands.options import CONTEXT, SIMULATED_METER, duration_s, output_options, require_dataset_packages, resume_option
-from collector.commands.output import check_no_input, note, read_files, say
+from collector.commands.output import note, say
 from collector.errors import CollectorError
-from estimator.command_line import DONE, named_file
+from estimator.command_line import DONE
+from estimator.output_files import OutputPlace, refuse_inputs
 
 if TYPE_CHECKING:
     from collector.boards import BoardName
@@ -27,6 +28,7 @@ KEPT_FROM_JOBS: Final = (
     "resume",
     "fresh",
     "dry_run",
+    "force",
     "record",
     "worker",
     "as_json",
@@ -52,7 +54,7 @@ config_option = click.option(
     default="dataset.parquet",
     show_default=True,
     metavar="FILE|FOLDER/|URL",
-    callback=named_file,
+    type=OutputPlace(),
     help="Dataset to write; in a folder or at a URL, parts of one.",
 )
 @click.option("--families", metavar="LIST", help="Only these kernel families.")
@@ -114,7 +116,7 @@ def submit_command(
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
     arguments = checked_arguments([*_checked_more(more), *given])
     load_campaign(campaign)  # a file that cannot be used is known before anything else is done
-    check_no_input((Path(out),), (config, sensor, *map(Path, filter(None, [defaults.sensor])), *read_files(gpu, campaign)))
+    refuse_inputs([Path(out)], [defaults.sensor])
     place = _place(out, boards, resume)
     spent = ["--budget", budget_text] if budget_text else []
     words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}

@@ -36,7 +36,7 @@ def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
         copy = place / f"{source.stem}.toml"  # a campaign without a name of its own is called by its file
         write_whole(copy, content)
     except OSError as error:
-        raise DaemonError(f"{source}: cannot be copied to {folder} ({error.strerror}); see that the disk has room") from error
+        raise DaemonError(f"{source}: cannot be copied to {folder} ({error}); see that the disk has room") from error
     if load_campaign(str(copy)).digest != spec.digest:
         raise CampaignError(f"{source}: has changed while it was read; submit it again")
     return str(copy), spec.name

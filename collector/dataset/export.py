@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.schema import METADATA_KEY, encode_metadata
-from collector.dataset.writer import check_writable, write_parquet
-from collector.errors import DatasetError
-from estimator.whole_file import write_whole
+from collector.dataset.writer import write_parquet
+from estimator.whole_file import open_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,25 +21,26 @@ class Exported:
     rows: int
 
 
-def export_dataset(dataset: Path, kind: str, output: Path | None) -> Exported:
+def export_dataset(dataset: Path, kind: str, output: Path) -> Exported:
     """Write a dataset as "csv" (flags joined by ";") or as one "parquet" file.
 
-    Without `output` the dataset's own name with the format's suffix, never the dataset itself.  Raises DatasetError.
+    Texts in CSV hold no control characters, which a terminal would obey: each is written as "?".
+    Raises DatasetError where the dataset cannot be read, UnwrittenError where the file cannot be written.
     """
     content = read_kernel_dataset(dataset)
-    path = output if output is not None else dataset.with_suffix(f".{kind}")
-    if path.exists() and dataset.exists() and path.samefile(dataset):
-        raise DatasetError(f"{path} is the dataset itself; name another file with --out")
-    check_writable(path)
     if kind == "parquet":
-        write_parquet(content.table.replace_schema_metadata({METADATA_KEY: encode_metadata(content.metadata)}), path)
+        write_parquet(content.table.replace_schema_metadata({METADATA_KEY: encode_metadata(content.metadata)}), output)
     else:
-        flags = pa.array([";".join(row or ()) for row in content.table.column("flags").to_pylist()], pa.string())
-        table = content.table.set_column(content.table.schema.get_field_index("flags"), "flags", flags)
-        sink = pa.BufferOutputStream()
-        pcsv.write_csv(table, sink)
-        try:
-            write_whole(path, sink.getvalue().to_pybytes())
-        except OSError as error:
-            raise DatasetError(f"{path}: cannot be written ({error.strerror}); name another place") from error
-    return Exported(path=path, rows=content.table.num_rows)
+        with open_whole(output) as stream:
+            pcsv.write_csv(_as_text(content.table), stream)
+    return Exported(path=output, rows=content.table.num_rows)
+
+
+def _as_text(table: pa.Table) -> pa.Table:
+    """The table with its flags joined and every text printable."""
+    flags = pa.array([";".join(row or ()) for row in table.column("flags").to_pylist()], pa.string())
+    table = table.set_column(table.schema.get_field_index("flags"), "flags", flags)
+    for index, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            table = table.set_column(index, field.name, pc.replace_substring_regex(table.column(index), r"\pC", "?"))
+    return table

@@ -3,7 +3,6 @@
 They belong to nobody once their writer is dead: whoever holds the claim of the dataset removes them.
 """
 
-from glob import escape
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +10,10 @@ from collector.dataset.claim import is_file_or_link
 from collector.dataset.log import LOG_SUFFIX, log_path
 from collector.dataset.traces import running_traces_path
 from collector.errors import DatasetError
+from estimator.whole_file import unfinished
 
 PART_SUFFIX: Final = ".part"
 """Of a file that takes its name when it is whole."""
-PROBE_SUFFIX: Final = ".probe"
-"""Of an empty file that shows whether a folder can be written."""
-RANDOM_NAME: Final = "[0-9a-z_]" * 8
-"""What `tempfile.mkstemp` puts into a name."""
-WHOLE_FILE_NAME: Final = "[0-9]*." + "[0-9a-f]" * 8
-"""What `estimator.whole_file` puts into a name."""
 
 
 def part_path(path: Path) -> Path:
@@ -33,15 +27,13 @@ def remove_leftovers(output: Path, beside: tuple[str, ...] = ()) -> None:
     `beside` are endings of further files that are kept beside the dataset.  What is no file stays, somebody else made it.
     Raises OSError, and DatasetError for a folder where the log or its traces have to be.
     """
-    name = escape(output.name)
-    patterns = [f".{name}.{RANDOM_NAME}{PART_SUFFIX}", f".{name}.{RANDOM_NAME}{PROBE_SUFFIX}"]
-    patterns += [f".{name}{escape(ending)}.{WHOLE_FILE_NAME}{PART_SUFFIX}" for ending in (LOG_SUFFIX, *beside)]
-    unfinished = [path for pattern in patterns for path in output.parent.glob(pattern) if is_file_or_link(path)]
+    targets = [output.with_name(f"{output.name}{ending}") for ending in ("", LOG_SUFFIX, *beside)]
+    left = [path for target in targets for path, _ in unfinished(target) if is_file_or_link(path)]
     needed = [part_path(log_path(output)), part_path(running_traces_path(output))]
     if not log_path(output).is_file():  # a campaign's traces begin before its log and end before that is removed
         needed.append(running_traces_path(output))
     for path in needed:
         if path.is_dir() and not path.is_symlink():
             raise DatasetError(f"{path} is in the way of this dataset; remove it")
-    for path in (*unfinished, *needed):
+    for path in (*left, *needed):
         path.unlink(missing_ok=True)

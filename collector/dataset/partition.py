@@ -16,14 +16,12 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from collector.dataset.leftovers import PART_SUFFIX, WHOLE_FILE_NAME
 from collector.dataset.reader import file_digest, read_kernel_dataset
 from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
@@ -85,7 +83,6 @@ class PartitionedPlace:
         board = metadata.get("gpu") or {}
         part = self.part_name(str(board.get("specification") or board.get("name") or "unknown"), str(board.get("uuid")), finished)
         try:
-            self._remove_unfinished(part)
             if traces_path(finished).is_file():
                 self._put(traces_path(finished), traces_path(Path(part)).as_posix())
             self._put(finished, part)
@@ -95,15 +92,6 @@ class PartitionedPlace:
         for path in (traces_path(finished), finished):  # what is left of the two is published again, under the same name
             path.unlink(missing_ok=True)
         return f"{self.name.rstrip('/')}/{part}"
-
-    def _remove_unfinished(self, part: str) -> None:
-        """Remove what a killed process had not finished of a part."""
-        if self.local is None:
-            return  # written again under the same name
-        for name in (part, traces_path(Path(part)).as_posix()):
-            target = self.local / name
-            for left in target.parent.glob(f".{escape(target.name)}.{WHOLE_FILE_NAME}{PART_SUFFIX}"):
-                left.unlink(missing_ok=True)
 
     def measured(self, key: Mapping[str, Any]) -> pa.Table | None:
         """Rows of one campaign on one board in the parts that are there; None without any.  Raises DatasetError."""

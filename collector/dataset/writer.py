@@ -6,9 +6,8 @@ written beside its place, synced and renamed; only then is the log removed.  One
 
 import errno
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.dataset.claim import Claim, claimed
-from collector.dataset.leftovers import PART_SUFFIX, PROBE_SUFFIX, part_path, remove_leftovers
+from collector.dataset.leftovers import part_path, remove_leftovers
 from collector.dataset.log import LogFile, continued_log, log_path, new_log, read_log
 from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
 from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_of, traces_path
 from collector.errors import DatasetError
+from estimator.whole_file import open_whole, sync_folder
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Added to the name of a trace file that cannot be gone on with."""
@@ -91,7 +91,11 @@ class KernelWriter:
                 f"{log_path(self._output)}: {self._rows} rows were written, {table.num_rows} can be read; the disk is failing"
             )
         table = _ordered(table, order) if order else table
-        write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(metadata)}), self._output)
+        try:
+            write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(metadata)}), self._output)
+        except OSError as error:
+            safe = f"all {self._rows} rows are safe in {log_path(self._output)}; the same command with --resume finishes it"
+            raise DatasetError(f"{error}; {safe}") from error
         self.close()
         try:
             if self._traces is not None:
@@ -99,7 +103,7 @@ class KernelWriter:
             else:
                 traces_path(self._output).unlink(missing_ok=True)  # those of the dataset that was there before
             log_path(self._output).unlink(missing_ok=True)
-            _sync_folder(self._output.parent)
+            sync_folder(self._output.parent)
         except OSError as error:
             raise DatasetError(f"{self._output}: is written, its log cannot be removed ({_reason(error)})") from error
 
@@ -190,7 +194,7 @@ def _opened_log(output: Path, metadata: dict[str, Any], kept: pa.Table | None) -
     beside = part_path(path)
     log = new_log(beside, metadata, kept)
     os.replace(beside, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return log, kept.num_rows if kept is not None else 0
 
 
@@ -227,23 +231,12 @@ def write_kernel_dataset(rows: Sequence[Row], metadata: Mapping[str, Any], outpu
 
 
 def write_parquet(table: pa.Table, output: Path) -> None:
-    """Write a table beside its place, sync, rename, sync the folder.  Raises DatasetError; nothing is left then."""
-    handle, beside = -1, Path()
+    """Write a table, whole or not at all.  Raises UnwrittenError, and DatasetError for a table that Parquet cannot hold."""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=PART_SUFFIX, dir=output.parent)
-        beside = Path(name)
-        with os.fdopen(handle, "wb") as stream:
+        with open_whole(output) as stream:
             pq.write_table(table, stream, compression="zstd", store_schema=True, write_page_checksum=True)
-            stream.flush()
-            os.fchmod(stream.fileno(), 0o644)
-            os.fsync(stream.fileno())
-        os.replace(beside, output)
-        _sync_folder(output.parent)
-    except (OSError, pa.ArrowException) as error:
-        if handle >= 0:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-        raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place") from error
+    except pa.ArrowException as error:
+        raise DatasetError(f"{output}: cannot be written ({_reason(error)})") from error
 
 
 def check_writable(output: Path) -> None:
@@ -255,12 +248,8 @@ def check_writable(output: Path) -> None:
     folder = output.parent
     if not folder.is_dir():
         raise DatasetError(f"{output}: there is no folder {folder}; make it or name another place with --out")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=PROBE_SUFFIX, dir=folder)
-        os.close(handle)
-        Path(name).unlink(missing_ok=True)  # the dataset's writer may have removed it as a leftover
-    except OSError as error:
-        raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DatasetError(f"{output}: cannot be written, the folder {folder} takes no files; name another place with --out")
 
 
 def _ordered(table: pa.Table, order: Sequence[str]) -> pa.Table:
@@ -275,12 +264,3 @@ def _reason(error: BaseException) -> str:
     """The system's reason in a few words."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -55,21 +55,16 @@ def write_table(
     """Write all samples, their power summed over `rails`; a path gets its file whole or not at all, None gets nothing.
 
     `t_s` counts from the zero of the time base, plus `start_s`.
-    Raises DatasetError where the file cannot be written.
+    Raises UnwrittenError.
     """
     names = MODEL_RAILS[scanned.recording.model]
     origin = origin_ns(scanned, time_base) - round(start_s * NS_PER_S)
     totals = _Totals(len(names))
-    try:
-        with _sink(out, _schema(names)) as write:
-            for samples in sample_blocks(scanned, zero_a):
-                power_w = samples.rail_power_w()[:, list(rails)].sum(axis=1)
-                totals.add(samples, power_w)
-                write(_batch(samples, power_w, origin, names))
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) or not isinstance(out, Path):
-            raise
-        raise DatasetError(f"{out}: cannot be written ({error.strerror or error}); make room or name another place") from error
+    with _sink(out, _schema(names)) as write:
+        for samples in sample_blocks(scanned, zero_a):
+            power_w = samples.rail_power_w()[:, list(rails)].sum(axis=1)
+            totals.add(samples, power_w)
+            write(_batch(samples, power_w, origin, names))
     return totals.summary()
 
 

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,9 +10,10 @@ from typing import IO, Any, Final
 
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, LaunchRecord, PowerReadings, PreparedKernel, StateReadings
-from collector.errors import CollectorError, DeviceError
+from collector.errors import DeviceError
 from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error
 from estimator.specifications import document_of_gpu
+from estimator.whole_file import open_whole
 from estimator.workload import Operator
 from microbench.copy_load import CopyLoad
 from microbench.generated_load import GeneratedLoad
@@ -27,6 +26,7 @@ class Recorder:
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
+        self.launched = False
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line."""
@@ -35,6 +35,7 @@ class Recorder:
     def call(self, device: str, method: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call, write down what came of it, and hand it on; an error of the edge too."""
         line: dict[str, Any] = {"device": device, "method": method}
+        self.launched = self.launched or method == "run"
         if arguments:
             line["arguments"] = plain(arguments)
         try:
@@ -179,51 +180,21 @@ class RecordedRunner:
 def recorded_bench(bench: Bench, path: Path) -> Iterator[Bench]:
     """The same bench, everything that crosses its edge recorded into `path`.
 
-    The file appears whole at the end, also of a run that failed or was interrupted; until then it lies beside.
-    Raises CollectorError for a path that cannot be written, and for a file that is there and no recording.
+    The file appears whole at the end, also of a run that failed or was interrupted; one that is there already stays where a run fails
+    before its first kernel.  Raises UnwrittenError for a path that cannot be written.
     """
-    if path.is_dir():
-        raise CollectorError(f"{path}: cannot be written (Is a directory); name a file in a folder that is there")
-    _check_replaceable(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        raw = beside.open("wb")
-    except OSError as error:
-        raise CollectorError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that is there") from error
-    try:
-        with raw, gzip.open(raw, "wt", compresslevel=COMPRESSION, encoding="utf-8") as file:
-            recorder = Recorder(file)
-            recorder.write(_header(bench))
+    failure = None
+    with open_whole(path) as raw, gzip.open(raw, "wt", compresslevel=COMPRESSION, encoding="utf-8") as file:
+        recorder = Recorder(file)
+        recorder.write(_header(bench))
+        try:
             yield _wrapped(bench, recorder)
-    finally:
-        os.replace(beside, path)
-
-
-def _check_replaceable(path: Path) -> None:
-    """Raises CollectorError for a file that holds something else than a recording: it is not replaced."""
-    if not path.exists():
-        return
-    try:
-        if not path.is_file():
-            raise CollectorError(f"{path}: is not a regular file; name another one with --record")
-        with path.open("rb") as raw:
-            whole = raw.read(len(GZIP_MAGIC))
-            raw.seek(0)
-            with gzip.open(raw, "rb") as file:
-                ours = not whole or (whole == GZIP_MAGIC and FORMAT.encode("ascii") in file.read(HEAD_BYTES))
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        ours = False
-    except OSError as error:
-        raise CollectorError(f"{path}: cannot be read ({error.strerror}); name another file with --record") from error
-    if not ours:
-        raise CollectorError(f"{path}: is no recording, and nothing else is replaced; remove it, or name another file with --record")
-
-
-GZIP_MAGIC: Final = b"\x1f\x8b"
-"""First bytes of every recording."""
-
-HEAD_BYTES: Final = 200
-"""The first line of a recording names its format within so many characters."""
+        except BaseException as error:
+            if path.exists() and not recorder.launched:
+                raise
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def _header(bench: Bench) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
         raise BundleError(fault[0])
     try:
         store_folder().mkdir(parents=True, exist_ok=True)
-        write_whole(stored_path(name), bundle_path(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{stored_path(name)}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+    except OSError as error:
+        raise BundleError(f"{stored_path(name)}: cannot be written ({error.strerror})") from error
+    write_whole(stored_path(name), bundle_path(path).read_bytes())
     return bundle
 
 

@@ -3,14 +3,14 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, OutputFile, named_file
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, named_file
 from estimator.commands.numbers import NOT_NEGATIVE, POSITIVE
 from estimator.errors import EstimatorError
+from estimator.output_files import output_option
 
 if TYPE_CHECKING:
     from estimator.blocks.model import BlockModel
@@ -54,7 +54,7 @@ def block_list(context: click.Context, parameter: click.Parameter, text: str | N
     show_default=True,
     help="rounds, linear: as published; simgrid: as SimGrid finds it, with the work to execute.",
 )
-@click.option("--simgrid", type=OutputFile(), metavar="FILE", help="Write a SimGrid platform of the chosen models.")
+@output_option("--simgrid", metavar="FILE", help="Write a SimGrid platform of the chosen models.")
 @click.option(
     "--off-w", type=NOT_NEGATIVE, default=0.0, show_default=True, metavar="W", help="Power of a host that is off, in that platform."
 )
@@ -80,7 +80,10 @@ def blocks_command(**options: Any) -> int:
         raise EstimatorError(f"bundle {bundle.name} has no block-count models; `fit` makes them from grids of a kernel")
     chosen = _chosen(list(models.values()), options)
     if options["simgrid"] is not None:
-        _write_platform(chosen, options["simgrid"], options["off_w"], options["bundle_name"])
+        from estimator.blocks.simgrid import platform_xml
+        from estimator.whole_file import write_whole
+
+        write_whole(options["simgrid"], platform_xml(chosen, options["off_w"]).encode())
     if options["blocks"]:
         rows = _simulated(chosen, options["blocks"]) if options["form"] == SIMGRID else _estimates(chosen, options)
     else:
@@ -113,23 +116,6 @@ def _chosen(models: "list[BlockModel]", options: Mapping[str, Any]) -> "list[Blo
         if not chosen:
             raise EstimatorError(f"no model at {clock:g} MHz; there are {', '.join(f'{one:g}' for one in clocks)}")
     return chosen
-
-
-def _write_platform(models: "Sequence[BlockModel]", out: Path, off_w: float, bundle_name: str) -> None:
-    from estimator.blocks.simgrid import platform_xml
-    from estimator.whole_file import write_whole
-
-    try:
-        same = out.exists() and out.samefile(bundle_name)
-    except OSError:
-        same = False
-    if same:
-        raise EstimatorError(f"{out}: is the bundle; name another --simgrid")
-    text = platform_xml(models, off_w)
-    try:
-        write_whole(out, text.encode())
-    except OSError as error:
-        raise EstimatorError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
 def _estimates(models: "Sequence[BlockModel]", options: Mapping[str, Any]) -> list[dict[str, Any]]:

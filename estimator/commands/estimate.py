@@ -14,7 +14,6 @@ import click
 from estimator import __version__
 from estimator.command_line import (
     QUIET_OR_VERBOSE,
-    OutputFile,
     excludes,
     named_file,
     named_files,
@@ -25,6 +24,7 @@ from estimator.commands.answer_forms import TEXT_FORMATS, answer_form
 from estimator.commands.asking import CHOICES, changed_gpu, shares
 from estimator.commands.numbers import LAUNCH_US, POSITIVE, precision_word
 from estimator.errors import EstimatorError, OperatingPointError, WorkloadError
+from estimator.output_files import output_option
 
 if TYPE_CHECKING:
     from estimator.bundles.files import Bundle
@@ -120,7 +120,7 @@ completion_option = switch(
 @click.option("--attention", type=click.Choice(["eager", "flash"]), help="Attention as separate kernels or fused.")
 @click.option("--precision", metavar="NAME", callback=precision_word, help="Compute in another precision: bf16, fp16, fp32, fp8, …")
 @click.option("--kernels", callback=kernel_count, default=SHOWN_KERNELS, show_default=True, metavar="N|all", help="Kernels in the table.")
-@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the result there, as its ending says: csv, json, txt.")
+@output_option("-o", "--out", metavar="FILE", help="Write the result there, as its ending says: csv, json, txt.")
 @click.option("--csv", "as_csv", is_flag=True, help="A CSV line per workload and clock, SI units.")
 @output_options
 @click.version_option(__version__, prog_name="estimate")
@@ -134,8 +134,6 @@ def estimate_command(**options: Any) -> int:
         raise click.UsageError("--freq and --freqs exclude each other")
     from estimator.bundles.files import load_bundle
 
-    if options["out"] is not None:
-        check_out(options["out"], (*options["workloads"], options["bundle_name"], options["gpu_spec"] or ""))
     bundle = load_bundle(options["bundle_name"])
     results = _estimates(bundle, options)
     _check_times(results)
@@ -200,13 +198,6 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     return results
 
 
-def check_out(out: Path, inputs: Sequence[str]) -> None:
-    """Refuse to write over what the estimate is made from.  Raises EstimatorError."""
-    for name in inputs:
-        if name and out.exists() and Path(name).exists() and out.samefile(name):
-            raise EstimatorError(f"{out}: is an input of this estimate; name another --out")
-
-
 def _check_times(results: Sequence["Estimate"]) -> None:
     """Refuse results without a time: the GPU has no rate for a precision, or a number is beyond all reason."""
     from estimator.domain import why_no_time
@@ -249,22 +240,13 @@ def _result_text(results: Sequence["Estimate"], bundle: "Bundle", form: str, opt
 
 
 def deliver(answer: str | bytes, out: Path | None) -> None:
-    """The answer to a file, whole or not at all, or to stdout.  Raises EstimatorError."""
+    """The answer to a file, whole or not at all, or to stdout.  Raises UnwrittenError."""
     if out is None:
         click.echo(answer, nl=False)
         return
     from estimator.whole_file import write_whole
 
-    try:
-        write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
-    except (OSError, ValueError) as error:
-        raise unwritten(out, error) from error
-
-
-def unwritten(out: Path, error: Exception) -> EstimatorError:
-    """That an answer cannot be written, and why."""
-    reason = getattr(error, "strerror", None) or error
-    return EstimatorError(f"{out}: cannot be written ({reason}); name another --out, or leave it out to print")
+    write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
 
 
 def _report(results: Sequence["Estimate"], bundle: "Bundle", options: Mapping[str, Any]) -> int:

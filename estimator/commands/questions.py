@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import OutputFile, named_file
+from estimator.command_line import named_file
 from estimator.commands.answer_forms import FILE_FORMATS, PAGE_FORMATS, TEXT_FORMATS, answer_form
 from estimator.commands.asking import (
     best_point,
@@ -22,17 +22,16 @@ from estimator.commands.asking import (
 )
 from estimator.commands.estimate import (
     POWER_CAP_HELP,
-    check_out,
     completion_option,
     deliver,
     kernel_count,
     output_options,
     settings_option,
-    unwritten,
     workload_files,
 )
 from estimator.commands.numbers import LAUNCH_US, NOT_NEGATIVE, POSITIVE, Number
 from estimator.commands.saying import Seen, report, say
+from estimator.output_files import output_option
 
 if TYPE_CHECKING:
     from estimator.questions.choosing import Best
@@ -118,7 +117,7 @@ def out_options(forms: Sequence[str]) -> Decorator:
 
     def decorate(command: Decorator) -> Decorator:
         for option in (
-            click.option("-o", "--out", type=OutputFile(), metavar="FILE", help=help_text),
+            output_option("-o", "--out", metavar="FILE", help=help_text),
             click.option("--csv", "as_csv", is_flag=True, help="A CSV line per point, SI units."),
         ):
             command = option(command)
@@ -299,8 +298,6 @@ def explain_command(**options: Any) -> int:
 
 
 def _questions(options: Mapping[str, Any]) -> "list[Asked]":
-    if options["out"] is not None:
-        check_out(options["out"], (*options["workloads"], *options["bundle_names"], *(options["gpu_spec"] or "").split(",")))
     return questions(options)
 
 
@@ -362,12 +359,9 @@ def _stream(pieces: "Iterator[Sweep]", form: str, options: Mapping[str, Any], ta
         return
     from estimator.whole_file import open_whole
 
-    try:
-        with open_whole(out) as stream:
-            for text in texts:
-                stream.write(text.encode("utf-8", errors="replace"))
-    except (OSError, ValueError) as error:
-        raise unwritten(out, error) from error
+    with open_whole(out) as stream:
+        for text in texts:
+            stream.write(text.encode("utf-8", errors="replace"))
 
 
 def _put(form: str, text: Callable[[], str], options: Mapping[str, Any]) -> None:

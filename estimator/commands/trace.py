@@ -1,15 +1,14 @@
 """The command `estimate trace`: the operators of a PyTorch model as a workload file."""
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, OutputFile, excludes, named_file, switch
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, excludes, named_file, switch
 from estimator.commands.numbers import precision_word
-from estimator.errors import EstimatorError
+from estimator.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LOGITS, OPTIMIZERS, PHASES
 
 LARGEST: Final = 10**7
@@ -53,7 +52,7 @@ def settings_option(context: click.Context, parameter: click.Parameter, values: 
 @click.option("--set", "settings", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change the configuration.")
 @click.option("--resizable", is_flag=True, help="Trace at other sizes, too: the file can be rescaled.")
 @click.option("--compare", metavar="FILE", callback=named_file, help="Show what the trace adds to this operator list.")
-@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Write the workload there and a summary to stdout.")
+@output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
 @click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr.")
 @click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="The summary on stderr.")
@@ -106,7 +105,6 @@ def _trace(options: dict[str, Any]) -> int:
         text = comparison_text(comparison)
     text = summary_text(summary) + text
     if options["out"] is not None:
-        _check_out(options["out"], options)
         write_workload(workload, options["out"])
         click.echo(json.dumps(summary, indent=2) if options["as_json"] else text, nl=options["as_json"])
     elif listed is not None:
@@ -124,14 +122,3 @@ def _trace(options: dict[str, Any]) -> int:
             for line in lines:
                 click.echo(f"{kind}: {line}", err=True)
     return DONE_WITH_WARNINGS if workload.unknown or workload.warnings or fixed else DONE
-
-
-def _check_out(out: Path, options: dict[str, Any]) -> None:
-    """Refuse to write over an input."""
-    for name in (options["model"], options["compare"]):
-        try:
-            same = bool(name) and out.exists() and out.samefile(name)
-        except OSError:
-            same = False
-        if same:
-            raise EstimatorError(f"{out}: is an input of this trace; name another --out")

@@ -22,14 +22,11 @@ def write_parquet(path: Path, pieces: Iterable[Mapping[str, Any]]) -> None:
     except ImportError:
         raise EstimatorError("Parquet needs pyarrow; install wattprint[fit]: pip install 'wattprint[fit]', or write .csv") from None
     writer = None
-    try:
-        with open_whole(path) as stream:
-            for piece in pieces:
-                whole = {name: arrow.array(piece[name], arrow.int64()) for name in COUNTS if name in piece}  # null in all of a piece, too
-                table = arrow.table({**piece, **whole})
-                writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
-                writer.write_table(table)
-            if writer is not None:
-                writer.close()
-    except OSError as error:
-        raise EstimatorError(f"{path}: cannot be written ({error.strerror or error}); name another --out") from error
+    with open_whole(path) as stream:
+        for piece in pieces:
+            whole = {name: arrow.array(piece[name], arrow.int64()) for name in COUNTS if name in piece}  # null in all of a piece, too
+            table = arrow.table({**piece, **whole})
+            writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()

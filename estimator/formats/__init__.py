@@ -7,11 +7,12 @@ from typing import Any, Final
 from estimator.arguments import require
 from estimator.completion import Rule, complete, parse_completion
 from estimator.errors import WorkloadError
-from estimator.formats.document import distinct_items, parse_document, read_text, write_document
+from estimator.formats.document import distinct_items, parse_document, read_text
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.entries import distinct_values
 from estimator.formats.own import FORMAT, own_text, read_own
 from estimator.kinds import kind_of, shown
+from estimator.whole_file import write_whole
 from estimator.workload import Workload, merge_counts
 
 __all__ = ["read_workload", "workload_from_text", "write_workload"]
@@ -77,9 +78,9 @@ def _from_list(values: list[Any], order: list[int], path: Path, setting: str, ru
 def write_workload(workload: Workload, path: str | Path) -> None:
     """Write a workload in the own format, whole or not at all.
 
-    Raises WorkloadError where the file cannot be written.
+    Raises UnwrittenError.
     """
-    write_document(Path(path), own_text(workload))
+    write_whole(Path(path), own_text(workload).encode())
 
 
 def _check_format(document: dict[str, Any], path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any, Final, NoReturn
 
 from estimator.errors import WorkloadError
 from estimator.special_files import refuse_special
-from estimator.whole_file import write_whole
 
 LIST_START: Final = "[["
 BETWEEN_PAIRS: Final = "]], ["
@@ -134,14 +133,3 @@ def _whole_value(text: str) -> Any:
     if end != len(text):
         raise ValueError(f"goes on after its {end}th character")
     return value
-
-
-def write_document(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
-
-    Raises WorkloadError where the place cannot be written.
-    """
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise WorkloadError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from estimator.command_line import DONE, OutputFile, named_file
+from estimator.command_line import DONE, named_file
+from estimator.output_files import output_option
 from fitter.commands.lines import say
 from fitter.errors import FitterError
 
@@ -90,8 +91,8 @@ def verify_command(bundle_name: str, key: str, signature: str | None, as_json: b
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
-@click.option("-o", "--out", type=OutputFile(), metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
-@click.option("--changelog", type=OutputFile(), metavar="FILE", help="Without it NAME.changelog.md beside the release.")
+@output_option("-o", "--out", force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
+@output_option("--changelog", kind="log", force=False, metavar="FILE", help="Without it NAME.changelog.md beside the release.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")

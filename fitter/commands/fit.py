@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,7 +17,6 @@ from estimator.command_line import (
     DONE,
     DONE_WITH_WARNINGS,
     QUIET_OR_VERBOSE,
-    OutputFile,
     check_present,
     excludes,
     named_file,
@@ -26,6 +24,7 @@ from estimator.command_line import (
     run_command,
 )
 from estimator.errors import EstimatorError
+from estimator.output_files import output_option
 from estimator.special_files import special_kind
 from fitter.commands.bundles import diff_command, release_command, show_command, verify_command
 from fitter.commands.lines import plain, say, tell
@@ -85,8 +84,8 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     "130 interrupted.",
 )
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
-@click.option("-o", "--out", type=OutputFile(), default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
-@click.option("--report", type=OutputFile(), metavar="REPORT.html", help="Write a self-contained page about the fit.")
+@output_option("-o", "--out", default=DEFAULT_BUNDLE, show_default=True, metavar="BUNDLE.json")
+@output_option("--report", metavar="REPORT.html", help="Write a self-contained page about the fit.")
 @click.option(
     "--holdout",
     type=click.FloatRange(0.0, 0.9),
@@ -116,6 +115,7 @@ def fit_command(**options: Any) -> int:
     _check_datasets(options["datasets"])
     from estimator.bundles.files import load_bundle, save_bundle
     from estimator.specifications import load_gpu
+    from estimator.whole_file import write_whole
     from fitter.calibration import calibrate
     from fitter.export import board_knowledge
     from fitter.power.worth import power_notes
@@ -124,8 +124,6 @@ def fit_command(**options: Any) -> int:
     from fitter.selection import read_selection, require_one_gpu, require_one_world
     from fitter.transfer.probe_selection import calibrate_probes
 
-    outputs = [path for path in (options["out"], options["report"]) if path is not None]
-    _check_outputs(outputs, [*options["datasets"], *([options["prior"]] if options["prior"] else [])])
     progress = _progress(options["quiet"])
     _check_ways(options)
     if is_streamed(options["datasets"], options):
@@ -146,7 +144,10 @@ def fit_command(**options: Any) -> int:
     if options["report"] is not None:
         left_out = leave_out(selection, gpu, board_knowledge(selection, gpu).tables, seed=options["seed"], prior=prior, progress=progress)
         progress("")
-        _write_report(options["report"], bundle, selection, calibration, left_out)
+        from fitter.report.page import report_html
+
+        page = report_html(bundle, selection, calibration.held_out, left_out)
+        write_whole(options["report"], page.encode("utf-8", errors="replace"))
     told = _fit_document if options["as_json"] else _fit_lines
     verdicts = judge(options["require"], calibration.summary())
     document = told(bundle, selection, calibration, options, verdicts)
@@ -239,39 +240,6 @@ def _check_datasets(names: Sequence[str]) -> None:
                 raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
         if os.path.realpath(name) == os.sep:  # before anybody walks through it
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
-
-
-def _check_outputs(outputs: Sequence[Path], datasets: Sequence[str]) -> None:
-    """Refuse early what could not be written after minutes of work, and what would overwrite an input."""
-    for path in outputs:
-        folder = path.absolute().parent
-        if path.is_dir():
-            raise FitterError(f"{path}: is a folder; name a file")
-        kind = special_kind(path) if path.exists() else None
-        if kind is not None:
-            raise FitterError(f"{path}: is {kind}, not a file; name a file")
-        if not folder.is_dir():
-            raise FitterError(f"{path}: cannot be written, the folder {folder} does not exist")
-        if any(Path(name).exists() and path.exists() and path.samefile(name) for name in datasets):
-            raise FitterError(f"{path}: is an input of this fit; name another output")
-        try:
-            with TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise FitterError(f"{path}: cannot be written ({error.strerror or error}); name another place") from error
-    if len(outputs) == 2 and outputs[0].absolute() == outputs[1].absolute():
-        raise FitterError(f"{outputs[0]}: bundle and report need different files")
-
-
-def _write_report(path: Path, bundle: "Bundle", selection: "Selection", calibration: "Calibration", left_out: "Sequence[LeftOut]") -> None:
-    from estimator.whole_file import write_whole
-    from fitter.report.page import report_html
-
-    page = report_html(bundle, selection, calibration.held_out, left_out)
-    try:
-        write_whole(path, page.encode("utf-8", errors="replace"))
-    except (OSError, ValueError) as error:
-        raise FitterError(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); the bundle is complete") from error
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from estimator.command_line import DONE, OutputFile, named_file
+from estimator.command_line import DONE, named_file
+from estimator.output_files import output_option
 from fitter.commands.lines import say
 
 
@@ -15,7 +16,7 @@ from fitter.commands.lines import say
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--gpu", "gpu_name", required=True, metavar="NAME", help="The GPU on which the probes will be measured.")
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
-@click.option("-o", "--out", type=OutputFile(), metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
+@output_option("-o", "--out", metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
@@ -27,16 +28,12 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from estimator.specifications import load_gpu
     from estimator.whole_file import write_whole
     from estimator.workload import FAMILY_FIELDS
-    from fitter.errors import FitterError
     from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
     probes = plan_probes(bundle, gpu, count, seed)
     if out is not None:
-        try:
-            write_whole(out, campaign_text(probes, bundle, gpu).encode())
-        except (OSError, ValueError) as error:
-            raise FitterError(f"{out}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+        write_whole(out, campaign_text(probes, bundle, gpu).encode())
     if as_json:
         kernels = [
             {

@@ -53,8 +53,8 @@ def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: 
         text = _with_entry(old, released, changelog_entry(released, previous, note, today))
         try:
             write_whole(changelog, text.encode("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ReleaseError(f"{changelog}: cannot be written ({error}); {out} was written without a changelog entry") from error
+        except OSError as error:
+            raise ReleaseError(f"{error}; {out} was written without a changelog entry") from error
     return released
 
 
