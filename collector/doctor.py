@@ -232,7 +232,10 @@ def _readings(board: NvmlBoard) -> Iterator[Finding]:
         return
     for line in board.sensor.notes:
         yield Finding(
-            check=f"{check} fields", state=WARNING, seen=line, remedy="update the driver; what is measured says which field it read"
+            check=f"{check} fields",
+            state=WARNING,
+            seen=line,
+            remedy="what is measured names its field; a newer driver may have others",
         )
     cost_s = _poll_cost_s(board)
     dear = cost_s > DEAREST_POLL_SHARE * POWER_POLL_S

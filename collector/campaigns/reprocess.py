@@ -13,7 +13,8 @@ from collector.dataset import file_digest, read_kernel_dataset, rows_to_table, w
 from collector.dataset.log import LOG_SUFFIX
 from collector.dataset.traces import IDLE, RUN, TraceRecord, read_traces, running_traces_path, traces_path
 from collector.errors import DatasetError
-from collector.sensor.calibration import SensorCalibration, calibration_from_document, read_calibration
+from collector.sensor.calibration import SensorCalibration, calibration_from_document
+from collector.sensor.catalogue import given_sensor
 from collector.tables import TableReader
 from estimator import __version__
 
@@ -31,7 +32,7 @@ class Reprocessed:
     largest_change: float
 
 
-def reprocess_dataset(dataset: Path, sensor: Path | None, output: Path) -> Reprocessed:
+def reprocess_dataset(dataset: Path, sensor: str | None, output: Path) -> Reprocessed:
     """Write a new dataset from the traces of another, with the calibration in `sensor` or its own.
 
     Rows without a trace are left out.  Raises DatasetError for a dataset without traces or with foreign ones, SensorError for a
@@ -69,7 +70,7 @@ def reprocess_dataset(dataset: Path, sensor: Path | None, output: Path) -> Repro
             "dataset_sha256": file_digest(dataset),
             "traces_sha256": file_digest(source),
             "sensor_before": metadata.get("sensor"),
-            "sensor_file": sensor.name if sensor else None,
+            "sensor_file": Path(sensor).name if sensor else None,
             "rows_without_trace": len(rows) - len(order),
             "wattprint_version": __version__,
         },
@@ -121,12 +122,12 @@ def _row(
     return {**row, **{name: known(value) for name, value in columns.items()}}
 
 
-def _calibration(sensor: Path | None, metadata: dict[str, Any], dataset: Path) -> SensorCalibration:
+def _calibration(sensor: str | None, metadata: dict[str, Any], dataset: Path) -> SensorCalibration:
     """The calibration to use.  Raises SensorError, DatasetError."""
     own = calibration_from_document(metadata.get("sensor") or {}, f"{dataset}: sensor")
     if sensor is None:
         return own
-    given = read_calibration(sensor, own.gpu_uuid, own.driver)
+    given = given_sensor(sensor, own.gpu_uuid, own.driver, own.field)
     if given.field != own.field:
         raise DatasetError(f"{sensor}: is of the field {given.field!r}; the traces of {dataset} are of {own.field!r}")
     return given

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collector.commands.options import asked_clocks, duration_s, meter_arguments, one_board, perhaps_recorded, require_dataset_packages
+from collector.commands.options import (
+    asked_clocks,
+    duration_s,
+    known_sensor,
+    meter_arguments,
+    one_board,
+    perhaps_recorded,
+    require_dataset_packages,
+)
 from collector.commands.output import note, say
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
@@ -36,7 +44,7 @@ def measure_campaign(
     budget: str,
     select: str | None,
     planned_budget: str,
-    sensor: Path | None,
+    sensor: str | None,
     pmd: str,
     traces: bool,
     resume: bool | None,
@@ -68,7 +76,6 @@ def measure_campaign(
     from collector.dataset.partition import partitioned_place
     from collector.dataset.traces import traces_of, traces_path
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
-    from collector.sensor.calibration import read_calibration
 
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     planned_s = duration_s(planned_budget, "--planned-budget") if planned_budget else budget_s
@@ -92,7 +99,7 @@ def measure_campaign(
                 note(f"warning: {line}")
         clocks = asked_clocks(freqs, bench.gpu, "--freqs")
         identity = bench.gpu.identity()
-        calibration = read_calibration(sensor, identity.uuid, identity.driver) if sensor else None
+        calibration = known_sensor(sensor, bench, quiet)
         plan = plan_campaign(
             spec, clocks, chosen, seed, identity.uuid, bench.runner, bench.gpu_spec,
             meter=len(bench.sensors) > 1, sensor_known=calibration is not None,

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, meter_option, output_options, record_option, resume_option
+from collector.commands.options import CONTEXT, meter_option, output_options, record_option, resume_option, sensor_option
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
@@ -20,7 +19,7 @@ DEFAULT_CAMPAIGN: Final = "quick"
 
 COMMANDS: Final = (
     "clocks", "correct", "daemon", "devices", "doctor", "export", "kernels", "logs", "pmd", "privileged", "reprocess", "run", "sensor",
-    "status", "stop", "submit", "validate",
+    "sensors", "status", "stop", "submit", "validate",
 )  # fmt: skip
 """Commands; `name` is `name_command` in collector/commands/name.py."""
 
@@ -71,7 +70,7 @@ class CommandList(click.Group):
     help="What a budget is spent on: what adds most to the fit (usual), a random choice, or the plan from its start.",
 )
 @click.option("--planned-budget", default="", hidden=True, help="The whole budget, of which --budget is what is left.")
-@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor, from `collect sensor --out`.")
+@sensor_option()
 @meter_option
 @click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row.")
 @resume_option

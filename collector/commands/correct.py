@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
 from collector.commands.output import note, say
 from collector.errors import SensorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, InputFile
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FOLD_AUTO: Final = "auto"
 DOUBTS: Final = (
+    "catalogue",
     "field",
     "sensor",
     "execution_energy",
@@ -49,13 +50,7 @@ def fold_of(text: str | None) -> float | str | None:
 
 @click.command("correct", context_settings=CONTEXT)
 @click.option("--readings", type=InputFile(), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log.")
-@click.option(
-    "--sensor",
-    type=InputFile("`collect sensor --out {}` makes a sensor calibration"),
-    required=True,
-    metavar="SENSOR.json",
-    help="The sensor, from `collect sensor --out`.",
-)
+@sensor_option(required=True)
 @click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
@@ -68,7 +63,7 @@ def fold_of(text: str | None) -> float | str | None:
 @output_options
 def correct_command(
     readings: Path,
-    sensor: Path,
+    sensor: str,
     load: Path | None,
     column: str | None,
     board: str | None,
@@ -91,18 +86,18 @@ def correct_command(
     from collector.correction.report import correction_html
     from collector.correction.same_sensor import check_board, field_doubt
     from collector.recordings.run import read_run
-    from collector.sensor.calibration import load_calibration
+    from collector.sensor.catalogue import CATALOGUE, given_sensor
 
     period = fold_of(fold)
-    calibration = load_calibration(sensor)
     run = read_run(readings, load, column=column, board=board)
+    calibration = given_sensor(sensor, field=run.column)
     check_board(calibration, run.board, str(readings))
     try:
         found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
     except SensorError as error:
         raise SensorError(f"{readings}: {error}") from error
-    if doubt := field_doubt(calibration, run.column):
-        found = replace(found, notes=FrozenMapping({**found.notes, "field": doubt}))
+    doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: calibration.notes.get(CATALOGUE, "")}
+    found = replace(found, notes=FrozenMapping({**found.notes, **{key: text for key, text in doubts.items() if text}}))
     if out is not None:
         write_whole(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:

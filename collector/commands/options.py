@@ -4,19 +4,22 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from collector.commands.output import note
 from collector.errors import ClockListError, CollectorError, DeviceError
 from estimator.command_line import QUIET_OR_VERBOSE, excludes, switch
 from estimator.output_files import output_option
 
 if TYPE_CHECKING:
-    from collector.bench import Bench
+    from collector.bench import Bench, Instruments
     from collector.devices.protocols import Gpu
+    from collector.sensor.calibration import SensorCalibration
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 MOST_JOBS: Final = 2**31 - 1
@@ -41,6 +44,12 @@ gpu_option = click.option(
 )
 meter_option = click.option(
     "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
+)
+sensor_option = partial(
+    click.option,
+    "--sensor",
+    metavar="SENSOR.json|NAME",
+    help="Known sensor: a file of `collect sensor --out`, or an entry of `collect sensors`.",
 )
 record_option = output_option("--record", metavar="FILE", help="Record the run, for --gpu replay:FILE.")
 resume_option = switch(
@@ -82,6 +91,23 @@ def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
         meter = "the meter of a simulated board" if pmd == SIMULATED_METER else "a meter on a serial port"
         raise DeviceError(f"--pmd {pmd} is {meter}, which cannot be at {word!r}; simulated boards take --pmd sim, real ones a port")
     return {"meter": True} if kind == "sim" else {"meter_port": pmd}
+
+
+def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) -> "SensorCalibration | None":
+    """What `--sensor` names, for the board of a bench; None without one.  An entry of the catalogue comes with a warning.
+
+    Raises SensorError for what cannot be used for this board.
+    """
+    if not text:
+        return None
+    from collector.sampling import Sampler
+    from collector.sensor.catalogue import CATALOGUE, given_sensor
+
+    identity = bench.gpu.identity()
+    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
+    if CATALOGUE in found.notes and not quiet:
+        note(f"warning: sensor {found.notes[CATALOGUE]}")
+    return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from collector.commands.options import CONTEXT, output_options, require_dataset_packages
+from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
 from collector.commands.output import note, say
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.output_files import output_option, refuse_inputs
@@ -12,11 +12,12 @@ from estimator.output_files import output_option, refuse_inputs
 
 @click.command("reprocess", context_settings=CONTEXT)
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Another calibration; without it the dataset's own.")
+@sensor_option()
 @output_option("--out", required=True, help="Dataset to write.")
 @output_options
-def reprocess_command(dataset: Path, sensor: Path | None, out: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
-    """Work out DATASET again from the traces that `collect --traces` kept beside it, with this version's correction.
+def reprocess_command(dataset: Path, sensor: str | None, out: Path, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Work out DATASET again from the traces that `collect --traces` kept beside it, with this version's correction
+    and the sensor that --sensor names; without it the dataset's own.
 
     Writes a new dataset that says what it was made from; DATASET stays as it is.
     """

@@ -15,11 +15,13 @@ from collector.commands.options import (
     asked_clocks,
     duration_s,
     gpu_option,
+    known_sensor,
     meter_arguments,
     meter_option,
     one_board,
     output_options,
     seed_option,
+    sensor_option,
 )
 from collector.commands.output import note, say, write_document
 from collector.commands.stopping import stoppable
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     help="Run it as often as one run's energy takes to be known to this share: 0.01 is 1 %.",
 )
 @click.option("--longest", default="10m", show_default=True, metavar="TIME", help="Time that --std may take at each clock: 90s, 10m.")
-@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="What `collect sensor` found for this board.")
+@sensor_option()
 @meter_option
 @output_option("--out", metavar="RUN.json", help="Write the JSON document to a file as well.")
 @seed_option
@@ -62,7 +64,7 @@ def run_command(
     repeats: int,
     asked_std: float | None,
     longest: str,
-    sensor: Path | None,
+    sensor: str | None,
     pmd: str,
     out: Path | None,
     seed: int,
@@ -103,7 +105,7 @@ def run_command(
             for line in instruments.notes:
                 note(f"warning: {line}")
         sampler = Sampler(instruments.gpu, instruments.sensors)
-        calibration = _calibration(instruments, sampler, sensor)
+        calibration = known_sensor(sensor, instruments, quiet) or _unknown_sensor(instruments, sampler)
         clocks = asked_clocks(freqs, instruments.gpu, "--freqs")
         plan = _Plan(
             command=command,
@@ -193,13 +195,11 @@ def _lost(plan: _Plan, finished: int, clocks: int) -> str:
     return f"stopped in {what} {finished + 1} of {planned}: {lost}, {kept}"
 
 
-def _calibration(instruments: "Instruments", sampler: "Sampler", sensor: Path | None) -> "SensorCalibration":
-    """What is known of the board's sensor; nothing where no file is named."""
-    from collector.sensor.calibration import SensorCalibration, read_calibration
+def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCalibration":
+    """The board's sensor where nothing is known of it but its name."""
+    from collector.sensor.calibration import SensorCalibration
 
     identity = instruments.gpu.identity()
-    if sensor is not None:
-        return read_calibration(sensor, identity.uuid, identity.driver)
     return SensorCalibration(
         gpu_uuid=identity.uuid,
         driver=identity.driver,

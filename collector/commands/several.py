@@ -28,7 +28,7 @@ NEXT: Final = "next: "
 def measure_several(
     gpu: str,
     out: str,
-    sensor: Path | None,
+    sensor: str | None,
     record: Path | None,
     pmd: str,
     *,

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, SIMULATED_METER, duration_s, output_options, require_dataset_packages, resume_option
+from collector.commands.options import (
+    CONTEXT,
+    SIMULATED_METER,
+    duration_s,
+    output_options,
+    require_dataset_packages,
+    resume_option,
+    sensor_option,
+)
 from collector.commands.output import note, say
 from collector.errors import CollectorError
 from estimator.command_line import DONE
@@ -59,7 +67,7 @@ config_option = click.option(
 )
 @click.option("--families", metavar="LIST", help="Only these kernel families.")
 @click.option("--budget", metavar="TIME", help="Begin no kernel after this much of the board's time, all attempts together: 30m, 2h.")
-@click.option("--sensor", type=click.Path(path_type=Path), metavar="SENSOR.json", help="Known sensor of the board.")
+@sensor_option()
 @click.option("--pmd", metavar="PORT|sim", help="External power meter.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Chooses kernels and their order.")
 @resume_option
@@ -75,7 +83,7 @@ def submit_command(
     out: str,
     families: str | None,
     budget: str | None,
-    sensor: Path | None,
+    sensor: str | None,
     pmd: str | None,
     seed: int | None,
     resume: bool | None,
@@ -100,6 +108,7 @@ def submit_command(
     from collector.daemon.store import open_store
     from collector.daemon.submission import checked_arguments, frozen_campaign
     from collector.devices.board_claim import board_is_claimed
+    from collector.sensor.catalogue import is_file_name
 
     folder, defaults = client_state_folder(config, os.environ)
     budget_text = budget if budget is not None else defaults.budget
@@ -109,7 +118,7 @@ def submit_command(
     options = {
         "--freqs": freqs if freqs is not None else defaults.freqs,
         "--families": families if families is not None else defaults.families or None,
-        "--sensor": str(sensor.absolute() if sensor else defaults.sensor) or None,
+        "--sensor": (str(Path(sensor).absolute()) if sensor and is_file_name(sensor) else sensor) or defaults.sensor or None,
         "--pmd": (pmd if pmd is not None else defaults.pmd) or None,
         "--seed": str(seed if seed is not None else defaults.seed),
     }
@@ -196,7 +205,7 @@ def _queued(
     )
 
 
-def _check_board_options(boards: "tuple[BoardName, ...]", pmd: str | None, sensor: Path | None) -> None:
+def _check_board_options(boards: "tuple[BoardName, ...]", pmd: str | None, sensor: str | None) -> None:
     """Raises CollectorError where one sensor's or one meter's figures would be taken for several boards."""
     if len(boards) > 1 and (sensor or (pmd and pmd != SIMULATED_METER)):
         raise CollectorError("--sensor and --pmd belong to one board; submit a job for each board")

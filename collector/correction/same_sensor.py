@@ -1,14 +1,12 @@
 """Whether a recording's readings come from the sensor that a calibration describes: board, driver and field make a sensor."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from collector.errors import SensorError
 from collector.recordings.nvidia_smi import POWER_COLUMNS
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.catalogue import COLUMN_OF_FIELD
 
-COLUMN_OF_FIELD: Final[Mapping[str, str]] = {"instant": "power.draw.instant", "average": "power.draw.average"}
-"""nvidia-smi's names of the fields that NVML has."""
 UUID_MARK: Final = "gpu-"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import DaemonError
+from collector.sensor.catalogue import is_file_name
 from collector.tables import TableReader
 from estimator.user_folders import user_folder
 
@@ -112,7 +113,9 @@ def read_settings(path: Path) -> DaemonSettings:
     settings: DaemonSettings = reader.build(DaemonSettings, values)
     listen_address(settings, where)
     sensor = settings.defaults.sensor
-    return replace(settings, defaults=replace(settings.defaults, sensor=str(base / sensor))) if sensor else settings
+    if not is_file_name(sensor) and not (base / sensor).is_file():
+        return settings
+    return replace(settings, defaults=replace(settings.defaults, sensor=str(base / sensor)))
 
 
 def client_state_folder(config: Path | None, environment: Mapping[str, str]) -> tuple[Path, JobDefaults]:

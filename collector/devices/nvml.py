@@ -52,6 +52,11 @@ POWER_FIELDS: Final = {
 """Our names of the power fields: number and scope.  The module is a GPU with the CPU beside it."""
 
 MODULE: Final = "module"
+SUPERCHIP: Final = "GH200"
+OF_MODULE: Final = (
+    "this board shares a module with a CPU: `instant` there is the power of the whole module (Yang, Adamek, Armour, figure 19), so the "
+    "power field in use is average, a mean over a second; the energy counter is the module's too and is left out"
+)
 BEST_FIELD: Final = "instant"
 LOOKS: Final = 3
 """How often a field that reads no possible power is read before it is given up."""
@@ -200,8 +205,8 @@ class NvmlGpu:
 class NvmlPowerSensor:
     """A board's own power readings and energy counter; implements PowerSensor.
 
-    Fields: "instant" and "average" where the driver has them, "module_instant" beside them on a board that shares a
-    module with a CPU; "usage" alone on a driver that has no power fields.
+    Fields: "instant" and "average" where the driver has them; on a board that shares a module with a CPU "average" and
+    "module_instant", as "instant" is the module's as well; "usage" alone on a driver that has no power fields.
     """
 
     def __init__(self, library: NvmlLibrary, handle: Any, poll_s: float = POWER_POLL_S) -> None:
@@ -231,7 +236,9 @@ class NvmlPowerSensor:
         return tuple(_column(field, stamps, rows[:, index]) for index, field in enumerate(self._fields))
 
     def read_energy(self) -> EnergyReading | None:
-        """The energy counter, or None where there is none."""
+        """The energy counter, or None where there is none, or it counts more than the GPU."""
+        if OF_MODULE in self.notes:
+            return None
         before = time.monotonic_ns()
         energy_j = self._library.energy_j(self._handle)
         return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
@@ -359,6 +366,9 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
         time.sleep(STATE_POLL_S)
     found = tuple(name for name, seen in answers.items() if any(map(_possible, seen)))
     absurd = [f"{name} reads {seen[-1]:g} W" for name, seen in answers.items() if seen and name not in found]
+    shared = any(name.startswith(MODULE) for name in found) or SUPERCHIP in library.name(handle)
+    if shared:
+        found = tuple(name for name in found if name != BEST_FIELD)
     if not any(not name.startswith(MODULE) for name in found):
         usage = library.power_usage_w(handle)
         found = (USAGE,) if usage is not None and _possible(usage) else ()
@@ -370,7 +380,9 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
                 "or take an external meter's readings"
             )
     notes = [f"power field {text}, which no board draws: it is left out" for text in absurd]
-    if found and found[0] != BEST_FIELD and (absurd or "average" in found):
+    if shared:
+        notes.append(OF_MODULE)
+    elif found and found[0] != BEST_FIELD and (absurd or "average" in found):
         notes.append(f"the power field in use is {found[0]}; {BEST_FIELD}, which averages less, gives no power")
     return found, tuple(notes)
 

@@ -18,11 +18,11 @@ from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, joined_readings
 from collector.sensor.averaging import Averaging
 from collector.sensor.calibration import SensorCalibration
+from collector.sensor.catalogue import compared
 from collector.sensor.identification import Identification, SensorName, SensorRecord, identify_sensor
 from collector.sensor.live_load import open_live_load
 from collector.sensor.load import LoadStamps
 from collector.sensor.load_design import best_ratio, varied_cycles
-from collector.sensor.priors import compared
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
 from microbench.square_wave import duty_cycle

@@ -24,6 +24,7 @@ from tests.collector.nvml.stub import (
     GPU_LOST,
     NO_PERMISSION,
     NOT_SUPPORTED,
+    PRODUCTS,
     RESET_REQUIRED,
     VERSION_MISMATCH,
     Boards,
@@ -121,10 +122,32 @@ def test_a_value_that_cannot_be_is_left_out(boards: Boards, board: NvmlBoard) ->
     until(other_field_read)
 
 
-def test_a_module_shared_with_a_cpu_is_a_field_of_its_own(boards: Boards) -> None:
-    boards.set(product=3, module_mw=500_000)
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"module_mw": 500_000}, ("average", "module_instant")),
+        ({}, ("average",)),  # a driver that knows no scopes: the board's name tells
+        ({"module_mw": 500_000, "average_mw": 0, "fail_usage": NOT_SUPPORTED}, ()),
+        ({"fail_fields": NOT_SUPPORTED}, ("usage",)),
+    ],
+)
+def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards: Boards, settings: dict[str, int], fields: tuple[str, ...]) -> None:
+    boards.set(product=PRODUCTS.index("NVIDIA GH200 480GB"), power_mw=450_000, **settings)
+    if not fields:
+        with pytest.raises(DeviceError, match="average reads 0 W"), open_board("0"):
+            pass
+        return
     with open_board("0") as opened:
-        assert opened.sensor.fields() == ("instant", "average", "module_instant")
+        assert opened.sensor.fields() == fields
+        assert Sampler(opened.gpu, (opened.sensor,)).field == fields[0]
+        assert any("whole module" in note for note in opened.sensor.notes)
+        assert opened.sensor.read_energy() is None
+
+
+def test_any_board_with_a_module_beside_it_is_one(boards: Boards) -> None:
+    boards.set(product=PRODUCTS.index("NVIDIA Unheard Of"), module_mw=900_000)
+    with open_board("0") as opened:
+        assert opened.sensor.fields() == ("average", "module_instant")
 
 
 def test_without_power_fields_the_old_call_is_used(boards: Boards) -> None:

@@ -1,0 +1,137 @@
+"""The catalogue of published sensors answers for every board of figure 14 by driver and field, and stands in for a characterisation."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from collector.cli import main
+from collector.errors import SensorError
+from collector.sensor.catalogue import catalogue, era_of, find_sensor, given_sensor
+
+QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
+ARCHITECTURES = {
+    "Hopper/GH100": "hopper", "Ada Lovelace": "ada", "Ampere": "ampere", "GA100": "ga100", "Turing": "turing", "Volta": "volta",
+    "Pascal": "pascal", "Maxwell 2.0": "maxwell-2", "Maxwell 1.0": "maxwell-1", "Kepler 2.0": "kepler-2", "Kepler 1.0": "kepler-1",
+    "Fermi 2.0": "fermi-2", "Fermi 1.0": "fermi-1",
+}  # fmt: skip
+BOARDS = {
+    "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H100 80GB HBM3": "hopper", "NVIDIA GH200 480GB": "gh200", "NVIDIA H200": "hopper",
+    "NVIDIA GeForce RTX 4090": "rtx-4090", "NVIDIA RTX 6000 Ada Generation": "ada", "NVIDIA L40S": "ada",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb", "NVIDIA A100 80GB PCIe": "ga100", "NVIDIA A100-SXM4-40GB": "ga100",
+    "NVIDIA A100-SXM4-80GB": "ga100", "NVIDIA A10": "ampere", "NVIDIA RTX A6000": "ampere", "NVIDIA RTX A5000": "rtx-a5000",
+    "NVIDIA GeForce RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 3070 Ti": "rtx-3070-ti", "Quadro RTX 8000": "rtx-8000",
+    "NVIDIA TITAN RTX": "titan-rtx", "NVIDIA GeForce RTX 2080 Ti": "rtx-2080-ti", "NVIDIA GeForce RTX 2060 SUPER": "rtx-2060-super",
+    "NVIDIA GeForce GTX 1650 Ti": "turing", "Tesla T4": "turing", "Tesla V100-SXM2-16GB": "v100-sxm2-16gb",
+    "Tesla V100-PCIE-32GB": "volta", "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "NVIDIA TITAN Xp": "titan-x-pascal",
+    "NVIDIA TITAN X (Pascal)": "titan-x-pascal", "NVIDIA GeForce GTX 1080 Ti": "gtx-1080-ti", "GeForce GTX 1080 Ti": "gtx-1080-ti",
+    "NVIDIA GeForce GTX 1080": "gtx-1080", "Tesla M40": "m40", "Tesla M40 24GB": "m40", "Quadro K620": "k620",
+    "NVIDIA GeForce GTX TITAN X": "gtx-titan-x", "NVIDIA GeForce GTX 745": "maxwell-1",
+}  # fmt: skip
+"""Boards of the publication, and others of their generations, as NVML names them: whose figures they get for `instant` on 550."""
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_a_board_has_its_own_sensor_or_that_of_its_generation(board: str) -> None:
+    found = find_sensor(board, "550.90.07", "instant")
+    assert found is not None
+    assert found.name == BOARDS[board]
+    assert found.generation == (found.name in ARCHITECTURES.values())
+    assert ("has no entry" in found.source()) == found.generation
+
+
+@pytest.mark.parametrize("board", ["Tesla K40m", "Tesla K80", "Tesla M2090", "GeForce GTX 680"])
+def test_boards_that_new_drivers_dropped_have_the_old_ones_sensor(board: str) -> None:
+    old = find_sensor(board, "470.82.01", "usage")
+    assert old is not None
+    assert find_sensor(board) == old
+    assert find_sensor(board, "550.90.07", "instant") is None
+
+
+def test_every_cell_of_figure_14_is_a_generation_and_no_other(shared_data: Path) -> None:
+    with (shared_data / "sensors" / "catalogue.csv").open(newline="") as stream:
+        cells = [row for row in csv.DictReader(stream) if row["source"].startswith("class-matrix")]
+    assert len(cells) == 65
+    for cell in cells:
+        found = find_sensor(ARCHITECTURES[cell["architecture"]], cell["driver"], QUERIES[cell["query"]])
+        assert (found is not None) == (cell["supported"] == "1"), cell
+        if found is None:
+            continue
+        period, window = cell["update_period_ms_median"], cell["window_nominal_ms"]
+        assert not period or found.update_period_s == pytest.approx(float(period) * 1e-3)
+        assert not window or found.window_s == pytest.approx(float(window) * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("driver", "era"),
+    [
+        ("515.65.01", "pre-530"), ("525.89.02", "pre-530"), ("525.105.17", "post-530"), ("525.116.04", "post-530"), ("530.30.02", "530"),
+        ("535.54.03", "post-530"), ("550.90.07", "post-530"), ("", "post-530"), ("pre-530", "pre-530"),
+    ],
+)  # fmt: skip
+def test_an_era_goes_by_the_full_version(driver: str, era: str) -> None:
+    assert era_of(driver) == era
+
+
+@pytest.mark.parametrize(
+    ("board", "driver", "field", "width_ms"),
+    [
+        ("NVIDIA GeForce RTX 3090", "525.116.03", "instant", 98), ("NVIDIA GeForce RTX 3090", "525.116.03", "usage", 1000),
+        ("NVIDIA GeForce RTX 3090", "525.89.02", "usage", 1000), ("NVIDIA GeForce RTX 3090", "530.30.02", "power.draw", 100),
+        ("NVIDIA GeForce RTX 3090", "525.89.02", "instant", None), ("NVIDIA H100 PCIe", "525.60.13", "usage", None),
+        ("NVIDIA H100 PCIe", "525.105.17", "instant", 25), ("NVIDIA H100 PCIe", "535.104.05", "usage", 1000),
+        ("NVIDIA A100-PCIE-40GB", "535.54.03", "usage", 26), ("NVIDIA A100-PCIE-40GB", "535.54.03", "average", None),
+        ("NVIDIA GH200 480GB", "535.104.05", "average", 1000), ("NVIDIA B200", "570.86.15", "instant", None),
+    ],
+)  # fmt: skip
+def test_driver_and_field_decide(board: str, driver: str, field: str, width_ms: float | None) -> None:
+    found = find_sensor(board, driver, field)
+    assert (None if found is None or found.window_s is None else round(found.window_s * 1e3)) == width_ms
+
+
+def test_an_entry_is_found_by_its_name_and_is_possible() -> None:
+    for entry in catalogue():
+        assert entry.names(entry.name)
+        assert entry.averaging in ("boxcar", "low-pass", "trailing-mean", "window", "estimated")
+        assert all(value is None or 0.0 < value < 2.0 for value in (entry.update_period_s, entry.window_s, entry.rise_time_s, entry.gain))
+        for field in entry.fields:
+            taken = given_sensor(f"{entry.name}@{entry.driver}:{field}")
+            assert (taken.gain, taken.offset_w, taken.n_updates) == (None, None, 0)
+            assert "not characterised" in taken.notes["catalogue"]
+            widths = [taken.window_std_s, *(one["window_std_s"] for one in taken.candidates)]
+            assert entry.window_s is None or all(one is None or one >= 0.099 * entry.window_s for one in widths)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a100-pcie-40g", "did you mean a100-pcie-40gb"), ("h100", "did you mean h100-pcie"), ("rtx3090", "did you mean rtx-3090"),
+        ("NVIDIA H100 80GB HBM3", "did you mean hopper"), ("nothing", "`collect sensors` lists them"), ("./no.json", "cannot be read"),
+        ("rtx-3090@525.89:instant", "rtx-3090@525.89.02:usage"), ("a10:power", "nothing is published"),
+    ],
+)  # fmt: skip
+def test_what_does_not_exist_is_refused_with_what_does(text: str, said: str) -> None:
+    with pytest.raises(SensorError) as caught:
+        given_sensor(text, field="instant")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recording_is_corrected_by_an_entry(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readings = shared_data / "sensors" / "a100_square_wave" / "gpudata.csv"
+    assert main(["correct", "--readings", str(readings), "--sensor", "a100-pcie-40gb", "--json"]) == 3
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert "this board was not characterised" in found["notes"]["catalogue"]
+    assert "this board was not characterised" in err
+    assert 0.05 < found["power_std_w"] / found["power_w"] < 0.15  # what boards differ by in gain and offset
+
+
+def test_sensors_are_listed_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensors"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(catalogue())
+    assert main(["sensors", "NVIDIA H100 PCIe", "--json"]) == 0
+    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)} == {"h100-pcie", "hopper"}
+    assert main(["sensors", "rtx-309"]) == 1
+    assert "did you mean rtx-3090" in capsys.readouterr().err
