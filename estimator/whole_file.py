@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from estimator.special_files import special_kind
+from estimator.regular_files import special_kind
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, LaunchRecord, PowerReadings, PreparedKernel, StateReadings
 from collector.errors import CollectorError, DeviceError
 from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error
+from estimator.regular_files import open_regular
 from estimator.specifications import document_of_gpu
 from estimator.workload import Operator
 from microbench.copy_load import CopyLoad
@@ -204,9 +205,7 @@ def _check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     try:
-        if not path.is_file():
-            raise CollectorError(f"{path}: is not a regular file; name another one with --record")
-        with path.open("rb") as raw:
+        with open_regular(path) as raw:
             whole = raw.read(len(GZIP_MAGIC))
             raw.seek(0)
             with gzip.open(raw, "rb") as file:

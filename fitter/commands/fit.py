@@ -26,7 +26,7 @@ from estimator.command_line import (
     run_command,
 )
 from estimator.errors import EstimatorError
-from estimator.special_files import special_kind
+from estimator.regular_files import special_kind
 from fitter.commands.bundles import diff_command, release_command, show_command, verify_command
 from fitter.commands.lines import plain, say, tell
 from fitter.commands.probes import probes_command
