@@ -5,8 +5,8 @@
 Everything goes through `collect`, `fit` and `estimate` as users call them, so that the same program judges any inside.  It prints one line
 a figure; `--against` prints those that differ from an earlier run and ends with exit status 1 if one is worse by more than its tolerance.
 
-predictions  latency and power of both shipped bundles on all workloads at three clocks [geometric mean; the compared file holds every value]
-models       errors of whole models held out: halves, families, other clocks, another board [%], and the share inside stated intervals
+predictions  latency and power of both shipped bundles on all workloads at three clocks [geometric mean; --out holds every value]
+models       errors of whole models held out: halves, families, other clocks [%], and the share inside stated intervals
 kernels      errors of kernel tables held out: a fifth of the shapes [%], and the share inside
 campaign     a simulated campaign's bundle on another simulated card of the same kind [%] (simulated)
 recordings   what real recordings of power sensors show
@@ -40,6 +40,13 @@ BUNDLES = {"a100-pcie-40gb-eager": (510, 900, 1410), "a10-eager": (600, 900, 169
 TOLERANCE_POINTS = 0.3  # held-out errors [percentage points], the limit that a rebuilt inside must keep
 TOLERANCE_COVERAGE = 3.0  # shares inside [points]: about one standard error of a hundred runs
 TOLERANCE_LN = 1e-9  # predictions: equal up to rounding
+TABLES = (
+    "aiconfigurator/gemm_latency",
+    "aiconfigurator/attention_latency",
+    "neusight/bmm_train",
+    "neusight/linear_train",
+    "neusight/vector_train",
+)
 SAMPLE_ROWS = 1500  # rows of a kernel table that are fitted, so that all tables take minutes
 
 
@@ -116,7 +123,9 @@ def held_out(place: Place, label: str, train: Sequence[Row], test: Sequence[Row]
     stem = re.sub(r"\W+", "-", label)
     bundle = place.file(f"{stem}.json")
     command("fit", write_rows(place.file(f"{stem}-train.csv"), train), "-o", bundle, "--seed", "0")
-    checked = cast(dict[str, list[dict[str, object]]], command("fit", "check", bundle, write_rows(place.file(f"{stem}-test.csv"), test), "--json"))
+    checked = cast(
+        dict[str, list[dict[str, object]]], command("fit", "check", bundle, write_rows(place.file(f"{stem}-test.csv"), test), "--json")
+    )
     found: Figures = {}
     for entry in checked["errors"]:
         kind = "" if entry["operator"] == "model" else f" {entry['operator']} {entry['precision']}"
@@ -168,7 +177,10 @@ def halves(place: Place, board: str, rows: Sequence[Row]) -> Figures:
 def kernels(place: Place) -> Figures:
     """Kernel tables by GPU: a fifth of the weight shapes or head counts left out."""
     jobs: list[Callable[[], Figures]] = []
-    for folder, names in (("aiconfigurator", ("gemm_latency", "attention_latency")), ("neusight", ("bmm_train", "linear_train", "vector_train"))):
+    for folder, names in (
+        ("aiconfigurator", ("gemm_latency", "attention_latency")),
+        ("neusight", ("bmm_train", "linear_train", "vector_train")),
+    ):
         for name in names:
             rows = read_rows(place.data / folder / f"{name}.csv")
             for gpu in sorted({row["gpu"] for row in rows}):

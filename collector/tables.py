@@ -2,19 +2,17 @@
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from collector.errors import CollectorError
-from collector.recordings.pipes import is_pipe
+from estimator.documents import LARGEST, parse_toml
 from estimator.frozen import FrozenMapping
+from estimator.regular_files import read_regular
 from estimator.specifications import near_match
 
 MAX_FILE_BYTES: Final = 1 << 20
-LARGEST: Final = 1e300
-"""Largest number of a field: a whole number of TOML may have any number of digits, a float has not."""
 
 Limits = Mapping[str, tuple[float, float, str]]
 """Low, high and unit of a number, by the name of its field."""
@@ -36,18 +34,10 @@ class TableReader:
     def read(self, path: Path, what: str) -> dict[str, Any]:
         """The document in a TOML file; `what` says what it should be."""
         try:
-            if is_pipe(path) and not path.is_relative_to("/dev"):  # what a shell hands over for `<(…)` lies there, and has a writer
-                raise self.error(f"{self.where}: is a pipe, which may have no writer; write its content to a file and name that")
-            with path.open("rb") as stream:
-                content = stream.read(MAX_FILE_BYTES + 1)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise self.error(f"{self.where}: cannot be read ({reason})") from error
-        if len(content) > MAX_FILE_BYTES:
-            raise self.error(f"{self.where}: larger than {MAX_FILE_BYTES} byte; not a {what}")
-        try:
-            return tomllib.loads(content.decode("utf-8"))
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            return parse_toml(read_regular(path, MAX_FILE_BYTES))
+        except OSError as error:
+            raise self.error(f"{self.where}: cannot be read ({error.strerror}); name a {what}") from error
+        except ValueError as error:
             raise self.error(f"{self.where}: not a TOML file ({error})") from error
 
     def build(self, kind: type[Any], table: object, path: str = "") -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from estimator.command_line import named_file
-from estimator.special_files import special_kind
+from estimator.regular_files import special_kind
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Kind = Literal["file", "log", "folder"]

@@ -9,11 +9,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
+from estimator.documents import parse_toml
 from estimator.errors import ArgumentError, SpecificationError
 from estimator.frozen import FrozenMapping
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kinds import shown
 from estimator.quantities import BYTES_PER_ELEMENT
+from estimator.regular_files import read_regular
 from estimator.resources import resource_folder, resource_names
 
 FIELD_LIMITS: Final[dict[str, tuple[float, float, str]]] = {
@@ -181,18 +183,10 @@ def _read_file(path: Path) -> tuple[GpuSpec, tuple[str, ...]]:
     """The specification in a TOML file and the product names it lists."""
     where = f"GPU specification {path}"
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SpecificationError(f"{where}: cannot be read ({reason}); known names: {', '.join(gpu_names())}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise SpecificationError(f"{where}: larger than {MAX_FILE_BYTES} byte; not a specification")
-    import tomllib  # a bundle brings its own specification: most commands read no TOML
-
-    try:
-        document = tomllib.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        document = parse_toml(read_regular(path, MAX_FILE_BYTES))
+    except OSError as error:
+        raise SpecificationError(f"{where}: cannot be read ({error.strerror}); known names: {', '.join(gpu_names())}") from error
+    except ValueError as error:
         raise SpecificationError(f"{where}: not a TOML file ({error})") from error
     products = document.pop("product_names", [])
     if not isinstance(products, list) or not all(isinstance(product, str) for product in products):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from estimator.errors import UnwrittenError
-from estimator.special_files import special_kind
+from estimator.regular_files import special_kind
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.frozen import FrozenMapping
+from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from microbench.errors import CompileError
 from microbench.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
@@ -265,14 +266,15 @@ def _seal(key: str, stored: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{key} {json.dumps(stored)}".encode()).hexdigest()
 
 
+MOST_CACHED_BYTES: Final = 64 << 20
+
+
 def _read_cache(cache: Path, key: str) -> CompiledModule | None:
     """What was compiled before; None where it is missing, torn or changed since."""
     binary, described = cache / f"{key}.cubin", cache / f"{key}.json"
     try:
-        if not (binary.is_file() and described.is_file()):
-            return None  # a pipe would be waited for
-        cubin = binary.read_bytes()
-        stored: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+        cubin = read_regular(binary, MOST_CACHED_BYTES)
+        stored: dict[str, Any] = json.loads(read_regular(described, MOST_CACHED_BYTES))
         if stored.pop("seal") != _seal(key, stored) or stored["digest"] != hashlib.sha256(cubin).hexdigest():
             return None
         entries = {

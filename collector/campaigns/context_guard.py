@@ -16,6 +16,7 @@ from collector.bench import REPLAYED, SIMULATED, Bench
 from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
+from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from estimator.workload import Operator
 from microbench.copy_load import CopyLoad
@@ -164,15 +165,12 @@ def _reason(suspect: Suspect) -> str:
 def _read(path: Path) -> tuple[dict[str, Suspect], str]:
     """The list, and the kernel that was running when the process ended ("" for none).  Raises CampaignError for a damaged list."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        content = read_regular(path, MOST_BYTES)
     except FileNotFoundError:
         return {}, ""
     except OSError as error:
         raise CampaignError(f"{path}: cannot be read ({error.strerror or error})") from error
     try:
-        if len(content) > MOST_BYTES:
-            raise ValueError("too large")
         document = json.loads(content)
         if document["format"] != FORMAT:
             raise ValueError("another format")

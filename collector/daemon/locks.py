@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from collector.errors import DaemonError
+from estimator.regular_files import read_regular
 
 LOCK_NAME: Final = "daemon.lock"
 PATIENCE_S: Final = 60.0
@@ -112,9 +113,13 @@ def worker_lock_path(folder: Path, board: str) -> Path:
     return folder / f"worker-{plain}-{sha256(board.encode()).hexdigest()[:8]}.lock"
 
 
+LONGEST_PID: Final = 64
+"""Bytes of a lock's text."""
+
+
 def lock_owner(path: Path) -> int:
     """The pid in a worker's lock; 0 where there is none."""
     try:
-        return int(path.read_text(encoding="ascii"))
+        return int(read_regular(path, LONGEST_PID))
     except (OSError, ValueError):
         return 0

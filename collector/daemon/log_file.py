@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from estimator.regular_files import open_regular
+
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20
 """Size at which a log is set aside as NAME.1, over the one before."""
@@ -49,7 +51,7 @@ class LogReader:
     def lines(self) -> Iterator[str]:
         """Whole lines that are new; none where there is no log yet.  Raises OSError where it may not be read."""
         try:
-            stream = self._path.open("rb")
+            stream = open_regular(self._path)
         except FileNotFoundError:
             return
         with stream:

@@ -10,6 +10,7 @@ from collector.campaigns.files import campaign_names, load_campaign
 from collector.daemon.schema import prepare_folder
 from collector.daemon.store import SEPARATOR
 from collector.errors import CampaignError, DaemonError
+from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 
 CAMPAIGN_FOLDER: Final = "campaigns"
@@ -29,8 +30,7 @@ def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
         return name_or_path, spec.name
     source = Path(name_or_path)
     try:
-        with source.open("rb") as stream:
-            content = stream.read(LARGEST_CAMPAIGN + 1)
+        content = read_regular(source, LARGEST_CAMPAIGN)
         place = folder / CAMPAIGN_FOLDER / spec.digest
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy = place / f"{source.stem}.toml"  # a campaign without a name of its own is called by its file

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from collector.errors import DatasetError
+from estimator.regular_files import read_regular
 
 SILENT_S: Final = 3600.0
 """Age of a claim at which a process of another host counts as dead [s]: the longest measured run is a tenth of it."""
@@ -220,7 +221,7 @@ def _named(beside: Path, path: Path) -> bool:
             raise
         try:
             with path.open("xb") as stream:
-                stream.write(_content(beside))
+                stream.write(read_regular(beside, LARGEST_CLAIM_BYTES, follow=False))
         except FileExistsError:
             return False
     return True
@@ -244,7 +245,7 @@ def _set_aside(path: Path, judged: Writer | None) -> None:
 def _read(path: Path) -> Writer | None:
     """The owner of a claim; None where there is none, or none that was written whole."""
     try:
-        document = json.loads(_content(path))
+        document = json.loads(read_regular(path, LARGEST_CLAIM_BYTES, follow=False))
         pid = int(document["pid"])
         if pid not in PROCESS_NUMBERS:
             return None
@@ -258,15 +259,6 @@ def _read(path: Path) -> Writer | None:
         )
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-
-
-def _content(path: Path) -> bytes:
-    """The beginning of a regular file, nothing of all else: a pipe would wait and a device never end.  Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, LARGEST_CLAIM_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    finally:
-        os.close(descriptor)
 
 
 def _text(path: Path) -> str:

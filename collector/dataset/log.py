@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from collector.dataset.schema import Row, check_row, decode_metadata, encode_metadata, kernel_schema
 from collector.errors import DatasetError
+from estimator.regular_files import open_regular
 from estimator.whole_file import write_whole
 
 LOG_SUFFIX: Final = ".log.jsonl"
@@ -64,7 +65,7 @@ def read_log(path: Path) -> RecoveredLog:
     a damaged line: no crash leaves that, and going on would lose them.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             lines = _whole_lines(stream)
             header, end = next(lines, (None, 0))

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from collector.dataset.log import LOG_SUFFIX, read_log
+from collector.dataset.parquet import check_size, decoded_bytes, read_columns, read_footer
 from collector.dataset.schema import KERNEL_COLUMNS, LATER_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
-
-MAX_METADATA_BYTES: Final = 64 << 20
-"""Limit for texts in a Parquet footer; a campaign's metadata are some kilobytes."""
+from estimator.regular_files import open_regular, special_kind
 
 _HASH_BLOCK_BYTES: Final = 1 << 20
 
@@ -44,8 +42,8 @@ class KernelDataset:
 def is_kernel_dataset(path: str | Path) -> bool:
     """Whether a Parquet file says that it is a kernel dataset; False for anything that cannot be read."""
     try:
-        return METADATA_KEY in (pq.read_schema(path).metadata or {})
-    except (pa.ArrowException, OSError):
+        return is_collected(read_footer(path)[0])
+    except DatasetError:
         return False
 
 
@@ -65,6 +63,9 @@ def read_parts(path: str | Path) -> KernelDataset:
     """
     path = Path(path)
     files = _files(path)
+    footers = [read_footer(file) for file in files if not file.name.endswith(LOG_SUFFIX)]
+    size = sum(decoded_bytes(metadata, schema, KERNEL_COLUMNS) for schema, metadata in footers)
+    check_size(path, size, sum(metadata.num_rows for _, metadata in footers))
     parts = [_read_file(file) for file in files]
     table = pa.concat_tables([part for part, _ in parts])
     row_ids = table.column("row_id")
@@ -87,7 +88,7 @@ def measured_twice(table: pa.Table) -> list[str]:
 def _files(path: Path) -> list[Path]:
     """The files behind a path."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*.parquet") if file.is_file() and not _passed_over(file.relative_to(path)))
+        files = sorted(file for file in path.rglob("*.parquet") if not file.is_dir() and not _passed_over(file.relative_to(path)))
         if not files:
             raise DatasetError(f"{path}: no Parquet file in this folder; `collect` writes them")
         return files
@@ -96,8 +97,8 @@ def _files(path: Path) -> list[Path]:
     log = path.with_name(path.name + LOG_SUFFIX)
     if log.is_file():
         raise DatasetError(f"{path} is not there yet: its campaign did not finish; go on with `collect … --resume`, or read {log}")
-    if path.exists():  # a pipe or a device is read once, and may never end
-        raise DatasetError(f"{path}: is not a regular file; a dataset is a Parquet file, a folder of them or a campaign's log")
+    if path.exists():
+        raise DatasetError(f"{path}: is {special_kind(path)}; a dataset is a Parquet file, a folder of them or a campaign's log")
     raise DatasetError(f"{path}: no such file; `collect --out {path}` makes one")
 
 
@@ -119,15 +120,8 @@ def _read_file(path: Path) -> tuple[pa.Table, DatasetFile]:
 
 def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     """Known columns of a Parquet file, cast to the schema's types, and its metadata."""
-    try:
-        with pq.ParquetFile(path, thrift_string_size_limit=MAX_METADATA_BYTES, page_checksum_verification=True) as file:
-            schema = file.schema_arrow
-            metadata = kernel_metadata(schema, path)
-            table = file.read(columns=[name for name in KERNEL_COLUMNS if name in schema.names])
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"{path}: truncated, damaged or no Parquet file ({reason}); copy it again, or collect it again") from error
-    return conforming(table, metadata, path), metadata
+    metadata = kernel_metadata(read_footer(path)[0], path)
+    return conforming(read_columns(path, KERNEL_COLUMNS), metadata, path), metadata
 
 
 def is_collected(schema: pa.Schema) -> bool:
@@ -187,7 +181,7 @@ def _check_version(metadata: dict[str, Any], path: Path | str) -> None:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, as hexadecimal text."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(_HASH_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from collector.dataset.parquet import read_footer
 from collector.dataset.schema import METADATA_KEY
 from collector.errors import DatasetError
+from estimator.regular_files import open_regular
 
 PARQUET_MAGIC: Final = b"PAR1"
 """First four bytes of every Parquet file."""
@@ -18,18 +17,18 @@ def check_replaceable(output: Path) -> None:
     if not output.is_file():
         return
     try:
-        with output.open("rb") as stream:
+        with open_regular(output) as stream:
             head = stream.read(len(PARQUET_MAGIC))
-        if head and head != PARQUET_MAGIC:
-            raise DatasetError(_refusal(output))
-        if head and METADATA_KEY not in (pq.read_schema(output).metadata or {}):
-            raise DatasetError(_refusal(output))
-    except pa.ArrowException:
-        return
     except OSError as error:
-        if error.strerror is None:  # Arrow's way to say that a file is damaged
-            return
         raise DatasetError(f"{output}: cannot be read ({error.strerror}); name another file with --out") from error
+    if head and head != PARQUET_MAGIC:
+        raise DatasetError(_refusal(output))
+    try:
+        foreign = head and METADATA_KEY not in (read_footer(output)[0].metadata or {})
+    except DatasetError:  # damaged
+        return
+    if foreign:
+        raise DatasetError(_refusal(output))
 
 
 def _refusal(output: Path) -> str:

@@ -20,6 +20,7 @@ from collector.dataset.schema import METADATA_KEY, decode_metadata, encode_metad
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings
 from collector.errors import DatasetError
 from estimator.quantities import Array
+from estimator.regular_files import open_regular
 
 TRACES_SUFFIX: Final = ".traces.arrows"
 """Added to the name of the dataset; while a campaign runs, to that of its log."""
@@ -136,7 +137,7 @@ def read_traces(path: Path) -> Iterator[TraceRecord]:
     Raises DatasetError for a file that cannot be read or is no trace file.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             reader, metadata, _ = _opened(stream, path)
             field = str((metadata.get("sensor") or {}).get("field"))
             for batch in _whole_batches(reader):
@@ -148,14 +149,14 @@ def read_traces(path: Path) -> Iterator[TraceRecord]:
 
 def check_beginning(path: Path) -> None:
     """Raises DatasetError for a file that is empty, damaged at its beginning or no trace file; OSError where it cannot be read."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         _opened(stream, path)
 
 
 def scan_traces(path: Path) -> TraceFile:
     """How much of a trace file is whole.  Raises DatasetError."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             reader, metadata, end = _opened(stream, path)
             for _ in _whole_batches(reader):
                 end = stream.tell()
@@ -214,7 +215,7 @@ class TraceStream:
         self._write(pa.RecordBatch.from_pylist([], schema=self._schema))  # the schema goes out with the first batch
         traced: set[str] = set()
         if kept is not None:
-            with kept.open("rb") as stream:
+            with open_regular(kept) as stream:
                 for batch in _whole_batches(_opened(stream, kept)[0]):
                     if batch.num_rows:  # the empty one that carried the schema is there already
                         self._write(batch)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from collector.errors import ClockError
+from estimator.regular_files import read_regular
 
 FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
 SYSTEM_FOLDER: Final = Path("/run/wattprint")
@@ -85,10 +86,14 @@ def _unfinished(record: Path) -> Path:
     return record.with_suffix(".tmp")
 
 
+LONGEST_RECORD: Final = 4096
+"""Bytes of a record."""
+
+
 def read_record(path: Path) -> ClockRecord | None:
     """A record; None where there is none any more, or one that nobody wrote whole."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path, LONGEST_RECORD))
         record = ClockRecord(
             gpu_uuid=str(document["gpu_uuid"]),
             pid=int(document["pid"]),

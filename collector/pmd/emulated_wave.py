@@ -1,6 +1,7 @@
 """Power that an emulated meter measures: a square wave, or a trace from a file that is repeated."""
 
 from dataclasses import dataclass
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ import numpy as np
 
 from collector.errors import DatasetError
 from estimator.quantities import Array
+from estimator.regular_files import open_regular
 
 MOST_ROWS: Final = 10_000_000
 
@@ -34,10 +36,8 @@ def square_wave(low_w: float, high_w: float, period_s: float, duty: float) -> Po
 
 def read_wave(path: Path) -> PowerWave:
     """A wave from a CSV with the columns `t_s` and `power_w` among others.  Raises DatasetError."""
-    if path.exists() and not path.is_file():
-        raise DatasetError(f"{path}: is not a regular file; name a power trace")
     try:
-        with path.open(encoding="utf-8") as stream:
+        with TextIOWrapper(open_regular(path), encoding="utf-8") as stream:
             names = [name.strip().strip('"') for name in stream.readline().split(",")]
             missing = [name for name in ("t_s", "power_w") if name not in names]
             if missing:

@@ -15,8 +15,8 @@ from collector.pmd.pmd2_block import BLOCK_BYTES, block_amperes, block_volts
 from collector.pmd.recording_files import Recording
 from collector.pmd.samples import MeterSamples
 from collector.pmd.stream_scan import Holes, StreamScan, Turns
-from collector.recordings.unpacking import packing
 from estimator.quantities import Array, IntArray
+from estimator.regular_files import open_regular
 
 READ_BYTES: Final = 1 << 18
 """Bytes decoded at a time: the columns made of them stay in the processor's cache."""
@@ -68,8 +68,6 @@ def scan_recording(recording: Recording, known: ClockTie | None = None) -> Scann
         )
     if not tally.packets:
         remedy = "" if recording.header else f" at {recording.baud} baud; --baud names another line rate"
-        if packed := packing(recording.path):
-            remedy = f"; it is packed ({packed}): unpack it first"
         raise DatasetError(f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB{remedy}")
     turns, gaps = scan.missing_turns()
     tie = known or _tie_to_stamps(recording, scan, turns, tally) or nominal_tie()
@@ -119,7 +117,7 @@ def sample_blocks(scanned: ScannedRecording, zero_a: Array) -> Iterator[MeterSam
 def _pieces(path: Path, size: int, length: int) -> Iterator[bytes]:
     """The first `size` bytes of a file.  Raises DatasetError."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             while size > 0 and (piece := stream.read(min(length, size))):
                 size -= len(piece)
                 yield piece

@@ -20,8 +20,11 @@ from collector.pmd.meter import Received
 from collector.pmd.protocol import PROBED_BAUDS, STREAM_BAUD
 from collector.pmd.samples import MODEL_RAILS
 from estimator.quantities import IntArray
+from estimator.regular_files import open_regular, read_regular
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
+MOST_STAMP_BYTES: Final = 64 << 20
+"""Two million arrivals: a day of a meter that is read every 50 ms."""
 STAMP_COLUMNS: Final = "bytes,host_ns"
 FORMAT_VERSION: Final = 1
 
@@ -63,17 +66,13 @@ def stamps_path(path: Path) -> Path:
 def read_recording(path: Path, baud: int | None = None) -> Recording:
     """A recording with its stamps; `baud` is the line rate of one that does not say it.  Raises DatasetError."""
     try:
-        size = path.stat().st_size
-        regular = path.is_file()
+        with open_regular(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror}); name a recording of a PMD") from error
-    if not regular:
-        raise DatasetError(f"{path}: no regular file; name a recording of a PMD")
     if not size:
         raise DatasetError(f"{path}: empty; nothing was recorded")
     beside = stamps_path(path)
-    if beside.exists() and not beside.is_file():
-        raise DatasetError(f"{beside}: no regular file; remove it to decode without stamps")
     if not beside.exists():
         nothing = np.zeros(0, dtype=np.int64)
         rate = baud or STREAM_BAUD
@@ -94,11 +93,9 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
 def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
     """Header and arrivals; a last line that was cut off is left out.  Raises DatasetError."""
     try:
-        with path.open("rb") as stream:
-            first, names = stream.readline(), stream.readline()
-            rest = stream.read()
+        first, names, rest = (*read_regular(path, MOST_STAMP_BYTES).split(b"\n", 2), b"", b"")[:3]
     except OSError as error:
-        raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
+        raise DatasetError(f"{path}: cannot be read ({error.strerror}); remove it to decode without stamps") from error
     header = _header_from_line(first, path)
     if names.strip() != STAMP_COLUMNS.encode():
         raise DatasetError(f"{path}: line 2 is not {STAMP_COLUMNS!r}; the stamps are damaged, remove them to decode without")

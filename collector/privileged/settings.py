@@ -7,7 +7,6 @@ import grp
 import os
 import pwd
 import stat
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any, Final
 from collector.devices.clock_record import SAFE_NAME
 from collector.errors import PrivilegedError
 from collector.privileged.protocol import DEFAULT_SOCKET
+from estimator.documents import parse_toml
+from estimator.regular_files import open_regular
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/clocks.toml")
 DEFAULT_AUDIT: Final = "/var/log/wattprint-clocks/audit.log"
@@ -112,24 +113,20 @@ def check_folder(folder: Path, where: str) -> None:
 
 def _document(path: Path, where: str) -> dict[str, Any]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        stream = open_regular(path, MOST_BYTES, follow=False)
     except OSError as error:
         reason = "is a symbolic link" if path.is_symlink() else error.strerror
         raise PrivilegedError(f"{where}: {reason}; name a file that belongs to root") from error
-    with os.fdopen(descriptor, "rb") as file:
+    with stream as file:
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise PrivilegedError(f"{where}: is no regular file")
         if found.st_uid not in (0, os.geteuid()):
             raise PrivilegedError(f"{where}: belongs to user {found.st_uid}; chown root {path}")
         if found.st_mode & OTHERS_WRITE:
             raise PrivilegedError(f"{where}: others may change it; chmod go-w {path}")
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise PrivilegedError(f"{where}: has more than {MOST_BYTES} bytes; that is no config of a clock helper")
+        content = file.read(MOST_BYTES)
     try:
-        return tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        return parse_toml(content)
+    except ValueError as error:
         raise PrivilegedError(f"{where}: no TOML: {error}") from error
 
 

@@ -89,8 +89,9 @@ def _no_header(log: LogFile) -> str:
         row = ", ".join(log.names)[:LONGEST_SHOWN]
         return f"has no header, its first line is a row ({row}); log without noheader, or write {HEADER!r} above"
     found = shown_names([bare_name(name) for name in log.names])
-    if "#" in log.said and any(word in log.said.lower() for word in DMON_WORDS):
-        return f"a table of dmon ({log.said[:LONGEST_SHOWN]!r}), whose rows have no time, or whole seconds; log with {SMI_LOG}"
+    said = ",".join(log.names)
+    if said.startswith("#") and any(word in said.lower() for word in DMON_WORDS):
+        return f"a table of dmon ({said[:LONGEST_SHOWN]!r}), whose rows have no time, or whole seconds; log with {SMI_LOG}"
     return f"needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {found}"
 
 
@@ -114,7 +115,7 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         column=wanted,
         board="",
         local_time=False,
-        left_out=rows.left_out + stray.count + int(log.broken),
+        left_out=rows.left_out + stray.count,
         coarse_stamps=rows.coarse_stamps,
         remarks=(*rows.remarks, *repeated, *stray.remark(), *log.remark()),
     )
@@ -184,7 +185,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         column=bare[powers[place]],
         board=chosen,
         local_time=local,
-        left_out=rows.left_out + stray.count + int(log.broken),
+        left_out=rows.left_out + stray.count,
         coarse_stamps=rows.coarse_stamps,
         remarks=remarks,
     )

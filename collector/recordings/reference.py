@@ -15,6 +15,7 @@ from collector.recordings.ordering import longest_stretch, ordered
 from collector.recordings.readings import POWER, TIME, gathered, only_place
 from collector.recordings.text_columns import open_log, shown_names
 from estimator.quantities import Array
+from estimator.regular_files import read_regular
 
 PMD_SUFFIXES: Final = (".pmd", ".bin")
 START_STAMP: Final = "PMD_start_ts.txt"
@@ -74,8 +75,7 @@ def _start_s(path: Path) -> float:
     """The host's time in a file beside a recording without stamps [s since 1970].  Raises SensorError."""
     beside = path.with_name(START_STAMP)
     try:
-        with beside.open("rb") as stream:
-            start = float(stream.read(START_BYTES).decode("ascii")) / US_PER_S
+        start = float(read_regular(beside, START_BYTES).decode("ascii")) / US_PER_S
     except FileNotFoundError:
         raise SensorError(f"{path}: when it began is not known; {stamps_path(path).name} or {START_STAMP} beside it says so") from None
     except (OSError, ValueError) as error:

@@ -5,16 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pa_parquet
 
+from collector.dataset.parquet import open_parquet, parquet_errors, read_batches
 from collector.errors import SensorError
-from collector.recordings.pipes import is_pipe, pipe_content
-from collector.recordings.unpacking import unpacked
+from estimator.regular_files import open_regular, read_regular, special_kind
 
 HEADER_BYTES: Final = 1 << 16
 """A header longer than this is none."""
@@ -28,15 +27,12 @@ MOST_NAMES: Final = 12
 BATCH_ROWS: Final = 1 << 16
 MAX_ROWS: Final = 20_000_000
 """Rows that are kept of one file: 55 hours of polls 10 ms apart."""
-ENCODINGS: Final = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-"""What PowerShell makes of a redirected log; everything else is taken for UTF-8."""
-WIDE: Final = ((1, "utf-16-le"), (0, "utf-16-be"))
-"""The same without a mark: every other byte of a figure or a letter is zero."""
-DELIMITERS: Final = (",", ";", "\t")
-"""What parts cells; where it is not the comma, that may stand in figures instead of the point."""
-PREFACE: Final = "#"
-"""Lines before the header that are empty or begin like this say something about the file."""
-MOST_PREFACE: Final = 100
+MOST_PIPE_BYTES: Final = 1 << 28
+"""Bytes that are kept of a pipe."""
+UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+"""Beginnings of what PowerShell makes of a redirected log; everything else is taken for UTF-8."""
+PACKED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+"""Beginnings of packed files: gzip, bzip2, xz, zip, zstd."""
 ANY_BYTE: Final = "latin-1"
 """Cells are read with an encoding that knows every byte: figures are ASCII, and damaged text must not stop a reader."""
 NUMBER: Final = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\s*[A-Za-z%]{0,3}\s*$"
@@ -50,8 +46,7 @@ class LogFile:
     """A file with columns: `names` as its header has them, stripped; `encoding` None for Parquet.
 
     `complete` is false where a text does not end with its last line's end: that line may be cut, `last` is what there is of it.
-    `content` is what came through a pipe, or what a packed file holds; None for a file that is read from its path.  `preface` lines
-    stand before the header, the first of them is `said`; `delimiter` parts cells; `broken` says that a packed file breaks off.
+    `content` is what came through a pipe; None for a file that is read from its path.
     """
 
     path: Path
@@ -59,107 +54,74 @@ class LogFile:
     encoding: str | None
     complete: bool
     last: bytes = b""
-    preface: int = 0
-    said: str = ""
-    delimiter: str = ","
-    broken: bool = False
     content: bytes | None = field(default=None, repr=False)
 
     @property
     def cut_row(self) -> bool:
         """Whether the last line may be cut and still has the cells of a row."""
-        return not self.complete and self.last.count(self.delimiter.encode()) == len(self.names) - 1
+        return not self.complete and self.last.count(b",") == len(self.names) - 1
 
     def remark(self) -> tuple[str, ...]:
         """What is to be said of the end: nothing where the file and its last line end."""
-        broken = ("the packed file breaks off: what it holds before the break was read",) if self.broken else ()
-        return broken if self.complete else (*broken, "the last line has no end and was left out: its last figure may be cut")
+        return () if self.complete else ("the last line has no end and was left out: its last figure may be cut",)
 
-    def source(self) -> Any:
-        """What Arrow reads from."""
-        return self.path if self.content is None else pa.BufferReader(self.content)
+    def stream(self) -> BinaryIO:
+        """Its bytes from the beginning.  Raises OSError."""
+        return open_regular(self.path) if self.content is None else BytesIO(self.content)
 
 
 @dataclass(slots=True, kw_only=True)
 class StrayLines:
     """Lines of a text that are no row, counted while it is read: how many, and the first of them.
 
-    `headers` are lines that repeat the header, `cells` the first row's, of the columns that were wanted.
+    `cells` are the first row's, of the columns that were wanted.
     """
 
     count: int = 0
     first: str = ""
-    headers: int = 0
     cells: tuple[str, ...] = ()
 
     def remark(self) -> tuple[str, ...]:
         """What is to be said of them: nothing where there are none."""
-        again = (f"the header is there {self.headers + 1} times: the log was begun anew",) if self.headers else ()
-        lines = (f"{self.count} line(s) are no row of the table and were left out, the first: {self.first!r}",) if self.count else ()
-        return (*again, *lines)
+        return (f"{self.count} line(s) are no row of the table and were left out, the first: {self.first!r}",) if self.count else ()
 
 
 def open_log(path: Path) -> LogFile:
     """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
     try:
-        content, broken = unpacked(path, pipe_content(path) if is_pipe(path) else None)
-        with path.open("rb") if content is None else BytesIO(content) as stream:
+        content = read_regular(path, MOST_PIPE_BYTES) if special_kind(path) else None
+        with open_regular(path) if content is None else BytesIO(content) as stream:
             head = stream.read(HEADER_BYTES)
             stream.seek(0, 2)
             stream.seek(max(0, stream.tell() - HEADER_BYTES))
             tail = stream.read(HEADER_BYTES)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SensorError(f"{path}: cannot be read ({reason})") from error
+    except OSError as error:
+        raise SensorError(f"{path}: cannot be read ({error.strerror})") from error
+    if head.startswith(PACKED):
+        raise SensorError(f"{path}: is packed; unpack it first")
     if not head.strip():
         raise SensorError(f"{path}: is empty")
     if head.startswith(b"PAR1"):
-        try:
-            names = tuple(pa_parquet.read_schema(path if content is None else pa.BufferReader(content)).names)
-            return LogFile(path=path, names=names, encoding=None, complete=True, content=content)
-        except (pa.ArrowException, OSError) as error:
-            raise SensorError(f"{path}: not a readable Parquet file ({_line(error)})") from error
-    encoding = _encoding(head)
-    width = 1 if encoding == "utf-8" else 2
-    lines = head[: len(head) - len(head) % width].decode("utf-8-sig" if width == 1 else encoding, "replace").lstrip("\ufeff").splitlines()
-    said = (place for place, line in enumerate(lines[:MOST_PREFACE]) if line.strip() and not line.lstrip().startswith(PREFACE))
-    preface = next(said, 0)
-    first = lines[preface] if lines else ""
+        with parquet_errors(path), open_regular(path) if content is None else BytesIO(content) as stream:
+            names = tuple(open_parquet(stream, path).schema_arrow.names)
+        return LogFile(path=path, names=names, encoding=None, complete=True, content=content)
+    encoding = "utf-16" if head.startswith(UTF_16) else "utf-8"
+    first = next(iter(head.decode("utf-16" if encoding == "utf-16" else "utf-8-sig", "replace").splitlines()), "")
     if len(first) >= HEADER_BYTES // 2 or "\x00" in first:
         raise SensorError(f"{path}: no CSV file: its first line is no header")
-    delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), mark == ","))
     try:
-        names = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter, skipinitialspace=True), []))
+        names = tuple(name.strip() for name in next(csv.reader([first], skipinitialspace=True), []))
     except csv.Error as error:
         raise SensorError(f"{path}: its first line is no header ({error})") from error
     complete = tail.rstrip(b"\x00")[-1:] in (b"\n", b"\r")
     last = b"" if complete else tail.splitlines()[-1].strip()
-    return LogFile(
-        path=path,
-        names=names,
-        encoding=encoding,
-        complete=complete,
-        last=last,
-        preface=preface,
-        said=lines[0] if preface else "",
-        delimiter=delimiter,
-        broken=broken,
-        content=content,
-    )
+    return LogFile(path=path, names=names, encoding=encoding, complete=complete, last=last, content=content)
 
 
 def shown_names(names: Sequence[str]) -> str:
     """The first names of columns as part of a message: figures of damaged files escaped, each cut to a line's length."""
     plain_text = (name if name.isprintable() and "\ufffd" not in name else ascii(name)[1:-1] for name in names[:MOST_NAMES])
     return ", ".join(name[:LONGEST_SHOWN] for name in plain_text) or "none"
-
-
-def _encoding(head: bytes) -> str:
-    """How a text is written, by its mark or its zeros."""
-    marked = next((name for mark, name in ENCODINGS if head.startswith(mark)), "")
-    if marked or b"\x00" not in head[:2]:
-        return marked or "utf-8"
-    return next((name for place, name in WIDE if head[place] == 0 and head[1 - place] != 0), "utf-8")
 
 
 def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None) -> Iterator[list[Any]]:
@@ -169,8 +131,7 @@ def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None =
     """
     rows, stray = 0, stray if stray is not None else StrayLines()
     try:
-        for given in _batches(log, wanted, stray):
-            batch = _without_headers(given, log.names[wanted[0]], stray)
+        for batch in _batches(log, wanted, stray):
             rows += batch.num_rows
             if not stray.cells and batch.num_rows:
                 stray.cells = tuple(str(batch.column(place)[0]).strip() for place in range(batch.num_columns))
@@ -183,9 +144,8 @@ def read_columns(log: LogFile, wanted: Sequence[int], stray: StrayLines | None =
 
 def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator[Any]:
     if log.encoding is None:
-        with pa_parquet.ParquetFile(log.source(), page_checksum_verification=True) as parquet:
-            for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=[log.names[index] for index in wanted]):
-                yield batch.select([log.names[index] for index in wanted])
+        with log.stream() as stream:
+            yield from read_batches(stream, log.path, [log.names[index] for index in wanted])
         return
     names = [str(index) for index in range(len(log.names))]
     chosen = [names[index] for index in wanted]
@@ -198,33 +158,18 @@ def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator
         return "skip"
 
     encoding = ANY_BYTE if log.encoding == "utf-8" else log.encoding
-    read = pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows=1 + log.preface, encoding=encoding)
-    parse = pa_csv.ParseOptions(delimiter=log.delimiter, invalid_row_handler=skipped)
+    read = pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names, skip_rows=1, encoding=encoding)
+    parse = pa_csv.ParseOptions(invalid_row_handler=skipped)
     convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
-    try:
-        reader = pa_csv.open_csv(log.source(), read_options=read, parse_options=parse, convert_options=convert)
-    except pa.ArrowInvalid as error:
-        if "Empty CSV" in str(error):
-            return
-        raise
-    with reader:
-        yield from reader if log.delimiter == DELIMITERS[0] else map(_with_points, reader)
-
-
-def _without_headers(batch: Any, name: str, stray: StrayLines) -> Any:
-    """The same without rows that repeat the header, whose first wanted column has a `name`; they are counted."""
-    if not is_text(batch.column(0)):
-        return batch
-    again = pc.ends_with(batch.column(0), name)
-    count = pc.sum(again).as_py() or 0
-    stray.headers += count
-    return batch.filter(pc.invert(again)) if count else batch
-
-
-def _with_points(batch: Any) -> Any:
-    """The same with figures that have a point, as in the rest of the world."""
-    columns = [pc.replace_substring(batch.column(place), ",", ".") for place in range(batch.num_columns)]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    with log.stream() as stream:
+        try:
+            reader = pa_csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+        except pa.ArrowInvalid as error:
+            if "Empty CSV" in str(error):
+                return
+            raise
+        with reader:
+            yield from reader
 
 
 def numbers(column: Any) -> Any:

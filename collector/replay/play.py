@@ -14,6 +14,7 @@ from collector.errors import DeviceError
 from collector.replay.values import FORMAT, FORMAT_VERSION, plain, restored, restored_error
 from estimator.errors import EstimatorError
 from estimator.gpu import GpuSpec
+from estimator.regular_files import open_regular
 from estimator.specifications import gpu_from_document
 from estimator.workload import Operator
 from microbench.copy_load import CopyLoad
@@ -204,12 +205,10 @@ def open_recording(path: Path) -> Iterator[tuple[Recording, Player]]:
     """A recording, ready to answer.  Raises DeviceError for a file that is none, is damaged or of a newer format."""
     if path == Path():
         raise DeviceError("--gpu replay: names no file; give replay:FILE, a recording made with --record FILE")
-    if path.exists() and not path.is_file():  # a pipe nobody writes into would be waited for
-        raise DeviceError(f"{path}: is not a regular file; `collect … --record FILE` makes a recording")
     try:
-        raw = path.open("rb")
+        raw = open_regular(path)
     except OSError as error:
-        raise DeviceError(f"{path}: cannot be read ({error.strerror})") from error
+        raise DeviceError(f"{path}: cannot be read ({error.strerror}); `collect … --record FILE` makes a recording") from error
     with raw, gzip.open(raw, "rt", encoding="utf-8", newline="\n") as file:
         lines = _lines(path, file)
         header = next(lines, None)

@@ -1,6 +1,5 @@
 """What is known of one power sensor, as a value and as JSON."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -8,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import SensorError
-from collector.recordings.pipes import small_content
+from estimator.documents import parse_json
 from estimator.frozen import FrozenMapping
+from estimator.regular_files import read_regular
 
 AVERAGING_KINDS: Final = ("boxcar", "low-pass", "trailing-mean", "none", "undetermined")
 TRANSIENTS: Final = ("instant", "ramp", "lagged", "logarithmic")
@@ -162,13 +162,13 @@ def load_calibration(path: Path) -> SensorCalibration:
     Raises SensorError for a file that cannot be read, is none, or has a figure that no power sensor has.
     """
     try:
-        document = json.loads(small_content(path, MOST_BYTES))
+        document = parse_json(read_regular(path, MOST_BYTES))
     except FileNotFoundError as error:
         raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out {path}` makes a sensor calibration") from error
     except OSError as error:
         raise SensorError(f"{path}: cannot be read ({error.strerror}); {ANOTHER}") from error
-    except (ValueError, RecursionError) as error:
-        raise SensorError(f"{path}: no sensor calibration, it is not JSON; {ANOTHER}") from error
+    except ValueError as error:
+        raise SensorError(f"{path}: no sensor calibration ({error}); {ANOTHER}") from error
     if not isinstance(document, Mapping):
         raise SensorError(f"{path}: no sensor calibration, it is no JSON object; {ANOTHER}")
     try:

@@ -26,9 +26,10 @@ from estimator.bundles.content import (
 from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
 from estimator.bundles.migrations import migrate, refuse_newer
 from estimator.bundles.store import store_fault, stored_names, stored_path
+from estimator.documents import parse_json
 from estimator.errors import ArgumentError, BundleError
+from estimator.regular_files import read_regular
 from estimator.resources import resource_folder, resource_names
-from estimator.special_files import refuse_special
 from estimator.specifications import near_match
 from estimator.whole_file import write_whole
 
@@ -136,13 +137,9 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        refuse_special(path)
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        content = read_regular(path, MAX_FILE_BYTES)
+    except OSError as error:
         raise BundleError(f"cannot be read ({_reason(error)}); give another file, or one of those that 'estimate bundles' lists") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise BundleError(f"larger than {MAX_FILE_BYTES >> 20} MiB; not a bundle")
     if not content.strip():
         raise BundleError("is empty; fit again or restore it")
     return content
@@ -151,31 +148,12 @@ def _content(path: Path) -> bytes:
 def _parsed(content: bytes) -> dict[str, Any]:
     """The JSON object in a file: no NaN, no field twice."""
     try:
-        document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except UnicodeDecodeError as error:
-        raise BundleError(f"is no text file (byte {error.start}); not a bundle") from error
-    except json.JSONDecodeError as error:
-        raise BundleError(
-            f"damaged or truncated: line {error.lineno}, column {error.colno}: {error.msg}; fit again or restore it"
-        ) from error
-    except ValueError as error:  # a number of thousands of digits
-        raise BundleError("damaged: holds a whole number of thousands of digits; fit again or restore it") from error
+        document = parse_json(content)
+    except ValueError as error:
+        raise BundleError(f"damaged: {error}; fit again or restore it") from error
     if not isinstance(document, dict):
         raise BundleError("is not a bundle: a JSON object is needed")
     return document
-
-
-def _refuse_constant(text: str) -> Any:
-    raise BundleError(f"holds {text}, which is no JSON number: every number must be finite")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BundleError(f"holds the field {twice!r} twice")
-    return fields
 
 
 def _checked(document: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from estimator.bundles.content import Bundle
-from estimator.bundles.files import bundle_path, load_bundle
+from estimator.bundles.files import MAX_FILE_BYTES, bundle_path, load_bundle
 from estimator.bundles.store import NAME, SUFFIX, store_fault, store_folder, stored_names, stored_path
 from estimator.errors import BundleError
+from estimator.regular_files import read_regular
 from estimator.resources import resource_names
 from estimator.whole_file import write_whole
 
@@ -29,9 +30,10 @@ def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
         raise BundleError(fault[0])
     try:
         store_folder().mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BundleError(f"{stored_path(name)}: cannot be written ({error.strerror})") from error
-    write_whole(stored_path(name), bundle_path(path).read_bytes())
+        content = read_regular(bundle_path(path), MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{stored_path(name)}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+    write_whole(stored_path(name), content)
     return bundle
 
 

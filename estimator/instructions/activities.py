@@ -7,18 +7,19 @@ issued), `link_bytes`, `launches` (how often the kernel ran so) and `lanes` (act
 Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; docs/how-to/energy-from-counts.md.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from estimator.documents import parse_json
 from estimator.errors import CountsError
 from estimator.instructions.energies import TRANSACTION_BYTES, Activity
 from estimator.instructions.nsight_compute import ProfiledKernel, read_ncu
 from estimator.instructions.opcodes import LANES, sass_class
 from estimator.instructions.tables import Vocabulary
+from estimator.regular_files import read_regular
 from estimator.specifications import near_match
 
 FORMAT: Final = "wattprint-activity"
@@ -96,14 +97,9 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
     Raises CountsError, naming file and field, for one that cannot be used.
     """
     try:
-        if not path.is_file():
-            raise CountsError(f"{path}: no such file; `estimate counts --metrics` names what to profile")
-        with path.open("rb") as stream:
-            head = stream.read(MOST_BYTES + 1)
+        head = read_regular(path, MOST_BYTES)
     except OSError as error:
-        raise CountsError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if len(head) > MOST_BYTES:
-        raise CountsError(f"{path}: larger than {MOST_BYTES >> 20} MiB")
+        raise CountsError(f"{path}: cannot be read ({error.strerror}); `estimate counts --metrics` names what to profile") from error
     if head.lstrip()[:1] == b"{":
         return _from_json(head, str(path), vocabulary)
     kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(path))
@@ -163,9 +159,9 @@ def _add(counts: dict[str, float], name: str, count: float) -> None:
 
 def _from_json(content: bytes, at: str, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
     try:
-        document = json.loads(content, parse_constant=_refuse, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise CountsError(f"{at}: no JSON ({error})") from error
+        document = parse_json(content)
+    except ValueError as error:
+        raise CountsError(f"{at}: {error}") from error
     if document.get("format") != FORMAT:
         raise CountsError(f"{at}: format is {str(document.get('format'))[:40]!r}, not {FORMAT!r}")
     if document.get("format_version") != FORMAT_VERSION:
@@ -174,17 +170,6 @@ def _from_json(content: bytes, at: str, vocabulary: Vocabulary) -> tuple[Counted
     if not isinstance(kernels, list) or not kernels:
         raise CountsError(f"{at}: kernels must be a list with at least one entry")
     return tuple(_entry(entry, f"{at}: kernels[{place}]", vocabulary) for place, entry in enumerate(kernels))
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        raise ValueError("an object names a field twice")
-    return document
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
 
 
 def _entry(entry: Any, at: str, vocabulary: Vocabulary) -> CountedKernel:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from estimator.errors import CountsError
+from estimator.regular_files import read_regular
 
 MOST_BYTES: Final = 256 << 20
 SCALES: Final[dict[str, float]] = {
@@ -41,12 +42,9 @@ class ProfiledKernel:
 def read_ncu(path: Path) -> list[ProfiledKernel]:
     """The kernels of a table, in the order in which they ran.  Raises CountsError, naming the file, for anything else."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        content = read_regular(path, MOST_BYTES)
     except OSError as error:
-        raise CountsError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if len(content) > MOST_BYTES:
-        raise CountsError(f"{path}: larger than {MOST_BYTES >> 20} MiB; profile fewer kernels or metrics")
+        raise CountsError(f"{path}: cannot be read ({error.strerror or error}); profile fewer kernels or metrics") from error
     lines = content.decode("utf-8", errors="replace").splitlines()
     start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:

@@ -1,7 +1,6 @@
 """Published energies per instruction and per transaction as TOML, in the form that fitted ones have."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from estimator.documents import parse_toml
 from estimator.errors import CountsError
 from estimator.instructions.energies import INSTRUCTION, STALL, TRANSACTION, TRANSACTION_BYTES, InstructionEnergies
+from estimator.regular_files import read_regular
 from estimator.resources import resource_folder, resource_names
 from estimator.specifications import near_match
 
@@ -70,14 +71,12 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
             raise CountsError(f"no table of energies {name_or_path!r}{near_match(name_or_path, names)}; there are {', '.join(names)}")
         path = resource_folder("energies") / f"{name_or_path}.toml"
     try:
-        if not path.is_file():
+        if not path.exists():
             raise CountsError(f"{path}: no such file; shipped tables are {', '.join(energy_table_names())}")
-        if path.stat().st_size > LARGEST:
-            raise CountsError(f"{path}: larger than {LARGEST} bytes; a table of energies is not")
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = parse_toml(read_regular(path, LARGEST))
     except OSError as error:
         raise CountsError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise CountsError(f"{path}: no TOML ({error})") from error
     return _table(document, str(path))
 

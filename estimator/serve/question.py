@@ -1,10 +1,10 @@
 """What the page asks, checked field by field before anything is computed."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
+from estimator.documents import parse_json
 from estimator.errors import SpecificationError
 from estimator.forms.rescaling import LARGEST_SIZE, Sizes
 from estimator.serve.errors import RequestError
@@ -70,15 +70,9 @@ def parse_question(content: bytes) -> Question:
 def parse_object(content: bytes) -> Mapping[str, Any]:
     """The JSON object in a body: no NaN, no field twice.  Raises RequestError."""
     try:
-        document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except UnicodeDecodeError as error:
-        raise RequestError(f"the request is not text (byte {error.start} is not UTF-8)") from error
-    except json.JSONDecodeError as error:
-        raise RequestError(f"the request is not JSON: {error.msg} at column {error.colno}") from error
-    except RecursionError as error:
-        raise RequestError("the request is nested too deeply") from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise RequestError(f"the request holds a number that cannot be: {error}") from error
+        document = parse_json(content)
+    except ValueError as error:
+        raise RequestError(f"the request: {error}") from error
     if not isinstance(document, dict):
         raise RequestError("the request must be a JSON object")
     return document
@@ -134,17 +128,6 @@ def _number(value: Any, name: str, *, zero: bool = False) -> float | None:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST_TEXT // 4 else f"{text[: LONGEST_TEXT // 4]}…"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise RequestError(f"{name} is no JSON number; numbers must be finite")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise RequestError("the request names a field twice")
-    return fields
 
 
 def check_gpu(name: str, known: tuple[str, ...]) -> None:

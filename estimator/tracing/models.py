@@ -3,14 +3,14 @@
 A shipped one is `configs/models/NAME.toml`: facts that the model's authors published, no weights.
 """
 
-import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from estimator.documents import parse_json, parse_toml
 from estimator.errors import WorkloadError
+from estimator.regular_files import read_regular
 from estimator.resources import resource_folder, resource_names
 
 CONFIG_FILE: Final = "config.json"
@@ -64,8 +64,8 @@ def load_model_config(model: str) -> ModelConfig:
 
 def _shipped(path: Path) -> ModelConfig:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = parse_toml(read_regular(path, MAX_FILE_BYTES))
+    except (OSError, ValueError) as error:
         raise WorkloadError(f"{path}: cannot be read: {error}") from error
     foreign = sorted(set(document) - FIELDS)
     if foreign:
@@ -85,14 +85,10 @@ def _shipped(path: Path) -> ModelConfig:
 
 def _from_file(path: Path) -> ModelConfig:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise WorkloadError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; no configuration of a model")
-        document = json.loads(content)
+        document = parse_json(read_regular(path, MAX_FILE_BYTES))
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise WorkloadError(f"{path}: not a configuration in JSON: {error}") from error
     model_type = document.get("model_type") if isinstance(document, dict) else None
     if not isinstance(model_type, str) or not model_type:

@@ -25,7 +25,7 @@ from estimator.command_line import (
 )
 from estimator.errors import EstimatorError
 from estimator.output_files import output_option
-from estimator.special_files import special_kind
+from estimator.regular_files import special_kind
 from fitter.commands.bundles import diff_command, release_command, show_command, verify_command
 from fitter.commands.lines import plain, say, tell
 from fitter.commands.probes import probes_command

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.bundles.files import Bundle, load_bundle, save_bundle
+from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from fitter.errors import ReleaseError
 from fitter.releases.version_rule import VERSION, needed_step, require_step, version_key
@@ -175,9 +176,12 @@ def _known(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
+MOST_CHANGELOG_BYTES: Final = 16 << 20
+
+
 def _changelog(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        return read_regular(path, MOST_CHANGELOG_BYTES).decode("utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise ReleaseError(f"{path}: cannot be read as a changelog ({error})") from error
 

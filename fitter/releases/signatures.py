@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from estimator.bundles.files import MAX_FILE_BYTES
+from estimator.regular_files import read_regular
 from fitter.errors import SignatureError
 
 PLAIN: Final = b"Ed"
@@ -108,14 +109,9 @@ def _lines(path: Path, what: str) -> list[str]:
 
 def _content(path: Path, most: int, what: str) -> bytes:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(most + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SignatureError(f"{path}: the {what} cannot be read ({reason})") from error
-    if len(content) > most:
-        raise SignatureError(f"{path}: is too large for a {what}")
-    return content
+        return read_regular(path, most)
+    except OSError as error:
+        raise SignatureError(f"{path}: the {what} cannot be read ({error.strerror})") from error
 
 
 def _decoded(line: str, length: int, at: str) -> bytes:

@@ -15,8 +15,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
+from collector.dataset import parquet
+from collector.dataset.parquet import open_parquet, parquet_errors
+from estimator.regular_files import open_regular
 from fitter.errors import InputError
 
 PARTITION_ROWS: Final = 1_000_000
@@ -30,9 +32,6 @@ MOST_FILES: Final = 1_000_000
 
 FOOTER_THREADS: Final = 16
 """Footers are small and, in an object store, far away: so many are read at once."""
-
-LONGEST_FOOTER: Final = 64 << 20
-"""Limit for texts in a Parquet footer [byte]."""
 
 REMOTE: Final = "://"
 
@@ -131,19 +130,19 @@ def is_remote(address: str | Path) -> bool:
 def read_batches(partition: Partition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The columns of a partition that its file has, batch by batch.
 
-    Raises InputError, naming the file, where it cannot be read to its end.
+    Raises DatasetError, naming the file, where it cannot be read to its end.
     """
-    try:
-        system, path = _file_system(partition.uri)
-        with system.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream, pre_buffer=not isinstance(system, pafs.LocalFileSystem), page_checksum_verification=True)
-            present = [name for name in columns if name in file.schema_arrow.names]
-            for group in partition.row_groups:
-                yield from file.iter_batches(BATCH_ROWS, row_groups=[group], columns=present, use_threads=False)
-    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
-        raise InputError(
-            f"{shown(partition.uri)}: truncated, damaged or changed while it was read ({_line(error)}); copy or write it again"
-        ) from error
+    where = shown(partition.uri)
+    with parquet_errors(where), _opened(*_file_system(partition.uri)) as stream:
+        names = open_parquet(stream, where).schema_arrow.names
+        present = [name for name in columns if name in names]
+        remote = is_remote(partition.uri)
+        yield from parquet.read_batches(stream, where, present, groups=partition.row_groups, rows=BATCH_ROWS, pre_buffer=remote)
+
+
+def _opened(system: Any, path: str) -> Any:
+    """A file's bytes.  Raises OSError."""
+    return open_regular(path) if isinstance(system, pafs.LocalFileSystem) else system.open_input_file(path)
 
 
 def _file_system(uri: str) -> tuple[Any, str]:
@@ -192,14 +191,11 @@ def _relative(path: str, base: str) -> str:
 
 def _footer(system: Any, info: Any, base: str, root: str) -> tuple[PartFile, pa.Schema]:
     uri = _address(root, info.path)
-    try:
-        with system.open_input_file(info.path) as stream:
-            file = pq.ParquetFile(stream, thrift_string_size_limit=LONGEST_FOOTER)
-            meta, schema = file.metadata, file.schema_arrow
-            rows = tuple(meta.row_group(i).num_rows for i in range(meta.num_row_groups))
-            digest = _footer_digest(stream, info.size)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{shown(uri)}: truncated, damaged or no Parquet file ({_line(error)}); copy or write it again") from error
+    with parquet_errors(shown(uri)), _opened(system, info.path) as stream:
+        file = open_parquet(stream, shown(uri))
+        meta, schema = file.metadata, file.schema_arrow
+        rows = tuple(meta.row_group(i).num_rows for i in range(meta.num_row_groups))
+        digest = _footer_digest(stream, info.size)
     folders = _relative(info.path, base).split("/")[:-1]
     pairs = (folder.partition("=") for folder in folders)
     constants = tuple((name, "" if value == HIVE_NULL else unquote(value)) for name, sign, value in pairs if sign)

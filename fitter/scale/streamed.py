@@ -17,7 +17,7 @@ from fitter.selection import joined, read_selection
 from fitter.sources import kernel_table
 from fitter.sources.kernel_table import is_kernel_table
 from fitter.sources.screening import known_gpu
-from fitter.sources.tables import parquet_columns, row_count
+from fitter.sources.tables import fits_memory, parquet_columns
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def is_streamed(datasets: Sequence[str], options: Mapping[str, Any]) -> bool:
     """Whether kernels are read in pieces: where it is asked for, where they lie in an object store, and where they are many."""
     if options["stream"] or options["scheduler"] is not None or any(is_remote(name) for name in datasets):
         return True
-    return any(row_count(name) > STREAM_ROWS for name in datasets)
+    return not all(fits_memory(name, STREAM_ROWS) for name in datasets)
 
 
 STREAM_ROWS: Final = 500_000

@@ -8,15 +8,20 @@ import csv
 import hashlib
 import sys
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from collector.dataset import file_digest as digest_of_file
+from collector.dataset.parquet import MOST_BYTES, MOST_COLUMNS, decoded_bytes, read_columns, read_footer
+from collector.errors import DatasetError
+from estimator.documents import LARGEST
 from estimator.quantities import Array, BoolArray
+from estimator.regular_files import open_regular, read_regular
 from fitter.errors import InputError
 from fitter.scale.partitions import is_remote, open_partitioned
 
@@ -26,14 +31,11 @@ PARQUET_MAGIC: Final = b"PAR1"
 HEAD_BYTES: Final = 1 << 16
 """Enough of a file to tell text from binary and to hold a header [byte]."""
 
-DIGEST_BLOCK_BYTES: Final = 1 << 20
-"""Bytes digested at a time [byte]."""
+MOST_CSV_BYTES: Final = 256 << 20
+"""Longer texts are no table that a person wrote; Parquet holds more [byte]."""
 
 LONGEST_TEXT: Final = 4096
 """The longest text that a cell may hold [character]; mangled C++ kernel names stay well below."""
-
-MOST_COLUMNS: Final = 512
-"""A table with more columns than this is not one of ours."""
 
 BLANK_CODES: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 """Spellings of "nothing here"."""
@@ -43,7 +45,7 @@ BLANK_CODES: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 class Table:
     """A table as it was found: `frame` with a column per header, `path` and `sha256` of the file, `rows` of it.
 
-    Text columns hold str (missing: ""), number columns float; a CSV's columns are all text.
+    Numbers that no quantity has in any unit count as none.  Text columns hold str (missing: ""), number columns float; a CSV's columns are all text.
     """
 
     path: Path
@@ -93,22 +95,22 @@ class Table:
             return np.full(len(self.frame), np.nan), np.zeros(len(self.frame), dtype=np.bool_)
         series = self.frame[column]
         if pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
-            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-            return values, ~np.isfinite(values) & ~np.asarray(series.isna(), dtype=np.bool_)
-        texts = [_text(value) for value in series.tolist()]
-        values = np.array([_number(text) for text in texts], dtype=np.float64)
-        something = np.array([text != "" for text in texts], dtype=np.bool_)
-        return values, something & ~np.isfinite(values)
-
-
-DAMAGED: Final = "{}: truncated, damaged or no Parquet file ({}); copy it again, or collect it again"
-"""As `collector.dataset` words it."""
+            values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
+            something = ~np.asarray(series.isna(), dtype=np.bool_)
+        else:
+            texts = [_text(value) for value in series.tolist()]
+            values = np.array([_number(text) for text in texts], dtype=np.float64)
+            something = np.array([text != "" for text in texts], dtype=np.bool_)
+        with np.errstate(invalid="ignore"):
+            size = np.abs(values)
+            values[~((size >= 1.0 / LARGEST) & (size <= LARGEST)) & (size != 0.0)] = np.nan
+        return values, something & np.isnan(values)
 
 
 def open_table(path: Path, columns: frozenset[str]) -> Table:
     """The table in a CSV or Parquet file; of a Parquet file only `columns` (and those it lacks are not missed).
 
-    Raises InputError for a file that is missing, empty, neither CSV nor Parquet, truncated, or without a header.
+    Raises InputError or DatasetError for a file that is missing, empty, neither CSV nor Parquet, truncated, too large, or without a header.
     """
     head = read_head(path)
     frame = _read_parquet(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
@@ -121,12 +123,7 @@ def read_header(path: Path) -> tuple[str, ...]:
     """Column names of a CSV or Parquet file.  Raises InputError as `open_table`."""
     head = read_head(path)
     if head.startswith(PARQUET_MAGIC):
-        try:
-            names = tuple(pq.read_schema(path).names)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(DAMAGED.format(path, _first_line(error))) from error
-        _refuse_repeated(path, names)
-        return names
+        return tuple(read_footer(path)[0].names)
     return _csv_header(path, head)
 
 
@@ -153,27 +150,28 @@ def parquet_columns(address: str) -> frozenset[str]:
             return open_partitioned(address, first_only=True).columns if any(path.rglob("*.parquet")) else frozenset()
         parquet = path.is_file() and read_head(path).startswith(PARQUET_MAGIC)
         return frozenset(read_header(path)) if parquet else frozenset()
-    except (InputError, OSError):
+    except (InputError, DatasetError, OSError):
         if is_remote(address):
             raise
         return frozenset()
 
 
-def row_count(address: str) -> int:
-    """Rows that the footers of a Parquet file or folder state; 0 for anything else, and for what its reader will refuse."""
+def fits_memory(address: str, most_rows: int) -> bool:
+    """Whether a Parquet file or folder is read at once, by what its footers state; True for anything else, and for what is refused later."""
     path = Path(address)
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
     try:
-        parquet = [file for file in files if read_head(file).startswith(PARQUET_MAGIC)]
-        return sum(pq.read_metadata(file).num_rows for file in parquet)
-    except (InputError, pa.ArrowException, OSError, ValueError):
-        return 0
+        footers = [read_footer(file) for file in files if read_head(file).startswith(PARQUET_MAGIC)]
+    except (InputError, DatasetError):
+        return True
+    size = sum(decoded_bytes(metadata, schema, schema.names) for schema, metadata in footers)
+    return size <= MOST_BYTES and sum(metadata.num_rows for _, metadata in footers) <= most_rows
 
 
 def read_head(path: Path) -> bytes:
     """The first bytes of a file.  Raises InputError where it is missing, unreadable or empty."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             head = stream.read(HEAD_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -184,31 +182,22 @@ def read_head(path: Path) -> bytes:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal; of a folder: of the digests of its files in order of their names."""
+    if not path.is_dir():
+        return digest_of_file(path)
     digest = hashlib.sha256()
-    if path.is_dir():
-        for part in sorted(item for item in path.rglob("*") if item.is_file()):
-            digest.update(f"{part.relative_to(path).as_posix()}\0{file_digest(part)}\n".encode())
-        return digest.hexdigest()
-    with path.open("rb") as stream:
-        while block := stream.read(DIGEST_BLOCK_BYTES):
-            digest.update(block)
+    for part in sorted(item for item in path.rglob("*") if item.is_file()):
+        digest.update(f"{part.relative_to(path).as_posix()}\0{digest_of_file(part)}\n".encode())
     return digest.hexdigest()
 
 
 def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
-    try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-        wanted = [name for name in file.schema_arrow.names if name in columns]
-        for name in wanted:
-            field = file.schema_arrow.field(name)
-            if pa.types.is_nested(field.type):
-                raise InputError(f"{path}: column {name!r} holds {field.type}; expected plain numbers or text")
-            _check_unit(path, field)
-        content = file.read(columns=wanted, use_threads=False)
-        content.validate(full=True)  # text that is no UTF-8 fails here, not where it is first looked at
-        frame: pd.DataFrame = content.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise InputError(DAMAGED.format(path, _first_line(error))) from error
+    schema = read_footer(path)[0]
+    for name in columns & set(schema.names):
+        field = schema.field(name)
+        if pa.types.is_nested(field.type):
+            raise InputError(f"{path}: column {name!r} holds {field.type}; expected plain numbers or text")
+        _check_unit(path, field)
+    frame: pd.DataFrame = read_columns(path, columns).replace_schema_metadata(None).to_pandas(ignore_metadata=True)
     return frame
 
 
@@ -259,9 +248,17 @@ def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
     csv.field_size_limit(sys.maxsize)
     try:
         frame = pd.read_csv(
-            path, dtype=str, keep_default_na=False, na_filter=False, skipinitialspace=True, encoding="utf-8-sig", low_memory=False
+            BytesIO(read_regular(path, MOST_CSV_BYTES)),
+            dtype=str,
+            keep_default_na=False,
+            na_filter=False,
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+            low_memory=False,
         )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, ValueError, OverflowError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); write it as Parquet") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not a well-formed CSV table ({_first_line(error)})") from error
     if len(frame.columns) != len(names) or not isinstance(frame.index, pd.RangeIndex):  # fields beyond the header would be an index
         raise InputError(f"{path}: rows have another number of fields than the header's {len(names)} columns")

@@ -1,0 +1,75 @@
+"""The one place where a path that a user names becomes bytes.
+
+Only regular files are opened: opening a pipe to which nobody writes waits for ever, and a device never ends.
+"""
+
+import errno
+import os
+import stat
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final
+
+GIVEN_OPEN: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Names of what the process was given open, as a shell does for `-` and `<(…)`: that has a writer, or an end."""
+
+KINDS: Final = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def special_kind(path: str | Path) -> str | None:
+    """What a path is instead of a file or a folder, in words; None for these.  Raises OSError for a missing path."""
+    try:
+        return KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "no file has such a name", str(path)) from error
+
+
+def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: bool = True) -> BinaryIO:
+    """A regular file of at most `most_bytes`, open for reading; None: any size, for callers that read piece by piece.
+
+    A pipe that the process was given open is read to its end, where `most_bytes` is stated; `follow`: whether a link may lead there.
+    Raises OSError, whose `strerror` is one line, for everything else: pipes, devices, sockets, folders, larger files.
+    """
+    kind = special_kind(path)
+    if kind is not None and most_bytes is not None and str(path).startswith(GIVEN_OPEN):
+        with open(path, "rb") as given:
+            content = given.read(most_bytes + 1)
+        _check_size(path, len(content), most_bytes)
+        return BytesIO(content)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", str(path))
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe put there meanwhile is not waited for
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        _check_size(path, status.st_size, most_bytes)
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:
+    """The content of a regular file of at most `most_bytes`.  Raises OSError as `open_regular` does."""
+    with open_regular(path, most_bytes, follow=follow) as stream:
+        size = os.fstat(stream.fileno()).st_size if not isinstance(stream, BytesIO) else len(stream.getbuffer())
+        content = stream.read(size + 1)
+        if len(content) > size:  # a file that grows, or one of /proc, which states no size
+            content += stream.read(most_bytes + 1 - len(content))
+            _check_size(path, len(content), most_bytes)
+        return content
+
+
+def _check_size(path: str | Path, size: int, most_bytes: int | None) -> None:
+    if most_bytes is not None and size > most_bytes:
+        shown = f"{most_bytes >> 20} MiB" if most_bytes >= 1 << 20 else f"{most_bytes} bytes"
+        raise OSError(errno.EFBIG, f"it is larger than {shown}, more than such a file can be", str(path))
