@@ -120,7 +120,10 @@ def table_lines(title: str, rows: list[Compared]) -> list[str]:
         figures = "".join(f" {'–' if math.isnan(joule) else f'{joule / unit:.4g}':>10}"
                           for joule, unit in ((row.published_j, MICRO), (row.own_j, MICRO), (row.energy_j, 1e-12)))  # fmt: skip
         lines.append(f"  {row.name:28} {row.level:5}{figures}")
-    lines += [f"  {one.text}" if one.n else f"  {one.of}: none was run on one thread; collect --campaign ptx-levels does" for one in table_errors(rows)]
+    lines += [
+        f"  {one.text}" if one.n else f"  {one.of}: none was run on one thread; collect --campaign ptx-levels does"
+        for one in table_errors(rows)
+    ]
     return lines
 
 

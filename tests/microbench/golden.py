@@ -57,6 +57,8 @@ def expected_line(golden: Mapping[str, Mapping[str, Mapping[str, str]]], level: 
 OPERANDS = FOLDER / "operands.json"
 OPERAND_ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 _SUM_OR_PRODUCT = re.compile(rf"\b((?:{'|'.join(sorted(PRODUCTS | SUMS))})(?:\.\w+)*) (U?R[^;]*);")
+
+
 def operand_form(opcode: str, operands: str) -> str:
     """An instruction with its sources as r (register), u (uniform), c (constant), i (number), 0 and 1: "IMAD.U32 r r 0"."""
     words = [re.sub(r"[-|~]|\.reuse|\.64|\.H\d_H\d", "", word.strip()) for word in operands.split(",")[1:]]

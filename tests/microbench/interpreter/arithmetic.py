@@ -5,10 +5,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.errors import InterpreterError
-from microbench.interpreter import floats, integers
-from microbench.interpreter.conversion import convert
-from microbench.interpreter.integers import COMPARISONS, UNSIGNED, view
+from tests.microbench.interpreter import floats, integers
+from tests.microbench.interpreter.conversion import convert
+from tests.microbench.interpreter.integers import COMPARISONS, UNSIGNED, view
+from tests.microbench.interpreter.program import InterpreterError
 
 Word = NDArray[Any]
 Opcode = tuple[str, ...]
@@ -26,10 +26,7 @@ PAIRED: Final = {
 
 
 def compute(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Word]:
-    """The result of one instruction, and the carry flag after it.
-
-    Raises InterpreterError for an instruction outside the generated subset.
-    """
+    """The result of one instruction, and the carry flag after it."""
     if opcode[0] in ("addc", "subc", "madc") or "cc" in opcode:
         return _carried(opcode, sources, carry)
     result = _floating(opcode, sources) if opcode[-1] in FLOATING and opcode[0] not in ("cvt", "setp") else _integer(opcode, sources)

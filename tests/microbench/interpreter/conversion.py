@@ -5,20 +5,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.errors import InterpreterError
-from microbench.interpreter import floats
-from microbench.interpreter.integers import UNSIGNED, view
 from microbench.numbers import bf16_codes, e4m3_codes
+from tests.microbench.interpreter import floats
+from tests.microbench.interpreter.integers import UNSIGNED, view
+from tests.microbench.interpreter.program import InterpreterError
 
 Word = NDArray[Any]
 INTEGERS: Final = ("u16", "u32", "u64", "s16", "s32", "s64")
 
 
 def convert(opcode: tuple[str, ...], sources: list[Word]) -> Word:
-    """cvt of one number, or of two into one packed word (the first goes to the upper half).
-
-    Raises InterpreterError for a pair of kinds outside the generated subset.
-    """
+    """cvt of one number, or of two into one packed word (the first goes to the upper half)."""
     target, origin = opcode[-2:]
     if target == "f16x2":
         high, low = (floats.values(source, origin).astype(np.float16).view(np.uint16).astype(np.uint32) for source in sources)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.errors import InterpreterError
+from tests.microbench.interpreter.program import InterpreterError
 
 Word = NDArray[Any]
 
