@@ -54,6 +54,10 @@ kernels = ["empty_loop", "ffma_k8_*", "iadd3_k8_*", "imad_k8_*", "lop3_xor_k8_*"
            "l2_chase", "l2_stream", "dram_read", "dram_write", "stall_mix_20", "stall_mix_80"]
 
 [[instructions]]
+kernels = ["empty_loop", "imad_k8_u64", "ffma_k8_u64", "iadd_k8_u64", "fsub_k8_u64", "fdiv_rn_k8_u16", "irem_u32_k8_u16", "iabs_k8_u32", "mov_k32_u32"]
+level = "O0"
+
+[[instructions]]
 kernels = ["empty_loop", "ffma_k8_u64", "lop3_xor_k8_u64", "dfma_k8_u64"]
 modes = ["sm_sweep", "lane_sweep"]
 
@@ -64,6 +68,11 @@ modes = ["sm_sweep"]
 [[instructions]]
 kernels = ["empty_loop", "ffma_k8_u64", "iadd3_k8_u64", "dfma_k8_u64"]
 modes = ["single"]
+
+[[instructions]]
+kernels = ["empty_loop", "ffma_k8_u64", "imad_k8_u64"]
+modes = ["single"]
+level = "O0"
 
 [[kernels]]
 family = "elementwise"
