@@ -17,6 +17,7 @@ from collector.simulated.generated import (
     changes_of_unit,
     planted_body_energy_j,
     planted_issue_energy_j,
+    planted_lane_energy_j,
     planted_stall_energy_j,
     planted_transaction_energy_j,
 )
@@ -45,6 +46,7 @@ from fitter.selection import read_selection
 from microbench.compile import find_toolchain, user_cache
 from microbench.errors import CompileError
 from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
+from microbench.inspect import InspectedEntry
 from microbench.kernel import WARP_LANES
 
 BOARD = "a100-pcie-40gb"
@@ -175,13 +177,32 @@ def errors_of_turns(energies: InstructionEnergies, loads: tuple[GeneratedLoad, .
     return np.array(found)
 
 
+def test_what_is_planted_is_no_sum_over_classes() -> None:
+    """An opcode costs more with more registers, and two kinds of instructions in one loop more than each in a loop of its own."""
+    profile = load_board(BOARD)
+    few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
+    assert many > 1.1 * few
+    same = InspectedEntry(
+        name="k",
+        registers=8,
+        spill_store_bytes=0,
+        spill_load_bytes=0,
+        stack_bytes=0,
+        shared_bytes=0,
+        body={"FFMA": 64, "FADD": 64},
+        reads={},
+    )
+    assert changes_of_unit(same) == 0.0
+    assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
+
+
 def test_energies_of_whole_loops_come_back_to_what_classes_can_say(
     fitted: tuple[InstructionEnergies, ...], loads: tuple[GeneratedLoad, ...]
 ) -> None:
-    """What is planted depends on operands and neighbours, which no class knows: errors are small, and not nothing."""
+    """What is planted depends on operands and neighbours, which no class knows: errors are small, and most within what is stated."""
     errors = np.concatenate([errors_of_turns(energies, loads) for energies in fitted])
     assert {load.level for load in loads} == {"O0", "O3"}
-    assert 0.003 < np.abs(errors[:, 0]).mean() < 0.025
+    assert np.abs(errors[:, 0]).mean() < 0.025
     assert np.mean(np.abs(errors[:, 1]) < 2.0) > 0.8
 
 
