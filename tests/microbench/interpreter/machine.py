@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from microbench.kernel import WARP_LANES
 from tests.microbench.interpreter import warp
-from tests.microbench.interpreter.arithmetic import compute
-from tests.microbench.interpreter.integers import UNSIGNED
+from tests.microbench.interpreter.arithmetic import UNSIGNED, compute
 from tests.microbench.interpreter.memory import Memory, Space, buffer_address, copy, load, store, update
 from tests.microbench.interpreter.program import InterpreterError, Program, Statement
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.microbench.interpreter.integers import UNSIGNED
+from tests.microbench.interpreter.arithmetic import UNSIGNED
 from tests.microbench.interpreter.program import InterpreterError
 
 SEGMENT_BITS: Final = 40

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from estimator.quantities import Array
 from microbench.kernel import WARP_LANES
 from microbench.numbers import decode
-from tests.microbench.interpreter import floats
+from tests.microbench.interpreter.arithmetic import values, words
 
 Word = NDArray[Any]
 Places = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -119,14 +119,14 @@ def _numbers(registers: list[Word], kind: str) -> Array:
     parts = []
     for word in registers:
         if kind == "tf32":
-            values = floats.values(word & TF32_MASK, "f32")
+            numbers = values(word & TF32_MASK, "f32")
         elif kind in STORED:
-            values = decode(word, STORED[kind])
+            numbers = decode(word, STORED[kind])
         elif kind == "s32":
-            values = word.view(np.int32).astype(np.float64)
+            numbers = word.view(np.int32).astype(np.float64)
         else:
-            values = floats.values(word, kind)
-        parts.append(values.reshape(-1, WARP_LANES, values.size // word.size))
+            numbers = values(word, kind)
+        parts.append(numbers.reshape(-1, WARP_LANES, numbers.size // word.size))
     return np.concatenate(parts, axis=2)
 
 
@@ -168,4 +168,4 @@ def _registers(numbers: Array, kind: str, count: int) -> list[Word]:
     parts = [np.ascontiguousarray(numbers[:, :, place * each : (place + 1) * each]).reshape(-1) for place in range(count)]
     if kind == "s32":
         return [part.astype(np.int64).astype(np.int32).view(np.uint32) for part in parts]
-    return [floats.words(part, STORED.get(kind, kind)) for part in parts]
+    return [words(part, STORED.get(kind, kind)) for part in parts]
