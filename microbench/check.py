@@ -1,68 +1,102 @@
-"""Is a result right?  The kernel's own text, executed by the interpreter, says what must come out."""
+"""Is a result right?  Expected results of each kernel's small launch ship beside this file, as digests where they are exact.
 
+They are of `Kernel.check_launch` and come from the kernels' own text, executed by the tests (`tests/microbench/expected.py` writes them).
+"""
+
+import hashlib
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from estimator.quantities import Array
 from microbench.errors import ResultError
-from microbench.interpreter import Execution, execute
-from microbench.interpreter.memory import buffer_address
-from microbench.interpreter.program import parse
 from microbench.kernel import Buffer, Buffers, Kernel, Launch, Pattern
 from microbench.numbers import decode
-from microbench.operands import argument_value, contents, record_type
+from microbench.operands import buffer_records, contents, record_type
+
+EXPECTED: Final = Path(__file__).with_name("expected.npz")
+"""`exact`: names of results that are compared bit for bit; `digests`: theirs; and the bytes of each of the others by its name."""
+
+DIGEST_BYTES: Final = 16
 
 
-def filled_buffers(kernel: Kernel, launch: Launch) -> dict[str, NDArray[Any]]:
-    """The contents of every buffer, at the interpreter's addresses."""
-    return {buffer.name: contents(buffer, launch, buffer_address(number)) for number, buffer in enumerate(_in_order(kernel))}
+@cache
+def _shipped() -> tuple[dict[str, bytes], dict[str, NDArray[np.uint8]]]:
+    """Digests and bytes by name of a result."""
+    with np.load(EXPECTED) as stored:
+        digests = dict(zip(stored["exact"].tolist(), (row.tobytes() for row in stored["digests"]), strict=True))
+        return digests, {name: stored[name] for name in stored.files if name not in ("exact", "digests")}
 
 
-def interpret(kernel: Kernel, launch: Launch) -> Execution:
-    """Execute the kernel's text for a launch.  Raises InterpreterError for a text outside the subset."""
-    buffers = filled_buffers(kernel, launch)
-    arguments = [buffers[argument.pointer] if argument.pointer else argument_value(argument, launch) for argument in kernel.arguments]
-    return execute(parse(kernel.text, kernel.declarations), arguments, launch.blocks, launch.threads_per_block)
+def result_name(kernel: Kernel, pattern: Pattern) -> str:
+    """The name under which a result is shipped: its text's digest is in it, so that another text has none."""
+    return f"{kernel.name}.{pattern}.{kernel.digest()[:DIGEST_BYTES]}"
 
 
-def expected_results(kernel: Kernel, launch: Launch) -> Buffers:
-    """What the written buffers must hold after a launch: records by buffer name.
-
-    For the launch that `Kernel.check_launch` gives; others take as long as they are large.
-    """
-    if kernel.check.reference is not None:
-        return kernel.check.reference(launch, filled_buffers(kernel, launch))
-    executed = interpret(kernel, launch).buffers
-    return {buffer.name: executed[buffer.name].view(record_type(buffer)) for buffer in kernel.buffers if buffer.written}
+def written_bytes(kernel: Kernel, results: Buffers) -> bytes:
+    """The values of all written buffers, in the order in which the kernel declares them."""
+    columns = (results[buffer.name][slot.name] for buffer in kernel.buffers if buffer.written for slot in buffer.slots)
+    return b"".join(column.tobytes() for column in columns)
 
 
-def verify(kernel: Kernel, launch: Launch, results: Buffers, expected: Buffers | None = None) -> None:
-    """Raises ResultError where a written buffer differs from what it must hold, saying where and by how much.
+def results_digest(kernel: Kernel, results: Buffers) -> bytes:
+    """Digest of all written values."""
+    return hashlib.sha256(written_bytes(kernel, results)).digest()[:DIGEST_BYTES]
+
+
+def verify(kernel: Kernel, pattern: Pattern, results: Buffers) -> None:
+    """Raises ResultError where a small launch on operands of a pattern left anything but what it must leave.
 
     Exact kernels must agree bit for bit; the others within their tolerance, relative to the largest number of the slot.
     """
-    wanted = expected_results(kernel, launch) if expected is None else expected
+    launch, name = kernel.check_launch(pattern), result_name(kernel, pattern)
+    digests, values = _shipped()
+    if kernel.check.reference is not None:
+        compare(kernel, results, kernel.check.reference(launch, {buffer.name: contents(buffer, launch) for buffer in kernel.buffers}))
+    elif name in values:
+        compare(kernel, results, _unpacked(kernel, launch, values[name]))
+    elif name not in digests:
+        raise ResultError(f"{kernel.name}: no result of this text on {pattern} operands is shipped, so that none can be checked")
+    elif results_digest(kernel, results) != digests[name]:
+        raise ResultError(f"{kernel.name}: results on {pattern} operands are not those shipped; the launch or the board corrupts results")
+
+
+def _unpacked(kernel: Kernel, launch: Launch, packed: NDArray[np.uint8]) -> Buffers:
+    """Records of the written buffers from what `written_bytes` gave."""
+    found: dict[str, NDArray[Any]] = {}
+    place = 0
     for buffer in kernel.buffers:
-        if buffer.written:
-            _compare(kernel, buffer, results[buffer.name], wanted[buffer.name])
+        if not buffer.written:
+            continue
+        records = found[buffer.name] = np.zeros(buffer_records(buffer, launch), dtype=record_type(buffer))
+        for slot in buffer.slots:
+            column = records[slot.name]
+            records[slot.name] = packed[place : place + column.nbytes].view(column.dtype)
+            place += column.nbytes
+    return found
 
 
-def results_complaint(
-    kernel: Kernel, results: Callable[[Launch], Buffers], pattern: Pattern = "random", expected: Buffers | None = None
-) -> str:
+def results_complaint(kernel: Kernel, results: Callable[[Launch], Buffers], pattern: Pattern = "random") -> str:
     """What is wrong with a kernel's results in its small launch, from `results`, which runs it; "" where they are right.
 
-    Raises InterpreterError for a text outside the subset, and what `results` raises.
+    Raises what `results` raises.
     """
-    launch = kernel.check_launch(pattern)
     try:
-        verify(kernel, launch, results(launch), expected)
+        verify(kernel, pattern, results(kernel.check_launch(pattern)))
     except ResultError as error:
         return str(error)
     return ""
+
+
+def compare(kernel: Kernel, results: Buffers, wanted: Buffers) -> None:
+    """Raises ResultError where a written buffer differs from what it must hold, saying where and by how much."""
+    for buffer in kernel.buffers:
+        if buffer.written:
+            _compare(kernel, buffer, results[buffer.name], wanted[buffer.name])
 
 
 def _compare(kernel: Kernel, buffer: Buffer, found: NDArray[Any], wanted: NDArray[Any]) -> None:
@@ -94,9 +128,3 @@ def _beyond(got: Array, right: Array, tolerance: float) -> NDArray[np.bool_]:
     scale = float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right))) or 1.0
     with np.errstate(invalid="ignore"):
         return ~((np.abs(got - right) <= tolerance * scale) | (np.isnan(got) & np.isnan(right)))
-
-
-def _in_order(kernel: Kernel) -> list[Buffer]:
-    """The buffers as the arguments name them: the interpreter numbers them so."""
-    by_name = {buffer.name: buffer for buffer in kernel.buffers}
-    return [by_name[argument.pointer] for argument in kernel.arguments if argument.pointer]

@@ -4,7 +4,6 @@ MicrobenchError                what could not be done, with its remedy
 ├── UnsupportedError           an architecture lacks what a kernel needs
 ├── CompileError               no compiler, or one that refuses a text
 ├── InspectionError            machine code that is not what a kernel promises
-├── InterpreterError           a PTX text outside the interpreter's subset, or one that goes wrong
 ├── LaunchError                a launch that does not fit a kernel or a GPU
 ├── ResultError                a kernel's numerical result is not the right one
 ├── DeviceMemoryError          operands that do not fit into the device's memory
@@ -29,10 +28,6 @@ class CompileError(MicrobenchError):
 
 class InspectionError(MicrobenchError):
     """Machine code that is not what a kernel promises."""
-
-
-class InterpreterError(MicrobenchError):
-    """A PTX text outside the interpreter's subset, or one that goes wrong."""
 
 
 class LaunchError(MicrobenchError):

@@ -142,9 +142,8 @@ class Expectation:
 class Check:
     """How a result is verified.
 
-    By the interpreter, which executes the kernel's own text, or by `reference`, a function of the launch and the
-    filled buffers that returns the written ones, where the text is beyond it.  `relative_tolerance` is 0 where the
-    result is exact bit for bit.
+    By what is shipped, or by `reference`, a function of the launch and the filled buffers that returns the written ones.
+    `relative_tolerance` is 0 where the result is exact bit for bit.
     """
 
     relative_tolerance: float = 0.0

@@ -1,13 +1,14 @@
 """Generated kernels in the simulated world: what each machine instruction takes and costs, planted.
 
-Time comes from issue intervals, latencies and the paths to memory; energy from each instruction's lanes, its issue, the
-transactions it causes, and the slots in which a scheduler of a working SM finds nothing to issue.  The figures are plausible for
-plumbing and statistics, not measurements.  Every opcode is a little off its kind, as it is with its modifiers on real boards.
+Time comes from issue intervals, latencies and the paths to memory.  A lane's energy is the work of its unit and every register that it
+reads, so that one opcode costs more with three registers than with one and a number; a warp's is its issue, and more where the
+instruction before went to another unit.  Beside them there are transactions, and slots in which a scheduler of a working SM finds nothing
+to issue.  The figures are plausible for plumbing and statistics, not measurements; no energy of a class is among them.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from collector.simulated.links import link_energy_j, link_latency_s, link_rate
@@ -18,6 +19,7 @@ from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ, Array
 from microbench.generated_load import GeneratedLoad
+from microbench.inspect import InspectedEntry
 from microbench.kernel import WARP_LANES
 
 SCHEDULERS: Final = 4
@@ -30,8 +32,23 @@ ISSUE_PJ: Final = 24.0
 STALL_PJ: Final = 9.0
 """A slot of a working SM's scheduler in which nothing is issued [pJ]."""
 
+CHANGE_PJ: Final = 6.0
+"""Issuing an instruction to another unit than the one before, beyond its issue [pJ]."""
+
+READ_PJ: Final = 0.045
+"""A lane that reads one register, relative to the board's `cuda_pj_per_op` [1]."""
+
+WORK_SHARE: Final = 0.8
+"""Share of a kind's energy that is its unit's, whatever registers are read [1]."""
+
+COPY_PJ: Final = 0.17
+"""A lane that passes a value on, through whatever unit, relative to the board's `cuda_pj_per_op` [1]."""
+
 OPCODE_SPREAD: Final = 0.01
 """Standard deviation of an opcode's energy around that of its kind [1]."""
+
+UNOPTIMISED_CLOCKS: Final = 15.0
+"""Clocks that a warp waits after every instruction of code assembled at O0, as its control words say (seen with ptxas 13.0 for sm_90)."""
 
 L1_PJ_PER_BYTE: Final = 4.1
 DATA_FACTOR: Final[dict[str, float]] = {"random": 1.0, "constant": 0.78, "zero": 0.62}
@@ -79,8 +96,6 @@ KINDS: Final[dict[str, Kind]] = {
     "IMAD": Kind(lane_pj=0.71, interval=2.0, latency=4, pipe="imad"),
     "IMAD.HI": Kind(lane_pj=1.05, interval=4.0, latency=5, pipe="imad"),
     "IMAD.WIDE": Kind(lane_pj=1.12, interval=4.0, latency=5, pipe="imad"),
-    "IMAD.MOV": Kind(lane_pj=0.22, interval=2.0, latency=4, pipe="imad"),
-    "IMAD.U32": Kind(lane_pj=0.22, interval=2.0, latency=4, pipe="imad"),
     "IMAD.IADD": Kind(lane_pj=0.40, interval=2.0, latency=4, pipe="imad"),
     "IMAD.X": Kind(lane_pj=0.43, interval=2.0, latency=4, pipe="imad"),
     "IDP": Kind(lane_pj=0.88, interval=2.0, latency=4, pipe="imad"),
@@ -137,8 +152,10 @@ def works_once(opcode: str) -> bool:
 
 
 def kind_of(opcode: str) -> Kind:
-    """What an opcode takes and costs."""
+    """What an opcode takes, and what its unit costs; a copy goes through the unit of its opcode."""
     words = opcode.split(".")
+    if words[1:2] == ["MOV"]:
+        return replace(kind_of(words[0]), lane_pj=COPY_PJ)
     for count in range(len(words), 0, -1):
         if found := KINDS.get(".".join(words[:count])):
             return found
@@ -146,10 +163,30 @@ def kind_of(opcode: str) -> Kind:
     return KINDS.get(base, OTHER)
 
 
-def planted_lane_energy_j(profile: BoardProfile, opcode: str) -> float:
-    """Energy of one lane of an instruction at the reference voltage, on random data [J]."""
+def planted_lane_energy_j(profile: BoardProfile, opcode: str, reads: float) -> float:
+    """Energy of one lane of an instruction that reads so many registers, at the reference voltage on random data [J]."""
     own = 1.0 + OPCODE_SPREAD * steady_noise("opcode", opcode)
-    return kind_of(opcode).lane_pj * own * profile.energy.cuda_pj_per_op * JOULE_PER_PICOJOULE
+    relative = kind_of(opcode).lane_pj * own * WORK_SHARE + READ_PJ * reads
+    return relative * profile.energy.cuda_pj_per_op * JOULE_PER_PICOJOULE
+
+
+def planted_body_energy_j(profile: BoardProfile, entry: InspectedEntry) -> dict[str, float]:
+    """Energy of all lanes of a warp's thread in one turn of a loop, by opcode, at the reference voltage on random data [J]."""
+    return {
+        opcode: count * planted_lane_energy_j(profile, opcode, entry.reads[opcode] / count)
+        for opcode, count in entry.body.items()
+        if not works_once(opcode) and not moves_data(opcode)
+    }
+
+
+def changes_of_unit(entry: InspectedEntry) -> float:
+    """How often an instruction of a loop goes to another unit than the one before, their order left to chance [1]."""
+    units: dict[str, float] = {}
+    for opcode, count in entry.body.items():
+        unit = "uniform" if works_once(opcode) else "lsu" if moves_data(opcode) else kind_of(opcode).pipe
+        units[unit] = units.get(unit, 0.0) + count
+    total = sum(units.values())
+    return total - sum(count**2 for count in units.values()) / total
 
 
 def planted_slot_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
@@ -288,21 +325,23 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
             chained += waits.get(kernel.level, L1_LATENCY_CLOCKS) * (count if dependent else count / IN_FLIGHT_LOADS)
         elif not works_once(opcode):
             chained += kind_of(opcode).latency * count / kernel.chains
+    if load.level == "O0":
+        return max(chained, UNOPTIMISED_CLOCKS * sum(load.entry.body.values()))
     return chained
 
 
 def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchEnergy:
     """Energy of a launch that had `slots` issue slots on working SMs; what an awake SM draws is the board's affair."""
-    launch, body = load.launch, load.entry.body
+    launch = load.launch
     core: dict[str, float] = dict.fromkeys(("cuda", "sfu", "tensor", "shared", "l2"), 0.0)
     factor = DATA_FACTOR[launch.pattern]
-    for opcode, count in body.items():
-        if not works_once(opcode) and not moves_data(opcode):
-            module = MODULE_OF_PIPE.get(kind_of(opcode).pipe, "cuda")
-            core[module] += planted_lane_energy_j(profile, opcode) * factor * count * launch.active_threads * launch.iterations
-    issued = float(sum(body.values())) * load.active_warps * launch.iterations
+    for opcode, joule in planted_body_energy_j(profile, load.entry).items():
+        module = MODULE_OF_PIPE.get(kind_of(opcode).pipe, "cuda")
+        core[module] += joule * factor * launch.active_threads * launch.iterations
+    turns = load.active_warps * launch.iterations
+    issued = float(sum(load.entry.body.values())) * turns
     stalls = max(0.0, slots - issued)
-    core["cuda"] += (ISSUE_PJ * issued + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
+    core["cuda"] += (ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
     counts: Mapping[str, float] = load.transactions()
     each = planted_transaction_energy_j(profile)
     core["shared"] += counts["shared"] * each["shared"] + counts["l1"] * each["l1"]

@@ -224,7 +224,7 @@ class Faults:
 
     `stale_share` of the runs find the sensor frozen for their whole length; `throttle_share` run at
     `throttle_factor` of the clock for a hot neighbour; `slow_host_share` on a host `slow_host_factor` slower.
-    Generated kernels whose names stand in `corrupted` (separated by spaces) come back with one bit of their results turned; those in
+    Generated kernels whose names stand in `corrupted` (separated by spaces) come back with wrong results; those in
     `kills` break the context.
     Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by `foreign_slowdown`.
     `hidden_pj_per_byte` is the energy of a module that no table names: it works on every byte of kernels whose

@@ -75,8 +75,8 @@ class Expansion:
     energy_j, std_j    by thread in a full warp, from the classes [J]; nan where one of them has no energy
     companions         whether other PTX instructions of the same kernel could not be taken out of it
     doubt              why the energy is of low confidence or not known; "" where it is neither
-    published_j        by launch mode and way of sampling ("full.mtsm"; "full.measured": corrected), the published difference formula, by thread [J]; static
-                       power is left in it, so that it is no energy of the instruction
+    published_j        by launch mode and way of sampling ("full.mtsm"; "full.measured" from corrected energies), the published
+                       difference formula, by thread [J]; static power is left in it, so that it is no energy of the instruction
     unpublished        by launch mode, why that formula has no figure
     """
 

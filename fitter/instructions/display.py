@@ -76,7 +76,7 @@ def _doubt_lines(doubts: Mapping[str, str]) -> list[str]:
 def _ptx_lines(energies: InstructionEnergies) -> list[str]:
     """A line for each PTX row, and beneath why figures are missing."""
     lines = [
-        f"  per PTX instruction, level of the assembler and thread (* of low confidence); beside it the published difference formula ({PUBLISHED_FLAG}), "
+        f"  per PTX instruction by level and thread (* of low confidence); beside it the published difference ({PUBLISHED_FLAG}), "
         f"whole GPU / one thread"
     ]
     notes: dict[str, int] = {}

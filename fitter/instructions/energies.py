@@ -54,6 +54,10 @@ MODEL_STD: Final = 0.005
 """What voltage and temperature do to leakage and is in no term, as a share of every energy [relative]: the voltage of a board sags by
 up to 1 % under load, and leakage follows its fourth power where the terms have the second."""
 
+OPERANDS_STD: Final = 0.03
+"""How much instructions of one class differ by what they read, registers, numbers and reused operands [relative].  Assumed: no rows of
+real boards tell it yet; a class is measured with the operands of its own kernels, and priced for all."""
+
 LEAST_RANGE_K: Final = 3.0
 """Temperatures at rest that span less say nothing about how power at rest follows them [K]."""
 
@@ -104,7 +108,8 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
     covariance, identified = _covariance(system, values, scatter)
     scale = np.array([1.0 if term in (CONSTANT, HEAT) else PICO for term in system.terms])
     values, covariance = values * scale, covariance * np.outer(scale, scale)
-    covariance += (gain_std**2 + MODEL_STD**2) * np.outer(values, values)
+    lanes = np.array([term.startswith(INSTRUCTION) for term in system.terms])
+    covariance += (gain_std**2 + MODEL_STD**2) * np.outer(values, values) + np.diag(lanes * (OPERANDS_STD * values) ** 2)
     energies = InstructionEnergies(
         terms=system.terms,
         values=values,

@@ -14,7 +14,7 @@ LEAST_POWER_STD_W: Final = 0.1
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
-    """By kernel with its level, or copy; a run without its power at rest takes that of the others at its clock, and has no energy where there is none.
+    """By kernel at a level, or copy; a run without its power at rest takes that of the others at its clock; without any it has no energy.
 
     gain_std: relative standard deviation of the sensor's gain.
     """

@@ -137,7 +137,7 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: P
     assert rejected == []
     assert rows is not None
     found = link_energies(rows)
-    assert set(found) == {"host_read", "host_write", "peer_read", *(f"copy_{way}" for way in WAYS)}
+    assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *(f"copy_{way}" for way in WAYS)}
     planted = load_board(str(peered)).link
     for name, one in found.items():
         assert one.runs == 1

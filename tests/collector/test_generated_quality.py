@@ -10,22 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.bench import open_simulated
 from collector.campaigns.files import campaign_from_document
 from collector.campaigns.generated_plan import campaign_loads
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensor.calibration import SensorCalibration
-from collector.simulated.profile import Faults
 from estimator.specifications import load_gpu
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from microbench.compile import Toolchain, user_cache
 from microbench.errors import CompileError
 from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
-from microbench.interpreter import execute
-from microbench.interpreter.program import parse
 from microbench.kernel import Kernel
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.microbench.interpreter import execute
+from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
@@ -67,14 +65,6 @@ def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(
     assert {row.kernel for row in rows.rows} == {"iadd3_k8_u64"}
 
 
-@pytest.mark.parametrize("name", ["ffma_k8_u64", "hfma2_k8_u64", "mma_f16", "l2_chase", "atom_add", "mma_s8", "mov_k32_u32"])
-def test_one_bit_is_enough_to_be_noticed(name: str, toolchain: Toolchain) -> None:
-    load = loads_of(toolchain, BOARD, name)[name]
-    with open_simulated(BOARD) as right, open_simulated(BOARD, faults=Faults(corrupted=name)) as wrong:
-        assert right.runner.prepare_generated(load).corrupted == ""
-        assert f"{name}: 1 of " in wrong.runner.prepare_generated(load).corrupted
-
-
 def computing(kernel: Kernel) -> Callable[..., None]:
     """What a compiled entry does on the stand-in for CuPy: its own text, executed."""
 
@@ -103,7 +93,7 @@ def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain: Toolch
 
     with open_fake_board(kernel_s=20e-6, raw_kernels={**entries, "iadd3_k8_u64": flipped}) as board:
         complaints = {name: board.runner.prepare_generated(load).corrupted for name, load in small.items()}
-        assert complaints.pop("iadd3_k8_u64").startswith("iadd3_k8_u64: 1 of 256 values of results.d")
+        assert complaints.pop("iadd3_k8_u64").startswith("iadd3_k8_u64: results on random operands are not those shipped")
         assert set(complaints.values()) == {""}
         board.world.launched.clear()
         again = [board.runner.prepare_generated(load).corrupted for load in small.values()]

@@ -60,7 +60,7 @@ def activities() -> st.SearchStrategy[Activity]:
     ("opcode", "name"),
     [
         ("FFMA", "FFMA"), ("FFMA.FTZ", "FFMA"), ("LOP3.LUT", "LOP3"), ("IADD3.X", "IADD3"), ("IMAD.HI.U32", "IMAD.HI"),
-        ("IMAD.MOV.U32", "IMAD.MOV"), ("IMAD.U32", "IMAD.MOV"), ("IMAD.WIDE.U32.X", "IMAD.WIDE"), ("MUFU.EX2", "MUFU.EX2"),
+        ("IMAD.MOV.U32", "IMAD.MOV"), ("IMAD.U32", "IMAD"), ("IMAD.WIDE.U32.X", "IMAD.WIDE"), ("MUFU.EX2", "MUFU.EX2"),
         ("MUFU.EX2.F16", "MUFU.EX2"), ("HFMA2.MMA", "HFMA2"), ("HFMA2.MMA.BF16_V2", "HFMA2.BF16_V2"), ("SHF.L.W.U32.HI", "SHF"),
         ("HMMA.16816.F32.BF16", "HMMA.16816.F32.BF16"), ("LDG.E.128.STRONG.GPU", ""), ("STS", ""), ("REDG.E.ADD", ""), ("RED.E.ADD", ""),
         ("REDUX.SUM.S32", "REDUX"), ("UIADD3", ""), ("BRA", ""), ("LDGDEPBAR", ""), ("ISETP.GE.AND", "ISETP"), ("IDP.4A.S8.S8", "IDP.4A"),

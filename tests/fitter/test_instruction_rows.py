@@ -10,13 +10,26 @@ import pyarrow as pa
 import pytest
 
 from collector.dataset.schema import rows_to_table
-from estimator.instructions.energies import CONSTANT, INSTRUCTION, ISSUE, LOOP, STALL, Activity, stall_slots
+from estimator.errors import CountsError
+from estimator.instructions.energies import (
+    CONSTANT,
+    INSTRUCTION,
+    ISSUE,
+    LOOP,
+    STALL,
+    Activity,
+    energies_from_section,
+    section_of,
+    stall_slots,
+)
 from estimator.instructions.opcodes import loop_classes, sass_class
 from estimator.specifications import load_gpu
 from fitter.errors import CalibrationError
 from fitter.instructions.data import InstructionRow, InstructionRows
 from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
+from fitter.instructions.links import link_energies
 from fitter.instructions.ptx import published_differences
+from fitter.instructions.published import compared_with_table, errors_against, sampling_errors, table_document, table_errors, table_lines
 from fitter.rows import RejectedRow
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 
@@ -107,7 +120,7 @@ def test_stated_errors_grow_with_those_of_the_readings() -> None:
     rows = made_rows()
     blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
     sharp, vague = fit_instructions(rows, GPU), fit_instructions(blurred, GPU)
-    assert vague.term(INSTRUCTION + "FFMA")[1] > 3.0 * sharp.term(INSTRUCTION + "FFMA")[1]
+    assert vague.term(STALL)[1] > 3.0 * sharp.term(STALL)[1]
 
 
 def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
@@ -115,6 +128,76 @@ def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
     assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
     assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
     assert not energies.ptx["mix"].companions
+
+
+ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
+
+
+def with_levels() -> InstructionRows:
+    """Runs at O3, and ffma and the empty loop at O0 too, where a copy stands beside each multiply-add; both on one thread as well."""
+    o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in made_rows().rows]
+    o0 = [
+        replace(
+            row,
+            assembler=ASSEMBLED.format("O0"),
+            body=row.body | ({"LOP3.LUT": row.body["FFMA"]} if "FFMA" in row.body else {}),
+            latency_s=2 * row.latency_s,
+            published={name: 2.2 * joule for name, joule in row.published.items()},
+        )
+        for row in o3
+        if row.mode == "full" and row.kernel in ("ffma_k8_u64", "empty_loop")
+    ]
+    single = [
+        replace(row, mode="single", threads=1.0) for row in (*o3, *o0) if row.mode == "full" and row.kernel in ("ffma_k8_u64", "empty_loop")
+    ]
+    return InstructionRows(rows=(*o3, *o0, *single))
+
+
+def test_one_level_of_the_assembler_never_replaces_the_other() -> None:
+    rows = with_levels()
+    for order in (rows, InstructionRows(rows=rows.rows[::-1])):
+        ptx = fit_instructions(order, GPU).ptx
+        assert {name: one.level for name, one in ptx.items() if name.startswith("ffma")} == {"ffma.O0": "O0", "ffma.O3": "O3"}
+        assert ptx["ffma.O3"].classes == pytest.approx({"FFMA": 1.0})
+        assert ptx["ffma.O0"].classes == pytest.approx({"FFMA": 1.0, "LOP3": 1.0})
+        assert ptx["ffma.O0"].energy_j > ptx["ffma.O3"].energy_j
+        assert ptx["ffma.O0"].published_j["full.mtsm"] > 1.5 * ptx["ffma.O3"].published_j["full.mtsm"]
+    again = energies_from_section(section_of(fit_instructions(rows, GPU)))
+    assert again is not None
+    assert dict(again.ptx) == dict(fit_instructions(rows, GPU).ptx)
+    (host,) = [replace(row, link="host", link_bytes=1e9) for row in rows.rows if row.kernel == "empty_loop"][:1]
+    both = InstructionRows(rows=(host, replace(host, assembler=ASSEMBLED.format("O0"))))
+    assert set(link_energies(both)) == {"empty_loop.O3", "empty_loop.O0"}
+
+
+def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_states_them() -> None:
+    energies = fit_instructions(with_levels(), GPU)
+    title, rows = compared_with_table(energies, "volta")
+    assert "TITAN V" in title
+    (o3, o0) = (row for row in rows if row.name.startswith("f32 mul"))
+    assert (o3.published_j, o0.published_j) == pytest.approx((0.0014e-6, 0.4797e-6))
+    for row in (o3, o0):
+        one = energies.ptx[f"ffma.{row.level}"]
+        assert (row.own_j, row.energy_j) == pytest.approx((one.published_j["single.mtsm"], one.energy_j))
+    for errors, row in zip(table_errors(rows), (o3, o0), strict=True):
+        off = row.own_j - row.published_j
+        assert (errors.n, errors.mape, errors.rmse_j) == pytest.approx((1, 100 * abs(off) / row.published_j, abs(off)))
+    lines = "\n".join(table_lines(title, rows))
+    assert "O0: 1 instructions, MAPE" in lines
+    assert len(json.loads(json.dumps(table_document(title, rows)))["rows"]) == 2 * 32
+    with pytest.raises(CountsError, match="has no 'vlta', did you mean 'volta'"):
+        compared_with_table(energies, "vlta")
+    assert all(row.published_j > 0 for row in compared_with_table(energies, "maxwell")[1])  # which has no half precision
+
+
+def test_ways_of_sampling_err_by_what_they_read_too_much() -> None:
+    """Each way here reads all energies of O0 a tenth too high (2.2 for twice the time), and those of O3 right."""
+    found = {one.of: one for one in sampling_errors(fit_instructions(with_levels(), GPU))}
+    assert found["MTSM, full.O3"].mape == pytest.approx(0.0, abs=1e-6)
+    assert found["PAPI, full.O0"].mape == pytest.approx(10.0)
+    assert found["PAPI, full.O0"].n == 1
+    assert errors_against("two", [(1.0, 2.0), (5.0, 4.0), (1.0, math.nan), (math.nan, 1.0), (1.0, -1.0)]).rmse_j == pytest.approx(1.0)
+    assert errors_against("two", [(1.0, 2.0), (5.0, 4.0)]).mape == pytest.approx(37.5)
 
 
 def test_the_published_difference_is_power_times_the_time_that_differs() -> None:

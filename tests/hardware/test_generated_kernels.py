@@ -67,7 +67,7 @@ def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, module: 
         if any(buffer.location == "peer" for buffer in kernel.buffers):
             pytest.skip(str(error))
         raise
-    verify(kernel, launch, loaded.results())
+    verify(kernel, launch.pattern, loaded.results())
 
 
 @pytest.mark.parametrize("load", copy_loads([LoadGroup(kernels=("copy_*",))]), ids=lambda load: load.host.name)

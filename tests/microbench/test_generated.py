@@ -6,11 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from microbench.check import expected_results, filled_buffers, interpret, verify
-from microbench.errors import InterpreterError, ResultError
+from microbench.check import compare, verify
+from microbench.errors import ResultError
 from microbench.families import KERNELS, SWEEP, kernel_named
-from microbench.kernel import Kernel, Launch
+from microbench.kernel import Check, Kernel, Launch
 from microbench.numbers import decode
+from tests.microbench.executed import SHIPPED, executed_results, filled_buffers, interpret
+from tests.microbench.interpreter.program import InterpreterError
 
 INTERPRETED = [kernel for kernel in KERNELS if kernel.check.reference is None]
 COUNTED_APART = {"tma_bulk"}
@@ -42,26 +44,27 @@ def test_work_is_counted_as_it_is_executed_and_results_are_finite(kernel: Kernel
     executed = {name.replace("__", "::"): count for name, count in turn.items() if count and kernel.name not in COUNTED_APART}
     if executed:
         assert executed == dict(kernel.work.operations)
-    results = expected_results(kernel, small(kernel, 3))
+    results = executed_results(kernel, small(kernel, 3))
     for buffer in kernel.buffers:
         for slot in buffer.slots if buffer.written else ():
             assert np.all(np.isfinite(decode(np.ascontiguousarray(results[buffer.name][slot.name]), slot.kind)))
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=names(list(KERNELS)))
-def test_a_right_result_passes_and_one_wrong_value_does_not(kernel: Kernel) -> None:
-    launch = replace(small(kernel, 3), grid=(1, 1, 1))
-    right = expected_results(kernel, launch)
-    verify(kernel, launch, right, right)
-    buffer = next(buffer for buffer in kernel.buffers if buffer.written)
-    wrong = {name: records.copy() for name, records in right.items()}
-    slot = buffer.slots[-1].name
-    column = wrong[buffer.name][slot]
-    bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}").copy()
-    bits[-1] ^= bits.dtype.type(1 << (bits.dtype.itemsize * 8 - 2))
-    wrong[buffer.name][slot] = bits.view(column.dtype)
-    with pytest.raises(ResultError, match=f"{kernel.name}: 1 of {bits.size} values of {buffer.name}.{slot} are wrong"):
-        verify(kernel, launch, wrong, right)
+@pytest.mark.parametrize("kernel", [*SHIPPED, kernel_named("wgmma_f16_n64")], ids=lambda kernel: kernel.name)
+def test_what_is_shipped_is_what_the_text_leaves_and_one_wrong_value_is_noticed(kernel: Kernel) -> None:
+    for pattern in kernel.patterns:
+        results = executed_results(kernel, kernel.check_launch(pattern))
+        verify(kernel, pattern, results)
+        wrong = {name: records.copy() for name, records in results.items()}
+        buffer = next(buffer for buffer in kernel.buffers if buffer.written)
+        column = wrong[buffer.name][buffer.slots[-1].name]
+        bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}").copy()
+        bits[-1] ^= bits.dtype.type(1 << (bits.dtype.itemsize * 8 - 2))
+        wrong[buffer.name][buffer.slots[-1].name] = bits.view(column.dtype)
+        with pytest.raises(ResultError, match=f"^{kernel.name}: (1 of|results on {pattern})"):
+            verify(kernel, pattern, wrong)
+    with pytest.raises(ResultError, match="no result of this text"):
+        verify(replace(kernel, text=kernel.text + "\n", check=Check()), "random", results)
 
 
 MUTABLE = [kernel for kernel in INTERPRETED if kernel.name not in INSENSITIVE]
@@ -84,11 +87,11 @@ def test_a_loop_that_lost_its_last_instruction_is_noticed(kernel: Kernel) -> Non
     damaged = replace(kernel, text="\n".join([*lines[:last], *lines[last + 1 :], "    sub.u32 left, left, 1;" + tail]))
     launch = small(kernel, 3)
     try:
-        results = expected_results(damaged, launch)
+        results = executed_results(damaged, launch)
     except InterpreterError:
         return
     with pytest.raises(ResultError):
-        verify(kernel, launch, results)
+        compare(kernel, results, executed_results(kernel, launch))
 
 
 ACCUMULATING = [kernel for kernel in INTERPRETED if kernel.level == "register" and kernel.module in ("cuda", "sfu")]
@@ -114,7 +117,7 @@ def test_idle_lanes_do_no_work_and_leave_no_result(name: str) -> None:
     launch = replace(small(kernel, 2), active_lanes=8)
     full = interpret(kernel, small(kernel, 2)).counts[kernel.instruction]
     assert interpret(kernel, launch).counts[kernel.instruction] * 4 == full
-    results = expected_results(kernel, launch)["results"]
+    results = executed_results(kernel, launch)["results"]
     assert np.all(results["d0"][8:] == 0)
     assert np.any(results["d0"][:8] != 0)
 

@@ -36,7 +36,7 @@ $__slow:
 
 def entry(**body: int) -> InspectedEntry:
     return InspectedEntry(
-        name="k", registers=8, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, shared_bytes=0, body=body, whole=body
+        name="k", registers=8, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, shared_bytes=0, body=body, reads=body
     )
 
 
@@ -89,7 +89,7 @@ def test_each_departure_from_the_promised_loop_has_its_complaint(body: dict[str,
 
 def test_spilled_registers_are_a_complaint() -> None:
     spilled = InspectedEntry(
-        name="k", registers=255, spill_store_bytes=16, spill_load_bytes=16, stack_bytes=16, shared_bytes=0, body={"FFMA": 1}, whole={}
+        name="k", registers=255, spill_store_bytes=16, spill_load_bytes=16, stack_bytes=16, shared_bytes=0, body={"FFMA": 1}, reads={}
     )
     assert "32 bytes of registers are spilled" in body_complaint(Expectation(opcodes=("FFMA",), fewest=1, most=1), spilled, "O3")
 

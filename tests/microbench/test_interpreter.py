@@ -4,19 +4,13 @@ import struct
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from microbench.errors import InterpreterError
-from microbench.interpreter import execute
-from microbench.interpreter.arithmetic import compute
-from microbench.interpreter.program import parse
-from microbench.interpreter.warp import fragment, load_matrices, multiply
-from microbench.kernel import Argument
 from microbench.numbers import decode, encode
-from microbench.ptx import entry_text
+from tests.microbench.interpreter.arithmetic import compute
+from tests.microbench.interpreter.warp import fragment, multiply
 
 WORDS = st.integers(0, 2**32 - 1)
 HALVES = st.floats(width=16, allow_nan=False, allow_infinity=False)
@@ -86,25 +80,6 @@ def test_shifts_are_those_of_whole_numbers(a: int, b: int, by: int) -> None:
     both = b << 32 | a
     assert one("shf.l.wrap.b32", a, b, by) == both << by % 32 >> 32 & MASK
     assert one("shf.r.wrap.b32", a, b, by) == both >> by % 32 & MASK
-
-
-@given(WORDS, WORDS, st.integers(0, 31), st.integers(0, 32))
-def test_fields_put_in_come_out_again(a: int, b: int, start: int, length: int) -> None:
-    taken = min(length, 32 - start)
-    assert one("bfe.u32", one("bfi.b32", a, b, start, length), start, taken) == a & ((1 << taken) - 1)
-    assert one("bfi.b32", a, b, start, 0) == b
-
-
-@given(WORDS)
-def test_bit_counts_agree_with_the_binary_form(a: int) -> None:
-    digits = f"{a:032b}"
-    assert one("popc.b32", a) == digits.count("1")
-    assert one("clz.b32", a) == 32 - a.bit_length()
-    assert one("brev.b32", a) == int(digits[::-1], 2)
-    assert one("bfind.u32", a) == (a.bit_length() - 1) & MASK
-    assert one("bfind.shiftamt.u32", a) == (32 - a.bit_length() if a else MASK)
-    top = (~a & MASK) if a >> 31 else a
-    assert one("bfind.s32", a) == (top.bit_length() - 1) & MASK
 
 
 @given(WORDS, WORDS, WORDS)
@@ -181,51 +156,6 @@ def test_each_half_of_a_pair_is_computed_for_itself(low: tuple[float, ...], high
             assert got[place] == rounded(exact, "f16")
 
 
-@given(SINGLES, st.floats(2.0**-10, 1000.0, width=32))
-def test_ieee_functions_are_those_of_numpy(a: float, b: float) -> None:
-    with np.errstate(all="ignore"):
-        assert one("div.rn.f32", single(a), single(b)) == int((np.float32(a) / np.float32(b)).view(np.uint32))
-        assert one("sqrt.rn.f32", single(b)) == int(np.sqrt(np.float32(b)).view(np.uint32))
-        assert one("rcp.rn.f32", single(b)) == int((np.float32(1) / np.float32(b)).view(np.uint32))
-        assert one("copysign.f32", single(a), single(b)) == int(np.copysign(np.float32(b), np.float32(a)).view(np.uint32))
-
-
-@given(st.integers(-(2**31), 2**31 - 1), st.floats(allow_infinity=False, allow_nan=True, width=32))
-def test_conversions_round_clamp_and_forget_what_is_no_number(whole: int, real: float) -> None:
-    assert one("cvt.rn.f32.s32", whole & MASK) == int(np.float32(whole).view(np.uint32))
-    expected = 0 if np.isnan(real) else int(min(max(np.trunc(real), -(2.0**31)), 2.0**31 - 1))
-    assert signed(one("cvt.rzi.s32.f32", single(real))) == expected
-
-
-SHAPES = [
-    ("f16", (16, 8, 8), 2, 1, "f32", 4),
-    ("f16", (16, 8, 16), 4, 2, "f32", 4),
-    ("bf16", (16, 8, 16), 4, 2, "f32", 4),
-    ("tf32", (16, 8, 4), 2, 1, "f32", 4),
-    ("tf32", (16, 8, 8), 4, 2, "f32", 4),
-    ("s8", (8, 8, 16), 1, 1, "s32", 2),
-    ("s8", (16, 8, 32), 4, 2, "s32", 4),
-    ("s4", (16, 8, 64), 4, 2, "s32", 4),
-    ("b1", (16, 8, 256), 4, 2, "s32", 4),
-    ("e4m3", (16, 8, 32), 4, 2, "f32", 4),
-    ("e5m2", (16, 8, 32), 4, 2, "f32", 4),
-    ("f64", (8, 8, 4), 1, 1, "f64", 2),
-    ("f64", (16, 8, 16), 8, 4, "f64", 4),
-]
-
-
-@pytest.mark.parametrize(("kind", "shape", "a", "b", "sums", "c"), SHAPES)
-def test_the_fragments_of_a_warp_hold_each_element_of_a_matrix_once(
-    kind: str, shape: tuple[int, int, int], a: int, b: int, sums: str, c: int
-) -> None:
-    m, n, k = shape
-    for part, number, element, size in (("a", a, kind, (m, k)), ("b", b, kind, (k, n)), ("c", c, sums, (m, n))):
-        rows, columns = fragment(part, element, number, shape)
-        seen = np.zeros(size, dtype=int)
-        np.add.at(seen, (rows, columns), 1)
-        assert np.all(seen == 1)
-
-
 def test_a_product_of_fragments_is_the_product_of_the_matrices() -> None:
     generator = np.random.default_rng(3)
     left, right = generator.integers(-3, 4, (16, 16)).astype(float), generator.integers(-3, 4, (16, 8)).astype(float)
@@ -240,91 +170,3 @@ def test_a_product_of_fragments_is_the_product_of_the_matrices() -> None:
     rows, columns = fragment("c", "f32", 4, (16, 8, 16))
     got = np.stack([word.view(np.float32) for word in product], axis=1)
     assert np.array_equal(got, (left @ right)[rows, columns])
-
-
-def test_a_product_of_single_bits_counts_the_places_where_both_are_set() -> None:
-    generator = np.random.default_rng(4)
-    a, b = ([generator.integers(0, 2**32, 32, dtype=np.uint32) for _ in range(number)] for number in (4, 2))
-    opcode = ("mma", "sync", "aligned", "m16n8k256", "row", "col", "s32", "b1", "b1", "s32", "and", "popc")
-    product = multiply(opcode, [np.full(32, 5, dtype=np.uint32) for _ in range(4)], a, b, None)
-    for lane in (0, 7, 30):
-        # Row and column of the lane's first sum: groupID and twice threadID_in_group; each holds its words at lane group * 4 + thread.
-        group, column = lane // 4, lane % 4 * 2
-        both = [a[2 * half][group * 4 + thread] & b[half][column * 4 + thread] for half in range(2) for thread in range(4)]
-        assert product[0][lane] == 5 + sum(int(word).bit_count() for word in both)
-
-
-def test_matrices_loaded_transposed_are_the_transposes() -> None:
-    rows = np.arange(32 * 8, dtype=np.uint16).reshape(1, 32, 8)
-    turned = rows.reshape(4, 8, 8).transpose(0, 2, 1).reshape(1, 32, 8)
-    for plain, transposed in zip(load_matrices(rows, False), load_matrices(turned, True), strict=True):
-        assert np.array_equal(plain, transposed)
-
-
-def run(body: list[str], *, block: int = 32, buffer: int = 32, iterations: int = 1, **registers: tuple[str, ...]) -> NDArray[np.uint32]:
-    """One block executes a body that stores words to `out`."""
-    arguments = (Argument(pointer="out"), Argument(scalar="iterations"), Argument(scalar="active_lanes"))
-    text = entry_text(
-        name="k",
-        arguments=arguments,
-        registers={"b32": ("x", "y"), "b64": ("at",), **registers},
-        before=["mad.wide.u32 at, thread, 4, out;", "mov.b32 x, 0;"],
-        body=body,
-        after=["st.global.b32 [at], x;"],
-    )
-    done = execute(parse(text), [np.zeros(buffer, dtype=np.uint32), iterations, 32], 1, block, max_statements=1000)
-    return done.buffers["out"].view(np.uint32)
-
-
-def test_threads_that_part_at_a_branch_meet_again() -> None:
-    body = ["and.b32 y, lane, 1;", "setp.eq.u32 even, y, 0;", "@even bra SKIP;", "add.u32 x, x, 10;", "SKIP:", "add.u32 x, x, lane;"]
-    out = run(body, iterations=3, pred=("even",))
-    lane = np.arange(32)
-    assert np.array_equal(out, 3 * lane + np.where(lane % 2, 30, 0))
-
-
-def test_a_barrier_shows_every_thread_what_the_others_stored() -> None:
-    text = entry_text(
-        name="k",
-        arguments=(Argument(pointer="out"), Argument(scalar="iterations"), Argument(scalar="active_lanes")),
-        registers={"b32": ("x", "cell", "other"), "b64": ("at",)},
-        shared=".shared .align 4 .b8 pool[256];",
-        before=["mov.u32 cell, pool;", "mad.lo.u32 cell, local, 4, cell;", "xor.b32 other, cell, 252;"],
-        body=["st.shared.b32 [cell], local;", "bar.sync 0;", "ld.shared.b32 x, [other];", "bar.sync 0;"],
-        after=["mad.wide.u32 at, thread, 4, out;", "st.global.b32 [at], x;"],
-    )
-    done = execute(parse(text), [np.zeros(64, dtype=np.uint32), 2, 32], 1, 64)
-    assert np.array_equal(done.buffers["out"].view(np.uint32), np.arange(64)[::-1])
-
-
-@pytest.mark.parametrize(
-    ("body", "buffer", "block", "complaint"),
-    [
-        (["add.u32 x, x, 1;"], 8, 32, "buffer out has 32 bytes"),
-        (["ld.global.b32 x, [at+2];"], 32, 32, "not a multiple of 4 bytes"),
-        (["mov.b64 at, 64;", "ld.global.b32 x, [at];"], 32, 32, "outside every buffer"),
-        (["ld.shared.b32 x, [y];"], 32, 32, "shared memory has 0 bytes"),
-        (["div.u32 x, x, y;"], 32, 32, "divided by 0"),
-        (["tex.1d x, y;"], 32, 32, "outside the generated subset"),
-        (["add.u32 x, x, unknown;"], 32, 32, "'unknown' is no register"),
-        (["add.u64 x, at, at;"], 32, 32, "cannot take a result of 64 bits"),
-        (["EVER:", "bra EVER;"], 32, 32, "did not end"),
-        (["add.u32 x, x, 1;"], 32, 33, "not whole warps"),
-        (["setp.eq.u32 even, lane, 0;", "@even shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;"], 32, 32, "not reached by whole warps"),
-    ],
-)
-def test_what_goes_wrong_is_said_in_one_line(body: list[str], buffer: int, block: int, complaint: str) -> None:
-    with pytest.raises(InterpreterError, match=complaint) as failed:
-        run(body, buffer=buffer, block=block, pred=("even",))
-    assert "\n" not in str(failed.value)
-
-
-@pytest.mark.parametrize("text", ["", "not ptx", ".visible .entry k(", ".visible .entry k()\n{\n 42 is no statement;\n}"])
-def test_text_that_is_no_entry_is_refused(text: str) -> None:
-    with pytest.raises(InterpreterError):
-        parse(text)
-
-
-def test_the_number_of_arguments_must_fit() -> None:
-    with pytest.raises(InterpreterError, match="takes 0 arguments, 1 were given"):
-        execute(parse(".visible .entry k()\n{\n ret;\n}"), [3], 1, 32)

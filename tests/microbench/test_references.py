@@ -5,11 +5,11 @@ from math import erf, exp, log, sqrt
 
 import numpy as np
 
-from microbench.check import expected_results, filled_buffers
 from microbench.families import kernel_named
 from microbench.families.rodinia import AMBIENT, AMBIENT_RATE, HEAT_RATE, LEARNING_RATE, MOMENTUM
 from microbench.kernel import Kernel, Launch
 from microbench.numbers import bf16_values, decode
+from tests.microbench.executed import executed_results, filled_buffers
 
 TURNS = 3
 
@@ -31,7 +31,7 @@ def test_sums_in_the_manner_of_fibonacci() -> None:
     for _ in range(TURNS * 8):
         for chain in range(8):
             d[chain] = (d[chain] + d[(chain + 1) % 8]) % 2**32
-    results = expected_results(kernel, launch)["results"]
+    results = executed_results(kernel, launch)["results"]
     assert all(np.array_equal(results[f"d{chain}"], d[chain].astype(np.uint32)) for chain in range(8))
 
 
@@ -42,7 +42,7 @@ def test_multiply_adds_in_double_precision() -> None:
     for _ in range(TURNS):
         for factor, summand in [(0, 1), (0, 3), (2, 3), (2, 1)] * 2:
             d = d * inputs[f"x{factor}"] + inputs[f"x{summand}"]
-    results = expected_results(kernel, launch)["results"]
+    results = executed_results(kernel, launch)["results"]
     assert all(np.allclose(results[f"d{chain}"], d[chain], rtol=1e-13) for chain in range(8))
 
 
@@ -55,7 +55,7 @@ def test_a_long_addition_carries_through_all_accumulators() -> None:
             for step in range(8):
                 word = int(inputs[f"x{step % 4}"][thread])
                 total[thread] = (total[thread] + sum(word << 32 * chain for chain in range(8))) % 2**256
-    results = expected_results(kernel, launch)["results"]
+    results = executed_results(kernel, launch)["results"]
     got = [sum(int(results[f"d{chain}"][thread]) << 32 * chain for chain in range(8)) for thread in range(4)]
     assert got == total
 
@@ -63,19 +63,19 @@ def test_a_long_addition_carries_through_all_accumulators() -> None:
 def test_a_chase_through_shared_memory_goes_down_its_bank() -> None:
     kernel, launch = prepared("lds_chase")
     thread = np.arange(launch.threads) % launch.threads_per_block
-    assert np.array_equal(expected_results(kernel, launch)["results"]["word"], (4 * thread + 128 * 16 * TURNS) % 16384)
+    assert np.array_equal(executed_results(kernel, launch)["results"]["word"], (4 * thread + 128 * 16 * TURNS) % 16384)
 
 
 def test_a_chase_through_memory_goes_down_its_column() -> None:
     kernel, launch = prepared("l1_chase")
     thread = np.arange(launch.threads) % launch.threads_per_block
     steps = 16 * TURNS * launch.threads_per_block
-    assert np.array_equal(expected_results(kernel, launch)["results"]["word"], 8 * (thread + steps) % launch.region_bytes)
+    assert np.array_equal(executed_results(kernel, launch)["results"]["word"], 8 * (thread + steps) % launch.region_bytes)
 
 
 def test_a_copy_holds_what_was_read() -> None:
     kernel, launch = prepared("dram_copy")
-    copied = expected_results(kernel, launch)["copied"]["word"]
+    copied = executed_results(kernel, launch)["copied"]["word"]
     assert np.array_equal(copied, filled_buffers(kernel, launch)["data"]["word"])
 
 
@@ -92,7 +92,7 @@ def test_tensor_products_add_one_product() -> None:
         for register in range(2):
             for half in range(2):
                 right[lane % 4 * 2 + half + 8 * register, lane // 4] = b[lane, register, half]
-    got = expected_results(kernel, launch)["results"]["c2_3"][:32]
+    got = executed_results(kernel, launch)["results"]["c2_3"][:32]
     want = [(left @ right)[lane // 4 + 8, lane % 4 * 2 + 1] for lane in range(32)]
     assert np.allclose(got, np.array(want) + inputs["c2_3"][:32], atol=1e-4)
 
@@ -109,7 +109,7 @@ def test_warpgroup_products_are_those_of_the_tiles_in_memory() -> None:
     products = [sum(element(0, 64, step, row, k) * element(4 * 64 * 16, 64, step, column, k) for k in range(16)) for step in range(4)]
     turn = products[0] - products[1] + products[2] - products[3]
     # Row 45: third warp, lane 4·5 + 0, upper eight rows; column 9: second group of eight, odd.
-    got = expected_results(kernel, launch)["results"]["c7"][2 * 32 + 20]
+    got = executed_results(kernel, launch)["results"]["c7"][2 * 32 + 20]
     assert np.isclose(got, TURNS * turn + products[0], rtol=1e-5)
 
 
@@ -119,7 +119,7 @@ def test_vector_sums() -> None:
     a, b, c = (blocks_of(inputs[name]["value"], launch) for name in ("a", "b", "c"))
     c = c.copy()
     c[:, :TURNS] = a[:, :TURNS] + b[:, :TURNS]
-    assert np.array_equal(blocks_of(expected_results(kernel, launch)["c"]["value"], launch)[:, :TURNS], c[:, :TURNS])
+    assert np.array_equal(blocks_of(executed_results(kernel, launch)["c"]["value"], launch)[:, :TURNS], c[:, :TURNS])
 
 
 def test_matrix_products() -> None:
@@ -128,13 +128,13 @@ def test_matrix_products() -> None:
         inputs = filled_buffers(kernel, launch)
         a, b = (blocks_of(inputs[name]["value"], launch)[:, :TURNS].reshape(-1, TURNS, side, side) for name in ("a", "b"))
         want = np.einsum("gtij,gtjk->gik", a.astype(np.float64), b.astype(np.float64))
-        assert np.allclose(expected_results(kernel, launch)["c"]["sum"].reshape(want.shape), want, atol=1e-4)
+        assert np.allclose(executed_results(kernel, launch)["c"]["sum"].reshape(want.shape), want, atol=1e-4)
 
 
 def test_option_prices_are_those_of_black_and_scholes() -> None:
     kernel, launch = prepared("black_scholes_128")
     inputs = filled_buffers(kernel, launch)
-    results = expected_results(kernel, launch)
+    results = executed_results(kernel, launch)
     price, strike, years = (blocks_of(inputs[name]["value"], launch)[0, 0].astype(float) for name in ("prices", "strikes", "terms"))
     for place in range(0, 128, 17):
         root = 0.30 * sqrt(years[place])
@@ -155,7 +155,7 @@ def test_heat_spreads_on_the_plate() -> None:
         padded = np.pad(heat, ((0, 0), (1, 1), (1, 1)), mode="edge")
         around = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
         heat = heat + HEAT_RATE * (around - 4 * heat) + AMBIENT_RATE * (AMBIENT - heat) + power[:, turn]
-    assert np.allclose(expected_results(kernel, launch)["result"]["heat"].reshape(heat.shape), heat, rtol=1e-5)
+    assert np.allclose(executed_results(kernel, launch)["result"]["heat"].reshape(heat.shape), heat, rtol=1e-5)
 
 
 def test_a_layer_sums_weighted_inputs() -> None:
@@ -164,7 +164,7 @@ def test_a_layer_sums_weighted_inputs() -> None:
     weights = blocks_of(inputs["weights"]["value"], launch)[:, :TURNS].reshape(launch.blocks, TURNS, 16, 16).astype(np.float64)
     layer = blocks_of(inputs["inputs"]["value"], launch)[:, 0].reshape(launch.blocks, 1, 16, 16)
     want = (weights * layer).sum(axis=(1, 2))
-    got = expected_results(kernel, launch)["result"]["sum"].reshape(launch.blocks, 16, 16)
+    got = executed_results(kernel, launch)["result"]["sum"].reshape(launch.blocks, 16, 16)
     assert np.allclose(got, want[:, None, :], atol=1e-5)
 
 
@@ -173,6 +173,6 @@ def test_weights_move_along_the_gradient_with_momentum() -> None:
     inputs = filled_buffers(kernel, launch)
     weights, earlier, delta, layer = (blocks_of(inputs[name]["value"], launch) for name in ("weights", "earlier", "delta", "layer"))
     change = LEARNING_RATE * delta[:, :1] * layer[:, :1] + MOMENTUM * earlier[:, :TURNS]
-    results = expected_results(kernel, launch)
+    results = executed_results(kernel, launch)
     assert np.allclose(blocks_of(results["weights"]["value"], launch)[:, :TURNS], weights[:, :TURNS] + change, atol=1e-6)
     assert np.allclose(blocks_of(results["earlier"]["value"], launch)[:, :TURNS], change, atol=1e-6)

@@ -13,15 +13,29 @@ import pytest
 from collector.cli import main as collect
 from collector.dataset import read_kernel_dataset
 from collector.simulated.generated import (
+    CHANGE_PJ,
+    changes_of_unit,
+    planted_body_energy_j,
     planted_issue_energy_j,
     planted_lane_energy_j,
     planted_stall_energy_j,
     planted_transaction_energy_j,
 )
 from collector.simulated.profile import load_board
+from collector.simulated.silicon import JOULE_PER_PICOJOULE
 from estimator.bundles.files import load_bundle
 from estimator.frozen import thaw
-from estimator.instructions.energies import INSTRUCTION, ISSUE, STALL, TRANSACTION, InstructionEnergies, energies_from_section, section_of
+from estimator.instructions.energies import (
+    INSTRUCTION,
+    ISSUE,
+    STALL,
+    TRANSACTION,
+    Activity,
+    InstructionEnergies,
+    energies_from_section,
+    section_of,
+)
+from estimator.instructions.opcodes import loop_classes
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.cli import main as fit
@@ -29,8 +43,11 @@ from fitter.instructions.data import InstructionRows
 from fitter.instructions.display import bias_svg, sampling_svg
 from fitter.instructions.energies import excess_power_w, fit_instructions, row_activity
 from fitter.selection import read_selection
-from microbench.compile import find_toolchain
+from microbench.compile import find_toolchain, user_cache
 from microbench.errors import CompileError
+from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
+from microbench.inspect import InspectedEntry
+from microbench.kernel import WARP_LANES
 
 BOARD = "a100-pcie-40gb"
 SEEDS = (1, 2)
@@ -54,6 +71,11 @@ kernels = ["empty_loop", "ffma_k8_*", "iadd3_k8_*", "imad_k8_*", "lop3_xor_k8_*"
            "l2_chase", "l2_stream", "dram_read", "dram_write", "stall_mix_20", "stall_mix_80"]
 
 [[instructions]]
+kernels = ["empty_loop", "imad_k8_u64", "ffma_k8_u64", "iadd_k8_u64", "fsub_k8_u64", "fdiv_rn_k8_u16", "irem_u32_k8_u16",
+           "iabs_k8_u32", "mov_k32_u32"]
+level = "O0"
+
+[[instructions]]
 kernels = ["empty_loop", "ffma_k8_u64", "lop3_xor_k8_u64", "dfma_k8_u64"]
 modes = ["sm_sweep", "lane_sweep"]
 
@@ -65,6 +87,11 @@ modes = ["sm_sweep"]
 kernels = ["empty_loop", "ffma_k8_u64", "iadd3_k8_u64", "dfma_k8_u64"]
 modes = ["single"]
 
+[[instructions]]
+kernels = ["empty_loop", "ffma_k8_u64", "imad_k8_u64"]
+modes = ["single"]
+level = "O0"
+
 [[kernels]]
 family = "elementwise"
 operator = "add"
@@ -74,15 +101,11 @@ count = 10
 elements = { low = 65536, high = 1.0e9, multiple = 256 }
 reads = { of = "elements", times = [2] }
 """
-PLAIN = {
-    "FFMA": "FFMA", "FADD": "FADD", "IADD3": "IADD3", "IMAD": "IMAD", "LOP3": "LOP3.LUT", "DFMA": "DFMA", "FMNMX": "FMNMX",
-    "MUFU.EX2": "MUFU.EX2", "POPC": "POPC",
-}  # fmt: skip
-"""Classes of one opcode each, whose planted energy is that of the opcode."""
+TRANSACTIONS_Z = 3.0
+"""Energies of transactions lie within so many stated standard deviations: what is planted there is what is fitted."""
 
-LARGEST_Z = 4.0
-LARGEST_RMS_Z = 1.6
-"""Root mean square of 1 within its own scatter over thirty figures of two runs, which share what the model lacks."""
+BOARD_ERROR = 0.08
+"""Stalls and issue come back to this share: changes of unit are in no term, and go into both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,35 +148,87 @@ def fitted(measured: Measured) -> tuple[InstructionEnergies, ...]:
     return tuple(fit_instructions(rows_of(path), load_gpu(BOARD)) for path in measured.files)
 
 
-def planted_j(reference_voltage_v: float) -> dict[str, float]:
-    """Planted energy of terms at a voltage [J]."""
+@pytest.fixture(scope="module")
+def loads(measured: Measured) -> tuple[GeneratedLoad, ...]:
+    """The measured kernels on registers as they were assembled, one launch of each at each level."""
+    names = {(row.kernel, row.level) for row in rows_of(measured.files[0]).rows}
+    groups = [LoadGroup(kernels=tuple(sorted(name for name, own in names if own == level)), level=level) for level in ("O3", "O0")]
+    found, _ = generated_loads(groups, load_gpu(BOARD), find_toolchain(), 0, user_cache())
+    return tuple(load for load in found if not any(load.transactions().values()))
+
+
+def planted_turn_j(load: GeneratedLoad, reference_voltage_v: float) -> float:
+    """What one turn of a loop costs a thread of a full warp, as planted [J]."""
     profile, gpu = load_board(BOARD), load_gpu(BOARD)
-    volt = (reference_voltage_v / profile.energy.reference_voltage_v) ** 2
-    core = {STALL: planted_stall_energy_j(profile, gpu), ISSUE: planted_issue_energy_j(profile, gpu)}
-    core |= {INSTRUCTION + name: planted_lane_energy_j(profile, opcode) for name, opcode in PLAIN.items()}
-    memory = {TRANSACTION + level: joule for level, joule in planted_transaction_energy_j(profile).items()}
-    return {name: joule * (1.0 if name.endswith("dram") else volt) for name, joule in (core | memory).items()}
+    issued = sum(load.entry.body.values()) * planted_issue_energy_j(profile, gpu)
+    issued += changes_of_unit(load.entry) * CHANGE_PJ * JOULE_PER_PICOJOULE
+    lanes = sum(planted_body_energy_j(profile, load.entry).values())
+    return (lanes + issued / WARP_LANES) * (reference_voltage_v / profile.energy.reference_voltage_v) ** 2
 
 
-def z_scores(energies: InstructionEnergies) -> dict[str, float]:
-    """Distance of every fitted term from what was planted, in its stated standard deviations."""
-    planted = planted_j(energies.reference_voltage_v)
-    return {name: (energies.term(name)[0] - joule) / energies.term(name)[1] for name, joule in planted.items()}
+def errors_of_turns(energies: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> Array:
+    """Relative error and distance in stated standard deviations of a turn's energy, shape (n, 2)."""
+    found = []
+    for load in loads:
+        classes, issued = loop_classes(load.entry.body)
+        activity = Activity(instructions=classes, issued=issued / WARP_LANES, transactions={}, stalls=0.0, time_s=0.0, loops=1.0)
+        (joule, std), planted = energies.energy_j(activity), planted_turn_j(load, energies.reference_voltage_v)
+        found.append((joule / planted - 1.0, (joule - planted) / std))
+    return np.array(found)
 
 
-def test_planted_energies_come_back_within_their_stated_errors(fitted: tuple[InstructionEnergies, ...]) -> None:
-    scores = [z for energies in fitted for z in z_scores(energies).values()]
-    assert len(scores) == len(SEEDS) * (len(PLAIN) + 6)
-    assert np.abs(scores).max() < LARGEST_Z, [z_scores(energies) for energies in fitted]
-    assert np.sqrt(np.mean(np.square(scores))) < LARGEST_RMS_Z
+def test_what_is_planted_is_no_sum_over_classes() -> None:
+    """An opcode costs more with more registers, and two kinds of instructions in one loop more than each in a loop of its own."""
+    profile = load_board(BOARD)
+    few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
+    assert many > 1.1 * few
+    same = InspectedEntry(
+        name="k",
+        registers=8,
+        spill_store_bytes=0,
+        spill_load_bytes=0,
+        stack_bytes=0,
+        shared_bytes=0,
+        body={"FFMA": 64, "FADD": 64},
+        reads={},
+    )
+    assert changes_of_unit(same) == 0.0
+    assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
 
 
-def test_stated_errors_are_small_enough_to_be_of_use(fitted: tuple[InstructionEnergies, ...]) -> None:
+def test_energies_of_whole_loops_come_back_to_what_classes_can_say(
+    fitted: tuple[InstructionEnergies, ...], loads: tuple[GeneratedLoad, ...]
+) -> None:
+    """What is planted depends on operands and neighbours, which no class knows: errors are small, and most within what is stated."""
+    errors = np.concatenate([errors_of_turns(energies, loads) for energies in fitted])
+    assert {load.level for load in loads} == {"O0", "O3"}
+    assert np.abs(errors[:, 0]).mean() < 0.025
+    assert np.mean(np.abs(errors[:, 1]) < 2.0) > 0.8
+
+
+def test_energies_of_loops_that_the_fit_has_not_seen_come_near(measured: Measured, loads: tuple[GeneratedLoad, ...]) -> None:
+    """Each kernel in turn is left out of the fit, all its launches of that level."""
+    rows = rows_of(measured.files[0])
+    errors = {}
+    for load in loads:
+        others = np.array([(row.kernel, row.level) != (load.kernel.name, load.level) for row in rows.rows])
+        error = errors_of_turns(fit_instructions(rows.select(others), load_gpu(BOARD)), (load,))[0, 0]
+        errors[load.kernel.name, load.level] = abs(error)
+    assert np.median(list(errors.values())) < 0.02
+    assert np.mean(list(errors.values())) < 0.08
+    assert errors["imad_k8_u64", "O0"] < 0.05  # IMAD.U32 of three registers, told by the IMAD of O3
+
+
+def test_what_is_no_class_comes_back(fitted: tuple[InstructionEnergies, ...]) -> None:
+    profile, gpu = load_board(BOARD), load_gpu(BOARD)
     for energies in fitted:
-        for name in planted_j(energies.reference_voltage_v):
-            value, std = energies.term(name)
-            assert std < 0.05 * value, name
-            assert energies.identified[energies.terms.index(name)]
+        volt = (energies.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
+        for level, joule in planted_transaction_energy_j(profile).items():
+            value, std = energies.term(TRANSACTION + level)
+            assert abs(value - joule * (1.0 if level == "dram" else volt)) < TRANSACTIONS_Z * std
+            assert std < 0.05 * value
+        for term, joule in ((STALL, planted_stall_energy_j(profile, gpu)), (ISSUE, planted_issue_energy_j(profile, gpu))):
+            assert energies.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
 
 
 def test_an_unknown_gain_of_the_sensor_is_in_every_stated_error(measured: Measured) -> None:
@@ -168,9 +243,14 @@ def test_an_unknown_gain_of_the_sensor_is_in_every_stated_error(measured: Measur
 def test_the_published_formula_leaves_static_power_in(measured: Measured, fitted: tuple[InstructionEnergies, ...]) -> None:
     """What it gives for one thread is the power of the awake board times the time of an instruction: thousands of times too much."""
     energies = fitted[0]
-    rows = {row.kernel: row for row in rows_of(measured.files[0]).rows if row.mode == "single"}
-    for name, kernel in (("ffma", "ffma_k8_u64"), ("dfma", "dfma_k8_u64"), ("iadd3", "iadd3_k8_u64")):
-        one, row, empty = energies.ptx[name], rows[kernel], rows["empty_loop"]
+    rows = {row.build: row for row in rows_of(measured.files[0]).rows if row.mode == "single"}
+    for name, kernel in (
+        ("ffma.O3", "ffma_k8_u64.O3"),
+        ("dfma.O3", "dfma_k8_u64.O3"),
+        ("iadd3.O3", "iadd3_k8_u64.O3"),
+        ("imad.O0", "imad_k8_u64.O0"),
+    ):
+        one, row, empty = energies.ptx[name], rows[kernel], rows[f"empty_loop.{name[-2:]}"]
         operations = sum(row.operations.values())
         longer_s = (row.latency_s / row.turns - empty.latency_s / empty.turns) / operations
         assert one.published_j["single.mtsm"] == pytest.approx(row.power_w * longer_s, rel=0.1)
@@ -210,8 +290,8 @@ def test_energy_of_a_measured_run_is_the_sum_of_its_terms(measured: Measured, fi
         activity = row_activity(row, load_gpu(BOARD), row.temperature_c - energies.temperature_c)
         own = replace(activity, voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
         errors.append(energies.energy_j(own)[0] / (watt * row.latency_s) - 1.0)
-    assert np.abs(errors).max() < 0.02
-    assert abs(float(np.mean(errors))) < 0.005
+    assert np.abs(errors).max() < 0.05
+    assert abs(float(np.mean(errors))) < 0.01
 
 
 def test_a_bundle_keeps_the_energies_to_the_last_digit(
@@ -235,7 +315,7 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(
     capsys.readouterr()
     assert fit(["check", str(alone), str(measured.files[0]), "--json"]) in (0, 3)
     errors = {row["operator"]: row["power"] for row in json.loads(capsys.readouterr().out)["errors"] if row["family"] == "instruction"}
-    assert set(errors) == {"full", "sm_sweep", "lane_sweep", "single"}
+    assert set(errors) == {"full.O3", "sm_sweep.O3", "lane_sweep.O3", "single.O3", "full.O0", "single.O0"}
     assert all(error["mape"] < 1.0 for error in errors.values())
     assert fit(["show", str(alone)]) == 0
     shown = capsys.readouterr().out

@@ -11,13 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.errors import InterpreterError
-from microbench.interpreter import warp
-from microbench.interpreter.arithmetic import compute
-from microbench.interpreter.integers import UNSIGNED
-from microbench.interpreter.memory import Memory, Space, buffer_address, copy, load, store, update
-from microbench.interpreter.program import Program, Statement
 from microbench.kernel import WARP_LANES
+from tests.microbench.interpreter import warp
+from tests.microbench.interpreter.arithmetic import UNSIGNED, compute
+from tests.microbench.interpreter.memory import Memory, Space, buffer_address, copy, load, store, update
+from tests.microbench.interpreter.program import InterpreterError, Program, Statement
 
 Word = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -56,23 +54,16 @@ class _State:
     flips: Counter[str]
 
 
-def execute(
-    program: Program, arguments: Sequence[int | NDArray[Any]], grid: int, block: int, max_statements: int = MAX_STATEMENTS
-) -> Execution:
+def execute(program: Program, arguments: Sequence[int | NDArray[Any]], grid: int, block: int) -> Execution:
     """Run a one-dimensional launch.  Arrays among the arguments become buffers, numbers are passed as they are.
 
-    Raises InterpreterError for an instruction outside the generated subset, a stray address, a division by zero, or a program that
-    does not end.
+    Raises InterpreterError for a stray address, a division by zero, or a program that does not end.
     """
-    if len(arguments) != len(program.parameters):
-        raise InterpreterError(f"{program.name} takes {len(program.parameters)} arguments, {len(arguments)} were given")
-    if block % WARP_LANES:
-        raise InterpreterError(f"{program.name}: a block of {block} threads is not whole warps")
     state, parameters, names = _start(program, arguments, grid, block)
     counts: Counter[str] = Counter()
     end = len(program.statements)
     with np.errstate(all="ignore"):
-        for _ in range(max_statements):
+        for _ in range(MAX_STATEMENTS):
             place = int(state.counter.min())
             if place >= end:
                 break
@@ -84,7 +75,7 @@ def execute(
             if mask.any():
                 _step(state, statement, mask, parameters)
         else:
-            raise InterpreterError(f"{program.name} did not end within {max_statements} statements")
+            raise InterpreterError(f"{program.name} did not end within {MAX_STATEMENTS} statements")
     contents = {name: content for name, (_, content) in zip(names, state.memory.buffers, strict=True)}
     return Execution(buffers=contents, counts=dict(counts), flips=dict(state.flips))
 
@@ -102,13 +93,9 @@ def _start(program: Program, arguments: Sequence[int | NDArray[Any]], grid: int,
             buffers.append((name.removesuffix("_parameter"), np.frombuffer(bytearray(argument.tobytes()), dtype=np.uint8)))
     constants = np.concatenate([np.zeros(0, dtype=np.uint32), *program.constants.values()])
     spaces = {
-        "shared": Space(
-            name="shared", content=np.zeros(grid * program.shared_bytes, np.uint8), part_bytes=program.shared_bytes, owner=number // block
-        ),
-        "local": Space(
-            name="local", content=np.zeros(threads * program.local_bytes, np.uint8), part_bytes=program.local_bytes, owner=number
-        ),
-        "const": Space(name="constant", content=constants.view(np.uint8), part_bytes=constants.nbytes, owner=np.zeros(threads, np.int64)),
+        "shared": Space(content=np.zeros(grid * program.shared_bytes, np.uint8), part_bytes=program.shared_bytes, owner=number // block),
+        "local": Space(content=np.zeros(threads * program.local_bytes, np.uint8), part_bytes=program.local_bytes, owner=number),
+        "const": Space(content=constants.view(np.uint8), part_bytes=constants.nbytes, owner=np.zeros(threads, np.int64)),
     }
     places: dict[str, int] = dict(program.shared) | dict(program.local)
     offset = 0
@@ -187,17 +174,13 @@ def _read(state: _State, word: str, bits: int) -> Word:
     shape = state.counter.shape
     if word in state.variables:
         return np.full(shape, state.variables[word], dtype=np.uint32)
-    try:
-        value = int(word[2:], 16) if word.startswith(("0f", "0d")) else int(word, 0)
-    except ValueError:
-        raise InterpreterError(f"{state.program.name}: {word!r} is no register, variable or number") from None
+    value = int(word[2:], 16) if word.startswith(("0f", "0d")) else int(word, 0)
     return np.full(shape, value & ((1 << bits) - 1), dtype=UNSIGNED[bits])
 
 
 def _write(state: _State, register: str, words: Word, mask: Mask) -> None:
-    held = state.registers.get(register)
-    if held is None or held.dtype != words.dtype:
-        raise InterpreterError(f"{state.program.name}: register {register} cannot take a result of {words.dtype.itemsize * 8} bits")
+    held = state.registers[register]
+    assert held.dtype == words.dtype
     if held.dtype != np.bool_:
         changed = np.ascontiguousarray((held ^ words)[mask]).view(np.uint8)
         state.flips[register] += int(ONES_OF_A_BYTE[changed].sum())
@@ -227,7 +210,7 @@ def _load(state: _State, statement: Statement, mask: Mask, parameters: Mapping[s
     start = _address(state, statement.operands[1])
     for place, register in enumerate(_words(statement.operands[0])):
         address = start + np.uint64(place * bits // 8)
-        _write(state, register, load(state.memory, _space(statement), address, bits, mask, state.program.name), mask)
+        _write(state, register, load(state.memory, _space(statement), address, bits, mask), mask)
 
 
 def _store(state: _State, statement: Statement, mask: Mask) -> None:
@@ -235,7 +218,7 @@ def _store(state: _State, statement: Statement, mask: Mask) -> None:
     start = _address(state, statement.operands[0])
     for place, register in enumerate(_words(statement.operands[1])):
         address = start + np.uint64(place * bits // 8)
-        store(state.memory, _space(statement), address, bits, _read(state, register, bits), mask, state.program.name)
+        store(state.memory, _space(statement), address, bits, _read(state, register, bits), mask)
 
 
 def _atomic(state: _State, statement: Statement, mask: Mask) -> None:
@@ -243,7 +226,7 @@ def _atomic(state: _State, statement: Statement, mask: Mask) -> None:
     address, *given = statement.operands[1:] if returns else statement.operands
     words = tuple(_read(state, word, 32) for word in given)
     operation = statement.opcode[2]
-    before = update(state.memory, _space(statement), _address(state, address), words, mask, operation, state.program.name)
+    before = update(state.memory, _space(statement), _address(state, address), words, mask, operation)
     if returns:
         _write(state, statement.operands[0], before, mask)
 
@@ -257,7 +240,7 @@ def _asynchronous(state: _State, statement: Statement, mask: Mask) -> None:
     if statement.opcode[2] not in ("ca", "cg", "bulk"):
         return
     target, source = (_address(state, operand) for operand in statement.operands[:2])
-    copy(state.memory, target, source, int(statement.operands[2]), mask, state.program.name)
+    copy(state.memory, target, source, int(statement.operands[2]), mask)
 
 
 def _pack(state: _State, statement: Statement, mask: Mask) -> None:
@@ -279,10 +262,9 @@ def _pack(state: _State, statement: Statement, mask: Mask) -> None:
 
 
 def _whole_warp(state: _State, statement: Statement, mask: Mask) -> None:
-    """Instructions that need all lanes.  Raises InterpreterError where some are missing."""
+    """Instructions that need all lanes."""
     lanes = mask.reshape(-1, WARP_LANES)
-    if not np.array_equal(lanes.all(axis=1), lanes.any(axis=1)):
-        raise InterpreterError(f"{state.program.name}: {'.'.join(statement.opcode)} is not reached by whole warps")
+    assert np.array_equal(lanes.all(axis=1), lanes.any(axis=1))
     opcode, operands = statement.opcode, statement.operands
     match opcode[0]:
         case "shfl":
@@ -305,7 +287,7 @@ def _whole_warp(state: _State, statement: Statement, mask: Mask) -> None:
 
 def _load_matrices(state: _State, statement: Statement, mask: Mask) -> None:
     start = _address(state, statement.operands[1])
-    halves = [load(state.memory, "shared", start + np.uint64(2 * place), 16, mask, state.program.name) for place in range(8)]
+    halves = [load(state.memory, "shared", start + np.uint64(2 * place), 16, mask) for place in range(8)]
     rows = np.stack(halves, axis=1).reshape(-1, WARP_LANES, 8)
     for register, words in zip(_words(statement.operands[0]), warp.load_matrices(rows, "trans" in statement.opcode), strict=True):
         _write(state, register, words, mask)

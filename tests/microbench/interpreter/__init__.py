@@ -4,6 +4,6 @@ Not a simulator: no time, no caches, no power.  It gives the numbers that a corr
 how often each instruction runs.
 """
 
-from microbench.interpreter.machine import Execution, execute
+from tests.microbench.interpreter.machine import Execution, execute
 
 __all__ = ["Execution", "execute"]

@@ -7,7 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.errors import InterpreterError
+
+class InterpreterError(Exception):
+    """A PTX text outside the generated subset, or one that goes wrong."""
+
 
 REGISTER_BITS: Final[dict[str, int]] = {"pred": 1, "b16": 16, "b32": 32, "b64": 64}
 
@@ -51,11 +54,10 @@ class Program:
 
 
 def parse(text: str, declarations: str = "") -> Program:
-    """The entry of a PTX text.  Raises InterpreterError for anything outside the generated subset."""
+    """The entry of a PTX text of the generated subset."""
     plain = _COMMENT.sub(" ", text)
     entry = _ENTRY.search(plain)
-    if not entry:
-        raise InterpreterError("the text holds no entry (.visible .entry NAME (…) {…})")
+    assert entry
     name, parameters, _, body = entry.groups()
     registers: dict[str, int] = {}
     places: dict[str, dict[str, int]] = {"shared": {}, "local": {}}
@@ -101,8 +103,7 @@ def _constants(declarations: str) -> dict[str, NDArray[np.uint32]]:
 
 def _statement(line: str, entry: str) -> Statement:
     found = _STATEMENT.match(line)
-    if not found:
-        raise InterpreterError(f"{entry}: {line!r} is no instruction of the generated subset")
+    assert found, f"{entry}: {line}"
     negated, guard, opcode, operands = found.groups()
     return Statement(
         guard=guard or "",
