@@ -175,6 +175,7 @@ def correct_recording(
         method, edges = REGRESSION, _near(part.edge_s, load)
         if edges[0] > part.edge_s[0] or edges[-1] < part.edge_s[-1]:
             notes["trace"] = f"power over time is given to {MOST_REST_S:.0f} s before and after the load"
+        notes |= {name: text for name, text in repeated.notes.items() if name == "published_energy_j"}
         trace, trace_std, response = repeated.fit.trace_w, repeated.fit.trace_std_w, repeated.response
         resolution = float(np.median(np.diff(edges)))
     elif not part.well_posed:
@@ -338,7 +339,7 @@ def _execution_document(found: RepeatedEnergy) -> dict[str, Any]:
         "energy_std_j": found.energy_std_j,
         "timing_std_j": found.timing_std_j,
         "naive_energy_j": found.naive_j,
-        "published_energy_j": found.published_j,
+        "published_energy_j": _known(found.published_j),
     }
 
 
