@@ -103,7 +103,7 @@ distclean: clean
 
 # A simulator that reads our platforms runs the example and the tests.
 simgrid: $(STAMP) simgrid-install
-	/usr/bin/python3 examples/simgrid_blocks.py
+	/usr/bin/python3 examples/simgrid/blocks.py
 	@$(BIN)/python -m pytest --quiet tests/estimator/test_simgrid.py
 
 # Debian's and Ubuntu's package for the system's Python; fails with the reason where it cannot be installed.

@@ -24,7 +24,7 @@ from tests.fitter.measured import planted_bundle
 PYTHON = "/usr/bin/python3"
 """The system's own, for which distributions package SimGrid."""
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "simgrid_blocks.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simgrid" / "blocks.py"
 
 FERMI = BlockModel(
     # Boughzala et al., fig. 3: vectorAdd on a Tesla M2075, whose round of 14 blocks is taken to last a second.
@@ -135,7 +135,7 @@ def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
 
 
 def test_the_example_is_the_published_one() -> None:
-    rows = json.loads(EXAMPLE.with_name("simgrid-m2075.json").read_text())
+    rows = json.loads(EXAMPLE.with_name("m2075.json").read_text())
     for row in rows:
         run = simulated_run(FERMI, row["blocks"])
         assert (row["host"], row["rounds"]) == (run.host, run.rounds)

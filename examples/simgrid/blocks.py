@@ -2,8 +2,8 @@
 
 It needs SimGrid's Python package and nothing else: `apt-get install python3-simgrid` (Debian, Ubuntu), then the system's Python.
 
-    /usr/bin/python3 examples/simgrid_blocks.py                           the published example, beside this file
-    /usr/bin/python3 examples/simgrid_blocks.py PLATFORM.xml WORK.json    kernels of your own
+    /usr/bin/python3 examples/simgrid/blocks.py                           the published example, the files beside this one
+    /usr/bin/python3 examples/simgrid/blocks.py PLATFORM.xml WORK.json    kernels of your own
 
 SimGrid writes the energy of every host when it ends.  Before that come a line for each grid: what SimGrid found, and what was expected.
 """
@@ -25,14 +25,22 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     """Run every grid of the work file, one after the other, each on its kernel's host."""
-    given = sys.argv[1:] or [str(HERE / "simgrid-m2075.xml"), str(HERE / "simgrid-m2075.json")]
+    given = sys.argv[1:] or [str(HERE / "m2075.xml"), str(HERE / "m2075.json")]
     if len(given) != 2:
-        sys.exit("usage: simgrid_blocks.py [PLATFORM.xml WORK.json]")
+        sys.exit("usage: blocks.py [PLATFORM.xml WORK.json]")
     platform, work = given
-    rows = json.loads(Path(work).read_text(encoding="utf-8"))
+    try:
+        rows = json.loads(Path(work).read_text(encoding="utf-8"))
+        Path(platform).read_bytes()
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot be read: {error}")
+    if not rows or not all("launch" in row for row in rows):
+        sys.exit(f"{work}: is no list of work; write it with `estimate blocks KERNEL --blocks N --form simgrid --json`")
     energy_j = consumed_energy()
-    engine = simgrid.Engine(["simgrid_blocks", "--cfg=plugin:host_energy"])
+    engine = simgrid.Engine(["blocks", "--cfg=plugin:host_energy"])
     engine.load_platform(platform)
+    if missing := {row["host"] for row in rows} - {host.name for host in engine.all_hosts}:
+        sys.exit(f"{platform}: has no host {min(missing)!r}, which {work} needs; write both with one `estimate blocks`")
 
     def run_all() -> None:
         for row in rows:
