@@ -55,9 +55,10 @@ def practice_refusal(load: LoadStamps, practice: Practice) -> str:
     pauses = np.count_nonzero(load.start_s[1:] - load.end_s[:-1] > PAUSE_SHARE * float(np.mean(load.end_s - load.start_s)))
     allowed = count // REPEATS_BETWEEN_DELAYS if practice is SHORT_WINDOW else 0
     if pauses > allowed:
-        return f"does not apply: made for consecutive executions, with at most {allowed} pauses here; the load has {pauses}"
+        most = f"at most {allowed} pauses" if allowed else "no pauses"
+        return f"the published practice does not apply: it is for consecutive executions, {most} among so many; the load has {pauses}"
     if count < FEWEST_REPEATS and load.end_s[-1] - load.start_s[0] < SHORTEST_RUN_S:
-        return f"does not apply: made for {FEWEST_REPEATS} consecutive executions or {SHORTEST_RUN_S:g} s of them"
+        return f"the published practice does not apply: it is for {FEWEST_REPEATS} consecutive executions, or {SHORTEST_RUN_S:g} s of them"
     return ""
 
 

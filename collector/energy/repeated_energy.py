@@ -138,8 +138,6 @@ def repeated_energy(
         notes["counter"] = counter.doubt
     naive = naive_energy(poll_s, poll_w, load.start_s, load.end_s)
     practice = practice_for(calibration)
-    if refusal := practice_refusal(load, practice):
-        notes["published_energy_j"] = refusal
     return RepeatedEnergy(
         energy_j=true_j,
         energy_std_j=true_std,
@@ -151,7 +149,7 @@ def repeated_energy(
         naive_j=float(naive[kept].mean()),
         first_naive_j=float(naive[0]),
         naive_total_j=float(naive_energy(poll_s, poll_w, start[:1], end[-1:])[0]),
-        published_j=math.nan if refusal else published_energy(poll_s, poll_w, load, practice),
+        published_j=math.nan if practice_refusal(load, practice) else published_energy(poll_s, poll_w, load, practice),
         counter_j=counted_j,
         counter_std_j=counted_std,
         fit=fits[likeliest],

@@ -147,11 +147,11 @@ def test_published_practice_of_a_constant_power_is_that_power() -> None:
         (32, 0.05, 0, FULL_WINDOW, ""),
         (10, 0.6, 0, TRAILING_SECOND, ""),
         (32, 0.05, 4, SHORT_WINDOW, ""),
-        (32, 0.05, 4, FULL_WINDOW, "made for consecutive executions, with at most 0 pauses here; the load has 7"),
-        (32, 0.05, 2, SHORT_WINDOW, "with at most 8 pauses here; the load has 15"),
+        (32, 0.05, 4, FULL_WINDOW, "it is for consecutive executions, no pauses among so many; the load has 7"),
+        (32, 0.05, 2, SHORT_WINDOW, "at most 8 pauses among so many; the load has 15"),
         (100, 0.05, 1, TRAILING_SECOND, "the load has 99"),
-        (31, 0.05, 0, FULL_WINDOW, "made for 32 consecutive executions or 5 s of them"),
-        (1, 3.0, 0, SHORT_WINDOW, "made for 32 consecutive executions or 5 s of them"),
+        (31, 0.05, 0, FULL_WINDOW, "it is for 32 consecutive executions, or 5 s of them"),
+        (1, 3.0, 0, SHORT_WINDOW, "it is for 32 consecutive executions, or 5 s of them"),
     ],
 )
 def test_published_practice_is_for_its_own_protocol(count: int, length_s: float, pause_after: int, practice: Practice, reason: str) -> None:
