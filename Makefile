@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-torch lint format bench fuzz simgrid wheel clean distclean
+.PHONY: help install demo test test-torch lint format bench fuzz simgrid simgrid-install wheel clean distclean
 
 help:
 	@echo 'make demo    collect on the simulated A100, fit, estimate a real model'
@@ -23,7 +23,7 @@ help:
 	@echo 'make lint    style, types and import rules alone'
 	@echo 'make bench   timings and accuracies'
 	@echo 'make fuzz    coverage-guided fuzzing of all readers, FUZZ_S seconds each'
-	@echo 'make simgrid install SimGrid (Debian, as root) and run its test'
+	@echo 'make simgrid install SimGrid (Debian, as root), run its example and test'
 	@echo 'make wheel   the distribution, in dist/'
 	@echo 'make clean   remove what these made (distclean: the virtual environment too)'
 
@@ -101,10 +101,19 @@ clean:
 distclean: clean
 	@rm -rf $(VENV)
 
-# A simulator that reads our platforms: Debian's and Ubuntu's package, as root.
-simgrid: $(STAMP)
-	@apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-simgrid
+# A simulator that reads our platforms runs the example and the tests.
+simgrid: $(STAMP) simgrid-install
+	/usr/bin/python3 examples/simgrid/blocks.py
 	@$(BIN)/python -m pytest --quiet tests/estimator/test_simgrid.py
+
+# Debian's and Ubuntu's package for the system's Python; fails with the reason where it cannot be installed.
+APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -o Acquire::Retries=1 -o DPkg::Lock::Timeout=60
+simgrid-install:
+	@/usr/bin/python3 -c 'import simgrid' 2>/dev/null || { \
+	  command -v apt-get >/dev/null || { echo 'SimGrid is not installed, and there is no apt-get' >&2; exit 1; }; \
+	  [ "$$(id -u)" = 0 ] || { echo 'SimGrid is not installed; as root: apt-get install python3-simgrid' >&2; exit 1; }; \
+	  { $(APT) update && $(APT) install -y --no-install-recommends python3-simgrid; } >/dev/null \
+	    || { echo 'apt-get cannot install python3-simgrid here' >&2; exit 1; }; }
 
 # Installs atheris beside the rest; a finding is left in build/fuzz.
 FUZZ_S ?= 60

@@ -33,6 +33,9 @@ PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
 LAUNCH_S: Final = 4e-3
 """Time that one launch is sized for [s]: a thousand times what a launch costs the host, so that gaps do not count."""
 
+SWEPT_LAUNCH_S: Final = 1e-3
+"""The same for the smallest grid of a sweep over blocks [s]: the largest takes several hundred times as long."""
+
 SLEEPS_S: Final[dict[str, float]] = {"NANOSLEEP": 1e-3}
 """Instructions that wait, with the longest wait that they take [s] (PTX ISA, nanosleep)."""
 
@@ -325,7 +328,7 @@ def _launched(
             skipped[str(error)] = 1
             continue
         # Grids of a sweep over blocks must differ in nothing else: all have the turns of the smallest.
-        turns = sized_launch(kernel, launches[0], entry, gpu).iterations if mode == "block_sweep" else 0
+        turns = sized_launch(kernel, launches[0], entry, gpu, SWEPT_LAUNCH_S).iterations if mode == "block_sweep" else 0
         for launch in launches:
             loads.append(
                 GeneratedLoad(
@@ -357,8 +360,8 @@ def _pattern(text: str) -> Pattern:
     raise UnsupportedError(f"data pattern {text!r} is unknown; known: {', '.join(PATTERNS)}")
 
 
-def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: GpuSpec) -> Launch:
-    """The launch with as many turns of its loop as last LAUNCH_S where every scheduler issues one instruction a clock.
+def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: GpuSpec, launch_s: float = LAUNCH_S) -> Launch:
+    """The launch with as many turns of its loop as last `launch_s` where every scheduler issues one instruction a clock.
 
     Where instructions are slower the launch is longer, by the factor that they are slower.
     """
@@ -368,5 +371,5 @@ def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: Gpu
     sleep_s = sum(SLEEPS_S.get(opcode, 0.0) * count for opcode, count in entry.body.items())
     linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / LINK_BYTES_PER_S
     turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s, linked_s) + sleep_s
-    turns = min(MOST_ITERATIONS, max(1, round(LAUNCH_S / max(turn_s, LAUNCH_S / MOST_ITERATIONS))))
+    turns = min(MOST_ITERATIONS, max(1, round(launch_s / max(turn_s, launch_s / MOST_ITERATIONS))))
     return replace(launch, iterations=turns)

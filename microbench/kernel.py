@@ -38,7 +38,7 @@ Pattern = Literal["zero", "constant", "random"]
 Mode = Literal["full", "sm_sweep", "lane_sweep", "single", "block_sweep"]
 Level = Literal["register", "shared", "l1", "l2", "dram", "constant", "local", "peer", "host"]
 Module = Literal["cuda", "sfu", "tensor", "shared", "l2", "dram", "none"]
-ScalarValue = Literal["iterations", "active_lanes", "region_bytes"]
+ScalarValue = Literal["iterations", "active_lanes", "region_bytes", "region_mask"]
 Buffers = Mapping[str, NDArray[Any]]
 
 
@@ -155,8 +155,9 @@ class Launch:
     """One way to run a kernel.
 
     `active_lanes` of every warp do the work, the others leave at once.  `region_bytes` is the size of the data that each block walks, or
-    all of them share, a power of two (0 where a kernel walks none).  `low_confidence` marks the published
-    single-thread mode, whose signal is below a sensor's error.
+    all of them share, a power of two (0 where a kernel walks none).  Blocks of a kernel with a `region_mask` take `regions` of them in
+    turn, a power of two (0: each has its own).  `low_confidence` marks the published single-thread mode, whose signal is below a sensor's
+    error.
     """
 
     mode: Mode
@@ -165,6 +166,7 @@ class Launch:
     iterations: int
     active_lanes: int = WARP_LANES
     region_bytes: int = 0
+    regions: int = 0
     pattern: Pattern = "random"
     seed: int = 0
     low_confidence: bool = False
@@ -173,6 +175,11 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def walked_regions(self) -> int:
+        """Regions that all blocks together walk."""
+        return min(self.blocks, self.regions or self.blocks)
 
     @property
     def threads_per_block(self) -> int:

@@ -20,12 +20,12 @@ LANE_SWEEP: Final = (1, 8, 16, 24, 32)
 SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
 """Shares of the SMs that work, beside a single one (AccelWattch's idle-SM benchmarks)."""
 
-GRID_SHARES: Final = (0.5, 1.0, 1.5, 2.5)
-"""Grids of a sweep over blocks, beside one block an SM, as multiples of what the GPU holds at once: parts of a round, and whole ones."""
+GRID_SHARES: Final = (0.5, 2.0, 3.5, 9.0, 20.5, 40.0)
+"""Grids of a sweep over blocks, beside one block an SM, in rounds of all blocks that the GPU holds at once: half a round, and 2 to 40."""
 
 SWEPT_FOOTPRINT: Final = 2.0
 """What one block an SM walks in a sweep over blocks, as a multiple of L2, rounded down to a power of two: the smallest grid must miss it as
-the largest does, and the largest must fit the memory."""
+the largest does."""
 
 MOST_ITERATIONS: Final = 2**32 - 1
 """The loop's counter has 32 bits."""
@@ -64,7 +64,7 @@ def plan_launches(
             f"does not fit an SM of {gpu.name}"
         )
 
-    def launch(blocks: int, *, lanes: int = WARP_LANES, block: int = threads, region: int = 0) -> Launch:
+    def launch(blocks: int, *, lanes: int = WARP_LANES, block: int = threads, region: int = 0, regions: int = 0) -> Launch:
         return Launch(
             mode=mode,
             grid=(blocks, 1, 1),
@@ -72,6 +72,7 @@ def plan_launches(
             iterations=iterations,
             active_lanes=lanes,
             region_bytes=region or region_bytes(kernel, gpu, blocks, resident),
+            regions=regions,
             pattern=pattern,
             seed=seed,
             low_confidence=mode == "single",
@@ -86,7 +87,8 @@ def plan_launches(
         case "lane_sweep":
             return tuple(launch(full, lanes=lanes) for lanes in LANE_SWEEP)
         case "block_sweep":
-            return tuple(launch(count, region=swept_region_bytes(kernel, gpu)) for count in swept_grids(gpu.num_sms, resident))
+            region, regions = swept_region_bytes(kernel, gpu), _power_of_two(gpu.num_sms * resident, upwards=True)
+            return tuple(launch(count, region=region, regions=regions) for count in swept_grids(gpu.num_sms, resident))
         case _:
             return (launch(1, lanes=1, block=1),)
 

@@ -35,7 +35,7 @@ def buffer_records(buffer: Buffer, launch: Launch) -> int:
             size = record_type(buffer).itemsize
             if launch.region_bytes <= 0 or launch.region_bytes % size:
                 raise LaunchError(f"buffer {buffer.name}: a region of {launch.region_bytes} bytes is not whole records of {size} bytes")
-            return launch.region_bytes * (1 if buffer.per == "common" else launch.blocks) // size
+            return launch.region_bytes * (1 if buffer.per == "common" else launch.walked_regions) // size
 
 
 def buffer_bytes(kernel: Kernel, launch: Launch, location: str = "") -> int:
@@ -51,7 +51,7 @@ def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:
     """
     count = buffer_records(buffer, launch)
     if buffer.chase is not None:
-        regions = 1 if buffer.per == "common" else launch.blocks
+        regions = 1 if buffer.per == "common" else launch.walked_regions
         links = chase_addresses(launch.region_bytes, regions, buffer.chase.stride_entries, address)
         return links.view(record_type(buffer))
     records = np.zeros(count, dtype=record_type(buffer))
@@ -80,6 +80,8 @@ def argument_value(argument: Argument, launch: Launch) -> int:
             return launch.active_lanes
         case "region_bytes":
             return launch.region_bytes
+        case "region_mask":
+            return (launch.regions or 1 << 32) - 1
         case _:
             return argument.literal
 

@@ -1,5 +1,6 @@
 """What `collect correct` prints and writes: a corrected recording as lines and as a table over time."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,11 +53,12 @@ def _span_lines(name: str, span: EnergySpan) -> list[str]:
 
 def _execution_lines(found: RepeatedEnergy) -> list[str]:
     energy, naive = rounded_pair(found.energy_j, found.energy_std_j, found.naive_j, "J")
-    published = rounded_like(found.published_j, found.energy_std_j)
+    known = math.isfinite(found.published_j)
+    published = f"published practice {rounded_like(found.published_j, found.energy_std_j)} J" if known else "no published practice"
     return [
         f"  {'execution':<11}{energy} ({significant(found.timing_std_j, 2)} J without gain and offset), "
         f"{found.executions} of {found.duration_s * 1e3:.5g} ms",
-        f"  {'':<11}naive {naive}, published practice {published} J",
+        f"  {'':<11}naive {naive}, {published}",
     ]
 
 

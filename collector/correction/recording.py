@@ -20,7 +20,7 @@ from collector.correction.superresolution import Profile, check_fold, find_perio
 from collector.correction.unseen import unseen_std_j
 from collector.correction.updates import BoardUpdates, board_updates
 from collector.devices.possible_power import possible_power
-from collector.energy.practice import naive_energy
+from collector.energy.practice import naive_energy, practice_for, practice_refusal
 from collector.energy.repeated_energy import RepeatedEnergy, alike, repeated_energy
 from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration
@@ -175,6 +175,8 @@ def correct_recording(
         method, edges = REGRESSION, _near(part.edge_s, load)
         if edges[0] > part.edge_s[0] or edges[-1] < part.edge_s[-1]:
             notes["trace"] = f"power over time is given to {MOST_REST_S:.0f} s before and after the load"
+        if refusal := practice_refusal(load, practice_for(calibration)):
+            notes["published_energy_j"] = refusal
         trace, trace_std, response = repeated.fit.trace_w, repeated.fit.trace_std_w, repeated.response
         resolution = float(np.median(np.diff(edges)))
     elif not part.well_posed:
@@ -338,7 +340,7 @@ def _execution_document(found: RepeatedEnergy) -> dict[str, Any]:
         "energy_std_j": found.energy_std_j,
         "timing_std_j": found.timing_std_j,
         "naive_energy_j": found.naive_j,
-        "published_energy_j": found.published_j,
+        "published_energy_j": _known(found.published_j),
     }
 
 

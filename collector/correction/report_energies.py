@@ -27,7 +27,9 @@ def energies_table(found: CorrectedRecording) -> str:
         rows.append((name, *_beside(span.energy_j, span.energy_std_j, span.naive_energy_j), ""))
     if found.repeated is not None:
         one = found.repeated
-        published = f"{rounded_like(one.published_j, one.energy_std_j)} ({_off(one.published_j, one.energy_j):+.1f} %)"
+        published = "does not apply"
+        if math.isfinite(one.published_j):
+            published = f"{rounded_like(one.published_j, one.energy_std_j)} ({_off(one.published_j, one.energy_j):+.1f} %)"
         rows.append(("execution", *_beside(one.energy_j, one.energy_std_j, one.naive_j), published))
     head = ("of", "energy [J]", "naive [J]", "published practice [J]")
     return table_html("Energy with its standard error, and what others would say", head, rows)
@@ -54,17 +56,17 @@ def _by_execution(one: RepeatedEnergy, load: LoadStamps, time_s: Array, power_w:
     naive = 100.0 * (naive_energy(time_s, power_w, load.start_s, load.end_s) / one.energy_j - 1.0)
     number = np.arange(1.0, len(naive) + 1.0)
     reach = np.full(len(naive), 100.0 * TWO_STD * one.energy_std_j / one.energy_j)
-    published = np.full(len(naive), _off(one.published_j, one.energy_j))
     ours = figure(one.energy_j, one.energy_std_j, "J")
     text = (
-        f"Energy of each execution by its readings alone, and of all by the published practice, less ours of {ours}; "
+        f"Energy of each execution by its readings alone, and of all by the published practice where it applies, less ours of {ours}; "
         "the band is two standard errors of ours."
     )
     series = [
         Series(name="ours", x=number, y=np.zeros(len(naive))),
         Series(name="naive", x=number, y=naive),
-        Series(name="published practice", x=number, y=published),
     ]
+    if math.isfinite(one.published_j):
+        series.append(Series(name="published practice", x=number, y=np.full(len(naive), _off(one.published_j, one.energy_j))))
     return _chart(text, "execution", "off by [%]", series, reach)
 
 

@@ -40,6 +40,28 @@ def practice_for(calibration: SensorCalibration) -> Practice:
     return FULL_WINDOW
 
 
+PAUSE_SHARE: Final = 0.05
+"""A gap of more than this share of an execution is a pause [1]; less is what a launch takes."""
+
+FEWEST_REPEATS: Final = 32
+SHORTEST_RUN_S: Final = 5.0
+REPEATS_BETWEEN_DELAYS: Final = 4
+"""The good practice: so many consecutive executions or so long a run [s]; 8 delays among 32 where a window is shorter than the period."""
+
+
+def practice_refusal(load: LoadStamps, practice: Practice) -> str:
+    """Why the good practice says nothing about a load, which is not what it prescribes; empty where it is."""
+    count = len(load.start_s)
+    pauses = np.count_nonzero(load.start_s[1:] - load.end_s[:-1] > PAUSE_SHARE * float(np.mean(load.end_s - load.start_s)))
+    allowed = count // REPEATS_BETWEEN_DELAYS if practice is SHORT_WINDOW else 0
+    if pauses > allowed:
+        most = f"at most {allowed} pauses" if allowed else "no pauses"
+        return f"the published practice does not apply: it is for consecutive executions, {most} among so many; the load has {pauses}"
+    if count < FEWEST_REPEATS and load.end_s[-1] - load.start_s[0] < SHORTEST_RUN_S:
+        return f"the published practice does not apply: it is for {FEWEST_REPEATS} consecutive executions, or {SHORTEST_RUN_S:g} s of them"
+    return ""
+
+
 def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
     """Readings integrated over spans as if each held from its stamp to the next [J], shape (j,).
 
@@ -59,7 +81,7 @@ def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) ->
 def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
     """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
 
-    Where the load ends within the rise, its last execution is taken.
+    Only for a load without a `practice_refusal`.  Where the load ends within the rise, its last execution is taken.
     """
     kept = load.start_s >= load.start_s[0] + practice.discard_s
     kept[-1] = True

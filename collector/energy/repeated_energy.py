@@ -16,7 +16,7 @@ from collector.correction.settled import NO_GAIN, inversion
 from collector.correction.updates import BoardUpdates
 from collector.energy.counter import CounterEstimate
 from collector.energy.execution_fit import ExecutionFit, FitSettings, fit_executions
-from collector.energy.practice import naive_energy, practice_for, published_energy
+from collector.energy.practice import naive_energy, practice_for, practice_refusal, published_energy
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.load import LoadStamps
 from estimator.frozen import FrozenMapping
@@ -40,7 +40,8 @@ class RepeatedEnergy:
 
     `energy_std_j` holds everything, `timing_std_j` what is left when gain and offset are taken for exact.
     `naive_j` is the readings' integral over the mean execution, `first_naive_j` over the first one alone (one run of
-    the kernel), `published_j` the published good practice, all without gain and offset; `counter` the board's counter with them.
+    the kernel), `published_j` the published good practice (nan where it does not apply), all without gain and offset;
+    `counter` the board's counter with them.
     `fit` is that of the likeliest response.
     """
 
@@ -136,6 +137,7 @@ def repeated_energy(
     elif counter is not None:
         notes["counter"] = counter.doubt
     naive = naive_energy(poll_s, poll_w, load.start_s, load.end_s)
+    practice = practice_for(calibration)
     return RepeatedEnergy(
         energy_j=true_j,
         energy_std_j=true_std,
@@ -147,7 +149,7 @@ def repeated_energy(
         naive_j=float(naive[kept].mean()),
         first_naive_j=float(naive[0]),
         naive_total_j=float(naive_energy(poll_s, poll_w, start[:1], end[-1:])[0]),
-        published_j=published_energy(poll_s, poll_w, load, practice_for(calibration)),
+        published_j=math.nan if practice_refusal(load, practice) else published_energy(poll_s, poll_w, load, practice),
         counter_j=counted_j,
         counter_std_j=counted_std,
         fit=fits[likeliest],

@@ -6,7 +6,7 @@ All three multiply a power by the time of the kernel, leave the sensor as it is 
     sma    sampling monitoring: polls in the background every 15 ms, the highest of them, as the window of the kernel is not known
     papi   PAPI's NVML component: one reading, taken when the kernel has ended
 
-Source: Arafa et al., "Verified instruction-level energy consumption measurement for NVIDIA GPUs" (arXiv 2002.07795), section V.
+Source: Arafa et al., "Verified instruction-level energy consumption measurement for NVIDIA GPUs" (arXiv 2002.07795), section IV.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from collector.sampling import host_seconds
 from estimator.quantities import Array
 
 SMA_PERIOD_S: Final = 0.015
-"""Time between two polls of the sampling approach [s]: 66.7 Hz (Arafa et al., section V.A)."""
+"""Time between two polls of the sampling approach [s]: 66.7 Hz (Arafa et al., section IV.A)."""
 
 
 def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) -> dict[str, float]:

@@ -50,8 +50,8 @@ class BlockModel:
     energies, energy_covariance    E_b [J], P_a [W], shape (2,), (2, 2); nan where no power was measured
     static_w, static_std_w         P_s [W]
     slope_s, intercept_s, slope_j  a, b and E_b of the published forms: ordinary least squares over the same grids
-    scatter                        by form, rms relative error of "time" and of "energy" when each inner grid is left out in turn;
-                                   nan where there are too few grids to leave one out
+    scatter                        by form, rms relative error of "time" and of "energy" when each inner grid is left out in turn, over
+                                   grids of two rounds or more where there are some; empty where there are too few to leave one out
     tied                           time coefficients that the grids do not tell apart: they follow the prior
     blocks                         smallest and largest measured grid
     flop_per_block                 work of a block, nan where unknown

@@ -40,11 +40,6 @@ class SimulatedRun:
     latency_s: float
     energy_j: float
 
-    @property
-    def amounts(self) -> tuple[float, ...]:
-        """The amounts in the order in which they are executed."""
-        return (self.launch, *(self.whole,) * self.rounds, *((self.rest,) if self.rest else ()))
-
 
 def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
     """The platform file.  `off_w` is what a host draws that is switched off [W].

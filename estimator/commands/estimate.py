@@ -113,7 +113,7 @@ completion_option = switch(
 @click.option("--freqs", metavar="LIST|LO:HI:STEP|all", help="Several SM clocks [MHz].")
 @click.option("--gpu-spec", metavar="NAME|FILE", callback=named_file, help="Forecast for another GPU.")
 @click.option("--set", "figures", multiple=True, callback=settings_option, metavar="KEY=VALUE", help="Change a figure: num_sms=132.")
-@click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share: dram=0.8.")
+@click.option("--efficiency", multiple=True, callback=settings_option, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8.")
 @click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP)
 @click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's.")
 @completion_option

@@ -104,8 +104,3 @@ def scaling_efficiency(one: tuple[Any, Any], several: tuple[Any, Any], modules: 
         raise CountsError("energies, times and numbers of modules must be positive")
     count = values[-1]
     return np.asarray(PERCENT * energy_delay(*one, exponent) / (count**exponent * energy_delay(*several, exponent)))
-
-
-def parallel_efficiency(time_one_s: Any, time_several_s: Any, modules: Any) -> Array:
-    """Share of a linear speed-up that is reached [%]."""
-    return scaling_efficiency((1.0, time_one_s), (1.0, time_several_s), modules)

@@ -34,6 +34,9 @@ GLUE: Final = (
 )
 
 
+REGION_MASK: Final = Argument(scalar="region_mask")
+"""A grid of many rounds walks the regions of one round again and again: all of its blocks' regions would not fit the memory."""
+
 NONE_GUARDED: Final[Mapping[str, float]] = FrozenMapping({})
 
 
@@ -54,7 +57,8 @@ def stream(name: str, low: float, high: float, *, written: bool = False) -> Buff
 def _places(buffers: Iterable[str]) -> list[str]:
     """The block's region of each buffer, and the thread's offset in them."""
     return [
-        *(f"mad.wide.u32 region_{buffer}, block_number, region_bytes, {buffer};" for buffer in buffers),
+        "and.b32 region_number, block_number, region_mask;",
+        *(f"mad.wide.u32 region_{buffer}, region_number, region_bytes, {buffer};" for buffer in buffers),
         "sub.u32 mask, region_bytes, 1;",
         f"mul.lo.u32 offset, local, {WORD_BYTES};",
         "cvt.u64.u32 wide, offset;",
@@ -98,12 +102,12 @@ def block_kernel(
     `moved` and `shared_bytes` are bytes a thread and turn, `guarded` what only some threads execute, on average.
     """
     streamed = [buffer.name for buffer in buffers if buffer.per == "region"]
-    arguments = (*(Argument(pointer=buffer.name) for buffer in buffers), ITERATIONS, LANES, REGION)
+    arguments = (*(Argument(pointer=buffer.name) for buffer in buffers), ITERATIONS, LANES, REGION, REGION_MASK)
     text = entry_text(
         name=name,
         arguments=arguments,
         registers={
-            "b32": ("mask", "offset", *floats, *integers),
+            "b32": ("mask", "offset", "region_number", *floats, *integers),
             "b64": ("wide", "target", *(f"{kind}_{buffer}" for kind in ("region", "at") for buffer in streamed)),
             "pred": tuple(predicates),
         },

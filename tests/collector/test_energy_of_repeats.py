@@ -14,7 +14,16 @@ from collector.correction.recording import correct_recording
 from collector.correction.response import SensorResponse, interval_shares, possible_responses
 from collector.correction.updates import board_updates, repeated_values
 from collector.energy.execution_fit import FitSettings, fit_executions
-from collector.energy.practice import FULL_WINDOW, SHORT_WINDOW, TRAILING_SECOND, naive_energy, practice_for, published_energy
+from collector.energy.practice import (
+    FULL_WINDOW,
+    SHORT_WINDOW,
+    TRAILING_SECOND,
+    Practice,
+    naive_energy,
+    practice_for,
+    practice_refusal,
+    published_energy,
+)
 from collector.energy.repeated_energy import RepeatedEnergy, bins_for, repeated_energy
 from collector.energy.repeats import plan_repeats
 from collector.errors import SensorError
@@ -130,6 +139,27 @@ def test_published_practice_of_a_constant_power_is_that_power() -> None:
     load = LoadStamps(start_s=1.0 + 0.5 * np.arange(10), end_s=1.4 + 0.5 * np.arange(10))
     for practice in (FULL_WINDOW, TRAILING_SECOND, SHORT_WINDOW):
         assert published_energy(time_s, np.full(len(time_s), 150.0), load, practice) == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "length_s", "pause_after", "practice", "reason"),
+    [
+        (32, 0.05, 0, FULL_WINDOW, ""),
+        (10, 0.6, 0, TRAILING_SECOND, ""),
+        (32, 0.05, 4, SHORT_WINDOW, ""),
+        (32, 0.05, 4, FULL_WINDOW, "it is for consecutive executions, no pauses among so many; the load has 7"),
+        (32, 0.05, 2, SHORT_WINDOW, "at most 8 pauses among so many; the load has 15"),
+        (100, 0.05, 1, TRAILING_SECOND, "the load has 99"),
+        (31, 0.05, 0, FULL_WINDOW, "it is for 32 consecutive executions, or 5 s of them"),
+        (1, 3.0, 0, SHORT_WINDOW, "it is for 32 consecutive executions, or 5 s of them"),
+    ],
+)
+def test_published_practice_is_for_its_own_protocol(count: int, length_s: float, pause_after: int, practice: Practice, reason: str) -> None:
+    number = np.arange(count)
+    start_s = 1.0 + 1.001 * length_s * number + (0.025 * (number // pause_after) if pause_after else 0.0)
+    refusal = practice_refusal(LoadStamps(start_s=start_s, end_s=start_s + length_s), practice)
+    assert bool(refusal) == bool(reason)
+    assert reason in refusal
 
 
 def test_practice_follows_the_class_of_the_sensor() -> None:

@@ -20,7 +20,7 @@ from estimator.errors import CountsError, OperatingPointError
 from estimator.instructions.activities import METRICS, CountedKernel, read_activities
 from estimator.instructions.counted_energy import PARTS, counted_energies
 from estimator.instructions.energies import TRANSACTION_BYTES, Activity, section_of
-from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, parallel_efficiency, scaling_efficiency
+from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, scaling_efficiency
 from estimator.instructions.tables import energy_table_names, load_energy_table
 from tests.fitter.measured import planted_bundle
 
@@ -83,35 +83,29 @@ def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy: float, time
     assert scaling_efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
 
 
-def test_published_efficiencies_are_consistent() -> None:
-    # 18 times faster at 10 % more energy with 32 modules (section VII); twice the energy at a linear speed-up (section I).
-    assert scaling_efficiency((1.0, 1.0), (1.10, 1 / 18), 32) == pytest.approx(100 * 18 / (32 * 1.10))
-    assert scaling_efficiency((1.0, 1.0), (2.0, 1 / 32), 32) == pytest.approx(50.0)
-    # 86.8 % faster with two modules and 94 % efficient (section V.B): energy does not grow.
-    energy = 1.868 * 100 / (2 * 94.0)
-    assert energy == pytest.approx(0.994, abs=0.001)
-    assert scaling_efficiency((1.0, 1.0), (energy, 1 / 1.868), 2) == pytest.approx(94.0)
-    assert parallel_efficiency(1.0, 1 / 1.868, 2) == pytest.approx(93.4)
+def test_published_steps_give_the_published_efficiencies() -> None:
+    """From 16 to 32 modules 47 % faster with 15.7 % more energy (section V.B): of the 36 % there, that leaves more than 50 % at 16 modules
+    and less than the largest, 94 %, as the paper says of both.
+    """
+    step = scaling_efficiency((1.0, 1.0), (1.157, 1 / 1.47), 2) / 100.0
+    assert 50.0 < 36.0 / step < 94.0
 
 
 def test_shared_constant_energy_is_counted_once() -> None:
-    """Amortising half of it saves 22.3 % of a 32-module system, a quarter 10.4 % (section V.C): one share of constant energy fits both."""
-    share = 0.223 / (0.5 * 31 / 32)
-    for amortised, saving, within in ((0.5, 0.223, 1e-9), (0.25, 0.104, 0.01)):
-        energies = [
-            float(
-                module_energy(
-                    Integration(link_pj_per_bit=0.0, shared_constant=shared),
-                    32,
-                    dynamic_j=1 - share,
-                    link_bytes=0.0,
-                    constant_w=share / 32,
-                    time_s=1.0,
-                ).energy_j
-            )
-            for shared in (0.0, amortised)
-        ]
-        assert 1 - energies[1] / energies[0] == pytest.approx(saving, abs=within)
+    """With half of it shared 32 modules save 22.3 %, with a quarter 10.4 %; efficiency rises by 8.1 and 3.5 points (section V.C).
+
+    The 22.3 % gives the share of constant energy; the other saving, and the ratio of the two rises, are what is checked.
+    """
+    constant = 0.223 / (0.5 * 31 / 32)
+
+    def energy(shared: float) -> float:
+        integration = Integration(link_pj_per_bit=0.0, shared_constant=shared)
+        parts = module_energy(integration, 32, dynamic_j=1 - constant, link_bytes=0.0, constant_w=constant / 32, time_s=1.0)
+        return float(parts.energy_j)
+
+    assert 1 - energy(0.25) / energy(0.0) == pytest.approx(0.104, abs=0.01)
+    none, quarter, half = (scaling_efficiency((1.0, 1.0), (energy(shared), 1.0), 32) for shared in (0.0, 0.25, 0.5))
+    assert (half - none) / (quarter - none) == pytest.approx(8.1 / 3.5, rel=0.03)
 
 
 def test_links_cost_by_the_bit_and_one_module_has_none() -> None:

@@ -12,7 +12,7 @@ from estimator.specifications import load_gpu
 from estimator.workload import make_operator
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
-PRECISIONS = ("bf16", "fp32")
+PRECISIONS = ("bf16", "fp32", "int8")
 TILES = (np.nan, 32.0, 64.0, 128.0)
 SPLITS = (np.nan, 1.0, 4.0)
 

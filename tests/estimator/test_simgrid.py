@@ -1,11 +1,11 @@
 """Block-count models as a SimGrid platform: the published example, the file's form, and a real SimGrid where there is one."""
 
-import ctypes.util
 import json
 import math
+import re
 import subprocess
 import xml.etree.ElementTree as ET
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from tests.fitter.measured import planted_bundle
 PYTHON = "/usr/bin/python3"
 """The system's own, for which distributions package SimGrid."""
 
-ACTOR = Path(__file__).with_name("simgrid_actor.py")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simgrid" / "blocks.py"
 
 FERMI = BlockModel(
     # Boughzala et al., fig. 3: vectorAdd on a Tesla M2075, whose round of 14 blocks is taken to last a second.
@@ -54,7 +54,7 @@ OTHER = replace(FERMI, kernel='a<b>&"c', blocks_per_sm=3, flop_per_block=math.na
 
 def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
     run = simulated_run(FERMI, 140)
-    assert len(run.amounts) == 11, "the launch, and ten rounds"
+    assert (run.rounds, run.rest) == (10, 0.0)
     assert run.latency_s == pytest.approx(10.0, rel=1e-12)
     assert run.energy_j == pytest.approx(1536.5, rel=1e-12)
     assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
@@ -109,33 +109,38 @@ def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], off
         platform_xml(models, off_w)
 
 
-def _simgrid() -> str:
-    """The library's name.  Skips where there is no SimGrid."""
-    library = ctypes.util.find_library("simgrid")
+def simulated(*words: str) -> list[tuple[float, float]]:
+    """Time [s] and energy [J] of each grid as SimGrid finds them, by the example.  Skips where there is no SimGrid."""
     try:
         there = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60, check=False).returncode == 0
     except OSError:
         there = False
-    if library is None or not there:
+    if not there:
         pytest.skip("no SimGrid for the system's Python; `make simgrid` installs Debian's and runs this test")
-    return library
-
-
-@pytest.mark.parametrize(
-    ("model", "blocks"), [(FERMI, 140), (FERMI, 149), (SLOWER, 1), (SLOWER, 123), (replace(OTHER, kernel="scale"), 1000)]
-)
-def test_simgrid_finds_the_sum_of_power_times_time(model: BlockModel, blocks: int, tmp_path: Path) -> None:
-    library = _simgrid()
-    models = [FERMI, SLOWER, replace(OTHER, kernel="scale")]
-    run = simulated_run(model, blocks, models)
-    platform = tmp_path / "platform.xml"
-    platform.write_text(platform_xml(models, off_w=10.0))
-    words = [PYTHON, str(ACTOR), str(platform), library, run.host, str(run.pstate), json.dumps(run.amounts)]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run([PYTHON, str(EXAMPLE), *words], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert found["latency_s"] == pytest.approx(run.latency_s, rel=1e-9)
-    assert found["energy_j"] == pytest.approx(run.energy_j, rel=1e-9)
+    assert "Total energy consumption" in ran.stderr, "SimGrid says so itself"
+    return [(float(time), float(energy)) for time, energy in re.findall(r"SimGrid (\S+) s, (\S+) J;", ran.stdout)]
+
+
+def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
+    models = [FERMI, SLOWER, replace(OTHER, kernel="scale")]
+    cases = [(0, 140), (0, 149), (1, 1), (1, 123), (2, 1000)]
+    runs = [simulated_run(models[number], blocks, models) for number, blocks in cases]
+    platform, work = tmp_path / "platform.xml", tmp_path / "work.json"
+    platform.write_text(platform_xml(models, off_w=10.0))
+    work.write_text(json.dumps([{**asdict(run), "blocks": blocks} for run, (_, blocks) in zip(runs, cases, strict=True)]))
+    found = simulated(str(platform), str(work))
+    assert found == [pytest.approx((run.latency_s, run.energy_j), rel=1e-8) for run in runs]
+
+
+def test_the_example_is_the_published_one() -> None:
+    rows = json.loads(EXAMPLE.with_name("m2075.json").read_text())
+    for row in rows:
+        run = simulated_run(FERMI, row["blocks"])
+        assert (row["host"], row["rounds"]) == (run.host, run.rounds)
+        assert (row["whole"], row["latency_s"], row["energy_j"]) == pytest.approx((run.whole, run.latency_s, run.energy_j), rel=1e-12)
+    assert simulated() == [pytest.approx((row["latency_s"], row["energy_j"]), rel=1e-8) for row in rows]
 
 
 def test_the_command_says_what_simgrid_is_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

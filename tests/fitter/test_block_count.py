@@ -93,12 +93,16 @@ def test_two_grids_do_not() -> None:
     assert "short" in fit.refused[0]
 
 
-def test_rounds_by_occupancy_beat_the_published_form_where_blocks_share_an_sm() -> None:
-    model = fit_block_model(planted(noise=0.003), GPU.num_sms)
-    for quantity in ("time", "energy"):
-        ours = model.scatter["occupancy"][quantity]
-        assert ours < 0.02
-        assert ours < 0.5 * model.scatter["rounds"][quantity]
+@pytest.mark.parametrize(
+    ("grids", "judged"), [(GRIDS, [432, 1000, 2160]), (np.array([54, 108, 216, 300, 432]), [108, 216, 300])], ids=["many rounds", "few"]
+)
+def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(grids: Array, judged: list[int]) -> None:
+    rows = planted(grids, noise=0.003)
+    model, errors = fit_block_model(rows, GPU.num_sms), left_out_errors(rows, GPU.num_sms)
+    for form in FORMS:
+        for quantity, values in errors[form].items():
+            own = values[np.isin(rows.blocks, judged)]
+            assert model.scatter[form][quantity] == pytest.approx(float(np.sqrt(np.mean(own**2))))
 
 
 def test_each_grid_is_judged_by_a_fit_without_it() -> None:

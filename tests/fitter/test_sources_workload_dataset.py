@@ -177,6 +177,17 @@ def test_the_target_and_start_up_come_from_the_runs_themselves(target: float, st
     assert not is_perturbed(duration, measured, target, found.startup_s).any()
 
 
+def test_the_start_up_holds_no_part_of_the_last_iteration() -> None:
+    """Of long iterations a run is over by half a one on average, from nothing to a whole one."""
+    latency = np.linspace(0.2, 1.0, 41)
+    duration = 1.5 + np.ceil(30.0 / latency) * latency
+    everywhere = np.ones(len(latency), dtype=bool)
+    assert estimate_startup(duration, latency, everywhere, 30.0).startup_s == pytest.approx(1.5, abs=0.1)
+    assert not is_perturbed(duration, latency, 30.0, 1.5).any()
+    around = 30.0 + 1.5 + 0.5 + np.array([-2.7, 2.2])
+    assert is_perturbed(around, np.ones(2), 30.0, 1.5).tolist() == [True, False], "2 s and half an iteration around the middle"
+
+
 def test_runs_of_fixed_iterations_have_no_target() -> None:
     assert np.isnan(target_duration_s(100 * np.geomspace(0.01, 1.0, 20)))
     assert np.isnan(target_duration_s(np.array([30.0, 30.1])))
