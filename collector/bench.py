@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
 from collector.devices.board_runner import open_board_runner
@@ -12,7 +12,7 @@ from collector.devices.host_clock import HostClock
 from collector.devices.nvml import NvmlBoard, open_board
 from collector.errors import DeviceError, DriverError
 from collector.pmd.sensor import open_pmd
-from collector.replay.play import PlayedClock, PlayedGpu, PlayedRunner, PlayedSensor, open_recording
+from collector.replay.play import Played, open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from estimator.gpu import GpuSpec
@@ -154,16 +154,9 @@ def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
 def open_replay(path: Path) -> Iterator[Bench]:
     """A recorded bench.  Raises DeviceError for a file that is no recording."""
     with open_recording(path) as (recording, player):
-        sensors = tuple(PlayedSensor(player, f"sensor{index}", name, fields) for index, (name, fields) in enumerate(recording.sensors))
-        yield Bench(
-            word=recording.word,
-            gpu=PlayedGpu(player),
-            sensors=sensors,
-            runner=PlayedRunner(player),
-            clock=PlayedClock(player),
-            gpu_spec=recording.gpu_spec,
-            simulated=recording.simulated,
-        )
+        devices: dict[str, Any] = {name: Played(player, name) for name in ("gpu", "runner", "clock")}
+        sensors: tuple[Any, ...] = tuple(Played(player, f"sensor{index}") for index in range(recording.sensors))
+        yield Bench(word=recording.word, sensors=sensors, gpu_spec=recording.gpu_spec, simulated=recording.simulated, **devices)
 
 
 @contextmanager
