@@ -41,6 +41,12 @@ class FiniteRange(click.FloatRange):
 gpu_option = click.option(
     "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE."
 )
+gpu_spec_option = click.option(
+    "--gpu-spec",
+    default="",
+    metavar="FILE.toml",
+    help="Specification of a board for which none is shipped.",
+)
 meter_option = click.option(
     "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
 )

@@ -148,7 +148,7 @@ def find_sensor(board: str, driver: str = "", field: str = "") -> PublishedSenso
 
 def sensor_lines(sensors: Sequence[PublishedSensor], *, doubts: bool) -> list[str]:
     """A table of sensors for people; with `doubts` what is to be said of each below it."""
-    rows = [COLUMNS]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for one in sensors:
         widths = ("-" if value is None else f"{value * 1e3:.4g}" for value in (one.update_period_s, one.window_s, one.rise_time_s))
         gain = "-" if one.gain is None else f"{one.gain:.3f}"
