@@ -105,7 +105,7 @@ def screen(raw: RawKernels, asked: GpuSpec | None = None) -> tuple[KernelRows | 
     Raises InputError where the whole file is implausible (another unit than seconds).
     """
     reasons, power_reasons = dict(raw.reasons), dict(raw.power_reasons)
-    specs = _known_gpus(raw, asked, reasons)
+    specs = known_gpus(raw.gpus, asked, reasons)
     _read_marks(raw, reasons, power_reasons)
     for i in np.flatnonzero(~(raw.latency_s > 0) | ~(raw.latency_s <= LONGEST_LAUNCH_S)).tolist():
         reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {raw.latency_s[i]:g}"))
@@ -138,6 +138,15 @@ def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
     return None if name is None else load_gpu(name)
 
 
+def known_gpus(texts: Sequence[str], asked: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
+    """The specification of the GPU of each row, None where it is not known; `reasons` then says so."""
+    found = {text: known_gpu(text, asked) if text else None for text in set(texts)}
+    for i, text in enumerate(texts):
+        if found[text] is None:
+            reasons.setdefault(i, unknown_gpu(text))
+    return [found[text] for text in texts]
+
+
 def unknown_gpu(text: str) -> tuple[str, str]:
     """The reason and its detail for a row of a GPU that is not known."""
     return "UNKNOWN_GPU", f"{text[:80]!r}; known: {', '.join(gpu_names())}; or its file: --gpu FILE.toml"
@@ -161,14 +170,6 @@ def mark_code(text: str) -> str:
     if code in ("", "OK", "NONE", "GOOD"):
         return ""
     return code if REASON_CODE.fullmatch(code) else "MARKED"
-
-
-def _known_gpus(raw: RawKernels, asked: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
-    found = {text: known_gpu(text, asked) if text else None for text in set(raw.gpus)}
-    for i, text in enumerate(raw.gpus):
-        if found[text] is None:
-            reasons.setdefault(i, unknown_gpu(text))
-    return [found[text] for text in raw.gpus]
 
 
 def _read_marks(raw: RawKernels, reasons: dict[int, tuple[str, str]], power_reasons: dict[int, tuple[str, str]]) -> None:

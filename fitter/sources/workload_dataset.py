@@ -21,7 +21,7 @@ from estimator.workload import COMPLETED, Operator, Workload
 from fitter.errors import InputError
 from fitter.rows import RejectedRow, Startup, WorkloadRows
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work
-from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpu, least_power_w, unknown_gpu
+from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpus, least_power_w
 from fitter.sources.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
 from fitter.sources.tables import Table
 
@@ -93,7 +93,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> WorkloadR
     reasons = dict.fromkeys(_indices(table.oversized()), ("BAD_TEXT", "a cell is longer than any name can be"))
     gpu_texts = table.texts("gpu") if "gpu" in table else [gpu.name if gpu else ""] * len(table)
     runs = _Runs(
-        gpus=_gpus(gpu_texts, gpu, reasons),
+        gpus=known_gpus(gpu_texts, gpu, reasons),
         workloads=_workloads(table, reasons),
         asked_mhz=table.numbers("sm_clock_mhz"),
         measured_mhz=table.numbers("sm_clock_measured_mhz"),
@@ -115,14 +115,6 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> WorkloadR
         rejected=sorted(rejected, key=lambda item: item.row),
         startups=tuple(_startup(table.name, host, found) for host, found in startups.items()),
     )
-
-
-def _gpus(texts: list[str], asked: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
-    found = {text: known_gpu(text, asked) if text else None for text in set(texts)}
-    for i, text in enumerate(texts):
-        if found[text] is None:
-            reasons.setdefault(i, unknown_gpu(text))
-    return [found[text] for text in texts]
 
 
 def _workloads(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Workload | None]:
