@@ -106,12 +106,12 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) ->
     if not text:
         return None
     from collector.sampling import Sampler
-    from collector.sensor.catalogue import CATALOGUE, given_sensor
+    from collector.sensor.catalogue import given_sensor, not_characterised
 
     identity = bench.gpu.identity()
     found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
-    if CATALOGUE in found.notes and not quiet:
-        note(f"warning: sensor {found.notes[CATALOGUE]}")
+    if (doubt := not_characterised(found)) and not quiet:
+        note(f"warning: sensor {doubt}")
     return found
 
 

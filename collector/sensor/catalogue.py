@@ -160,6 +160,11 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
     return found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
 
 
+def not_characterised(calibration: SensorCalibration) -> str:
+    """What to say of a sensor that is an entry of the catalogue; "" of one that was characterised."""
+    return calibration.notes[CATALOGUE] if calibration.sensor == CATALOGUE else ""
+
+
 def near_entries(board: str) -> str:
     """A question with the nearest names of the catalogue and with the generation of a board, and where the names stand."""
     word, names = _normalised(board), tuple(dict.fromkeys(sensor.name for sensor in catalogue()))
