@@ -162,7 +162,7 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
 
 def not_characterised(calibration: SensorCalibration) -> str:
     """What to say of a sensor that is an entry of the catalogue; "" of one that was characterised."""
-    return calibration.notes[CATALOGUE] if calibration.sensor == CATALOGUE else ""
+    return calibration.notes.get(CATALOGUE, "") if calibration.sensor == CATALOGUE else ""
 
 
 def near_entries(board: str) -> str:
