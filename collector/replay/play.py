@@ -114,9 +114,9 @@ def _recording(path: Path, header: Mapping[str, Any] | None) -> Recording:
             word=str(header["word"]),
             simulated=bool(header["simulated"]),
             gpu_spec=gpu_from_document(header["gpu_spec"], f"{path}: gpu_spec"),
-            sensors=int(header["sensors"]),
+            sensors=len(header["sensors"]),
         )
-    except (KeyError, TypeError, ValueError, OverflowError, EstimatorError) as error:
+    except (KeyError, TypeError, EstimatorError) as error:
         raise DeviceError(f"{path}: the recording's first line is damaged ({error})") from error
 
 

@@ -113,7 +113,7 @@ def _header(bench: Bench) -> dict[str, Any]:
         "word": bench.word,
         "simulated": bench.simulated,
         "gpu_spec": document_of_gpu(bench.gpu_spec),
-        "sensors": len(bench.sensors),
+        "sensors": [sensor.name() for sensor in bench.sensors],
     }
 
 
