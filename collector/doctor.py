@@ -181,7 +181,7 @@ def _identity(board: NvmlBoard) -> Iterator[Finding]:
     if identity.canonical_name:
         yield Finding(check=f"GPU {board.index}", state=OK, seen=f"{seen}, specification {identity.canonical_name}")
     else:
-        remedy = "write its specification: docs/how-to/add-a-gpu.md"
+        remedy = "write its specification for --gpu-spec: docs/how-to/add-a-gpu.md"
         yield Finding(check=f"GPU {board.index}", state=FAULT, seen=f"{seen}, no specification", remedy=remedy)
 
 

@@ -44,6 +44,7 @@ def measure_campaign(
     budget: str,
     select: str | None,
     planned_budget: str,
+    gpu_spec: str,
     sensor: str | None,
     pmd: str,
     traces: bool,
@@ -91,7 +92,7 @@ def measure_campaign(
     with (
         told_errors() if worker else nullcontext(),
         nullcontext() if dry_run else sole_use(gpu),
-        open_bench(one_board(gpu), seed=seed, attention=spec.attention, **meter_arguments(pmd, gpu)) as opened,
+        open_bench(one_board(gpu), seed=seed, attention=spec.attention, gpu_spec=gpu_spec, **meter_arguments(pmd, gpu)) as opened,
         perhaps_recorded(opened, record) as bench,
     ):
         if not quiet:

@@ -22,9 +22,11 @@ from collector.devices.protocols import (
 )
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from estimator.workload import Operator
+from microbench.copy_load import CopyLoad
+from microbench.generated_load import GeneratedLoad
 
 FORMAT: Final = "wattprint-recording"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 VALUES: Final[dict[str, type]] = {
     value.__name__: value
@@ -45,6 +47,10 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"number": repr(value)}
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, GeneratedLoad | CopyLoad):  # what tells it from others, not its machine code
+        return plain(value.told())
     if isinstance(value, np.ndarray):
         return _plain_column(value)
     if isinstance(value, tuple):

@@ -95,7 +95,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Share of kernels and workloads left out for errors.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
-@click.option("--gpu", metavar="NAME", help="The GPU to fit where data sets hold several, or do not name theirs.")
+@click.option("--gpu", metavar="NAME|FILE.toml", help="The GPU to fit where data sets hold several, or do not name theirs.")
 @click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
 @click.option(
     "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
@@ -122,6 +122,7 @@ def fit_command(**options: Any) -> int:
     from fitter.report.left_out import leave_out
     from fitter.scale.streamed import is_streamed, read_streamed
     from fitter.selection import read_selection, require_one_gpu, require_one_world
+    from fitter.sources.screening import asked_gpu
     from fitter.transfer.probe_selection import calibrate_probes
 
     progress = _progress(options["quiet"])
@@ -130,7 +131,7 @@ def fit_command(**options: Any) -> int:
         selection = read_streamed(options["datasets"], options, progress)
     else:
         selection = read_selection(options["datasets"], options["gpu"])
-    gpu = load_gpu(require_one_gpu(selection))
+    gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
     prior = None if options["prior"] is None else load_bundle(options["prior"])
     how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
@@ -160,7 +161,7 @@ def fit_command(**options: Any) -> int:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
-@click.option("--gpu", metavar="NAME", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
+@click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
 @require_option
 @output_options
 def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from collector.dataset import KERNEL_COLUMNS, conforming
+from estimator.gpu import GpuSpec
 from estimator.quantities import IntArray
 from fitter.kernels.groups import section_key
 from fitter.rows import OTHER_GPU, KernelRows, RejectedRow, join_rows
@@ -52,7 +53,7 @@ class SampleTask:
 
     source: str
     collected: Mapping[str, Any] | None
-    gpu: str | None
+    gpu: GpuSpec | None
     seed: int
     section_kernels: int = SECTION_KERNELS
     kernel_rows: int = KERNEL_ROWS
@@ -143,7 +144,7 @@ def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: in
     """One piece: screened as a whole file is, its rejections counted."""
     name = shown(partition.uri).rpartition("/")[2]
     if task.collected is not None:
-        rows, rejected = collected_rows(conforming(table, dict(task.collected), shown(partition.uri)), name, first)
+        rows, rejected = collected_rows(conforming(table, dict(task.collected), shown(partition.uri)), name, first, task.gpu)
     else:
         frame = table.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
         rows, rejected = read_kernel_table(Table(path=Path(shown(partition.uri)), sha256="", frame=frame), task.gpu)
@@ -151,7 +152,7 @@ def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: in
         rows = None if rows is None else replace(rows, row=rows.row + first)
     counts: dict[RejectedKind, RejectedRow] = {}
     if rows is not None and task.gpu is not None:
-        own = np.array([gpu == task.gpu for gpu in rows.gpus], dtype=np.bool_)[rows.gpu_index]
+        own = np.array([gpu == task.gpu.name for gpu in rows.gpus], dtype=np.bool_)[rows.gpu_index]
         foreign = np.flatnonzero(~own)
         if len(foreign):
             other = rows.gpus[rows.gpu_index[foreign[0]]]

@@ -92,7 +92,7 @@ def packets(count: int) -> bytes:
 
 def recording_start() -> bytes:
     """A recording's first lines."""
-    header = {"format": "wattprint-recording", "version": 1, "word": "0", "simulated": False, "sensors": []}
+    header = {"format": "wattprint-recording", "version": 2, "word": "0", "simulated": False, "sensors": []}
     spec = {"gpu_spec": document_of_gpu(load_gpu("a100-pcie-40gb"))}
     lines = [
         {**header, **spec},
