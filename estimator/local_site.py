@@ -47,7 +47,7 @@ HEADERS: Final = {
 }
 """Headers of every answer: nothing elsewhere embeds or reads it, and no link tells the token."""
 
-Line = Callable[[str], None]
+Line = Callable[[str], object]
 Message = dict[str, Any]
 
 
