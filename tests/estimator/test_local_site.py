@@ -67,12 +67,16 @@ def test_without_the_token_nothing_is_told(site: Served, text: str) -> None:
     assert TOKEN.encode() not in content
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_of_the_machine_gets_403(site: Served) -> None:
     child = os.fork()
     if child == 0:
-        os.setuid(65534)
-        os._exit(0 if site.fetch("GET", "/")[0] == 403 else 1)
+        try:
+            os.setuid(65534)
+            os._exit(0 if site.fetch("GET", "/")[0] == 403 else 1)
+        finally:
+            os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
 
 
