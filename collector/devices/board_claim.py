@@ -5,7 +5,6 @@ take it.  Elsewhere a claim is an abstract Unix socket: users who share no folde
 the machine from holding a board without measuring.  Either way the claim of a process that dies is gone.
 """
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from collector.devices.file_lock import locked_file
 from collector.devices.peers import group_of, peer_of, user_name
 from collector.errors import BoardBusyError, DeviceError
 
@@ -20,6 +20,9 @@ SHARED_FOLDER: Final = Path("/run/wattprint-boards")
 """Made by packaging/wattprint-boards.tmpfiles.conf."""
 
 CLAIM_PREFIX: Final = "\0wattprint-campaign-"
+GROUP_MAY: Final = 0o660
+"""Of a lock's file, whatever the umask of the user who is first."""
+
 LOCKS: Final = Path("/proc/locks")
 
 
@@ -51,26 +54,22 @@ def board_is_claimed(gpu_uuid: str) -> bool:
 def _lock(path: Path, gpu_uuid: str) -> int:
     """A descriptor that holds the lock of a file until it is closed."""
     try:
-        claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660)
+        claim = locked_file(path, mode=GROUP_MAY)
+        if claim is None:
+            raise _busy(gpu_uuid, _lock_holder(path))
+        with suppress(PermissionError):  # another user's file has its mode already
+            os.fchmod(claim, GROUP_MAY)
     except OSError as error:
         remedy = f"have root add you to group {group_of(path.parent)} (usermod -aG), and log in again"
         raise DeviceError(f"{path}: this user may not claim boards ({error.strerror}); {remedy}") from error
-    with suppress(PermissionError):  # another user's file has its mode already
-        os.fchmod(claim, 0o660)
-    try:
-        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = _lock_holder(claim)
-        os.close(claim)
-        raise _busy(gpu_uuid, holder) from error
     return claim
 
 
-def _lock_holder(claim: int) -> tuple[int, int] | None:
-    """Process and user that hold the lock of an open file, by the kernel's word; None where it does not tell."""
-    status = os.fstat(claim)
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+def _lock_holder(path: Path) -> tuple[int, int] | None:
+    """Process and user that hold a file's lock, by the kernel's word; None where it does not tell."""
     with suppress(OSError, ValueError):
+        status = path.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         for fields in map(str.split, LOCKS.read_text(encoding="ascii").splitlines()):
             if fields[1] == "FLOCK" and fields[5] == place:
                 return int(fields[4]), os.stat(f"/proc/{fields[4]}").st_uid

@@ -43,11 +43,8 @@ from collector.privileged.settings import HelperSettings, check_folder, read_set
 MOST_CLIENTS: Final = 512
 MOST_CLIENTS_OF_USER: Final = 32
 
-SLOW_S: Final = 5.0
-"""Within this a request that was begun is whole [s]."""
-
 IDLE_S: Final = 30.0
-"""A client that holds nothing and asks nothing is sent away after this [s]."""
+"""A client that holds nothing and asks nothing whole is sent away after this [s]."""
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
@@ -135,9 +132,7 @@ class Helper:
         held = {id(lease.client): lease for lease in self._leases.values()}
         for client in tuple(self._clients):
             lease, silent_s = held.get(id(client)), now_s - client.heard_s
-            if client.incoming and silent_s > min(SLOW_S, self._settings.silence_s):
-                self._dismiss(client, "too_slow", "a request that was begun must be whole at once")
-            elif lease and now_s - lease.begun_s > self._settings.lease_s:
+            if lease and now_s - lease.begun_s > self._settings.lease_s:
                 self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
             elif silent_s > (self._settings.silence_s if lease else IDLE_S):
                 self._dismiss(client, "silent", "nothing was heard for too long")
@@ -169,8 +164,6 @@ class Helper:
         if not came:
             self._part(client, "the client's connection ended")
             return
-        if not client.incoming:
-            client.heard_s = time.monotonic()
         *whole, client.incoming = (client.incoming + came).split(b"\n")
         try:
             for line in whole:
