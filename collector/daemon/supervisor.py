@@ -187,7 +187,7 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
         supervisor = Supervisor(store, settings, log, notifier)
         with _signals(supervisor), status_site(folder, listen_address(settings), log.write) as place:
             store.daemon_started(os.getpid(), __version__, place)
-            where = f"; `collect status` tells the address of the page on {settings.listen}" if place else ""  # logs have other readers
+            where = "; `collect status` tells the address of its page" if place else ""  # a log may have other readers
             log.write(f"daemon {__version__} runs as process {os.getpid()}{where}")
             supervisor.run()
             log.write("daemon has ended")
