@@ -24,6 +24,7 @@ from collector.privileged.clients import COMPLAINTS_AT_ONCE, COMPLAINTS_PER_S, L
 from collector.privileged.helper import MOST_CLIENTS_OF_USER
 from tests.collector.privileged.conftest import NAMES, PATIENCE_S, SECOND, UNLISTED, UUID, Line, Place, stopped, until
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 Connect = Callable[[], Line]
 LOCK_AND_UNLOCK = itertools.cycle([{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}])
 
@@ -354,7 +355,6 @@ def connect_without_end(path: Path, told: int) -> None:
                     os.write(told, b"full")
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_helper_that_was_held_up_answers_all_whoever_fills_its_queue(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = place.start()
     monkeypatch.setenv("WATTPRINT_CLOCKS_SOCKET", str(place.socket))
