@@ -241,7 +241,7 @@ class Helper:
                 lease = held or self._begin(client, uuid)
                 library.lock_sm_clock(handle, sm_clock_mhz)
                 lease.sm_clock_mhz = sm_clock_mhz
-        except CollectorError as error:
+        except (CollectorError, OSError) as error:
             if held is None and lease is not None:
                 self._end(lease, "not locked", changed=not isinstance(error, ClockError))
             raise RefusedError("not_locked", str(error)) from error
