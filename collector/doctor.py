@@ -34,6 +34,7 @@ USEFUL: Final = (
     ("cupti-python", "cuda13", "says which kernels ran"),
     ("torch", "torch", "runs softmax, normalisation, convolution and attention"),
     ("pyserial", "collect", "reads a power meter on a serial port"),
+    ("uvicorn", "serve", "serves the status page of `collect daemon`"),
 )
 INSTEAD: Final = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 """Other distributions of the same package."""

@@ -22,7 +22,7 @@ def overview_lines(overview: Overview) -> list[str]:
     lines = []
     if daemon.running:
         since = datetime.fromtimestamp(daemon.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if daemon.pid else "now"
-        page = f", status page at http://{daemon.listen}/" if daemon.listen else ""
+        page = f", status page at {daemon.listen}" if daemon.listen else ""
         lines.append(f"daemon {'draining' if daemon.draining else 'running'}: process {daemon.pid} since {since}{page}")
     if overview.boards and daemon.running:
         lines += ["", *_table(BOARD_HEADS, [_board_cells(board) for board in overview.boards])]

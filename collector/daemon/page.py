@@ -52,7 +52,7 @@ def status_page(overview: Overview, now_unix_s: float) -> str:
             "<header><h1>wattprint daemon</h1>",
             f"<dl><dt>State</dt><dd>{state}, process {daemon.pid}, version {escape(daemon.version)}</dd>",
             f"<dt>Since</dt><dd>{_time(daemon.started_unix_s)}</dd><dt>Jobs</dt><dd>{escape(counts)}</dd>",
-            f'<dt>As of</dt><dd>{_time(now_unix_s)} <a href="/">Load again</a></dd></dl></header>',
+            f'<dt>As of</dt><dd>{_time(now_unix_s)} <a href="./">Load again</a></dd></dl></header>',
             "<main>",
             *((f'<p role="alert"><strong>{escape(complaint)}</strong></p>',) if complaint else ()),
             '<section aria-labelledby="boards"><h2 id="boards">Boards</h2>',
@@ -62,7 +62,7 @@ def status_page(overview: Overview, now_unix_s: float) -> str:
             '</section><section aria-labelledby="jobs"><h2 id="jobs" tabindex="-1">Jobs</h2>',
             _table("Newest first.", JOB_HEADS, [_job_cells(job) for job in overview.jobs]),
             "</section></main>",
-            '<footer><p><a href="/metrics">Figures for Prometheus</a>. Jobs are ordered with <code>collect submit</code> and '
+            '<footer><p><a href="metrics">Figures for Prometheus</a>. Jobs are ordered with <code>collect submit</code> and '
             "<code>collect stop</code>; this page only shows.</p></footer></body></html>",
         )
     )
