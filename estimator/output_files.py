@@ -97,15 +97,13 @@ def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None
     other = f"{option} names another {'folder' if kind == 'folder' else 'file'}"
     if kind == "folder":
         if path.exists() and not path.is_dir():
-            raise click.ClickException(f"{path}: is no folder; {other}")
+            raise click.ClickException(f"{path}: cannot be written, it is no folder; {other}")
         if path.is_dir() and os.listdir(path) and not _forced():
             raise click.ClickException(f"{path} holds files; --force replaces those of the same names, {other}")
         return
-    if path.is_dir():
-        raise click.ClickException(f"{path}: is a folder; {other}")
-    special = special_kind(path) if path.exists() else None
+    special = "a folder" if path.is_dir() else special_kind(path) if path.exists() else None
     if special is not None:
-        raise click.ClickException(f"{path}: is {special}, not a file; {other}")
+        raise click.ClickException(f"{path}: cannot be written, it is {special}; {other}")
     folder = path.absolute().parent
     if not folder.is_dir():
         raise click.ClickException(f"{path}: cannot be written, no folder {folder} is there; make it, or {other}")

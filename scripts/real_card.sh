@@ -135,7 +135,7 @@ tests() {
 
 sensor() {
   step sensor "$PYTHON" -m collector.cli sensor --gpu "$GPU" --freq current --seed "$SEED" \
-    --out "$FOLDER/sensor.json" --record "$(free_name sensor recording)"
+    --force --out "$FOLDER/sensor.json" --record "$(free_name sensor recording)"
 }
 
 # A campaign into a dataset of its own: NAME CAMPAIGN [OPTION…].
@@ -169,7 +169,7 @@ anchors() {
 fit() {
   local datasets=() found
   for found in dataset instructions anchors-1; do [ -e "$FOLDER/$found.parquet" ] && datasets+=("$FOLDER/$found.parquet"); done
-  step fit "$PYTHON" -m fitter.cli "${datasets[@]}" -o "$FOLDER/bundle.json" --report "$FOLDER/report.html" --seed "$SEED"
+  step fit "$PYTHON" -m fitter.cli "${datasets[@]}" --force -o "$FOLDER/bundle.json" --report "$FOLDER/report.html" --seed "$SEED"
   step estimate "$PYTHON" -m estimator.cli examples/gpt2-prefill.json --bundle "$FOLDER/bundle.json"
 }
 

@@ -26,6 +26,7 @@ from collector.dataset import (
 )
 from collector.dataset.export import export_dataset
 from collector.dataset.log import log_path, read_log
+from estimator.errors import UnwrittenError
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 
@@ -219,7 +220,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     with pytest.raises(DatasetError):
         write_kernel_dataset([a_row("x", latency_s="fast")], METADATA, output)
     (tmp_path / "folder.parquet").mkdir()
-    with pytest.raises(DatasetError, match="cannot be written"):
+    with pytest.raises(UnwrittenError, match="cannot be written"):
         write_kernel_dataset([a_row()], METADATA, tmp_path / "folder.parquet")
     assert output.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet", "folder.parquet"]
@@ -242,13 +243,11 @@ def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path: Path) -> Non
 
 
 def test_export_gives_the_same_rows(tmp_path: Path) -> None:
-    write_kernel_dataset([a_row("a", flags=["hot", "drifting"]), a_row("b")], METADATA, tmp_path / "d.parquet")
-    csv = export_dataset(tmp_path / "d.parquet", "csv", None)
-    assert csv.path == tmp_path / "d.csv"
+    write_kernel_dataset([a_row("a", flags=["hot", "drifting"], kernel_name="k\x1b[31m"), a_row("b")], METADATA, tmp_path / "d.parquet")
+    csv = export_dataset(tmp_path / "d.parquet", "csv", tmp_path / "d.csv")
     lines = csv.path.read_text().splitlines()
     assert len(lines) == 3
     assert "hot;drifting" in lines[1]
+    assert "k?[31m" in lines[1], "a terminal would obey an escape sequence"
     copy = export_dataset(tmp_path / "d.parquet", "parquet", tmp_path / "copy.parquet")
     assert read_kernel_dataset(copy.path).table.equals(read_kernel_dataset(tmp_path / "d.parquet").table)
-    with pytest.raises(DatasetError, match="the dataset itself"):
-        export_dataset(tmp_path / "d.parquet", "parquet", None)
