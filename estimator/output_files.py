@@ -73,14 +73,15 @@ def _checked(function: Decorated) -> Decorated:
     @wraps(function)
     def begin(*arguments: Any, **options: Any) -> Any:
         context = click.get_current_context()
-        named: set[Path] = set()
+        named: set[str] = set()
         for parameter in context.command.params:
             path = context.params.get(parameter.name or "")
             if isinstance(parameter.type, OutputFile) and path is not None:
                 check_output(path, parameter.opts[-1], parameter.type.kind)
-                if path.resolve() in named:
+                place = os.path.realpath(path)
+                if place in named:
                     raise click.ClickException(f"{path}: is named for two outputs; name a file for each")
-                named.add(path.resolve())
+                named.add(place)
         return function(*arguments, **options)
 
     begin.checks_outputs = True  # type: ignore[attr-defined]
