@@ -240,6 +240,14 @@ def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path: Path) -> Non
     recovered = read_log(log_path(output))
     assert recovered.table.column("row_id").to_pylist() == ["r0"]
     assert recovered.torn_bytes == 0, "what the disk took of the second row is cut off again"
+    with open_kernel_writer(output, METADATA, recovered.table) as writer:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log_path(output).stat().st_size, unlimited[1]))
+        try:
+            with pytest.raises(DatasetError, match=r"cannot be written.*all 1 rows are safe in .*log\.jsonl; .* --resume finishes it"):
+                writer.finish(METADATA)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet.log.jsonl"]
 
 
 def test_export_gives_the_same_rows(tmp_path: Path) -> None:

@@ -107,6 +107,34 @@ def test_the_same_data_and_seed_give_the_same_bytes(fitted: tuple[Path, dict[str
     assert (tmp_path / "again.json").read_bytes() == (folder / "b.json").read_bytes()
 
 
+def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run: Run, tmp_path: Path) -> None:
+    first = small_table(tmp_path / "one")
+    other = shutil.copy(first, tmp_path / "other.csv")
+    digests = []
+    for day, data in ((1_700_000_000, first), (1_800_000_000, other)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SOURCE_DATE_EPOCH", str(day))
+            run(data, "-o", tmp_path / f"{day}.json")
+        digests.append(load_bundle(tmp_path / f"{day}.json").digest)
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("named", ["d.parquet", "d.parquet.log.jsonl", ".", "deep"])
+def test_a_campaign_that_did_not_finish_is_not_passed_over(run: Run, tmp_path: Path, named: str) -> None:
+    """Its log alone, named or not, beside a whole data set, in a folder."""
+    place = tmp_path / "deep" / "deeper" if named == "deep" else tmp_path
+    table = small_table(place)
+    (place / "d.parquet.log.jsonl").write_text("")
+    for _ in range(2):
+        found = run(tmp_path / named, "-o", tmp_path / "b.json")
+        assert found.status == 1
+        assert found.err.count("\n") == 1
+        assert "d.parquet.log.jsonl: its campaign did not finish" in found.err
+        assert "--resume" in found.err
+        shutil.copy(table, place / "d.parquet")
+    assert not (tmp_path / "b.json").exists()
+
+
 def test_what_a_fit_says_names_rejections_errors_and_the_next_command(run: Run, runs_csv: Path, tmp_path: Path) -> None:
     found = run(runs_csv, "-o", tmp_path / "b.json", "--holdout", "0.5", "-v")
     assert found.status == 3
