@@ -13,6 +13,7 @@ import click
 
 from estimator.command_line import named_file
 from estimator.special_files import special_kind
+from estimator.whole_file import try_place
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Kind = Literal["file", "log", "folder"]
@@ -108,11 +109,13 @@ def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None
     folder = path.absolute().parent
     if not folder.is_dir():
         raise click.ClickException(f"{path}: cannot be written, no folder {folder} is there; make it, or {other}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise click.ClickException(f"{path}: cannot be written, the folder {folder} takes no files; {other}")
     if kind == "file" and os.path.lexists(path) and not _forced():
         takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
         raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{other}")
+    try:
+        try_place(path)
+    except OSError as error:
+        raise click.ClickException(f"{path}: cannot be written ({error.strerror}); {other}") from error
 
 
 def _forced() -> bool:

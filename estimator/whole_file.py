@@ -66,6 +66,16 @@ def _beside(target: Path) -> Iterator[BinaryIO]:
     sync_folder(target.parent)
 
 
+def try_place(path: Path) -> None:
+    """Raises OSError where no file can be made beside `path`; nothing is left there."""
+    with suppress(_TriedError), _beside(Path(os.path.realpath(path))):
+        raise _TriedError
+
+
+class _TriedError(Exception):
+    """The place of a file can be written."""
+
+
 def unfinished(target: Path) -> list[tuple[Path, int]]:
     """Files in which processes write, or were killed while they wrote, what is to become `target`; the number of each process."""
     name = re.compile(rf"\.{re.escape(target.name)}\.(\d{{1,9}})\.[0-9a-f]{{8}}\.part")

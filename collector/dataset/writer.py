@@ -21,7 +21,7 @@ from collector.dataset.log import LogFile, continued_log, log_path, new_log, rea
 from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
 from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_of, traces_path
 from collector.errors import DatasetError
-from estimator.whole_file import open_whole, sync_folder
+from estimator.whole_file import open_whole, sync_folder, try_place
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Added to the name of a trace file that cannot be gone on with."""
@@ -248,8 +248,10 @@ def check_writable(output: Path) -> None:
     folder = output.parent
     if not folder.is_dir():
         raise DatasetError(f"{output}: there is no folder {folder}; make it or name another place with --out")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise DatasetError(f"{output}: cannot be written, the folder {folder} takes no files; name another place with --out")
+    try:
+        try_place(output)
+    except OSError as error:
+        raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
 
 
 def _ordered(table: pa.Table, order: Sequence[str]) -> pa.Table:

@@ -2,8 +2,8 @@
 
 A bundle is one JSON file, described by `schema/bundle-1.json`, readable without this package.  Its digest is
 "sha256:" and the SHA-256 of the file's data as JSON with sorted keys, separators "," and ":", ASCII only, and the
-shortest decimal that gives a float back; without the field `digest`, and of the provenance without `created_utc`,
-`commit` and the names of the data sets: two fits of the same data have the same digest, wherever and whenever they ran.
+shortest decimal that gives a float back; without the field `digest` and, of the provenance, `created_utc` and `commit`:
+two fits of the same data have the same digest, wherever and whenever they ran.
 """
 
 import hashlib
@@ -53,6 +53,10 @@ __all__ = [
 
 MAX_FILE_BYTES: Final = 256 << 20
 """No bundle comes near this; more is a mistake or an attack on memory."""
+
+
+NOT_DIGESTED: Final = ("created_utc", "commit")
+"""Fields of the provenance that say when and from which source tree a fit ran, not what came of it."""
 
 
 def bundle_names() -> tuple[str, ...]:
@@ -123,21 +127,15 @@ def digest_of(document: Mapping[str, Any]) -> str:
 
     Raises BundleError for a number that is not finite.
     """
-    content = _without(document, "digest")
+    content = {key: value for key, value in document.items() if key != "digest"}
     origin = content.get("provenance")
     if isinstance(origin, dict):
-        records = origin.get("datasets")
-        named = [_without(record, "name") for record in records] if isinstance(records, list) else records
-        content["provenance"] = _without(origin, "created_utc", "commit") | {"datasets": named}
+        content["provenance"] = {key: value for key, value in origin.items() if key not in NOT_DIGESTED}
     try:
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except (ValueError, TypeError) as error:
         raise BundleError(f"{_first_not_finite(content, '') or error} is not finite") from error
     return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
-
-
-def _without(value: Any, *names: str) -> Any:
-    return {key: item for key, item in value.items() if key not in names} if isinstance(value, Mapping) else value
 
 
 def _content(path: Path) -> bytes:

@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
         text: "no Parquet file",
         empty: "no Parquet file",
         foreign: "no kernel dataset",
-        newer: "schema version 2.0",
+        newer: "schema version .2.0",
         lacking: "columns are missing: latency_s",
         typed: "another type",
         twice: "more than once",
