@@ -14,15 +14,6 @@ from estimator.cli import main
 from tests.estimator.estimating import fails, run
 
 
-def test_an_input_is_never_written_over(capsys, bundle, workload, tmp_path):
-    link = tmp_path / "link.json"
-    link.symlink_to(workload)
-    for out in (workload, bundle, link):
-        before = Path(out).read_bytes()
-        assert "is what this command reads" in fails(capsys, workload, "--bundle", bundle, "-o", out)
-        assert Path(out).read_bytes() == before
-
-
 def test_outputs_that_are_no_files_are_one_line(capsys, bundle, workload, tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
