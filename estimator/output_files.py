@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from estimator.command_line import named_file
-from estimator.special_files import special_kind
 from estimator.whole_file import try_place
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -92,8 +91,8 @@ def _checked(function: Decorated) -> Decorated:
 def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None:
     """Accept what the present command is to write.
 
-    Raises ClickException, which ends the command with status 1, for what could not be written, what the command reads, and what exists
-    and is not to be replaced.
+    Raises UnwrittenError for what could not be written, and ClickException for what the command reads and for what exists and is not to
+    be replaced; both end the command with status 1.
     """
     refuse_inputs([path])
     other = f"{option} names another {'folder' if kind == 'folder' else 'file'}"
@@ -103,19 +102,10 @@ def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None
         if path.is_dir() and os.listdir(path) and not _forced():
             raise click.ClickException(f"{path} holds files; --force replaces those of the same names, {other}")
         return
-    special = "a folder" if path.is_dir() else special_kind(path) if path.exists() else None
-    if special is not None:
-        raise click.ClickException(f"{path}: cannot be written, it is {special}; {other}")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise click.ClickException(f"{path}: cannot be written, no folder {folder} is there; make it, or {other}")
+    try_place(path)
     if kind == "file" and os.path.lexists(path) and not _forced():
         takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
         raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{other}")
-    try:
-        try_place(path)
-    except OSError as error:
-        raise click.ClickException(f"{path}: cannot be written ({error.strerror}); {other}") from error
 
 
 def _forced() -> bool:

@@ -17,7 +17,7 @@ from estimator.commands.estimate import COMMANDS as ESTIMATE_COMMANDS
 from estimator.commands.estimate import estimate_command
 from estimator.errors import UnwrittenError
 from estimator.output_files import FORCE, OutputFile, OutputPlace
-from estimator.whole_file import open_whole, write_whole
+from estimator.whole_file import open_whole, try_place, write_whole
 from fitter.cli import main as fit
 from fitter.commands.fit import COMMANDS as FIT_COMMANDS
 from fitter.commands.fit import fit_command
@@ -175,6 +175,18 @@ def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_pat
         stream.write(b"new")
     assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
     assert target.read_bytes() == b"new"
+
+
+def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    unwritable = [Path("/proc/d.parquet")] if Path("/proc/self").exists() else []
+    for path in (tmp_path, tmp_path / "no" / "d.parquet", tmp_path / "pipe", tmp_path / "loop", tmp_path / "x\0", *unwritable):
+        with pytest.raises(UnwrittenError, match="cannot be written") as caught:
+            try_place(path)
+        assert "\n" not in str(caught.value)
+    try_place(tmp_path / "d.parquet")
+    assert sorted(os.listdir(tmp_path)) == ["loop", "pipe"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_says_which(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from collector.dataset.log import LogFile, continued_log, log_path, new_log, rea
 from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
 from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_of, traces_path
 from collector.errors import DatasetError
-from estimator.whole_file import open_whole, sync_folder, try_place
+from estimator.whole_file import open_whole, sync_folder
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Added to the name of a trace file that cannot be gone on with."""
@@ -237,21 +237,6 @@ def write_parquet(table: pa.Table, output: Path) -> None:
             pq.write_table(table, stream, compression="zstd", store_schema=True, write_page_checksum=True)
     except pa.ArrowException as error:
         raise DatasetError(f"{output}: cannot be written ({_reason(error)})") from error
-
-
-def check_writable(output: Path) -> None:
-    """Raises DatasetError where `output` could not be written: known before anything is measured."""
-    if output.is_dir():
-        raise DatasetError(f"{output}: is a folder; --out names a file")
-    if output.exists() and not output.is_file():  # a rename would put a file in the place of a device or a pipe
-        raise DatasetError(f"{output}: is not a regular file; name another place with --out")
-    folder = output.parent
-    if not folder.is_dir():
-        raise DatasetError(f"{output}: there is no folder {folder}; make it or name another place with --out")
-    try:
-        try_place(output)
-    except OSError as error:
-        raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
 
 
 def _ordered(table: pa.Table, order: Sequence[str]) -> pa.Table:
