@@ -1,6 +1,5 @@
 """Files of bundles: versions, damage, limits, how they are saved."""
 
-import copy
 import json
 import os
 from contextlib import suppress
@@ -50,13 +49,6 @@ def test_a_digest_is_of_the_content_and_not_of_when_and_where_a_fit_ran():
     document, other = example(), example()
     other["provenance"] |= {"created_utc": "2027-01-01T00:00:00Z", "commit": "0123abc"}
     assert digest_of(document) == digest_of(other)
-    for place in (("seed",), ("wattprint_version",), ("datasets", 0, "sha256"), ("datasets", 0, "used")):
-        changed_one = copy.deepcopy(document)
-        inside = changed_one["provenance"]
-        for key in place[:-1]:
-            inside = inside[key]
-        inside[place[-1]] = 7
-        assert digest_of(changed_one) != digest_of(document), place
 
 
 DAMAGED = {
