@@ -38,9 +38,6 @@ from fitter.sources.workload_dataset import is_workload_dataset, read_workload_d
 MOST_NAMES: Final = 5
 """Names that a note lists."""
 
-LOG_SUFFIX: Final = ".log.jsonl"
-"""The log of an unfinished campaign, which counts as a kernel dataset."""
-
 
 def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selection:
     """All rows of data sets of any kind, screened.
@@ -103,11 +100,11 @@ def _named(path: Path) -> Path:
 
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     """One data set of whatever kind its content shows."""
-    if not path.exists() and not path.with_name(path.name + LOG_SUFFIX).is_file():
+    if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"{path}: neither a file nor a folder")
-    if not path.is_file() or path.name.endswith(LOG_SUFFIX) or is_kernel_dataset(path):
+    if not path.is_file() or is_kernel_dataset(path):
         return _collected(path, gpu)
     _refuse_json(path)
     header = read_header(path)

@@ -72,11 +72,12 @@ def measure_campaign(
     from collector.campaigns.plan import check_budget, plan_campaign
     from collector.campaigns.running import campaign_key, run_campaign
     from collector.daemon.reporting import reporting, told_errors
-    from collector.dataset import check_writable, claimed_dataset
+    from collector.dataset import claimed_dataset
     from collector.dataset.log import log_path
     from collector.dataset.partition import partitioned_place
     from collector.dataset.traces import traces_of, traces_path
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
+    from estimator.whole_file import try_place
 
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     planned_s = duration_s(planned_budget, "--planned-budget") if planned_budget else budget_s
@@ -117,7 +118,7 @@ def measure_campaign(
         key = campaign_key(bench, spec, plan, chosen, seed)
         output = Path(out) if place is None else place.running_output(key)
         elsewhere = None if place is None else _published(place, output, key, resume, quiet)
-        check_writable(output)
+        try_place(output)
         watched = reporting(bench, spec, plan) if worker else _watched(output, len(plan.points), quiet, verbose)
         with claimed_dataset(output, (KILLERS_SUFFIX,)) as claim, guarded_bench(bench, output) as guarded, watched as report:
             kept = _kept(output, key, resume)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from collector.daemon.display import note_text
 from collector.daemon.heartbeat import heartbeat_complaint
 from collector.daemon.jobs import BoardState, Job, Overview, left_text
 
@@ -88,7 +89,7 @@ def _board_cells(board: BoardState) -> list[str]:
 def _job_cells(job: Job) -> list[str]:
     doubts = [f"{job.refused} not run" if job.refused else "", f"{job.flagged} in doubt" if job.flagged else ""]
     rows = ", ".join([str(job.rows), *(doubt for doubt in doubts if doubt)])
-    note = job.message or job.phase
+    note = note_text(job)
     return [
         str(job.id),
         escape(job.state),

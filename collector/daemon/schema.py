@@ -206,10 +206,8 @@ def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
-    if version > SCHEMA_VERSION:
-        raise DaemonError(
-            f"{path}: written by a newer wattprint (version {version}, this one knows {SCHEMA_VERSION}); update, or name another folder"
-        )
+    if version != SCHEMA_VERSION:
+        raise DaemonError(f"{path}: version {version} is unknown, this program reads {SCHEMA_VERSION}; name another folder")
     _configure(connection, path)
     if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise sqlite3.DatabaseError(" ".join(found.split()))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from collector.dataset.log import LOG_SUFFIX, read_log
 from collector.dataset.parquet import check_size, decoded_bytes, read_columns, read_footer
-from collector.dataset.schema import KERNEL_COLUMNS, LATER_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
+from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
 from estimator.regular_files import open_regular, special_kind
 
@@ -139,7 +139,7 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
         raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
     metadata: dict[str, Any] = decode_metadata(content, str(path))
     _check_version(metadata, path)
-    missing = [name for name in KERNEL_COLUMNS if name not in schema.names and name not in LATER_COLUMNS]
+    missing = [name for name in KERNEL_COLUMNS if name not in schema.names]
     if missing:
         raise DatasetError(f"{path}: columns are missing: {', '.join(missing)}; collect it again")
     return metadata
@@ -151,30 +151,17 @@ def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> p
     Raises DatasetError where a column has another type.
     """
     try:
-        return with_later_columns(table).select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
+        return table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path}: a column has another type than the schema says ({str(error).splitlines()[0]})") from error
 
 
-def with_later_columns(table: pa.Table) -> pa.Table:
-    """A table with the columns that its version did not have yet, all null."""
-    for name in KERNEL_COLUMNS:
-        if name in LATER_COLUMNS and name not in table.column_names:
-            table = table.append_column(name, pa.nulls(table.num_rows, KERNEL_COLUMNS[name].type))
-    return table
-
-
 def _check_version(metadata: dict[str, Any], path: Path | str) -> None:
-    """Refuses a dataset of another major or of a newer minor version."""
-    text = metadata.get("schema_version")
-    major, minor = (int(part) for part in SCHEMA_VERSION.split("."))
-    try:
-        file_major, file_minor = (int(part) for part in str(text).split("."))
-    except ValueError:
-        raise DatasetError(f"{path}: schema version {text!r} is no version; this program reads {major}.0 to {SCHEMA_VERSION}") from None
-    if file_major != major or file_minor > minor:
+    """Refuses a dataset of another version of the schema."""
+    version = metadata.get("schema_version")
+    if version != SCHEMA_VERSION:
         raise DatasetError(
-            f"{path}: schema version {text}, this program reads {major}.0 to {SCHEMA_VERSION}; use the wattprint that wrote it"
+            f"{path}: schema version {version!r} is unknown, this program reads {SCHEMA_VERSION}; use the wattprint that wrote it"
         )
 
 

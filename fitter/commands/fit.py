@@ -44,6 +44,9 @@ DEFAULT_BUNDLE: Final = "bundle.json"
 FIRST_VERSION: Final = "0.1.0"
 """Version of a bundle that was not released yet."""
 
+LOG_SUFFIX: Final = ".log.jsonl"
+"""What `collect` adds to the name of a data set while its campaign runs."""
+
 EXTRA: Final = "wattprint[fit]"
 EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
 CLUSTER_EXTRA: Final = "wattprint[cluster]"
@@ -233,14 +236,34 @@ def _check_ways(options: Mapping[str, Any]) -> None:
 def _check_datasets(names: Sequence[str]) -> None:
     """Look for data sets before scientific packages are loaded, which takes a second; those of object stores are looked for later."""
     local = [name for name in names if "://" not in name]
+    for name in local:
+        _refuse_unfinished(name)
     check_present(local, "{}: no such file or folder")
     for name in local:
-        with suppress(FileNotFoundError, PermissionError):  # the log of a campaign without its file; what may not be looked at
+        with suppress(PermissionError):  # what may not be looked at
             kind = special_kind(Path(name))
             if kind is not None:
                 raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
         if os.path.realpath(name) == os.sep:  # before anybody walks through it
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
+
+
+def _refuse_unfinished(name: str) -> None:
+    """Refuse the log of a campaign that did not finish, named, beside a data set that is named, or in a folder that is.
+
+    Raises FitterError.  Folders whose names begin with a point hold what other hosts are measuring now; they are passed over.
+    """
+    if name.endswith(LOG_SUFFIX):
+        found = [name]
+    else:
+        found = [f"{name.rstrip(os.sep)}{LOG_SUFFIX}"]
+        for folder, below, files in os.walk(name) if os.path.realpath(name) != os.sep else ():
+            below[:] = [word for word in below if not word.startswith(".")]
+            found += [os.path.join(folder, file) for file in files if file.endswith(LOG_SUFFIX)]
+    for log in found:
+        if os.path.isfile(log):
+            so_far = f"`collect export {log} --to parquet` gives the rows so far"
+            raise FitterError(f"{log}: its campaign did not finish; the same `collect` command with --resume goes on with it, or {so_far}")
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

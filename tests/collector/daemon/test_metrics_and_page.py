@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.daemon import metrics, page
+from collector.daemon.display import note_text, overview_lines
 from collector.daemon.jobs import BoardState, DaemonState, Job, JobRequest, Overview
 from collector.daemon.metrics import COUNTERS, exposition
 from collector.daemon.page import POLICY, STYLE, status_page
@@ -90,6 +91,15 @@ OVERVIEW = Overview(
     counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
     counters={("rows_written", "GPU-1"): 4.0},
 )
+
+
+def test_a_job_that_waits_says_until_when() -> None:
+    """A clock that was set back leaves a time far ahead."""
+    waiting = replace(JOB, state="queued", message="the board is in use", not_before_unix_s=4_102_444_800.0)
+    assert note_text(waiting) == "not before 2100-01-01 00:00:00 UTC: the board is in use"
+    assert note_text(replace(waiting, not_before_unix_s=1.0)) == "the board is in use"
+    overview = replace(OVERVIEW, jobs=(waiting,))
+    assert "not before 2100-01-01" in "\n".join(overview_lines(overview))
 
 
 def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
