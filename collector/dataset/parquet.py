@@ -1,8 +1,7 @@
 """Parquet files of anybody: opened as regular files, judged by their footer, and read within a stated memory.
 
-A few kilobytes of Parquet can hold gigabytes: equal rows are stored once, texts are stored once and pointed at, pages are compressed.  So the
-footer's counts are looked at before any page, texts are read as dictionaries, and the bytes that they stand for are counted before they
-are made.
+A few kilobytes of Parquet can hold gigabytes: equal rows and equal texts are stored once, and pages are compressed.  So the footer's
+counts are looked at before any page, texts are read as dictionaries, and their bytes are counted before they are decoded.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
