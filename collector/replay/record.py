@@ -1,7 +1,6 @@
 """Recording a bench: every call across the hardware edge with its answer, into one compressed file."""
 
 import gzip
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import IO, Any, Final
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, LaunchRecord, PowerReadings, PreparedKernel, StateReadings
 from collector.errors import CollectorError, DeviceError
-from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error
+from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error, sealed
 from estimator.regular_files import open_regular
 from estimator.specifications import document_of_gpu
 from estimator.workload import Operator
@@ -31,7 +30,7 @@ class Recorder:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line."""
-        self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+        self._file.write(sealed(line))
 
     def call(self, device: str, method: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call, write down what came of it, and hand it on; an error of the edge too."""
