@@ -35,6 +35,9 @@ BATCH_ROWS: Final = 1 << 14
 MOST_IN_LIST: Final = 64
 """Entries of a list in a cell, such as flags."""
 
+LONGEST_TEXT: Final = 1 << 16
+"""Bytes of a text in a cell; the opcodes of a kernel's loop take some hundred."""
+
 NUMBER_BYTES: Final = 8
 DAMAGED: Final = "{}: truncated, damaged or no Parquet file ({}); copy it again, or collect it again"
 
@@ -199,6 +202,8 @@ def _counted_bytes(batch: pa.RecordBatch) -> int:
         total += NUMBER_BYTES * len(column)
         if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type) and len(column.dictionary):
             lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+            if (pc.max(lengths).as_py() or 0) > LONGEST_TEXT:
+                raise ValueError(f"a text of {pc.max(lengths).as_py():,} bytes where names stand")
             total += pc.sum(lengths.take(column.indices)).as_py() or 0
     return total
 
