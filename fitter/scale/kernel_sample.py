@@ -158,8 +158,8 @@ def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: in
         rejected = [replace(one, row=int(place[one.row - 1])) for one in rejected]
         if again.any():
             reason, detail = EQUAL_ROW
-            row = int(np.argmax(again)) + 1 + first
-            rejected.append(RejectedRow(source=name, row=row, reason=reason, detail=detail, count=int(again.sum())))
+            second = int(np.argmax(again)) + 1 + first
+            rejected.append(RejectedRow(source=name, row=second, reason=reason, detail=detail, count=int(again.sum())))
         rows = None if rows is None else replace(rows, row=place[rows.row - 1])
     counts: dict[RejectedKind, RejectedRow] = {}
     if rows is not None and task.gpu is not None:
