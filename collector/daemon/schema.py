@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sqlite3
 import stat
 import tempfile
@@ -87,6 +88,15 @@ CREATE TABLE daemon (
     draining INTEGER NOT NULL DEFAULT 0
 );
 """
+
+
+KINDS: Final[dict[str, tuple[type, ...]]] = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,)}
+COLUMN_KINDS: Final = {
+    f"{table.split()[0]}.{name}": KINDS[kind]
+    for table in TABLES.split("CREATE TABLE ")[1:]
+    for name, kind in re.findall(r"^    (\w+) (INTEGER|REAL|TEXT)", table, re.MULTILINE)
+}
+"""Types of values by table and column, which SQLite itself does not keep to."""
 
 
 def prepare_folder(folder: Path, *, own: bool = False) -> None:

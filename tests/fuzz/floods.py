@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ LINUX_KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of a command: exit status, peak memory [byte], time [s], and what it said on stderr."""
+    """What came of a command: exit status, peak memory [byte], seconds of the processor, and what it said on stderr."""
 
     status: int
     peak_bytes: int
@@ -134,7 +133,6 @@ def watched(words: tuple[str, ...], path: Path) -> Seen:
     """A command run as a process of its own, and what it took."""
     module = {"collect": "collector.cli", "fit": "fitter.cli", "estimate": "estimator.cli"}[words[0]]
     code = f"import sys; from {module} import main; sys.argv[0] = {words[0]!r}; sys.exit(main())"
-    begin = time.monotonic()
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
@@ -148,7 +146,7 @@ def watched(words: tuple[str, ...], path: Path) -> Seen:
         process.returncode = os.waitstatus_to_exitcode(status)
         said.seek(0)
         text = said.read().decode(errors="replace")
-    return Seen(status=process.returncode, peak_bytes=usage.ru_maxrss * LINUX_KIB, seconds=time.monotonic() - begin, said=text)
+    return Seen(status=process.returncode, peak_bytes=usage.ru_maxrss * LINUX_KIB, seconds=usage.ru_utime + usage.ru_stime, said=text)
 
 
 def all_seen(folder: Path, only: str = "") -> Iterator[tuple[str, Seen]]:
