@@ -307,7 +307,8 @@ SMI = "timestamp, index, power.draw [W], power.draw.instant [W]\n" + "".join(
 LOAD = "t_s,level\n" + "".join(f"{i + 0.4},1\n{i + 1.0},0\n" for i in range(5))
 SENSOR = {
     "gpu_uuid": "GPU-1", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 90, "window_s": 0.1,
-    "gain": 1.0, "gain_std": 0.01, "offset_w": 0.0, "offset_std_w": 0.5, "update_period_s": 0.1, "update_period_std_s": 1e-4, "delay_s": 0.01,
+    "gain": 1.0, "gain_std": 0.01, "offset_w": 0.0, "offset_std_w": 0.5, "update_period_s": 0.1, "update_period_std_s": 1e-4,
+    "delay_s": 0.01,
     "delay_std_s": 0.001, "window_std_s": 1e-3, "transient": "instant", "rise_time_s": 0.1, "sampled_fraction": 1.0, "residual_w": 0.3,
     "notes": {"gain": "from a meter"}, "candidates": [],
 }  # fmt: skip
@@ -462,7 +463,8 @@ def key(_: Path) -> Example:
 EXAMPLES: dict[str, Callable[[Path], Example]] = {
     make.__name__: make
     for make in (
-        bundle, workload, pairs, gpu, energies, counts, profile, model, campaign, board, dataset, campaign_log, kernel_table, kernel_parquet,
+        bundle, workload, pairs, gpu, energies, counts, profile, model, campaign, board, dataset, campaign_log, kernel_table,
+        kernel_parquet,
         runs, readings, smi, readings_parquet, load, sensor, reference, meter, stamps, recording, daemon, helper, queue, key,
     )
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Small files that stand for gigabytes, and paths that never end: peak memory and seconds of the commands that read them.
 
-python -m tests.fuzz.floods prints a line for each; the exit status is 1 where one takes more than MOST_BYTES or MOST_S, or shows a traceback.
+python -m tests.fuzz.floods prints a line for each; the exit status is 1 where one takes more than MOST_BYTES or MOST_S, or
+shows a traceback.
 """
 
 import argparse
@@ -172,7 +173,8 @@ def main() -> int:
             failed += not seen.held
             said = (seen.said.strip().splitlines() or [""])[-1].replace(folder, "…")[:140]
             print(
-                f"{'held' if seen.held else 'FAILED':6} {seen.peak_bytes / 1e6:6.0f} MB {seen.seconds:5.1f} s  {what}: {seen.status} {said}",
+                f"{'held' if seen.held else 'FAILED':6} {seen.peak_bytes / 1e6:6.0f} MB {seen.seconds:5.1f} s  "
+                f"{what}: {seen.status} {said}",
                 flush=True,
             )
     return bool(failed)

@@ -33,8 +33,10 @@ MOST_BYTES = 1 << 31
 MOST_S = 20
 CASES_OF_A_PROCESS = 40
 NUMBERS = (
-    "0", "-0.0", "-1", "1", "0.5", "1e-308", "5e-324", "1e-150", "1e15", "1e30", "1e99", "1e150", "1e300", "1.7e308", "-1e300", "1e999", "nan",
-    "inf", "-inf", "NaN", "Infinity", "9" * 25, "9" * 5000, "-" + "9" * 400, "4294967296", "9223372036854775807", "true", "null", '""', "'x'",
+    "0", "-0.0", "-1", "1", "0.5", "1e-308", "5e-324", "1e-150", "1e15", "1e30", "1e99", "1e150", "1e300", "1.7e308", "-1e300", "1e999",
+    "nan",
+    "inf", "-inf", "NaN", "Infinity", "9" * 25, "9" * 5000, "-" + "9" * 400, "4294967296", "9223372036854775807",
+    "true", "null", '""', "'x'",
     "[]", "{}", '"1"', "1_000", "0x10", "1e", "--1", "1,2", "",
 )  # fmt: skip
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -242,9 +244,8 @@ def main() -> int:
             return example.run(path)
     begin = time.monotonic()
     found, ran, peak = fuzz(kinds, given.count, given.seed, lambda line: print(line, flush=True))
-    print(
-        f"{ran:,} inputs of {len(kinds)} kinds, seed {given.seed}: {len(found)} findings, peak {peak / 1e6:.0f} MB, {time.monotonic() - begin:.0f} s"
-    )
+    took = f"peak {peak / 1e6:.0f} MB, {time.monotonic() - begin:.0f} s"
+    print(f"{ran:,} inputs of {len(kinds)} kinds, seed {given.seed}: {len(found)} findings, {took}")
     for place, times in Counter(finding.what.split(": ")[0] for finding in found).most_common():
         print(f"{times:5} {place}")
     return bool(found)
