@@ -213,6 +213,7 @@ def _check_file(path: Path) -> None:
 
 def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     connection.row_factory = sqlite3.Row
+    connection.text_factory = lambda content: content.decode("utf-8", "replace")  # of a damaged file
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")

@@ -320,6 +320,10 @@ SHORTEST_S: Final = 1e-4
 """Of the periods of a sensor: a simulated second of shorter ones takes minutes."""
 
 
+LONGEST_S, LATEST_S = 1e4, 10.0
+"""Of periods and time constants, and of latencies, gaps and delays: a simulated launch of hours would be polled for hours."""
+
+
 def _check_number(value: float, name: str, where: str) -> None:
     """Raises BoardProfileError for a figure that its name cannot have."""
     if value < 0 and name not in SIGNED:
@@ -327,8 +331,10 @@ def _check_number(value: float, name: str, where: str) -> None:
     if value == 0 and name in POSITIVE:
         raise BoardProfileError(f"{where} must be positive")
     least = SHORTEST_S if name.endswith("_period_s") else SMALLEST
-    if value and not least <= abs(value) <= LARGEST:
-        raise BoardProfileError(f"{where} = {value:g} lies outside {least:g} to {LARGEST:g}")
+    lasts = name.endswith("_s") and not name.endswith("_per_s")
+    most = (LONGEST_S if name.endswith(("_period_s", "_time_s")) else LATEST_S) if lasts else LARGEST
+    if value and not least <= abs(value) <= most:
+        raise BoardProfileError(f"{where} = {value:g} lies outside {least:g} to {most:g}")
 
 
 def _check(profile: BoardProfile, where: str) -> None:

@@ -177,7 +177,5 @@ def test_a_wrong_own_file_is_one_line_that_names_the_fault(tmp_path, document, m
 @pytest.mark.parametrize("digits", [401, 5000])
 def test_a_number_of_hundreds_of_digits_is_refused_in_the_words_of_a_workload(tmp_path: Path, text: str, digits: int) -> None:
     path = save(tmp_path, text.format("9" * digits))
-    with pytest.raises(
-        WorkloadError, match=f"^{path}: holds a whole number of {digits} digits, 99999999…; no quantity is so large; write the file again$"
-    ):
+    with pytest.raises(WorkloadError, match=f"^{path}: holds a whole number of {digits} digits, 99999999…; no quantity is so large"):
         read_workload(path)
