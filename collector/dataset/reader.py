@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from collector.dataset.log import LOG_SUFFIX, read_log
-from collector.dataset.parquet import check_size, decoded_bytes, read_columns, read_footer
+from collector.dataset.parquet import check_size, decoded_bytes, one_line, read_columns, read_footer
 from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
+from estimator.documents import LARGEST
 from estimator.regular_files import open_regular, special_kind
 
 _HASH_BLOCK_BYTES: Final = 1 << 20
@@ -148,12 +150,18 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
 def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> pa.Table:
     """Rows of a kernel dataset's file with all columns of the present schema, in its order and types.
 
-    Raises DatasetError where a column has another type.
+    Raises DatasetError where a column has another type, or a number that no quantity has in any unit.
     """
     try:
-        return table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
+        rows = table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
     except (pa.ArrowException, ValueError) as error:
-        raise DatasetError(f"{path}: a column has another type than the schema says ({str(error).splitlines()[0]})") from error
+        raise DatasetError(f"{path}: a column has another type than the schema says ({one_line(error)})") from error
+    for name, column in KERNEL_COLUMNS.items():
+        values = np.asarray(rows.column(name)) if column.type == pa.float64() else np.zeros(0)
+        wild = np.flatnonzero(np.isfinite(values) & (np.abs(values) > LARGEST))
+        if len(wild):
+            raise DatasetError(f"{path}: {name} = {values[wild[0]]:g} in row {wild[0] + 1}: no quantity is so large; the file is damaged")
+    return rows
 
 
 def _check_version(metadata: dict[str, Any], path: Path | str) -> None:

@@ -1,7 +1,6 @@
 """Playing a recording back: a bench that answers as the recorded one did, to the same calls in the same order."""
 
 import gzip
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import DeviceError
-from collector.replay.values import FORMAT, FORMAT_VERSION, plain, restored, restored_error
+from collector.replay.values import FORMAT, FORMAT_VERSION, plain, restored, restored_error, unsealed
 from estimator.errors import EstimatorError
 from estimator.gpu import GpuSpec
 from estimator.regular_files import open_regular
@@ -128,7 +127,7 @@ def _lines(path: Path, file: Any) -> Iterator[dict[str, Any]]:
             text = file.readline(LONGEST_LINE)
             if not text:
                 return
-            line = json.loads(text)
+            line = unsealed(text)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise DeviceError(f"{path}, line {number}: the recording is damaged or cut off ({error})") from error
         if not isinstance(line, dict):

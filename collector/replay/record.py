@@ -1,7 +1,6 @@
 """Recording a bench: every call across the hardware edge with its answer, into one compressed file."""
 
 import gzip
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import IO, Any, Final
 
 from collector.bench import Bench
 from collector.errors import DeviceError
-from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error
+from collector.replay.values import FORMAT, FORMAT_VERSION, plain, plain_error, sealed
 from estimator.specifications import document_of_gpu
 from estimator.whole_file import open_whole
 
@@ -27,7 +26,7 @@ class Recorder:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line."""
-        self._file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
+        self._file.write(sealed(line))
 
     def call(self, device: str, method: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call, write down what came of it, and hand it on; an error of the edge too."""

@@ -4,7 +4,9 @@ Columns of whole numbers are stored as their first value and differences; column
 texts that give them back to the bit.
 """
 
+import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
@@ -27,6 +29,7 @@ from microbench.generated_load import GeneratedLoad
 
 FORMAT: Final = "wattprint-recording"
 FORMAT_VERSION: Final = 2
+CRC_CHARACTERS: Final = 8
 
 VALUES: Final[dict[str, type]] = {
     value.__name__: value
@@ -39,6 +42,20 @@ ERRORS: Final[dict[str, type[DeviceError]]] = {error.__name__: error for error i
 
 STAYING: Final = frozenset({"growth"})
 """Fields that say nothing to hardware: how an operator would grow with its workload."""
+
+
+def sealed(line: Mapping[str, Any]) -> str:
+    """A line of a recording: the CRC-32 of its text, and the text."""
+    text = json.dumps(line, separators=(",", ":"), allow_nan=False)
+    return f"{zlib.crc32(text.encode()):08x} {text}\n"
+
+
+def unsealed(line: str) -> Any:
+    """The JSON value in a line of a recording.  Raises ValueError for a line that was edited or damaged."""
+    crc, text = line[:CRC_CHARACTERS], line[CRC_CHARACTERS + 1 :].removesuffix("\n")
+    if crc != f"{zlib.crc32(text.encode()):08x}":
+        raise ValueError("its CRC is another's: it was edited, or is no line of a recording")
+    return json.loads(text)
 
 
 def plain(value: Any) -> Any:

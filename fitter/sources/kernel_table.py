@@ -58,6 +58,9 @@ CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
 
 
+EQUAL_ROW: Final = ("DUPLICATE", "equals an earlier row in every column")
+
+
 def is_kernel_table(header: tuple[str, ...]) -> bool:
     """Whether a file with these columns is a kernel table."""
     return all(name in header for name in NEEDED)
@@ -79,7 +82,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelR
         reasons[i] = ("BAD_TEXT", "a cell is longer than any name can be")
     operators = read_operators(table, reasons)
     for i in np.flatnonzero(table.repeated()).tolist():
-        reasons.setdefault(i, ("DUPLICATE", "equals an earlier row in every column"))
+        reasons.setdefault(i, EQUAL_ROW)
     return screen(_raw(table, operators, gpu, reasons), gpu)
 
 

@@ -18,7 +18,7 @@ from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadin
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from collector.replay.play import Played, open_recording
 from collector.replay.record import recorded_bench
-from collector.replay.values import plain, plain_error, restored, restored_error
+from collector.replay.values import FORMAT_VERSION, plain, plain_error, restored, restored_error, sealed
 from collector.sensor.calibration import SensorCalibration
 from estimator.workload import make_operator
 
@@ -89,8 +89,9 @@ def test_a_cut_recording_is_refused_and_loses_nothing(
         gzip.compress(b"", mtime=0),
         gzip.compress(b"[]\n", mtime=0),
         gzip.compress(b"{}\n", mtime=0),
-        gzip.compress(b'{"format":"wattprint-recording","version":2}\n', mtime=0),
-        gzip.compress(b'{"format":"wattprint-recording","version":1}\n', mtime=0),
+        gzip.compress(sealed({"format": "wattprint-recording", "version": 1}).encode(), mtime=0),
+        gzip.compress(sealed({"format": "wattprint-recording", "version": FORMAT_VERSION}).encode(), mtime=0),
+        gzip.compress(sealed({"format": "wattprint-recording"}).encode().replace(b"wattprint", b"Wattprint"), mtime=0),
         gzip.compress(b"\xff\xfe\n", mtime=0),
         gzip.compress(b"[" * 100_000, mtime=0),
     ],
@@ -106,7 +107,8 @@ def test_a_file_that_is_no_recording_is_refused(content: bytes, tmp_path: Path) 
 def test_a_damaged_answer_is_named_by_its_call(answer: str, recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     header = gzip.decompress(recorded[1].read_bytes()).splitlines()[0].decode()
     path = tmp_path / "x"
-    path.write_bytes(gzip.compress(f'{header}\n{{"device":"clock","method":"now_ns","answer":{answer}}}\n'.encode()))
+    line = sealed({"device": "clock", "method": "now_ns", "answer": json.loads(answer)})
+    path.write_bytes(gzip.compress(f"{header}\n{line}".encode()))
     with open_recording(path) as (_, player), pytest.raises(DeviceError, match="call 2: clock now_ns has no usable answer"):
         player.call("clock", "now_ns")
 

@@ -166,4 +166,4 @@ def test_file_is_readable_without_this_package_line_by_line(tmp_path):
 def test_a_whole_number_beyond_64_bits_is_refused_where_a_section_is_free(tmp_path, content):
     document = signed({**example(), "sensor": content})
     (tmp_path / "b.json").write_text(json.dumps(document))
-    refused(tmp_path / "b.json", "more than 64 bits")
+    refused(tmp_path / "b.json", "more than 64 bits|whole number of 40. digits")

@@ -151,7 +151,7 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
         (own(LINEAR | {"operator": "linaer"}), "no operator of a known kind, only gemm.linaer; known operators of gemm: linear, bmm$"),
         (own(*({"family": "gemm", "operator": f"o{i}", "count": 1} for i in range(7))), r"gemm\.o4 and 2 more; known operators of gemm"),
         ("5", "holds an object or a list, not 5"),
-        ('{"format": NaN}', "NaN is not a JSON number"),
+        ('{"format": NaN}', "holds NaN, which is no JSON number"),
     ],
 )
 def test_a_wrong_own_file_is_one_line_that_names_the_fault(tmp_path, document, message):
@@ -167,5 +167,5 @@ def test_a_wrong_own_file_is_one_line_that_names_the_fault(tmp_path, document, m
 @pytest.mark.parametrize("digits", [401, 5000])
 def test_a_number_of_hundreds_of_digits_is_refused_in_the_words_of_a_workload(tmp_path: Path, text: str, digits: int) -> None:
     path = save(tmp_path, text.format("9" * digits))
-    with pytest.raises(WorkloadError, match=f"^{path}: holds a whole number of {digits} digits, 99999999…; no size is so large$"):
+    with pytest.raises(WorkloadError, match=f"^{path}: holds a whole number of {digits} digits, 99999999…; no quantity is so large"):
         read_workload(path)
