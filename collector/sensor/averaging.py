@@ -224,6 +224,12 @@ def _blind(
             f"{LOCKED}: {hole:.0%} of its period is never seen",
             "change the load's period, or vary its cycles by 1 to 2 %",
         )
+    if source.kind == "load" and load is not None and best.kernel == "boxcar" and best.width_s <= TRAILING_MEAN_S:
+        cycle_s = float(np.max(np.diff(load.start_s)))
+        if best.width_s > cycle_s:
+            longer = f"the averaging, {best.width_s * 1e3:.0f} ms, is longer than the load's longest cycle, {cycle_s * 1e3:.0f} ms"
+            remedy = f"run a square wave of {2.3e3 * best.width_s:.0f} ms, cycles varied by 1 to 2 %, for 10 s"
+            return f"{longer}: one that is shorter or longer by a cycle looks the same", remedy
     if best.r2 < CLAIM_R2:
         other = "something else moved the readings, or other power is given than their board's"
         return f"the best kernel explains {best.r2:.0%} of the variance; {other}", "run nothing else on the board, on one time base"
