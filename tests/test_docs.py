@@ -28,8 +28,7 @@ def test_dataset_page_names_every_column_with_its_unit_and_meaning(repository: P
     rows = rows_of(repository / "docs" / "dataset-format.md", "## Columns")
     assert list(rows) == list(KERNEL_COLUMNS)
     for name, column in KERNEL_COLUMNS.items():
-        _, unit, meaning = rows[name]
-        assert (unit, meaning) == (column.unit or "–", column.meaning), name
+        assert rows[name] == [column.unit or "–", column.meaning], name
 
 
 def test_dataset_page_names_every_flag(repository: Path) -> None:
