@@ -20,7 +20,7 @@ from estimator.workload import FAMILY_FIELDS
 def entries_of(page: Path, heading: str) -> dict[str, tuple[str, str]]:
     """Unit and meaning of the entries of a list below a heading, by the code in front."""
     section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
-    entries = re.findall(r"^- `(\w+)`(?: \[(.+?)\])?: (.*)$", section, re.MULTILINE)
+    entries = re.findall(r"- `(\w+)`(?: \[([^]]+)\])?: (.*?)(?= - `|$)", " ".join(section.split()))
     return {name: (unit, meaning) for name, unit, meaning in entries}
 
 
