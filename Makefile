@@ -22,7 +22,7 @@ help:
 	@echo 'make test-torch  tests that need PyTorch, in an environment of its own'
 	@echo 'make lint    style, types and import rules alone'
 	@echo 'make bench   timings and accuracies'
-	@echo 'make fuzz    coverage-guided fuzzing of all readers, FUZZ_S seconds each'
+	@echo 'make fuzz    changed inputs of every kind, and small files that stand for gigabytes'
 	@echo 'make simgrid install SimGrid (Debian, as root), run its example and test'
 	@echo 'make wheel   the distribution, in dist/'
 	@echo 'make clean   remove what these made (distclean: the virtual environment too)'
@@ -115,11 +115,8 @@ simgrid-install:
 	  { $(APT) update && $(APT) install -y --no-install-recommends python3-simgrid; } >/dev/null \
 	    || { echo 'apt-get cannot install python3-simgrid here' >&2; exit 1; }; }
 
-# Installs atheris beside the rest; a finding is left in build/fuzz.
-FUZZ_S ?= 60
-FUZZ_TARGETS := pmd readings readings-parquet load reference reference-pmd sensor replay bundle workload
+# Changes real examples of every kind of file, and runs what reads them; then small files that stand for gigabytes.
+FUZZ_SEED ?= 0
+FUZZ_COUNT ?= 10000
 fuzz: $(STAMP)
-	@$(BIN)/python -m pip install -qq -e '.[fuzz]' && mkdir -p build/fuzz
-	@for target in $(FUZZ_TARGETS); do echo "== $$target"; \
-	  $(BIN)/python -m tests.fuzz.targets $$target -max_total_time=$(FUZZ_S) -max_len=100000 -timeout=20 -rss_limit_mb=2048 \
-	    -artifact_prefix=build/fuzz/$$target- -verbosity=0 -print_final_stats=1 || exit 1; done
+	@$(BIN)/python -m tests.fuzz.mutate --seed $(FUZZ_SEED) --count $(FUZZ_COUNT) && $(BIN)/python -m tests.fuzz.floods

@@ -26,8 +26,8 @@ from typing import Final
 
 import click
 import numpy as np
+from whole_models import REFERENCE_CLOCK_MHZ, SHORT_S, Case, mape, read_case
 
-from benchmarks.whole_models import REFERENCE_CLOCK_MHZ, SHORT_S, Case, mape, read_case
 from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray
 from fitter.rows import WorkloadRows, join_rows

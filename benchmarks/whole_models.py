@@ -19,8 +19,8 @@ from pathlib import Path
 
 import click
 import numpy as np
+from planted_spread import RATIOS, planted_coverage
 
-from benchmarks.planted_spread import RATIOS, planted_coverage
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.prediction import estimate

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
 from collector.devices.board_runner import open_board_runner
@@ -12,11 +12,11 @@ from collector.devices.host_clock import HostClock
 from collector.devices.nvml import NvmlBoard, open_board
 from collector.errors import DeviceError, DriverError
 from collector.pmd.sensor import open_pmd
-from collector.replay.play import PlayedClock, PlayedGpu, PlayedRunner, PlayedSensor, open_recording
+from collector.replay.play import Played, open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from estimator.gpu import GpuSpec
-from estimator.specifications import load_gpu
+from estimator.specifications import is_named, load_gpu
 
 SIMULATED: Final = "sim:"
 REPLAYED: Final = "replay:"
@@ -59,7 +59,14 @@ def bench_words() -> tuple[str, ...]:
 
 @contextmanager
 def open_bench(
-    word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "", faults: Faults | None = None, attention: str = "flash"
+    word: str,
+    *,
+    seed: int = 0,
+    meter: bool = False,
+    meter_port: str = "",
+    faults: Faults | None = None,
+    attention: str = "flash",
+    gpu_spec: str = "",
 ) -> Iterator[Bench]:
     """Open the board that a `--gpu` word names, and leave it as it was found.
 
@@ -68,17 +75,20 @@ def open_bench(
 
     `replay:FILE` answers from a recorded run, which has its own chance and its own meter.  Any other word names a real board:
     an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold, `meter_port` is the serial port of an
-    external meter in its supply lines, and `attention` the backend of PyTorch that computes attention.
+    external meter in its supply lines, `attention` the backend of PyTorch that computes attention, and `gpu_spec` names its specification
+    or a file with one, "" for the one that is shipped.
 
-    Raises DriverError without an NVIDIA driver, DeviceError for a word that names nothing here, BoardProfileError for a
-    profile that cannot be used.
+    Raises DriverError without an NVIDIA driver, SpecificationError and BoardProfileError for a specification or a profile that
+    cannot be used, DeviceError for a word that names nothing here.
     """
+    if gpu_spec and word.startswith((REPLAYED, SIMULATED)):
+        raise DeviceError(f"--gpu-spec {gpu_spec}: {word} brings its own specification; leave the option out")
     if word.startswith(REPLAYED):
         with open_replay(Path(word.removeprefix(REPLAYED))) as bench:
             yield bench
         return
     if not word.startswith(SIMULATED):
-        with open_real(word, seed=seed, meter_port=meter_port, attention=attention) as bench:
+        with open_real(word, seed=seed, meter_port=meter_port, attention=attention, gpu_spec=gpu_spec) as bench:
             yield bench
         return
     with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
@@ -118,17 +128,19 @@ def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_por
 
 
 @contextmanager
-def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str = "flash") -> Iterator[Bench]:
+def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str = "flash", gpu_spec: str = "") -> Iterator[Bench]:
     """A real board, its own sensor polled, a meter where a port is named, CuPy's and PyTorch's kernels on it.
 
     Raises DriverError without an NVIDIA driver, DeviceError for a word that names no board, a board without a
-    specification, and where CuPy is missing or cannot reach the board.
+    specification or with that of another, and where CuPy is missing or cannot reach the board.
     """
     with open_instruments(word, meter_port=meter_port) as instruments:
         identity = instruments.gpu.identity()
-        if not identity.canonical_name:
-            raise DeviceError(f"{identity.name} has no specification; write configs/gpus/NAME.toml (docs/how-to/add-a-gpu.md)")
-        spec = load_gpu(identity.canonical_name)
+        if not (gpu_spec or identity.canonical_name):
+            raise DeviceError(f"{identity.name} has no specification; write one, and name it: --gpu-spec FILE (docs/how-to/add-a-gpu.md)")
+        spec = load_gpu(gpu_spec or identity.canonical_name)
+        if not is_named(spec, identity.name):
+            raise DeviceError(f"--gpu-spec {gpu_spec} is of {', '.join((spec.name, *spec.product_names))}; this board is {identity.name}")
         with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed, attention=attention) as runner:
             yield Bench(
                 word=word,
@@ -154,16 +166,9 @@ def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
 def open_replay(path: Path) -> Iterator[Bench]:
     """A recorded bench.  Raises DeviceError for a file that is no recording."""
     with open_recording(path) as (recording, player):
-        sensors = tuple(PlayedSensor(player, f"sensor{index}", name, fields) for index, (name, fields) in enumerate(recording.sensors))
-        yield Bench(
-            word=recording.word,
-            gpu=PlayedGpu(player),
-            sensors=sensors,
-            runner=PlayedRunner(player),
-            clock=PlayedClock(player),
-            gpu_spec=recording.gpu_spec,
-            simulated=recording.simulated,
-        )
+        devices: dict[str, Any] = {name: Played(player, name) for name in ("gpu", "runner", "clock")}
+        sensors: tuple[Any, ...] = tuple(Played(player, f"sensor{index}") for index in range(recording.sensors))
+        yield Bench(word=recording.word, sensors=sensors, gpu_spec=recording.gpu_spec, simulated=recording.simulated, **devices)
 
 
 @contextmanager

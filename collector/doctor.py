@@ -34,6 +34,7 @@ USEFUL: Final = (
     ("cupti-python", "cuda13", "says which kernels ran"),
     ("torch", "torch", "runs softmax, normalisation, convolution and attention"),
     ("pyserial", "collect", "reads a power meter on a serial port"),
+    ("uvicorn", "serve", "serves the status page of `collect daemon`"),
 )
 INSTEAD: Final = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 """Other distributions of the same package."""
@@ -181,7 +182,7 @@ def _identity(board: NvmlBoard) -> Iterator[Finding]:
     if identity.canonical_name:
         yield Finding(check=f"GPU {board.index}", state=OK, seen=f"{seen}, specification {identity.canonical_name}")
     else:
-        remedy = "write its specification: docs/how-to/add-a-gpu.md"
+        remedy = "write its specification for --gpu-spec: docs/how-to/add-a-gpu.md"
         yield Finding(check=f"GPU {board.index}", state=FAULT, seen=f"{seen}, no specification", remedy=remedy)
 
 

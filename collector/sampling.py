@@ -11,8 +11,8 @@ from collector.errors import SensorError
 from estimator.quantities import Array, IntArray
 
 FIELD_PREFERENCE: Final = ("instant", "average", "usage")
-"""A board's own power fields, best first: the instant one averages over the shortest time; drivers before 530 have "usage" alone, which
-averages over what the board likes."""
+"""A board's own power fields, best first: the instant one averages over the shortest time; drivers of before 30 March 2023 have
+"usage" alone, which averages over another time on each kind of board."""
 
 
 SECONDS_PER_NS: Final = 1e-9

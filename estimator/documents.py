@@ -31,7 +31,7 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     import tomllib  # most commands read no TOML
 
     try:
-        document = tomllib.loads(text_of(content), parse_float=_float)
+        document = tomllib.loads(text_of(content), parse_float=_toml_float)
         _check_whole(document)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
@@ -60,6 +60,11 @@ def _float(text: str) -> float:
     if number and not 1.0 / LARGEST <= abs(number) <= LARGEST:  # also refuses NaN
         raise ValueError(f"holds the number {text[:40]}; no quantity is so large or so small")
     return number
+
+
+def _toml_float(text: str) -> float:
+    """A float of TOML; nan and inf are left to the field's reader, which names the field."""
+    return float(text) if "n" in text else _float(text)
 
 
 def _whole(text: str) -> int:

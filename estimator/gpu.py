@@ -57,6 +57,7 @@ class GpuSpec:
     flop / (clock · SM).  `sm_clock_max_mhz` is the clock at which the vendor quotes peak rates;
     `sm_clock_min_mhz` and `sm_clock_step_mhz` describe the clocks that can be locked, `sm_clock_limit_mhz` the
     highest of them.  `voltage_v` [V] and `idle_w` [W] are tables over the SM clock, None where unknown.
+    `product_names` are what drivers call it; they tell which GPU it is, and are no property of it.
     """
 
     name: str
@@ -84,6 +85,7 @@ class GpuSpec:
     voltage_v: ClockTable | None = None
     idle_w: ClockTable | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
+    product_names: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def fp32_lanes(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 import click
 
 from estimator.command_line import named_file
-from estimator.regular_files import special_kind
+from estimator.whole_file import try_place
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Kind = Literal["file", "log", "folder"]
@@ -73,14 +73,15 @@ def _checked(function: Decorated) -> Decorated:
     @wraps(function)
     def begin(*arguments: Any, **options: Any) -> Any:
         context = click.get_current_context()
-        named: set[Path] = set()
+        named: set[str] = set()
         for parameter in context.command.params:
             path = context.params.get(parameter.name or "")
             if isinstance(parameter.type, OutputFile) and path is not None:
                 check_output(path, parameter.opts[-1], parameter.type.kind)
-                if path.resolve() in named:
+                place = os.path.realpath(path)
+                if place in named:
                     raise click.ClickException(f"{path}: is named for two outputs; name a file for each")
-                named.add(path.resolve())
+                named.add(place)
         return function(*arguments, **options)
 
     begin.checks_outputs = True  # type: ignore[attr-defined]
@@ -90,27 +91,18 @@ def _checked(function: Decorated) -> Decorated:
 def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None:
     """Accept what the present command is to write.
 
-    Raises ClickException, which ends the command with status 1, for what could not be written, what the command reads, and what exists
-    and is not to be replaced.
+    Raises UnwrittenError for what could not be written, and ClickException for what the command reads and for what exists and is not to
+    be replaced; both end the command with status 1.
     """
     refuse_inputs([path])
     other = f"{option} names another {'folder' if kind == 'folder' else 'file'}"
     if kind == "folder":
         if path.exists() and not path.is_dir():
-            raise click.ClickException(f"{path}: is no folder; {other}")
+            raise click.ClickException(f"{path}: cannot be written, it is no folder; {other}")
         if path.is_dir() and os.listdir(path) and not _forced():
             raise click.ClickException(f"{path} holds files; --force replaces those of the same names, {other}")
         return
-    if path.is_dir():
-        raise click.ClickException(f"{path}: is a folder; {other}")
-    special = special_kind(path) if path.exists() else None
-    if special is not None:
-        raise click.ClickException(f"{path}: is {special}, not a file; {other}")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise click.ClickException(f"{path}: cannot be written, no folder {folder} is there; make it, or {other}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise click.ClickException(f"{path}: cannot be written, the folder {folder} takes no files; {other}")
+    try_place(path)
     if kind == "file" and os.path.lexists(path) and not _forced():
         takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
         raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{other}")

@@ -111,11 +111,6 @@ class Estimate:
         """The operators, in the workload's order."""
         return self._kernels.rows()
 
-    def _repr_html_(self) -> str:
-        from estimator.display.sweeps import estimate_html
-
-        return estimate_html({name: value for name, value in vars(self).items() if not name.startswith("_") and name != "kernels"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:

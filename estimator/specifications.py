@@ -44,8 +44,8 @@ TABLE_LIMITS: Final[dict[str, tuple[float, float, str]]] = {"voltage_v": (0.2, 2
 INTEGER_FIELDS: Final = frozenset({"num_sms", "registers_per_sm", "warps_per_sm", "blocks_per_sm"})
 TEXT_FIELDS: Final = ("name", "architecture", "compute_capability")
 RATE_TABLES: Final = ("tensor_flop_per_clock", "cuda_flop_per_clock")
-FILE_FIELDS: Final = frozenset({field.name for field in fields(GpuSpec)} | {"product_names"})
-"""Keys of a specification file; `product_names` lists the names under which a driver reports the GPU."""
+FILE_FIELDS: Final = frozenset(field.name for field in fields(GpuSpec))
+"""Keys of a specification file."""
 
 MAX_FILE_BYTES: Final = 1 << 20
 
@@ -69,25 +69,25 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         raise ArgumentError(f"name_or_path must be the name of a GPU or a file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
-        return _read_file(Path(name_or_path))[0]
+        return _read_file(Path(name_or_path))
     name = canonical_gpu_name(text)
     if name is None:
         names = gpu_names()
         close = near_match(_plain_name(text), names)
         raise SpecificationError(f"unknown GPU {text!r}{close}; known: {', '.join(names)}; or give a TOML file")
-    return _shipped(name)[0]
+    return _shipped(name)
 
 
 def canonical_gpu_name(text: str) -> str | None:
     """The name of a GPU from its own name or from the name a driver reports ("NVIDIA A100-PCIE-40GB"); None where unknown."""
     plain = _plain_name(text)
     names = gpu_names()
-    if plain in names:
-        return plain
-    for name in names:
-        if any(_plain_name(product) == plain for product in _shipped(name)[1]):
-            return name
-    return None
+    return plain if plain in names else next((name for name in names if is_named(_shipped(name), text)), None)
+
+
+def is_named(gpu: GpuSpec, text: str) -> bool:
+    """Whether a text is the name of this GPU, its own or one that a driver reports."""
+    return _plain_name(text) in map(_plain_name, (gpu.name, *gpu.product_names))
 
 
 def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
@@ -142,15 +142,18 @@ def gpu_from_document(document: Mapping[str, Any], where: str) -> GpuSpec:
         if key not in FILE_FIELDS:
             raise SpecificationError(f"{where}: sources.{key} names no figure{near_match(key, FILE_FIELDS)}")
         _text(source, f"sources.{key}", where)
-    spec = GpuSpec(**values, sources=FrozenMapping(sources))
+    products = document.get("product_names", [])
+    if not isinstance(products, list | tuple) or not all(isinstance(product, str) for product in products):
+        raise SpecificationError(f"{where}: product_names must be a list of texts")
+    spec = GpuSpec(**values, sources=FrozenMapping(sources), product_names=tuple(products))
     _check_clocks(spec, where)
     return spec
 
 
 def document_of_gpu(spec: GpuSpec) -> dict[str, Any]:
-    """The plain data of a specification; `gpu_from_document` gives it back."""
+    """The plain data of a specification without the names of products; `gpu_from_document` gives it back."""
     document: dict[str, Any] = {}
-    for field in fields(GpuSpec):
+    for field in (item for item in fields(GpuSpec) if item.compare):
         value = getattr(spec, field.name)
         if isinstance(value, ClockTable):
             value = {"source": value.source, "sm_clock_mhz": list(value.sm_clock_mhz), "value": list(value.value)}
@@ -175,12 +178,12 @@ def _plain_name(text: str) -> str:
 
 
 @cache
-def _shipped(name: str) -> tuple[GpuSpec, tuple[str, ...]]:
+def _shipped(name: str) -> GpuSpec:
     return _read_file(resource_folder("gpus") / f"{name}.toml")
 
 
-def _read_file(path: Path) -> tuple[GpuSpec, tuple[str, ...]]:
-    """The specification in a TOML file and the product names it lists."""
+def _read_file(path: Path) -> GpuSpec:
+    """The specification in a TOML file."""
     where = f"GPU specification {path}"
     try:
         document = parse_toml(read_regular(path, MAX_FILE_BYTES))
@@ -188,10 +191,7 @@ def _read_file(path: Path) -> tuple[GpuSpec, tuple[str, ...]]:
         raise SpecificationError(f"{where}: cannot be read ({error.strerror}); known names: {', '.join(gpu_names())}") from error
     except ValueError as error:
         raise SpecificationError(f"{where}: not a TOML file ({error})") from error
-    products = document.pop("product_names", [])
-    if not isinstance(products, list) or not all(isinstance(product, str) for product in products):
-        raise SpecificationError(f"{where}: product_names must be a list of texts")
-    return gpu_from_document(document, where), tuple(products)
+    return gpu_from_document(document, where)
 
 
 def _text(value: object, key: str, where: str) -> str:

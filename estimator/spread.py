@@ -86,7 +86,7 @@ def power_sources(
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`.
 
-    A bundle that states no error of runs that the host paces (older ones) takes that of all runs.
+    A bundle that states no error of runs that the host paces takes that of all runs.
     """
     stated = _table(bundle.uncertainty.get("power", {}))
     if bundle.power is None:

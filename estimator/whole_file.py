@@ -44,7 +44,20 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
         raise _unwritten(path, error) from error
 
 
+def try_place(path: Path) -> None:
+    """Raises UnwrittenError where `open_whole` could not write; nothing is written and nothing left."""
+    with suppress(_TriedError), open_whole(path):
+        raise _TriedError
+
+
+class _TriedError(Exception):
+    """The place of a file can be written."""
+
+
 def _unwritten(path: Path, error: Exception) -> UnwrittenError:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return UnwrittenError(f"{path}: cannot be written, no folder {folder} is there; make it, or name another place")
     reason = (isinstance(error, OSError) and error.strerror) or error
     return UnwrittenError(f"{path}: cannot be written ({reason}); see that the place can be written and has room")
 

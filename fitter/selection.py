@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from collector.dataset import is_kernel_dataset
-from estimator.specifications import gpu_names
+from estimator.gpu import GpuSpec
 from fitter.blocks.data import BlockRows, join_block_rows
 from fitter.errors import InputError, SelectionError
 from fitter.export import has_meter
@@ -31,32 +31,30 @@ from fitter.sources.block_table import is_block_sweep, is_block_table, read_bloc
 from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
 from fitter.sources.kernel_dataset import read_collected
 from fitter.sources.kernel_table import is_kernel_table, read_kernel_table
-from fitter.sources.screening import AT_LIMIT_SHARE, known_gpu
+from fitter.sources.screening import AT_LIMIT_SHARE, asked_gpu
 from fitter.sources.tables import PARQUET_MAGIC, file_digest, open_table, read_head, read_header
 from fitter.sources.workload_dataset import is_workload_dataset, read_workload_dataset
 
 MOST_NAMES: Final = 5
 """Names that a note lists."""
 
-LOG_SUFFIX: Final = ".log.jsonl"
-"""The log of an unfinished campaign, which counts as a kernel dataset."""
-
 
 def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selection:
     """All rows of data sets of any kind, screened.
 
     gpu: keep the rows of this GPU only (the others are rejected as OTHER_GPU), and the GPU of tables that have no such
-    column.  Raises InputError for a file that cannot be used, SelectionError for an unknown `gpu` and where no row is
-    left, DatasetError for a damaged kernel dataset.
+    column; by name or file.  Raises InputError for a file that cannot be used, SpecificationError for an unknown `gpu`,
+    SelectionError where no row is left, DatasetError for a damaged kernel dataset.
     """
     if not paths:
         raise InputError("no data set given; name at least one file or folder")
-    name = _canonical(gpu)
+    asked = asked_gpu(gpu)
+    name = None if asked is None else asked.name
     parts: list[Selection] = []
     seen: dict[str, str] = {}
     for path in paths:
         try:
-            part = _of_gpu(_read_one(_named(Path(path)), name), name)
+            part = _of_gpu(_read_one(_named(Path(path)), asked), name)
         except UnicodeEncodeError as error:
             raise InputError(f"{str(path)[:200]!r}: its name is not UTF-8 text; rename it") from error
         except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be entered
@@ -92,15 +90,6 @@ def require_one_world(selection: Selection) -> None:
         )
 
 
-def _canonical(gpu: str | None) -> str | None:
-    if gpu is None:
-        return None
-    spec = known_gpu(gpu)
-    if spec is None:
-        raise SelectionError(f"unknown GPU {gpu!r}; known: {', '.join(gpu_names())}")
-    return spec.name
-
-
 def _named(path: Path) -> Path:
     """A path whose last part is a name: "." and ".." have none to tell a data set by.  Raises InputError for the root of all files."""
     named = path if path.name not in ("", "..") else path.resolve()
@@ -109,14 +98,14 @@ def _named(path: Path) -> Path:
     return named
 
 
-def _read_one(path: Path, gpu: str | None) -> Selection:
+def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     """One data set of whatever kind its content shows."""
-    if not path.exists() and not path.with_name(path.name + LOG_SUFFIX).is_file():
+    if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"{path}: neither a file nor a folder")
-    if not path.is_file() or path.name.endswith(LOG_SUFFIX) or is_kernel_dataset(path):
-        return _collected(path)
+    if not path.is_file() or is_kernel_dataset(path):
+        return _collected(path, gpu)
     _refuse_json(path)
     header = read_header(path)
     if is_workload_dataset(header):
@@ -156,11 +145,11 @@ def _refuse_json(path: Path) -> None:
         )
 
 
-def _collected(path: Path) -> Selection:
-    dataset, rows, rejected = read_collected(path)
+def _collected(path: Path, gpu: GpuSpec | None) -> Selection:
+    dataset, rows, rejected = read_collected(path, gpu)
     swept = is_block_sweep(dataset.table)
-    instructions, refused = read_instruction_rows(dataset.table, path.name, is_instruction(dataset.table) & ~swept)
-    blocks, unfit = read_block_sweep(dataset.table, path.name, swept)
+    instructions, refused = read_instruction_rows(dataset.table, path.name, is_instruction(dataset.table) & ~swept, gpu)
+    blocks, unfit = read_block_sweep(dataset.table, path.name, swept, gpu)
     rejected = [*rejected, *refused, *unfit]
     selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, rejected)
     selection = _with_blocks(selection, blocks)

@@ -126,7 +126,7 @@ def _estimated(name: str, given: argparse.Namespace) -> dict[str, Any]:
     workload = given.folder / f"{name}.json"
     sizes = (SMALL_SIZES if given.rehearse else SIZES)[name]
     traced = [given.python, "-m", "estimator.cli", "trace", f"{MODELS_FILE}:{name}", *sizes]
-    _ran([*traced, "--precision", "bf16", "--attention", "flash", "-o", str(workload)], f"tracing {name}")
+    _ran([*traced, "--precision", "bf16", "--attention", "flash", "--force", "-o", str(workload)], f"tracing {name}")
     told = [sys.executable, "-m", "estimator.cli", str(workload), "--bundle", given.bundle, "--json", "-q"]
     answer: dict[str, Any] = json.loads(_ran(told, f"estimating {name}").stdout)
     return answer

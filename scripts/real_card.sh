@@ -135,7 +135,7 @@ tests() {
 
 sensor() {
   step sensor "$PYTHON" -m collector.cli sensor --gpu "$GPU" --freq current --seed "$SEED" \
-    --out "$FOLDER/sensor.json" --record "$(free_name sensor recording)"
+    --force --out "$FOLDER/sensor.json" --record "$(free_name sensor recording)"
 }
 
 # A campaign into a dataset of its own: NAME CAMPAIGN [OPTION…].
@@ -168,8 +168,15 @@ anchors() {
 
 fit() {
   local datasets=() found
-  for found in dataset instructions anchors-1; do [ -e "$FOLDER/$found.parquet" ] && datasets+=("$FOLDER/$found.parquet"); done
-  step fit "$PYTHON" -m fitter.cli "${datasets[@]}" -o "$FOLDER/bundle.json" --report "$FOLDER/report.html" --seed "$SEED"
+  for found in dataset instructions anchors-1; do
+    if [ -e "$FOLDER/$found.parquet.log.jsonl" ]; then # unfinished: its rows so far
+      step export "$PYTHON" -m collector.cli export "$FOLDER/$found.parquet.log.jsonl" --to parquet --force --out "$FOLDER/$found-so-far.parquet"
+      datasets+=("$FOLDER/$found-so-far.parquet")
+    elif [ -e "$FOLDER/$found.parquet" ]; then
+      datasets+=("$FOLDER/$found.parquet")
+    fi
+  done
+  step fit "$PYTHON" -m fitter.cli "${datasets[@]}" --force -o "$FOLDER/bundle.json" --report "$FOLDER/report.html" --seed "$SEED"
   step estimate "$PYTHON" -m estimator.cli examples/gpt2-prefill.json --bundle "$FOLDER/bundle.json"
 }
 

@@ -85,7 +85,7 @@ def measure_traced(
         "row_id": point.row_id,
         **(operator_columns(point.operator) if point.load is None else load_columns(point.load)),
         **_kernel_columns(prepared),
-        "gpu": identity.canonical_name or identity.name,
+        "gpu": bench.gpu_spec.name,
         "gpu_uuid": identity.uuid,
         "sm_clock_mhz": point.sm_clock_mhz,
         "memory_clock_mhz": state.memory_clock_mhz,

@@ -34,7 +34,7 @@ def campaign_metadata(
         "kind": "kernels",
         "gpu": {
             "name": identity.name,
-            "specification": identity.canonical_name,
+            "specification": bench.gpu_spec.name,
             "uuid": identity.uuid,
             "pci_address": identity.pci_address,
             "compute_capability": identity.compute_capability,

@@ -44,6 +44,7 @@ def measure_campaign(
     budget: str,
     select: str | None,
     planned_budget: str,
+    gpu_spec: str,
     sensor: str | None,
     pmd: str,
     traces: bool,
@@ -71,11 +72,12 @@ def measure_campaign(
     from collector.campaigns.plan import check_budget, plan_campaign
     from collector.campaigns.running import campaign_key, run_campaign
     from collector.daemon.reporting import reporting, told_errors
-    from collector.dataset import check_writable, claimed_dataset
+    from collector.dataset import claimed_dataset
     from collector.dataset.log import log_path
     from collector.dataset.partition import partitioned_place
     from collector.dataset.traces import traces_of, traces_path
     from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
+    from estimator.whole_file import try_place
 
     budget_s = duration_s(budget, "--budget") if budget else math.inf
     planned_s = duration_s(planned_budget, "--planned-budget") if planned_budget else budget_s
@@ -91,7 +93,7 @@ def measure_campaign(
     with (
         told_errors() if worker else nullcontext(),
         nullcontext() if dry_run else sole_use(gpu),
-        open_bench(one_board(gpu), seed=seed, attention=spec.attention, **meter_arguments(pmd, gpu)) as opened,
+        open_bench(one_board(gpu), seed=seed, attention=spec.attention, gpu_spec=gpu_spec, **meter_arguments(pmd, gpu)) as opened,
         perhaps_recorded(opened, record) as bench,
     ):
         if not quiet:
@@ -116,7 +118,7 @@ def measure_campaign(
         key = campaign_key(bench, spec, plan, chosen, seed)
         output = Path(out) if place is None else place.running_output(key)
         elsewhere = None if place is None else _published(place, output, key, resume, quiet)
-        check_writable(output)
+        try_place(output)
         watched = reporting(bench, spec, plan) if worker else _watched(output, len(plan.points), quiet, verbose)
         with claimed_dataset(output, (KILLERS_SUFFIX,)) as claim, guarded_bench(bench, output) as guarded, watched as report:
             kept = _kept(output, key, resume)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from collector.commands.options import CONTEXT, meter_option, output_options, record_option, resume_option, sensor_option
+from collector.commands.options import CONTEXT, gpu_spec_option, meter_option, output_options, record_option, resume_option, sensor_option
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
@@ -70,6 +70,7 @@ class CommandList(click.Group):
     help="What a budget is spent on: what adds most to the fit (usual), a random choice, or the plan from its start.",
 )
 @click.option("--planned-budget", default="", hidden=True, help="The whole budget, of which --budget is what is left.")
+@gpu_spec_option
 @sensor_option()
 @meter_option
 @click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row.")

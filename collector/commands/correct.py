@@ -86,7 +86,7 @@ def correct_command(
     from collector.correction.report import correction_html
     from collector.correction.same_sensor import check_board, field_doubt
     from collector.recordings.run import read_run
-    from collector.sensor.catalogue import CATALOGUE, given_sensor
+    from collector.sensor.catalogue import CATALOGUE, given_sensor, not_characterised
 
     period = fold_of(fold)
     run = read_run(readings, load, column=column, board=board)
@@ -96,7 +96,7 @@ def correct_command(
         found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
     except SensorError as error:
         raise SensorError(f"{readings}: {error}") from error
-    doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: calibration.notes.get(CATALOGUE, "")}
+    doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
     found = replace(found, notes=FrozenMapping({**found.notes, **{key: text for key, text in doubts.items() if text}}))
     if out is not None:
         write_whole(out, trace_csv(found, run.origin_s).encode())

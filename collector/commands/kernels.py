@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import note, say
+from collector.commands.output import columns, note, say
 from estimator.command_line import DONE
 
 if TYPE_CHECKING:
@@ -56,5 +56,4 @@ def _lines(kernels: "list[ListedKernel]") -> list[str]:
     rows += [
         (one.name, one.family, one.level, ",".join(one.modes), ",".join(one.patterns), one.runs_on, one.instruction) for one in kernels
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return ["  ".join((*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1])) for row in rows]
+    return columns(rows)

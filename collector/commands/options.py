@@ -42,6 +42,12 @@ class FiniteRange(click.FloatRange):
 gpu_option = click.option(
     "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE."
 )
+gpu_spec_option = click.option(
+    "--gpu-spec",
+    default="",
+    metavar="FILE.toml",
+    help="Specification of a board for which none is shipped.",
+)
 meter_option = click.option(
     "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
 )
@@ -101,12 +107,12 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) ->
     if not text:
         return None
     from collector.sampling import Sampler
-    from collector.sensor.catalogue import CATALOGUE, given_sensor
+    from collector.sensor.catalogue import given_sensor, not_characterised
 
     identity = bench.gpu.identity()
     found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
-    if CATALOGUE in found.notes and not quiet:
-        note(f"warning: sensor {found.notes[CATALOGUE]}")
+    if (doubt := not_characterised(found)) and not quiet:
+        note(f"warning: sensor {doubt}")
     return found
 
 

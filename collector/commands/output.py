@@ -1,6 +1,7 @@
 """How a command of `collect` speaks: results on stdout, everything else on stderr."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ def say(result: Any) -> None:
         click.echo("\n".join(result))
     else:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines of aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def write_document(path: Path, document: Any) -> None:

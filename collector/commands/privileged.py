@@ -38,8 +38,6 @@ def serve_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose
     documents = {
         "socket": str(settings.socket),
         "group": settings.group,
-        "users": sorted(settings.users),
-        "groups": sorted(settings.groups),
         "audit_log": str(settings.audit_log),
         "lease_s": settings.lease_s,
         "silence_s": settings.silence_s,

@@ -13,6 +13,7 @@ from collector.commands.options import (
     asked_clocks,
     duration_s,
     gpu_option,
+    gpu_spec_option,
     meter_arguments,
     meter_option,
     one_board,
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
 
 REPLAYED, UUID_MARK = "replay:", "GPU-"
 RECORDED_ONLY = ("load", "reference", "column")
-LIVE_ONLY = ("freq", "pmd", "seed", "window_std_ms", "gain_std", "longest", "record")
+LIVE_ONLY = ("freq", "gpu_spec", "pmd", "seed", "window_std_ms", "gain_std", "longest", "record")
 
 
 @click.command("sensor", context_settings=CONTEXT)
 @gpu_option
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
+@gpu_spec_option
 @meter_option
 @click.option("--window-std-ms", type=FiniteRange(min=0, min_open=True), help="Run loads until the window's standard error is this.")
 @click.option("--gain-std", type=FiniteRange(min=0, min_open=True), help="Run loads until the gain's standard error is this.")
@@ -60,6 +62,7 @@ def sensor_command(
     context: click.Context,
     gpu: str,
     freq: str,
+    gpu_spec: str,
     pmd: str,
     window_std_ms: float | None,
     gain_std: float | None,
@@ -96,7 +99,7 @@ def sensor_command(
             raise click.UsageError("--gain-std needs --pmd: without a meter the gain cannot be told", context)
         window_std_s = None if window_std_ms is None else window_std_ms * 1e-3
         goal = CharacterisationGoal(window_std_s=window_std_s, gain_std=gain_std, longest_s=duration_s(longest, "--longest"))
-        calibration, runs, page = _measured(gpu, freq, pmd, seed, goal, record)
+        calibration, runs, page = _measured(gpu, freq, gpu_spec, pmd, seed, goal, record)
         open_question, left_out = False, 0
         if verbose and not quiet:
             for run in runs:
@@ -154,7 +157,7 @@ def _recorded(
 
 
 def _measured(
-    gpu: str, freq: str, pmd: str, seed: int, goal: "CharacterisationGoal", record: Path | None
+    gpu: str, freq: str, gpu_spec: str, pmd: str, seed: int, goal: "CharacterisationGoal", record: Path | None
 ) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
     """The sensor of a board, the loads that were run, and what makes a page of it."""
     from collector.bench import open_bench
@@ -168,7 +171,7 @@ def _measured(
     with (
         stoppable(),
         sole_use(board),
-        open_bench(board, seed=seed, **meter_arguments(pmd, gpu)) as opened,
+        open_bench(board, seed=seed, gpu_spec=gpu_spec, **meter_arguments(pmd, gpu)) as opened,
         perhaps_recorded(opened, record) as bench,
         held_clock(bench.gpu) as hold,
     ):

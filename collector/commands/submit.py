@@ -230,13 +230,13 @@ def _place(out: str, boards: "tuple[BoardName, ...]", resume: bool | None) -> st
     """The output as a job has it, free or spoken for.  Raises CollectorError."""
     from collector.commands.several import common_root
     from collector.daemon.outputs import check_unused
-    from collector.dataset import check_writable
     from collector.dataset.partition import partitioned_place
+    from estimator.whole_file import try_place
 
     root = common_root(out) if len(boards) > 1 else out
     if partitioned_place(root) is None:
         check_unused(Path(out), resume)
-        check_writable(Path(out))
+        try_place(Path(out))
         return str(Path(out).absolute())
     if resume is False:
         raise CollectorError(f"{out}: in a folder or URL nothing is replaced, what is missing is added; leave --fresh out")

@@ -1,14 +1,14 @@
 """Jobs, boards and daemon as lines and as plain data."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from collector.daemon.heartbeat import heartbeat_complaint, silent_s
-from collector.daemon.jobs import QUEUED, RUNNING, BoardState, Job, Overview, left_text
+from collector.daemon.jobs import QUEUED, RUNNING, BoardState, Job, Overview, left_text, time_text
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
@@ -21,8 +21,8 @@ def overview_lines(overview: Overview) -> list[str]:
     daemon = overview.daemon
     lines = []
     if daemon.running:
-        since = datetime.fromtimestamp(daemon.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if daemon.pid else "now"
-        page = f", status page at http://{daemon.listen}/" if daemon.listen else ""
+        since = time_text(daemon.started_unix_s) if daemon.pid else "now"
+        page = f", status page at {daemon.listen}" if daemon.listen else ""
         lines.append(f"daemon {'draining' if daemon.draining else 'running'}: process {daemon.pid} since {since}{page}")
     if overview.boards and daemon.running:
         lines += ["", *_table(BOARD_HEADS, [_board_cells(board) for board in overview.boards])]
@@ -52,6 +52,13 @@ def job_document(job: Job) -> dict[str, Any]:
     return _known({**document, **request})
 
 
+def note_text(job: Job) -> str:
+    """What keeps a job, or what it is doing, for people."""
+    note = job.message or (job.phase if job.state != QUEUED else "")
+    later = job.state == QUEUED and job.not_before_unix_s > time.time()
+    return f"not before {time_text(job.not_before_unix_s)}{note and f': {note}'}" if later else note
+
+
 def _board_cells(board: BoardState) -> tuple[str, ...]:
     return (
         board.board,
@@ -64,7 +71,7 @@ def _board_cells(board: BoardState) -> tuple[str, ...]:
 
 
 def _job_cells(job: Job) -> tuple[str, ...]:
-    note = (job.message or job.phase) if job.state != QUEUED or job.message else ""
+    note = note_text(job)
     return (
         str(job.id),
         f"{job.state}, stopping" if job.state == RUNNING and job.stop else job.state,

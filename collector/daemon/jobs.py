@@ -1,6 +1,7 @@
 """The vocabulary of the queue: a job, its states, why it waits, and what is known of a board."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 QUEUED: Final = "queued"
@@ -44,6 +45,11 @@ def left_text(seconds: float) -> str:
     """A time that is left, as hours, minutes and seconds."""
     whole = round(seconds)
     return f"{whole // SECONDS_PER_HOUR}:{whole // SECONDS_PER_MINUTE % SECONDS_PER_MINUTE:02d}:{whole % SECONDS_PER_MINUTE:02d}"
+
+
+def time_text(unix_s: float) -> str:
+    """A time of day [s since 1970] for people."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

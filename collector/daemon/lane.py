@@ -21,6 +21,7 @@ from collector.daemon.jobs import (
     TRANSIENT_CAUSES,
     WAITING_CAUSES,
     Job,
+    time_text,
 )
 from collector.daemon.locks import lock_owner, locked, signal_holder, worker_lock_path
 from collector.daemon.log_file import LogFile, job_log_path
@@ -274,9 +275,10 @@ class Lane:
         tries_left = self._settings.retries + 1 - attempts
         if cause in WAITING_CAUSES or (cause in TRANSIENT_CAUSES and tries_left > 0):
             rest_s = min(self._settings.retry_s * 2.0 ** max(0, min(attempts, 32) - 1), LONGEST_RETRY_S)
-            self._store.requeue(job.id, cause, message, time.time() + rest_s, forget_attempt=False)
+            again_unix_s = time.time() + rest_s
+            self._store.requeue(job.id, cause, message, again_unix_s, forget_attempt=False)
             counts["retries"] = 1.0
-            self._tell(f"{cause}: {message}; again in {rest_s:g} s")
+            self._tell(f"{cause}: {message}; again in {rest_s:g} s, at {time_text(again_unix_s)}")
             return
         tried = f" ({attempts} attempts without a new row)" if cause in TRANSIENT_CAUSES else ""
         text = f"{message or f'the worker ended with status {status}'}{tried}"

@@ -1,8 +1,4 @@
-"""Locks that a dying process cannot keep: one daemon a state folder, one worker a board.
-
-Files are locked with flock, whose lock belongs to the open file: a worker that inherits it keeps it when the daemon
-dies.
-"""
+"""Locks that a dying process cannot keep: one daemon a state folder, one worker a board, which a worker keeps when its daemon dies."""
 
 import fcntl
 import os
@@ -15,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from collector.devices.file_lock import locked_file
 from collector.errors import DaemonError
 from estimator.regular_files import read_regular
 
@@ -93,18 +90,10 @@ def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
     `how`: alone, or with others (LOCK_SH).
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return locked_file(path, how)
     except OSError as error:
-        raise DaemonError(f"{path}: cannot be opened ({error.strerror}); the state folder must belong to the daemon's user") from error
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except OSError as error:
-        os.close(descriptor)
-        raise DaemonError(f"{path}: cannot be locked ({error.strerror}); name a state folder on a local disk") from error
-    return descriptor
+        remedy = "the state folder must belong to the daemon's user and lie on a local disk"
+        raise DaemonError(f"{path}: cannot be locked ({error.strerror}); {remedy}") from error
 
 
 def worker_lock_path(folder: Path, board: str) -> Path:

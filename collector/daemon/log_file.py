@@ -1,5 +1,6 @@
 """Logs of the daemon and of its jobs: lines with the time of day, in files that do not grow without end."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,8 +22,8 @@ class LogFile:
         self._path = path
         self._echo = echo
 
-    def write(self, text: str) -> None:
-        """One line, whatever is in the text: a name from outside cannot begin another."""
+    def write(self, text: str) -> bool:
+        """One line, whatever is in the text: a name from outside cannot begin another.  Whether the disk took it."""
         text = "".join(character if character.isprintable() else "?" for character in text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
         self._echo(line)
@@ -30,8 +31,14 @@ class LogFile:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._path.is_file() and self._path.stat().st_size > LARGEST_BYTES:
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            with self._path.open("a", encoding="utf-8", errors="replace") as stream:
+            with open(self._path, "a", encoding="utf-8", errors="replace", opener=_private) as stream:
                 stream.write(f"{line}\n")
+            return True
+        return False
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def job_log_path(folder: Path, number: int) -> Path:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from collector.daemon.display import note_text
 from collector.daemon.heartbeat import heartbeat_complaint
 from collector.daemon.jobs import BoardState, Job, Overview, left_text
 
@@ -52,7 +53,7 @@ def status_page(overview: Overview, now_unix_s: float) -> str:
             "<header><h1>wattprint daemon</h1>",
             f"<dl><dt>State</dt><dd>{state}, process {daemon.pid}, version {escape(daemon.version)}</dd>",
             f"<dt>Since</dt><dd>{_time(daemon.started_unix_s)}</dd><dt>Jobs</dt><dd>{escape(counts)}</dd>",
-            f'<dt>As of</dt><dd>{_time(now_unix_s)} <a href="/">Load again</a></dd></dl></header>',
+            f'<dt>As of</dt><dd>{_time(now_unix_s)} <a href="./">Load again</a></dd></dl></header>',
             "<main>",
             *((f'<p role="alert"><strong>{escape(complaint)}</strong></p>',) if complaint else ()),
             '<section aria-labelledby="boards"><h2 id="boards">Boards</h2>',
@@ -62,7 +63,7 @@ def status_page(overview: Overview, now_unix_s: float) -> str:
             '</section><section aria-labelledby="jobs"><h2 id="jobs" tabindex="-1">Jobs</h2>',
             _table("Newest first.", JOB_HEADS, [_job_cells(job) for job in overview.jobs]),
             "</section></main>",
-            '<footer><p><a href="/metrics">Figures for Prometheus</a>. Jobs are ordered with <code>collect submit</code> and '
+            '<footer><p><a href="metrics">Figures for Prometheus</a>. Jobs are ordered with <code>collect submit</code> and '
             "<code>collect stop</code>; this page only shows.</p></footer></body></html>",
         )
     )
@@ -88,7 +89,7 @@ def _board_cells(board: BoardState) -> list[str]:
 def _job_cells(job: Job) -> list[str]:
     doubts = [f"{job.refused} not run" if job.refused else "", f"{job.flagged} in doubt" if job.flagged else ""]
     rows = ", ".join([str(job.rows), *(doubt for doubt in doubts if doubt)])
-    note = job.message or job.phase
+    note = note_text(job)
     return [
         str(job.id),
         escape(job.state),

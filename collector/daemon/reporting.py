@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collector.daemon.messages import MARK, MEASURING
 from collector.display import row_line
 from collector.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
+from estimator.errors import EstimatorError
 
 if TYPE_CHECKING:
     from collector.bench import Bench
@@ -109,7 +110,7 @@ def told_errors() -> Iterator[None]:
     """Tells the parent which kind of error ends a worker; the error goes on."""
     try:
         yield
-    except CollectorError as error:
+    except (CollectorError, EstimatorError) as error:
         send({MARK: "error", "cause": cause_of(error)})
         raise
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sqlite3
 import stat
 import tempfile
@@ -87,6 +88,15 @@ CREATE TABLE daemon (
     draining INTEGER NOT NULL DEFAULT 0
 );
 """
+
+
+KINDS: Final[dict[str, tuple[type, ...]]] = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,)}
+COLUMN_KINDS: Final = {
+    f"{table.split()[0]}.{name}": KINDS[kind]
+    for table in TABLES.split("CREATE TABLE ")[1:]
+    for name, kind in re.findall(r"^    (\w+) (INTEGER|REAL|TEXT)", table, re.MULTILINE)
+}
+"""Types of values by table and column, which SQLite itself does not keep to."""
 
 
 def prepare_folder(folder: Path, *, own: bool = False) -> None:
@@ -203,13 +213,12 @@ def _check_file(path: Path) -> None:
 
 def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     connection.row_factory = sqlite3.Row
+    connection.text_factory = lambda content: content.decode("utf-8", "replace")  # of a damaged file
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
-    if version > SCHEMA_VERSION:
-        raise DaemonError(
-            f"{path}: written by a newer wattprint (version {version}, this one knows {SCHEMA_VERSION}); update, or name another folder"
-        )
+    if version != SCHEMA_VERSION:
+        raise DaemonError(f"{path}: version {version} is unknown, this program reads {SCHEMA_VERSION}; name another folder")
     _configure(connection, path)
     if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise sqlite3.DatabaseError(" ".join(found.split()))

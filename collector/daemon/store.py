@@ -25,7 +25,7 @@ from collector.daemon.jobs import (
 )
 from collector.daemon.locks import daemon_runs
 from collector.daemon.outputs import shared
-from collector.daemon.schema import FILE_NAME, database, named_failures, transaction
+from collector.daemon.schema import COLUMN_KINDS, FILE_NAME, database, named_failures, transaction
 from collector.errors import DaemonError
 
 SEPARATOR: Final = "\x1f"
@@ -253,7 +253,15 @@ def _number(value: float | None, unknown: float = math.nan) -> float:
     return unknown if value is None else value
 
 
+def _check_types(row: sqlite3.Row, table: str) -> None:
+    """Raises DaemonError for a cell of another type than its column's, which SQLite keeps but no command here writes."""
+    for name, value in zip(row.keys(), row, strict=True):
+        if value is not None and not isinstance(value, COLUMN_KINDS[f"{table}.{name}"]):
+            raise DaemonError(f"{table}.{name} = {str(value)[:40]!r}: the queue was edited or is damaged; move it away and start again")
+
+
 def _job(row: sqlite3.Row) -> Job:
+    _check_types(row, "job")
     return Job(
         id=row["id"],
         state=row["state"],
@@ -292,6 +300,7 @@ def _job(row: sqlite3.Row) -> Job:
 
 
 def _board(row: sqlite3.Row) -> BoardState:
+    _check_types(row, "board")
     return BoardState(
         board=row["board"],
         gpu_word=row["gpu_word"],
@@ -308,6 +317,7 @@ def _daemon(row: sqlite3.Row | None, running: bool) -> DaemonState:
     if row is None:
         unknown = math.nan
         return DaemonState(running=running, pid=0, version="", started_unix_s=unknown, beat_unix_s=unknown, listen="", draining=False)
+    _check_types(row, "daemon")
     return DaemonState(
         running=running,
         pid=row["pid"],

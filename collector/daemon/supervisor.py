@@ -16,7 +16,7 @@ from collector.daemon.locks import daemon_lock
 from collector.daemon.log_file import LogFile
 from collector.daemon.notify import Notifier
 from collector.daemon.schema import prepare_folder
-from collector.daemon.server import status_server
+from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings, daemon_log, listen_address
 from collector.daemon.store import Store, open_store
 from collector.daemon.worker import Worker, start_worker
@@ -185,9 +185,10 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     notifier = Notifier(os.environ, os.getpid())
     with daemon_lock(folder), open_store(folder, check=True) as store:
         supervisor = Supervisor(store, settings, log, notifier)
-        with _signals(supervisor), status_server(folder, listen_address(settings), settings.allow_other_addresses) as place:
+        with _signals(supervisor), status_site(folder, listen_address(settings), log.write) as place:
             store.daemon_started(os.getpid(), __version__, place)
-            log.write(f"daemon {__version__} runs as process {os.getpid()}{f', status page at http://{place}/' if place else ''}")
+            where = "; `collect status` tells the address of its page" if place else ""  # a log may have other readers
+            log.write(f"daemon {__version__} runs as process {os.getpid()}{where}")
             supervisor.run()
             log.write("daemon has ended")
             notifier.status("has ended")

@@ -23,7 +23,7 @@ from collector.dataset.schema import (
     operators_of,
     rows_to_table,
 )
-from collector.dataset.writer import KernelWriter, check_writable, claimed_dataset, open_kernel_writer, write_kernel_dataset
+from collector.dataset.writer import KernelWriter, claimed_dataset, open_kernel_writer, write_kernel_dataset
 from collector.errors import DatasetError
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "KernelDataset",
     "KernelWriter",
     "Row",
-    "check_writable",
     "claimed_dataset",
     "conforming",
     "file_digest",

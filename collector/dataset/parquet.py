@@ -1,8 +1,7 @@
 """Parquet files of anybody: opened as regular files, judged by their footer, and read within a stated memory.
 
-A few kilobytes of Parquet can hold gigabytes: equal rows are stored once, texts are stored once and pointed at, pages are compressed.  So the
-footer's counts are looked at before any page, texts are read as dictionaries, and the bytes that they stand for are counted before they
-are made.
+A few kilobytes of Parquet can hold gigabytes: equal rows and equal texts are stored once, and pages are compressed.  So the footer's
+counts are looked at before any page, texts are read as dictionaries, and their bytes are counted before they are decoded.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +34,9 @@ MOST_METADATA_BYTES: Final = 64 << 20
 BATCH_ROWS: Final = 1 << 14
 MOST_IN_LIST: Final = 64
 """Entries of a list in a cell, such as flags."""
+
+LONGEST_TEXT: Final = 1 << 16
+"""Bytes of a text in a cell; the opcodes of a kernel's loop take some hundred."""
 
 NUMBER_BYTES: Final = 8
 DAMAGED: Final = "{}: truncated, damaged or no Parquet file ({}); copy it again, or collect it again"
@@ -200,6 +202,8 @@ def _counted_bytes(batch: pa.RecordBatch) -> int:
         total += NUMBER_BYTES * len(column)
         if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type) and len(column.dictionary):
             lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+            if (pc.max(lengths).as_py() or 0) > LONGEST_TEXT:
+                raise ValueError(f"a text of {pc.max(lengths).as_py():,} bytes where names stand")
             total += pc.sum(lengths.take(column.indices)).as_py() or 0
     return total
 

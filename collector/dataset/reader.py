@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from collector.dataset.log import LOG_SUFFIX, read_log
-from collector.dataset.parquet import check_size, decoded_bytes, read_columns, read_footer
-from collector.dataset.schema import KERNEL_COLUMNS, LATER_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
+from collector.dataset.parquet import check_size, decoded_bytes, one_line, read_columns, read_footer
+from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
+from estimator.documents import LARGEST
 from estimator.regular_files import open_regular, special_kind
 
 _HASH_BLOCK_BYTES: Final = 1 << 20
@@ -139,7 +141,7 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
         raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
     metadata: dict[str, Any] = decode_metadata(content, str(path))
     _check_version(metadata, path)
-    missing = [name for name in KERNEL_COLUMNS if name not in schema.names and name not in LATER_COLUMNS]
+    missing = [name for name in KERNEL_COLUMNS if name not in schema.names]
     if missing:
         raise DatasetError(f"{path}: columns are missing: {', '.join(missing)}; collect it again")
     return metadata
@@ -148,33 +150,26 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
 def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> pa.Table:
     """Rows of a kernel dataset's file with all columns of the present schema, in its order and types.
 
-    Raises DatasetError where a column has another type.
+    Raises DatasetError where a column has another type, or a number that no quantity has in any unit.
     """
     try:
-        return with_later_columns(table).select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
+        rows = table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
     except (pa.ArrowException, ValueError) as error:
-        raise DatasetError(f"{path}: a column has another type than the schema says ({str(error).splitlines()[0]})") from error
-
-
-def with_later_columns(table: pa.Table) -> pa.Table:
-    """A table with the columns that its version did not have yet, all null."""
-    for name in KERNEL_COLUMNS:
-        if name in LATER_COLUMNS and name not in table.column_names:
-            table = table.append_column(name, pa.nulls(table.num_rows, KERNEL_COLUMNS[name].type))
-    return table
+        raise DatasetError(f"{path}: a column has another type than the schema says ({one_line(error)})") from error
+    for name, column in KERNEL_COLUMNS.items():
+        values = np.asarray(rows.column(name)) if column.type == pa.float64() else np.zeros(0)
+        wild = np.flatnonzero(np.isfinite(values) & (np.abs(values) > LARGEST))
+        if len(wild):
+            raise DatasetError(f"{path}: {name} = {values[wild[0]]:g} in row {wild[0] + 1}: no quantity is so large; the file is damaged")
+    return rows
 
 
 def _check_version(metadata: dict[str, Any], path: Path | str) -> None:
-    """Refuses a dataset of another major or of a newer minor version."""
-    text = metadata.get("schema_version")
-    major, minor = (int(part) for part in SCHEMA_VERSION.split("."))
-    try:
-        file_major, file_minor = (int(part) for part in str(text).split("."))
-    except ValueError:
-        raise DatasetError(f"{path}: schema version {text!r} is no version; this program reads {major}.0 to {SCHEMA_VERSION}") from None
-    if file_major != major or file_minor > minor:
+    """Refuses a dataset of another version of the schema."""
+    version = metadata.get("schema_version")
+    if version != SCHEMA_VERSION:
         raise DatasetError(
-            f"{path}: schema version {text}, this program reads {major}.0 to {SCHEMA_VERSION}; use the wattprint that wrote it"
+            f"{path}: schema version {version!r} is unknown, this program reads {SCHEMA_VERSION}; use the wattprint that wrote it"
         )
 
 

@@ -165,15 +165,6 @@ KERNEL_COLUMNS: Final[dict[str, Column]] = {
 
 REQUIRED_COLUMNS: Final = tuple(name for name, column in KERNEL_COLUMNS.items() if not column.nullable)
 
-LATER_COLUMNS: Final = frozenset(
-    {
-        "instruction", "launch_mode", "data_pattern", "unroll", "chains", "iterations", "active_threads", "active_warps", "loop_opcodes",
-        "loop_operations", "shared_transactions", "l1_transactions", "l2_transactions", "dram_transactions", "assembler", "cubin_sha256",
-        "ptx_sha256", "link", "link_bytes", "energy_mtsm_j", "energy_sma_j", "energy_papi_j",
-    }
-)  # fmt: skip
-"""Columns that files of version 1.0 do not have; they are read as null."""
-
 OUTCOME_COLUMNS: Final = frozenset(
     {
         "row_id", "sm_clock_measured_mhz", "memory_clock_mhz", "voltage_v", "temperature_c", "throttle_reasons", "launches", "latency_s",

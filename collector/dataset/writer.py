@@ -239,19 +239,6 @@ def write_parquet(table: pa.Table, output: Path) -> None:
         raise DatasetError(f"{output}: cannot be written ({_reason(error)})") from error
 
 
-def check_writable(output: Path) -> None:
-    """Raises DatasetError where `output` could not be written: known before anything is measured."""
-    if output.is_dir():
-        raise DatasetError(f"{output}: is a folder; --out names a file")
-    if output.exists() and not output.is_file():  # a rename would put a file in the place of a device or a pipe
-        raise DatasetError(f"{output}: is not a regular file; name another place with --out")
-    folder = output.parent
-    if not folder.is_dir():
-        raise DatasetError(f"{output}: there is no folder {folder}; make it or name another place with --out")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise DatasetError(f"{output}: cannot be written, the folder {folder} takes no files; name another place with --out")
-
-
 def _ordered(table: pa.Table, order: Sequence[str]) -> pa.Table:
     """Rows in the order of their ids, those without a place at the end."""
     place = {row_id: index for index, row_id in enumerate(order)}

@@ -1,41 +1,49 @@
 """Who measures on a real board: one process at a time on a machine, whoever started it and as whatever user.
 
-The claim is an abstract Unix socket: boards are shared by users who share no folder, and a process that dies takes its
-sockets with it, so that no claim is ever left behind.
+Where root has made SHARED_FOLDER, a claim is a lock on a file there, which only members of the folder's group can open: no other user can
+take it.  Elsewhere a claim is an abstract Unix socket: users who share no folder exclude each other, but nothing keeps a user of
+the machine from holding a board without measuring.  Either way the claim of a process that dies is gone.
 """
 
+import os
 import socket
-import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
-from collector.errors import BoardBusyError
+from collector.devices.file_lock import locked_file
+from collector.devices.peers import group_of, peer_of, user_name
+from collector.errors import BoardBusyError, DeviceError
+
+SHARED_FOLDER: Final = Path("/run/wattprint-boards")
+"""Made by packaging/wattprint-boards.tmpfiles.conf."""
 
 CLAIM_PREFIX: Final = "\0wattprint-campaign-"
-CREDENTIALS: Final = struct.Struct("3i")
-"""pid, uid and gid of the process at the other end (struct ucred)."""
+GROUP_MAY: Final = 0o660
+"""Of a lock's file, whatever the umask of the user who is first."""
+
+LOCKS: Final = Path("/proc/locks")
 
 
 @contextmanager
-def claimed_board(gpu_uuid: str) -> Iterator[None]:
+def claimed_board(gpu_uuid: str, folder: Path = SHARED_FOLDER) -> Iterator[None]:
     """The right to measure on a real board, on this machine and whoever asks.
 
-    Raises BoardBusyError where another process measures on it, and says which.
+    Raises BoardBusyError where another process measures on it, and says which; DeviceError where this user may not claim boards.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
-        try:
-            claim.bind(CLAIM_PREFIX + gpu_uuid)
-        except OSError as error:
-            raise BoardBusyError(
-                f"{_holder(gpu_uuid)} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`"
-            ) from error
-        claim.listen(1)
+    if folder.is_dir():
+        claim = _lock(folder / f"{gpu_uuid}.lock", gpu_uuid)
+    else:
+        claim = _bound(gpu_uuid)
+    try:
         yield
+    finally:
+        os.close(claim)
 
 
 def board_is_claimed(gpu_uuid: str) -> bool:
-    """Whether a process measures on a real board now."""
+    """Whether a process measures on a real board now.  Raises DeviceError where this user may not claim boards."""
     try:
         with claimed_board(gpu_uuid):
             return False
@@ -43,12 +51,53 @@ def board_is_claimed(gpu_uuid: str) -> bool:
         return True
 
 
-def _holder(gpu_uuid: str) -> str:
-    """Who holds a claim, for people."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
+def _lock(path: Path, gpu_uuid: str) -> int:
+    """A descriptor that holds the lock of a file until it is closed."""
+    try:
+        claim = locked_file(path, mode=GROUP_MAY)
+        if claim is None:
+            raise _busy(gpu_uuid, _lock_holder(path))
+        with suppress(PermissionError):  # another user's file has its mode already
+            os.fchmod(claim, GROUP_MAY)
+    except OSError as error:
+        remedy = f"have root add you to group {group_of(path.parent)} (usermod -aG), and log in again"
+        raise DeviceError(f"{path}: this user may not claim boards ({error.strerror}); {remedy}") from error
+    return claim
+
+
+def _lock_holder(path: Path) -> tuple[int, int] | None:
+    """Process and user that hold a file's lock, by the kernel's word; None where it does not tell."""
+    with suppress(OSError, ValueError):
+        status = path.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        for fields in map(str.split, LOCKS.read_text(encoding="ascii").splitlines()):
+            if fields[1] == "FLOCK" and fields[5] == place:
+                return int(fields[4]), os.stat(f"/proc/{fields[4]}").st_uid
+    return None
+
+
+def _bound(gpu_uuid: str) -> int:
+    """A descriptor that holds a name until it is closed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
         try:
-            caller.connect(CLAIM_PREFIX + gpu_uuid)
-            credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        except OSError:
-            return "another process"
-    return f"process {CREDENTIALS.unpack(credentials)[0]}"
+            claim.bind(CLAIM_PREFIX + gpu_uuid)
+        except OSError as error:
+            holder = _name_holder(gpu_uuid)
+            foreign = holder is not None and holder[1] != os.geteuid()
+            raise _busy(gpu_uuid, holder, "; root can keep other users out: docs/how-to/run-a-daemon.md" * foreign) from error
+        claim.listen(1)
+        return claim.detach()
+
+
+def _name_holder(gpu_uuid: str) -> tuple[int, int] | None:
+    """Process and user that hold a name, by the kernel's word; None where it does not tell."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller, suppress(OSError):
+        caller.connect(CLAIM_PREFIX + gpu_uuid)
+        return peer_of(caller)
+    return None
+
+
+def _busy(gpu_uuid: str, holder: tuple[int, int] | None, more: str = "") -> BoardBusyError:
+    """Who holds a board, for people."""
+    who = "another process" if holder is None else f"process {holder[0]} of user {user_name(holder[1])}"
+    return BoardBusyError(f"{who} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`{more}")

@@ -4,7 +4,6 @@ One file a board, and a lock beside it that its writer holds while it lives: who
 knows that its writer died, and gives the clock back.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from collector.devices.file_lock import locked_file
 from collector.errors import ClockError
 from estimator.regular_files import read_regular
 
@@ -152,15 +152,9 @@ def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
         folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():
             raise ClockError(f"{folder}: belongs to another user; set {FOLDER_VARIABLE} to a folder of your own")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return locked_file(path)
     except OSError as error:
         raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: str | None = None) -> bool:

@@ -22,8 +22,6 @@ REFUSED: Final[dict[str, Any]] = {
 }
 """What is said of a board that cannot be measured; `refused` says why."""
 
-COLUMNS: Final = ("gpu", "name", "power fields", "SM clocks", "energy counter", "voltage")
-
 
 def device_documents() -> list[dict[str, Any]]:
     """Every board that `--gpu` can name here, real ones first, as plain data."""
@@ -37,25 +35,6 @@ def driver_trouble() -> str | None:
             return None if library.handles() else "the NVIDIA driver knows no board"
     except DriverError as error:
         return str(error)
-
-
-def device_lines(devices: list[dict[str, Any]]) -> list[str]:
-    """The boards as a table."""
-    rows = [COLUMNS]
-    for device in devices:
-        clocks = device["sm_clocks_mhz"]
-        rows.append(
-            (
-                device["gpu"],
-                device["name"],
-                device["refused"] or ", ".join(device["power_fields"]) or "none",
-                f"{clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else "cannot be locked",
-                "yes" if device["energy_counter"] else "no",
-                "yes" if device["voltage_readable"] else "no",
-            )
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _real_boards() -> list[dict[str, Any]]:

@@ -3,13 +3,14 @@
 import os
 import socket
 import stat
+import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from grp import getgrgid
 from pathlib import Path
 from typing import Any, Final
 
+from collector.devices.peers import group_of
 from collector.errors import ClockError, ClockHelperError, PrivilegedError
 from collector.privileged.protocol import DEFAULT_SOCKET, LONGEST_PATH, LONGEST_REPLY, OddMessageError, line_of, message
 from collector.privileged.settings import SYSTEM_CONFIG, socket_of
@@ -17,6 +18,9 @@ from collector.privileged.settings import SYSTEM_CONFIG, socket_of
 SOCKET_VARIABLE: Final = "WATTPRINT_CLOCKS_SOCKET"
 PAGE: Final = "docs/how-to/lock-clocks-without-root.md"
 INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or use --freqs current"
+
+CONNECT_S: Final = 60
+"""Patience for a place in the queue of a helper that is busy or held up [s]."""
 
 ANSWER_S: Final = 60.0
 """Patience for an answer: a driver that nobody uses takes seconds to start [s]."""
@@ -29,7 +33,6 @@ SYS_ADMIN: Final = 21
 """CAP_SYS_ADMIN of capabilities(7), which the driver asks for."""
 
 REMEDIES: Final = {
-    "user_not_allowed": "have root add you to users in the helper's config",
     "board_not_allowed": "have root add the board to the helper's config",
     "clock_not_allowed": "take another clock, or have root widen the helper's config",
     "board_held": "wait until it has ended",
@@ -179,7 +182,7 @@ class LeasedClock:
         try:
             return _asked(self._end, **content)
         except ClockHelperError as error:
-            if error.code in ("ended", "no_lease", "silent", "lease_over") and self._renewing is not None:
+            if error.code in ("ended", "no_lease", "silent", "lease_over", "board_shared") and self._renewing is not None:
                 seen = f"the clock helper has given the clock of {self._uuid} back: {error.seen}"
                 self._lost = ClockHelperError(seen, code=error.code, remedy="finished rows are kept, --resume goes on")
                 raise self._lost from error
@@ -193,15 +196,17 @@ def _connected() -> socket.socket:
         remedy = f"set {SOCKET_VARIABLE} to where the helper listens"
         raise ClockHelperError(f"{path}: no socket can have a path of more than {LONGEST_PATH} bytes", code="bad_path", remedy=remedy)
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    end.settimeout(ANSWER_S)
+    # A connect that may wait does so while the queue is full, in turn; one with a timeout of Python's is refused at once.
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_S, 0))
     try:
         end.connect(str(path))
+        end.settimeout(ANSWER_S)
     except (FileNotFoundError, NotADirectoryError) as error:
         end.close()
         raise ClockHelperError(f"no clock helper listens at {path}", code="missing", remedy=INSTALL) from error
     except PermissionError as error:
         end.close()
-        remedy = f"have root add you to group {_group(path)} (usermod -aG), and log in again"
+        remedy = f"have root add you to group {group_of(path)} (usermod -aG), and log in again"
         raise ClockHelperError(f"this user may not reach the clock helper at {path}", code="no_access", remedy=remedy) from error
     except OSError as error:
         end.close()
@@ -253,14 +258,3 @@ def _board(item: dict[str, Any]) -> HeldBoard:
         sm_clock_mhz=int(lease["sm_clock_mhz"]),
         ends_in_s=float(lease["ends_in_s"]),
     )
-
-
-def _group(path: Path) -> str:
-    """The group that may reach a socket, as far as that can be seen."""
-    try:
-        number = path.stat().st_gid
-    except OSError:
-        return "that owns it"
-    with suppress(KeyError):
-        return getgrgid(number).gr_name
-    return str(number)

@@ -1,9 +1,10 @@
 """The clock helper: holds SM clocks for local users who may not, and gives every one of them back.
 
-It listens on a Unix socket and nowhere else, knows its clients by the kernel's word (SO_PEERCRED), changes nothing but the
-SM clocks in its settings, and gives a clock back when the client's connection ends, when the client is silent or its time is
-over, when the helper is told to end, and at its next start after it was killed.  One thread, no child, no path and no
-command from a client.  `collect privileged serve` starts it; docs/how-to/lock-clocks-without-root.md.
+It listens on a Unix socket and nowhere else; whoever may open that socket may lock clocks.  It knows its clients by the kernel's
+word (SO_PEERCRED), changes nothing but the SM clocks in its settings, and gives a clock back when the client's connection ends, when
+the client is silent or its time is over, when others compute on the board, when the helper is told to end, and at its next start
+after it was killed.  One thread, no child, no path and no command from a client.  `collect privileged serve` starts it;
+docs/how-to/lock-clocks-without-root.md.
 """
 
 import os
@@ -32,25 +33,25 @@ from collector.devices.clock_record import (
     write_record,
 )
 from collector.devices.nvml_library import open_nvml
-from collector.errors import ClockError, CollectorError, PrivilegedError
-from collector.privileged.audit import AuditLog
+from collector.devices.peers import peer_of, user_name
+from collector.errors import ClockError, CollectorError
+from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, User
 from collector.privileged.listening import listening
-from collector.privileged.peers import REQUESTS_PER_S, Client, client_of
 from collector.privileged.protocol import LONGEST_REQUEST, OddMessageError, Request, request
 from collector.privileged.settings import HelperSettings, check_folder, read_settings
 
-MOST_CLIENTS: Final = 64
-MOST_CLIENTS_OF_USER: Final = 16
-
-SLOW_S: Final = 5.0
-"""Within this a request that was begun is whole [s]."""
+MOST_CLIENTS: Final = 512
+MOST_CLIENTS_OF_USER: Final = 32
 
 IDLE_S: Final = 30.0
-"""A client that holds nothing and asks nothing is sent away after this [s]."""
+"""A client that holds nothing and asks nothing whole is sent away after this [s]."""
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
 """Between two attempts to give a clock back that the driver refuses [s]."""
+
+LOOK_AGAIN_S: Final = 1.0
+"""Who computes on a board is looked up again at a sign of life, if the last look is so long ago [s]."""
 
 STOP_S: Final = 10.0
 """Patience at the end for a driver that refuses [s]."""
@@ -66,12 +67,16 @@ class RefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """A board's clock in a client's hand, since `begun_s` [monotonic s]; `lock` keeps every other writer away."""
+    """A board's clock in a client's hand, since `begun_s`; nobody else computed there at `looked_s` [monotonic s].
+
+    `lock` keeps every other writer away.
+    """
 
     client: Client
     uuid: str
     lock: int
     begun_s: float
+    looked_s: float
     sm_clock_mhz: int = 0
 
 
@@ -84,6 +89,7 @@ class Helper:
         self._audit = AuditLog(settings.audit_log)
         self._leases: dict[str, Lease] = {}
         self._clients: set[Client] = set()
+        self._users: dict[int, User] = {}
         self._retry_at_s: float | None = None
         self._listener, self._stopping, self._notifier = listener, stopping, notifier
         self._selector = selectors.DefaultSelector()
@@ -93,11 +99,7 @@ class Helper:
     def run(self) -> int:
         """Serve until a signal; 0, or 1 where a clock could not be given back and its record stays."""
         self._replay()
-        try:
-            self._audit.write("started", boards=sorted(self._settings.boards))
-        except OSError as error:
-            path = self._settings.audit_log
-            raise PrivilegedError(f"{path}: cannot be written ({error.strerror}); no clock is locked without it") from error
+        self._audit.write("started", boards=sorted(self._settings.boards))
         self._notifier.ready(f"{len(self._settings.boards)} boards")
         resting_s = (self._notifier.watchdog_s or 60.0) / 3
         while True:
@@ -119,7 +121,7 @@ class Helper:
         while self._retry_at_s is not None and time.monotonic() < deadline_s:
             time.sleep(TICK_S)
             self._replay()
-        self._audit.note("ended", given_back=self._retry_at_s is None)
+        self._audit.write("ended", given_back=self._retry_at_s is None)
         return 0 if self._retry_at_s is None else 1
 
     def _look_at_time(self) -> None:
@@ -130,22 +132,24 @@ class Helper:
         held = {id(lease.client): lease for lease in self._leases.values()}
         for client in tuple(self._clients):
             lease, silent_s = held.get(id(client)), now_s - client.heard_s
-            if client.incoming and silent_s > min(SLOW_S, self._settings.silence_s):
-                self._dismiss(client, "too_slow", "a request that was begun must be whole at once")
-            elif lease and now_s - lease.begun_s > self._settings.lease_s:
+            if lease and now_s - lease.begun_s > self._settings.lease_s:
                 self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
             elif silent_s > (self._settings.silence_s if lease else IDLE_S):
                 self._dismiss(client, "silent", "nothing was heard for too long")
 
     def _accept(self) -> None:
-        """A new connection, sent away at once where its user may not ask."""
+        """A new connection, sent away at once where there are too many."""
         try:
-            client = client_of(self._listener.accept()[0])
+            end = self._listener.accept()[0]
+            pid, uid = peer_of(end)
         except OSError:  # it has gone again
             return
-        if client.uid not in self._settings.users and not client.groups & self._settings.groups:
-            self._dismiss(client, "user_not_allowed", f"user {client.user} is not among users and groups of the helper's config")
-        elif len(self._clients) >= MOST_CLIENTS or sum(other.uid == client.uid for other in self._clients) >= MOST_CLIENTS_OF_USER:
+        end.setblocking(False)
+        if uid not in self._users:  # a name is looked up once: the service that knows it may be slow
+            self._users[uid] = User(uid=uid, name=user_name(uid))
+        user = self._users[uid]
+        client = Client(end=end, pid=pid, user=user, heard_s=time.monotonic())
+        if len(self._clients) >= MOST_CLIENTS or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
             self._dismiss(client, "too_many", "too many connections are open")
         else:
             self._clients.add(client)
@@ -160,16 +164,15 @@ class Helper:
         if not came:
             self._part(client, "the client's connection ended")
             return
-        if not client.incoming:
-            client.heard_s = time.monotonic()
         *whole, client.incoming = (client.incoming + came).split(b"\n")
         try:
             for line in whole:
-                if not client.allowance.take():
-                    raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second")
                 if len(line) >= LONGEST_REQUEST:
                     raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
-                self._answer(client, request(line))
+                asked = request(line)
+                if not client.user.requests.take(LOCK_COST if asked.do == "lock" else 1.0):
+                    raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second of user {client.user.name}")
+                self._answer(client, asked)
             if len(client.incoming) >= LONGEST_REQUEST:
                 raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
         except OddMessageError as error:
@@ -196,6 +199,8 @@ class Helper:
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
             raise RefusedError("no_lease", "this connection holds no clock")
+        elif asked.do == "renew":
+            self._look_again(lease)
         elif asked.do == "unlock" and not self._end(lease, "asked for"):
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True, "silence_s": self._settings.silence_s}
@@ -206,7 +211,7 @@ class Helper:
         content: dict[str, Any] = {"uuid": uuid, "lowest_mhz": allowed.lowest_mhz, "highest_mhz": allowed.highest_mhz, "lease": None}
         if lease is not None:
             left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
-            who = {"user": lease.client.user, "pid": lease.client.pid}
+            who = {"user": lease.client.user.name, "pid": lease.client.pid}
             content["lease"] = {**who, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": left_s}
         return content
 
@@ -222,7 +227,7 @@ class Helper:
             raise RefusedError("second_board", f"this connection holds the clock of {held.uuid}; open another for {uuid}")
         other = self._leases.get(uuid)
         if other is not None and other is not held:
-            raise RefusedError("board_held", f"user {other.client.user} (process {other.client.pid}) holds the clock of {uuid}")
+            raise RefusedError("board_held", f"user {other.client.user.name} (process {other.client.pid}) holds the clock of {uuid}")
         lease = held
         try:
             if held is None:
@@ -236,12 +241,23 @@ class Helper:
                 lease = held or self._begin(client, uuid)
                 library.lock_sm_clock(handle, sm_clock_mhz)
                 lease.sm_clock_mhz = sm_clock_mhz
-        except OSError as error:
-            raise RefusedError("not_recorded", f"the audit log cannot be written ({error.strerror}); no clock is changed") from error
-        except CollectorError as error:
+        except (CollectorError, OSError) as error:
             if held is None and lease is not None:
                 self._end(lease, "not locked", changed=not isinstance(error, ClockError))
             raise RefusedError("not_locked", str(error)) from error
+
+    def _look_again(self, lease: Lease) -> None:
+        """Raises OddMessageError where others compute on the board by now: they are not to be slowed down any longer."""
+        if self._settings.shared_boards or time.monotonic() - lease.looked_s < LOOK_AGAIN_S:
+            return
+        try:
+            with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is asked again
+                handle = library.handle_of(lease.uuid)
+                if handle is not None:
+                    self._refuse_others(lease.client, library.compute_processes(handle))
+        except RefusedError as error:
+            raise OddMessageError(error.code, str(error)) from error
+        lease.looked_s = time.monotonic()
 
     def _refuse_others(self, client: Client, processes: tuple[int, ...] | None) -> None:
         """Raises RefusedError where others compute on the board, or might: their work would be slowed down."""
@@ -253,7 +269,7 @@ class Helper:
             owner = None
             with suppress(OSError):
                 owner = os.stat(f"/proc/{pid}").st_uid
-            if owner != client.uid:
+            if owner != client.user.uid:
                 raise RefusedError("board_shared", f"process {pid} of another user computes on the board; wait until it has ended")
 
     def _begin(self, client: Client, uuid: str) -> Lease:
@@ -266,7 +282,8 @@ class Helper:
         except ClockError:
             os.close(lock)
             raise
-        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=time.monotonic())
+        now_s = time.monotonic()
+        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=now_s, looked_s=now_s)
         return lease
 
     def _end(self, lease: Lease, why: str, *, changed: bool = True) -> bool:
@@ -281,7 +298,7 @@ class Helper:
             trouble = {"error": str(error)}
             self._retry_at_s = time.monotonic() + RETRY_S
         os.close(lease.lock)
-        self._audit.note("not_given_back" if trouble else "given_back", lease.client, uuid=lease.uuid, why=why, **trouble)
+        self._audit.write("not_given_back" if trouble else "given_back", lease.client, uuid=lease.uuid, why=why, **trouble)
         return not trouble
 
     def _replay(self) -> None:
@@ -290,7 +307,7 @@ class Helper:
         for record in left_records(self._folder):
             try:
                 if give_back(self._folder, record.gpu_uuid, reset_clock):
-                    self._audit.note("given_back", uuid=record.gpu_uuid, why="left held")
+                    self._audit.write("given_back", uuid=record.gpu_uuid, why="left held")
             except (CollectorError, OSError) as error:
                 self._retry_at_s = time.monotonic() + RETRY_S
                 self._notifier.status(f"{record.gpu_uuid}: not given back: {error}")

@@ -15,7 +15,7 @@ from collector.privileged.settings import HelperSettings, check_folder
 FIRST_PASSED: Final = 3
 """Number of the first descriptor that a service manager hands over (sd_listen_fds(3))."""
 
-BACKLOG: Final = 16
+BACKLOG: Final = 128
 GROUP_MAY: Final = 0o660
 OWNER_MAY: Final = 0o600
 CONNECT_S: Final = 2.0
@@ -26,7 +26,7 @@ CONNECT_S: Final = 2.0
 def listening(settings: HelperSettings, environment: Mapping[str, str], where: str) -> Iterator[socket.socket]:
     """A socket that listens, within the block.  Raises PrivilegedError where none can be had, or where a helper is there already."""
     if environment.get("LISTEN_PID") == str(os.getpid()) and environment.get("LISTEN_FDS", "0") != "0":
-        with _passed(environment, where) as listener:
+        with _passed(environment, settings.group, where) as listener:
             yield listener
         return
     path = settings.socket
@@ -42,17 +42,17 @@ def listening(settings: HelperSettings, environment: Mapping[str, str], where: s
                     path.unlink()
 
 
-def _passed(environment: Mapping[str, str], where: str) -> socket.socket:
+def _passed(environment: Mapping[str, str], group: int, where: str) -> socket.socket:
     """The service manager's socket."""
     try:
         listener = socket.socket(fileno=FIRST_PASSED)
         alone = environment["LISTEN_FDS"] == "1" and listener.family == socket.AF_UNIX and listener.type == socket.SOCK_STREAM
         listens = alone and bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-        everybody = listens and os.stat(listener.getsockname()).st_mode & stat.S_IRWXO
+        status = os.stat(listener.getsockname()) if listens else None
     except (OSError, TypeError) as error:
         raise PrivilegedError(f"{where}: the service manager handed over no socket: {error}") from error
-    if not listens or everybody:
-        raise PrivilegedError(f"{where}: the service manager must hand over one listening Unix stream socket that others may not reach")
+    if status is None or status.st_mode & stat.S_IRWXO or status.st_gid != group:
+        raise PrivilegedError(f"{where}: the service manager must hand over one listening Unix socket for the config's group alone")
     listener.set_inheritable(False)
     listener.setblocking(False)
     return listener

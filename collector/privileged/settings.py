@@ -5,9 +5,8 @@ The standard library alone: this runs with privilege, and is to be read in one s
 
 import grp
 import os
-import pwd
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +29,7 @@ HIGHEST_MHZ: Final = 10_000
 LONGEST_LEASE_S: Final = 30 * 86_400.0
 LONGEST_SILENCE_S: Final = 3600.0
 SHORTEST_S: Final = 0.2
-KEYS: Final = frozenset({"socket", "group", "users", "groups", "audit_log", "lease_s", "silence_s", "shared_boards", "boards"})
+KEYS: Final = frozenset({"socket", "group", "audit_log", "lease_s", "silence_s", "shared_boards", "boards"})
 BOARD_KEYS: Final = frozenset({"uuid", "lowest_mhz", "highest_mhz"})
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -48,8 +47,7 @@ class HelperSettings:
     """A helper's settings.
 
     socket         its path; of no meaning where the service manager hands the socket over
-    group          number of the group that may reach the socket
-    users, groups  numbers of those who may lock clocks
+    group          number of the group whose members may reach the socket, and so lock clocks
     audit_log      where every change is written down
     boards         allowed boards by UUID, with their clocks
     lease_s        no lease is longer [s]
@@ -59,8 +57,6 @@ class HelperSettings:
 
     socket: Path
     group: int
-    users: frozenset[int]
-    groups: frozenset[int]
     audit_log: Path
     boards: Mapping[str, BoardRange]
     lease_s: float
@@ -78,17 +74,9 @@ def read_settings(path: Path) -> HelperSettings:
     check_folder(path.absolute().parent, where)
     document = _document(path, where)
     _only(document, KEYS, where)
-    users = frozenset(_number_of(name, "users", lambda text: pwd.getpwnam(text).pw_uid, where) for name in _texts(document, "users", where))
-    groups = frozenset(_group(name, "groups", where) for name in _texts(document, "groups", where))
-    if not users and not groups:
-        raise PrivilegedError(f"{where}: nobody may lock clocks; name users = [...] or groups = [...]")
-    if "group" not in document:
-        raise PrivilegedError(f'{where}: group is missing; name the group that may reach the socket, group = "wattprint-clocks"')
     return HelperSettings(
         socket=_path(document, "socket", str(DEFAULT_SOCKET), where),
-        group=_group(document["group"], "group", where),
-        users=users,
-        groups=groups,
+        group=_group(document.get("group"), where),
         audit_log=_path(document, "audit_log", DEFAULT_AUDIT, where),
         boards=_boards(document.get("boards"), where),
         lease_s=_seconds(document, "lease_s", 86_400.0, LONGEST_LEASE_S, where),
@@ -136,24 +124,14 @@ def _only(table: Mapping[str, Any], known: frozenset[str], where: str) -> None:
             raise PrivilegedError(f"{where}: unknown key {key!r}; known: {', '.join(sorted(known))}")
 
 
-def _texts(document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = document.get(key, [])
-    if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
-        return tuple(value)
-    raise PrivilegedError(f'{where}: {key} must be a list of names, such as ["alice"], got {value!r}')
-
-
-def _group(value: object, key: str, where: str) -> int:
-    return _number_of(value, key, lambda text: grp.getgrnam(text).gr_gid, where)
-
-
-def _number_of(value: object, key: str, find: Callable[[str], int], where: str) -> int:
+def _group(value: object, where: str) -> int:
+    """The number of a group.  Raises PrivilegedError."""
     try:
-        if isinstance(value, str):
-            return find(value)
+        return grp.getgrnam(str(value)).gr_gid
     except (KeyError, ValueError) as error:
-        raise PrivilegedError(f"{where}: {key}: {value!r} is not known to this machine") from error
-    raise PrivilegedError(f"{where}: {key} must be a name, got {value!r}")
+        raise PrivilegedError(
+            f'{where}: group = {value!r} is no group of this machine; its members may lock clocks: group = "wattprint-clocks"'
+        ) from error
 
 
 def _path(document: Mapping[str, Any], key: str, default: str, where: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.recordings.odd_stamps import LAST_TIME_S
+from collector.recordings.ordering import LAST_TIME_S
 from collector.recordings.readings import TIME, only_place
 from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns, shown_names
 from collector.sensor.load import LoadStamps

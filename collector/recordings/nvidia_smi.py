@@ -19,13 +19,8 @@ POWER_COLUMNS: Final = ("power.draw.instant", "power.draw", "power.draw.average"
 BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 """Columns that name a board, best first."""
 TIME_COLUMN: Final = "timestamp"
-STAMP: Final = r"^\s*\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.,]\d{1,9})?\s?(Z|UTC|[+-]\d{2}:?\d{2})?\s*$"
-ZONE: Final = r"\s?(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})$"
-UNIVERSAL: Final = r"\s?(Z|UTC|[+-]\d{2}:?\d{2})$"
-"""What ends a stamp that is no local time."""
-READ_STAMPS: Final = "2024/03/10 09:00:00.123, ISO 8601 (2024-03-10T09:00:00.123, with or without a zone) and seconds since 1970"
-EPOCHS: Final = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
-"""Figures beyond these are times since 1970 in nanoseconds, microseconds, milliseconds; seconds reach 1e11 in the year 5138."""
+STAMP: Final = r"^\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.]\d{1,6})?$"
+READ_STAMPS: Final = "2024/03/10 09:00:00.123, local time, and 2024-03-10T09:00:00.123; seconds go under t_s"
 UUID_MARK: Final = "GPU-"
 US_PER_S: Final = 1e6
 WHOLE, FRACTION = 19, 7
@@ -152,45 +147,20 @@ def named_so(name: str, asked: str) -> bool:
     return place is not None and place == pci_key(asked)
 
 
-def is_local(stamp: str) -> bool:
-    """Whether a stamp as text is a wall clock's of an unknown zone."""
-    return re.match(STAMP, stamp) is not None and re.search(UNIVERSAL, stamp.strip()) is None
-
-
 def stamps_s(column: Any) -> Array:
-    """Stamps as seconds since 1970, local ones as if they were universal time; nan where a cell is no stamp."""
+    """Stamps as seconds since 1970, as if they were universal time; nan where a cell is no stamp."""
     column = plain(column)
     if not is_text(column):
-        return _of_epoch(numbers(column))
+        return np.full(len(column), np.nan)
     text = pc.utf8_trim_whitespace(column)
     quick = _even_stamps(text)
     if quick is not None:
         return quick
-    good = pc.match_substring_regex(text, STAMP)
-    if not pc.any(good).as_py():
-        return _of_epoch(numbers(text))
-    text = pc.if_else(good, text, NOTHING)
-    zone_s = _zones_s(text)
-    text = pc.utf8_trim_whitespace(pc.replace_substring_regex(text, UNIVERSAL, ""))
-    part = pc.utf8_slice_codeunits(pc.replace_substring(text, ",", "."), WHOLE, WHOLE + FRACTION)
+    text = pc.if_else(pc.match_substring_regex(text, STAMP), text, NOTHING)
+    part = pc.utf8_slice_codeunits(text, WHOLE, WHOLE + FRACTION)
     fraction = pc.if_else(pc.equal(part, ""), "0", part).cast(pa.float64())
-    result: Array = _whole_seconds(pc.utf8_slice_codeunits(text, 0, WHOLE)) + _filled(fraction) - zone_s
+    result: Array = _whole_seconds(pc.utf8_slice_codeunits(text, 0, WHOLE)) + _filled(fraction)
     return result
-
-
-def _of_epoch(figures: Array) -> Array:
-    """Times since 1970 in seconds, whatever part of a second they count; others as they are."""
-    size = float(np.nanmax(np.abs(figures), initial=0.0))
-    return figures * next((factor for least, factor in EPOCHS if size > least), 1.0)
-
-
-def _zones_s(text: Any) -> Array:
-    """How far the zone that a stamp names is before universal time [s], 0 where it names none."""
-    parts = pc.extract_regex(text, ZONE)
-    sign = np.where(pc.fill_null(pc.equal(pc.struct_field(parts, "sign"), "-"), False).to_numpy(zero_copy_only=False), -1.0, 1.0)
-    hours, minutes = (np.nan_to_num(_filled(pc.struct_field(parts, name).cast(pa.float64()))) for name in ("hours", "minutes"))
-    zone: Array = sign * (3600.0 * hours + 60.0 * minutes)
-    return zone
 
 
 def _even_stamps(text: Any) -> Array | None:

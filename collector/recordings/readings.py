@@ -21,7 +21,6 @@ from collector.recordings.nvidia_smi import (
     board_columns,
     check_once,
     check_power,
-    is_local,
     is_nvidia_smi,
     is_uuid,
     named_so,
@@ -31,7 +30,7 @@ from collector.recordings.nvidia_smi import (
     watts,
 )
 from collector.recordings.ordering import ordered
-from collector.recordings.shared_log import times_logged
+from collector.recordings.shared_log import check_one_board
 from collector.recordings.text_columns import LONGEST_SHOWN, LogFile, StrayLines, numbers, open_log, read_columns, shown_names
 from estimator.quantities import Array
 from estimator.specifications import near_match
@@ -106,8 +105,8 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
     factor = unit_factor(log.names[place], str(log.path))
     time, power = gathered(log, [only_place(TIME, bare, log), place], stray, factor)
     _check_figures(log, time, [power], [log.names[bare.index(TIME)], log.names[place]], stray)
-    time, power, repeated = _once(time, power, log, ONE_BOARD, fine=False)
-    rows = ordered(time, power, str(log.path), local_time=False)
+    check_one_board(time, power, str(log.path), ONE_BOARD, fine=False)
+    rows = ordered(time, power, str(log.path))
     _check_drawn(rows.power_w, log)
     return RecordedReadings(
         time_s=rows.time_s,
@@ -117,7 +116,7 @@ def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedRea
         local_time=False,
         left_out=rows.left_out + stray.count,
         coarse_stamps=rows.coarse_stamps,
-        remarks=(*rows.remarks, *repeated, *stray.remark(), *log.remark()),
+        remarks=(*rows.remarks, *stray.remark(), *log.remark()),
     )
 
 
@@ -172,11 +171,11 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     if not len(filled):
         raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
     place = int(filled[0])
-    time, figure, repeated = (time, power[place], ()) if boards else _once(time, power[place], log, ONE_BOARD_LOG, fine=True)
-    local = is_local(stray.cells[0]) if stray.cells else True
-    rows = ordered(time, figure, str(log.path), local_time=local)
+    if not boards:
+        check_one_board(time, power[place], str(log.path), ONE_BOARD_LOG, fine=True)
+    rows = ordered(time, power[place], str(log.path))
     _check_drawn(rows.power_w, log)
-    remarks = (*rows.remarks, *repeated, *stray.remark(), *log.remark())
+    remarks = (*rows.remarks, *stray.remark(), *log.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     return RecordedReadings(
@@ -184,7 +183,7 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
         power_w=rows.power_w,
         column=bare[powers[place]],
         board=chosen,
-        local_time=local,
+        local_time=True,
         left_out=rows.left_out + stray.count,
         coarse_stamps=rows.coarse_stamps,
         remarks=remarks,
@@ -215,15 +214,6 @@ def _check_drawn(power_w: Array, log: LogFile) -> None:
             f"{log.path}: the largest of {len(power_w)} readings is {most_w:.4g} W, less than any board draws: give power in watts, or "
             "read a field that this driver knows"
         )
-
-
-def _once(time_s: Array, power_w: Array, log: LogFile, remedy: str, *, fine: bool) -> tuple[Array, Array, tuple[str, ...]]:
-    """Every row once, and a remark where they were there more often.  Raises SensorError for rows of several boards."""
-    times = times_logged(time_s, power_w, str(log.path), remedy, fine=fine)
-    if times == 1:
-        return time_s, power_w, ()
-    new = np.append(True, (time_s[1:] != time_s[:-1]) | (power_w[1:] != power_w[:-1]))
-    return time_s[new], power_w[new], (f"every row is there {times} times; it was taken once",)
 
 
 def _texts(column: Any) -> Any:

@@ -49,7 +49,7 @@ def read_reference(path: Path) -> RecordedReference:
     if TIME not in bare or POWER not in bare:
         raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {shown_names(bare)}")
     time, power = gathered(log, [only_place(TIME, bare, log), only_place(POWER, bare, log)])
-    rows = longest_stretch(ordered(time, power, str(path), local_time=False))
+    rows = longest_stretch(ordered(time, power, str(path)))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)
 
 
@@ -67,7 +67,7 @@ def _pmd(path: Path) -> RecordedReference:
         time = start_s + (host_ns - host_ns[0]) / NS_PER_S
     else:
         time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
-    rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), local_time=False))
+    rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path)))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=header is None, remarks=rows.remarks)
 
 

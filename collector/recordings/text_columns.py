@@ -7,12 +7,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from collector.dataset.parquet import open_parquet, parquet_errors, read_batches
 from collector.errors import SensorError
+from estimator.documents import LARGEST
 from estimator.regular_files import open_regular, read_regular, special_kind
 
 HEADER_BYTES: Final = 1 << 16
@@ -173,7 +175,17 @@ def _batches(log: LogFile, wanted: Sequence[int], stray: StrayLines) -> Iterator
 
 
 def numbers(column: Any) -> Any:
-    """A column as float64 numpy array: numbers with or without a unit behind them, seconds of Arrow's times; nan for all else."""
+    """A column as float64 numpy array: numbers with or without a unit behind them, seconds of Arrow's times.
+
+    nan for all else, and for numbers that no quantity has in any unit.
+    """
+    figures = np.array(_figures(column), dtype=np.float64)
+    figures[np.abs(figures) > LARGEST] = np.nan
+    return figures
+
+
+def _figures(column: Any) -> Any:
+    """The same with numbers of any size."""
     column = plain(column)
     if pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
         return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)

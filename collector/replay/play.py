@@ -1,24 +1,20 @@
 """Playing a recording back: a bench that answers as the recorded one did, to the same calls in the same order."""
 
 import gzip
-import json
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, LaunchRecord, PowerReadings, PreparedKernel, StateReadings
 from collector.errors import DeviceError
-from collector.replay.values import FORMAT, FORMAT_VERSION, plain, restored, restored_error
+from collector.replay.values import FORMAT, FORMAT_VERSION, plain, restored, restored_error, unsealed
 from estimator.errors import EstimatorError
 from estimator.gpu import GpuSpec
 from estimator.regular_files import open_regular
 from estimator.specifications import gpu_from_document
-from estimator.workload import Operator
-from microbench.copy_load import CopyLoad
-from microbench.generated_load import GeneratedLoad
 
 LONGEST_LINE: Final = 64 * 2**20
 """Characters of one call and its answer: an hour of readings has some 20 million."""
@@ -34,7 +30,7 @@ class Recording:
     word: str
     simulated: bool
     gpu_spec: GpuSpec
-    sensors: tuple[tuple[str, tuple[str, ...]], ...]
+    sensors: int
 
 
 class Player:
@@ -44,160 +40,50 @@ class Player:
         self._path = path
         self._lines = lines
         self._number = 1
-        self._waiting: dict[str, Any] | None = None
+        self._failure: DeviceError | None = None
 
     def call(self, device: str, method: str, *arguments: Any) -> Any:
-        """The recorded answer.  Raises DeviceError where the recording has another call here, or has ended; and recorded errors."""
-        line = self._next()
-        asked = {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
-        if line is None:
-            raise DeviceError(f"{self._path}: the recording ends before {device} {method}; {ADVICE}")
-        found = {key: line[key] for key in ("device", "method", "arguments") if key in line}
-        if found != asked:
-            what = f"{line.get('device')} {line.get('method')}"
-            differs = "with other arguments " if what == f"{device} {method}" else ""
-            raise DeviceError(f"{self._path}, call {self._number}: recorded was {what}, asked is {device} {method} {differs}here; {ADVICE}")
+        """The recorded answer, or the recorded error raised.
+
+        Raises DeviceError where the recording has another call here, is damaged or has ended; every later call then raises the same.
+        """
+        if self._failure is not None:
+            raise self._failure
         try:
-            if "error" in line:
-                raise restored_error(line)
-            return restored(line["answer"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DeviceError(f"{self._path}, call {self._number}: {device} {method} has no usable answer ({error!r})") from error
+            answer = self._answer({"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})})
+        except DeviceError as error:
+            self._failure = error
+            raise
+        if isinstance(answer, DeviceError):
+            raise answer
+        return answer
 
-    def call_if_next(self, device: str, method: str) -> None:
-        """Pass over a call without an answer, if it is the next one recorded; a torn end may stand where it was."""
-        with suppress(DeviceError):
-            line = self._next()
-            if line is not None and (line.get("device"), line.get("method")) != (device, method):
-                self._waiting = line
-                self._number -= 1
-
-    def _next(self) -> dict[str, Any] | None:
-        """The next line; None at the end."""
-        line, self._waiting = self._waiting, None
+    def _answer(self, asked: dict[str, Any]) -> Any:
+        """What the next line says of a call, an error of the edge as a value.  Raises DeviceError."""
         self._number += 1
-        return next(self._lines, None) if line is None else line
+        line = next(self._lines, None)
+        call = f"{asked['device']} {asked['method']}"
+        if line is None:
+            raise DeviceError(f"{self._path}: the recording ends before {call}; {ADVICE}")
+        if {key: line[key] for key in asked.keys() | {"arguments"} if key in line} != asked:
+            what = f"{line.get('device')} {line.get('method')}"
+            differs = "with other arguments " if what == call else ""
+            raise DeviceError(f"{self._path}, call {self._number}: recorded was {what}, asked is {call} {differs}here; {ADVICE}")
+        try:
+            return restored_error(line) if "error" in line else restored(line["answer"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DeviceError(f"{self._path}, call {self._number}: {call} has no usable answer ({error!r})") from error
 
 
-class PlayedClock:
-    """The recorded clock; implements Clock."""
+class Played:
+    """Stands for a device of a recording: answers the calls of its protocol as the recorded one did."""
 
-    def __init__(self, player: Player) -> None:
-        self._player = player
-
-    def now_ns(self) -> int:
-        """Monotonic host time of the recording [ns]."""
-        now: int = self._player.call("clock", "now_ns")
-        return now
-
-    def wait(self, seconds: float) -> None:
-        """No time passes."""
-        self._player.call("clock", "wait", float(seconds))
-
-    def unix_s(self) -> float:
-        """Wall time of the recording [s since 1970]."""
-        wall: float = self._player.call("clock", "unix_s")
-        return wall
-
-
-class PlayedGpu:
-    """The recorded board; implements Gpu."""
-
-    def __init__(self, player: Player) -> None:
-        self._player = player
-
-    def identity(self) -> GpuIdentity:
-        """Which board it was."""
-        identity: GpuIdentity = self._player.call("gpu", "identity")
-        return identity
-
-    def state(self) -> GpuState:
-        """The board then."""
-        state: GpuState = self._player.call("gpu", "state")
-        return state
-
-    def read_states(self) -> StateReadings:
-        """Every state polled since the last call."""
-        states: StateReadings = self._player.call("gpu", "read_states")
-        return states
-
-    def supported_clocks_mhz(self) -> tuple[float, ...]:
-        """SM clocks that could be locked [MHz]."""
-        clocks: tuple[float, ...] = self._player.call("gpu", "supported_clocks_mhz")
-        return clocks
-
-    def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
-        """Nothing is held."""
-        self._player.call("gpu", "lock_clock_mhz", float(sm_clock_mhz))
-
-    def unlock_clock(self) -> None:
-        """Nothing is held; a recording that was cut off may lack the call."""
-        self._player.call_if_next("gpu", "unlock_clock")
-
-    def power_limit_w(self) -> float:
-        """The enforced power limit [W]."""
-        limit: float = self._player.call("gpu", "power_limit_w")
-        return limit
-
-    def voltage_readable(self) -> bool:
-        """Whether `state` carries the core voltage."""
-        readable: bool = self._player.call("gpu", "voltage_readable")
-        return readable
-
-
-class PlayedSensor:
-    """A recorded power sensor; implements PowerSensor."""
-
-    def __init__(self, player: Player, device: str, name: str, fields: tuple[str, ...]) -> None:
+    def __init__(self, player: Player, device: str) -> None:
         self._player = player
         self._device = device
-        self._name = name
-        self._fields = fields
 
-    def name(self) -> str:
-        """What the source was."""
-        return self._name
-
-    def fields(self) -> tuple[str, ...]:
-        """The fields that `read` hands over."""
-        return self._fields
-
-    def read(self) -> tuple[PowerReadings, ...]:
-        """Everything new since the last call."""
-        readings: tuple[PowerReadings, ...] = self._player.call(self._device, "read")
-        return readings
-
-    def read_energy(self) -> EnergyReading | None:
-        """The energy counter."""
-        energy: EnergyReading | None = self._player.call(self._device, "read_energy")
-        return energy
-
-
-class PlayedRunner:
-    """The recorded runner; implements KernelRunner."""
-
-    def __init__(self, player: Player) -> None:
-        self._player = player
-
-    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-        """The kernel that was chosen for the operator; the natural layout stands in no recording."""
-        prepared: PreparedKernel = self._player.call("runner", "prepare", operator, l2_state, *([transpose] if transpose else []))
-        return prepared
-
-    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
-        """The generated kernel that was loaded then; another machine code, from another assembler, is another kernel."""
-        prepared: PreparedKernel = self._player.call("runner", "prepare_generated", *load.told())
-        return prepared
-
-    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
-        """What came of it."""
-        record: LaunchRecord = self._player.call("runner", "run", prepared, int(launches))
-        return record
-
-    def supports(self, operator: Operator, transpose: str = "") -> bool:
-        """Whether `prepare` accepted the operator, in a layout of its inputs."""
-        accepted: bool = self._player.call("runner", "supports", operator, *([transpose] if transpose else []))
-        return accepted
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._player.call, self._device, method)
 
 
 @contextmanager
@@ -219,14 +105,14 @@ def _recording(path: Path, header: Mapping[str, Any] | None) -> Recording:
     if header is None or header.get("format") != FORMAT:
         raise DeviceError(f"{path}: no recording; `collect … --record FILE` makes one")
     if header.get("version") != FORMAT_VERSION:
-        raise DeviceError(f"{path}: recording of format {header.get('version')!r}, this version reads {FORMAT_VERSION}; update wattprint")
+        raise DeviceError(f"{path}: recording of format {header.get('version')!r}, this version reads {FORMAT_VERSION}; record it again")
     try:
         return Recording(
             path=path,
             word=str(header["word"]),
             simulated=bool(header["simulated"]),
             gpu_spec=gpu_from_document(header["gpu_spec"], f"{path}: gpu_spec"),
-            sensors=tuple((str(sensor["name"]), tuple(map(str, sensor["fields"]))) for sensor in header["sensors"]),
+            sensors=len(header["sensors"]),
         )
     except (KeyError, TypeError, EstimatorError) as error:
         raise DeviceError(f"{path}: the recording's first line is damaged ({error})") from error
@@ -241,7 +127,7 @@ def _lines(path: Path, file: Any) -> Iterator[dict[str, Any]]:
             text = file.readline(LONGEST_LINE)
             if not text:
                 return
-            line = json.loads(text)
+            line = unsealed(text)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise DeviceError(f"{path}, line {number}: the recording is damaged or cut off ({error})") from error
         if not isinstance(line, dict):

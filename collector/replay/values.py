@@ -4,7 +4,9 @@ Columns of whole numbers are stored as their first value and differences; column
 texts that give them back to the bit.
 """
 
+import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
@@ -22,9 +24,12 @@ from collector.devices.protocols import (
 )
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from estimator.workload import Operator
+from microbench.copy_load import CopyLoad
+from microbench.generated_load import GeneratedLoad
 
 FORMAT: Final = "wattprint-recording"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+CRC_CHARACTERS: Final = 8
 
 VALUES: Final[dict[str, type]] = {
     value.__name__: value
@@ -39,12 +44,30 @@ STAYING: Final = frozenset({"growth"})
 """Fields that say nothing to hardware: how an operator would grow with its workload."""
 
 
+def sealed(line: Mapping[str, Any]) -> str:
+    """A line of a recording: the CRC-32 of its text, and the text."""
+    text = json.dumps(line, separators=(",", ":"), allow_nan=False)
+    return f"{zlib.crc32(text.encode()):08x} {text}\n"
+
+
+def unsealed(line: str) -> Any:
+    """The JSON value in a line of a recording.  Raises ValueError for a line that was edited or damaged."""
+    crc, text = line[:CRC_CHARACTERS], line[CRC_CHARACTERS + 1 :].removesuffix("\n")
+    if crc != f"{zlib.crc32(text.encode()):08x}":
+        raise ValueError("its CRC is another's: it was edited, or is no line of a recording")
+    return json.loads(text)
+
+
 def plain(value: Any) -> Any:
     """A value as JSON data.  Raises TypeError for one that does not cross the edge."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"number": repr(value)}
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, GeneratedLoad | CopyLoad):  # what tells it from others, not its machine code
+        return plain(value.told())
     if isinstance(value, np.ndarray):
         return _plain_column(value)
     if isinstance(value, tuple):

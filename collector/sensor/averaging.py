@@ -17,7 +17,6 @@ from collector.sensor.kernel_fit import DELAY_LIMIT_S, JITTER_S, KernelFit, Kern
 from collector.sensor.late_part import with_late_part
 from collector.sensor.load import LoadStamps
 from collector.sensor.meter_noise import SLOW_METER_S
-from collector.sensor.own_bias import without_own_bias
 from collector.sensor.rival_boards import REMEDY, Claim, board_doubt
 from collector.sensor.sources import NONE_WIDTH_S, PowerSource
 from collector.sensor.update_clock import UpdateClock, Updates
@@ -133,9 +132,8 @@ def fit_averaging(updates: Updates, source: PowerSource, clock: UpdateClock, loa
         claim = Claim(kernel=kind, fits=ranked, time_s=time_s, value=value, jitter_s=jitter_s)
         reason = board_doubt(claim, load, source.until_s)
         kind, remedy = ("undetermined", REMEDY) if reason else (kind, remedy)
-    if kind in ("boxcar", "low-pass"):
-        stated = with_late_part if source.kind == "load" else without_own_bias
-        ranked = (stated(problem_of(kind), ranked[0]), *ranked[1:])
+    if kind in ("boxcar", "low-pass") and source.kind == "load":
+        ranked = (with_late_part(problem_of(kind), ranked[0]), *ranked[1:])
     if kind in ("boxcar", "low-pass") and load is not None and load.edges < CLAIM_EDGES:
         ranked = (with_profiled_width(problem_of(kind), ranked[0]), *ranked[1:])
     if kind == "undetermined":
@@ -226,6 +224,12 @@ def _blind(
             f"{LOCKED}: {hole:.0%} of its period is never seen",
             "change the load's period, or vary its cycles by 1 to 2 %",
         )
+    if source.kind == "load" and load is not None and best.kernel == "boxcar" and best.width_s <= TRAILING_MEAN_S:
+        cycle_s = float(np.max(np.diff(load.start_s)))
+        if best.width_s > cycle_s:
+            longer = f"the averaging, {best.width_s * 1e3:.0f} ms, is longer than the load's longest cycle, {cycle_s * 1e3:.0f} ms"
+            remedy = f"run a square wave of {2.3e3 * best.width_s:.0f} ms, cycles varied by 1 to 2 %, for 10 s"
+            return f"{longer}: one that is shorter or longer by a cycle looks the same", remedy
     if best.r2 < CLAIM_R2:
         other = "something else moved the readings, or other power is given than their board's"
         return f"the best kernel explains {best.r2:.0%} of the variance; {other}", "run nothing else on the board, on one time base"

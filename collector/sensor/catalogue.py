@@ -6,13 +6,13 @@ the same.  Rows of boards come before rows of generations, so that a board witho
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from collector.errors import SensorError
 from collector.sensor.calibration import SensorCalibration, load_calibration, read_calibration
@@ -38,8 +38,6 @@ PERIOD_STD_SHARE: Final = 0.03
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
 """`SensorCalibration.sensor` of an entry that stands in for a characterisation."""
-
-COLUMNS: Final = ("sensor", "driver", "fields", "averaging", "period ms", "width ms", "rise ms", "gain", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,28 +68,19 @@ class PublishedSensor:
         """Whether a board's name, as a driver or this catalogue gives it, is one of these."""
         return any(fnmatchcase(_normalised(board), pattern) for pattern in self.boards)
 
-    def document(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
     def source(self) -> str:
         """Where the figures come from, in words."""
         if self.generation:
             return f"the class {self.name} of figure 14 with drivers {self.driver}, as this board has no entry there"
         return f"{self.name} with driver {self.driver}" + (f", {self.runs} run(s)" if self.runs else "")
 
-    def figures(self) -> str:
-        """Period, averaging and gain, as far as published."""
-        parts = [f"period {self.update_period_s * 1e3:.1f} ms"] if self.update_period_s else []
-        parts += [f"{self.averaging} {self.window_s * 1e3:.0f} ms"] if self.window_s else [self.averaging]
-        return ", ".join(parts + ([f"gain {self.gain:.3f}"] if self.gain else []))
-
     def calibration(self, gpu_uuid: str, driver: str, field: str) -> SensorCalibration:
         """The sensor as one of a board that was not characterised: with the errors that this brings, without gain and offset.
 
         A width is known to `WIDTH_STD_SHARE` at best; where only a boxcar was tried, a low-pass of the same width is as likely.
         """
-        window = None if self.window_s is None else {"window_s": self.window_s, "window_std_s": self._window_std_s()}
+        width_s = self.window_s or 0.0
+        window = {"window_s": width_s, "window_std_s": max(self.window_std_s or 0.0, WIDTH_STD_SHARE * width_s)} if width_s else {}
         open_kernel = self.averaging in ("window", "estimated")
         kernels = ("boxcar", "low-pass") if self.averaging == "window" and window else ()
         taken = f"taken from the catalogue ({self.source()}): this board was not characterised"
@@ -106,14 +95,11 @@ class PublishedSensor:
             card_period_68_s=self.update_period_s and PERIOD_STD_SHARE * self.update_period_s,
             transient=self.transient,
             rise_time_s=self.rise_time_s,
-            tau_s=0.5 * self.window_s if self.window_s and self.averaging == "low-pass" else None,
-            candidates=tuple(FrozenMapping({"kernel": kernel, "score": 0.0, **(window or {})}) for kernel in kernels),
+            tau_s=0.5 * width_s if width_s and self.averaging == "low-pass" else None,
+            candidates=tuple(FrozenMapping({"kernel": kernel, "score": 0.0, **window}) for kernel in kernels),
             notes=FrozenMapping({CATALOGUE: "; ".join((taken, *self.doubts))}),
-            **({} if open_kernel or window is None else window),
+            **({} if open_kernel else window),
         )
-
-    def _window_std_s(self) -> float:
-        return max(self.window_std_s or 0.0, WIDTH_STD_SHARE * (self.window_s or 0.0))
 
 
 @cache
@@ -146,20 +132,6 @@ def find_sensor(board: str, driver: str = "", field: str = "") -> PublishedSenso
     return None
 
 
-def sensor_lines(sensors: Sequence[PublishedSensor], *, doubts: bool) -> list[str]:
-    """A table of sensors for people; with `doubts` what is to be said of each below it."""
-    rows = [COLUMNS]
-    for one in sensors:
-        widths = ("-" if value is None else f"{value * 1e3:.4g}" for value in (one.update_period_s, one.window_s, one.rise_time_s))
-        gain = "-" if one.gain is None else f"{one.gain:.3f}"
-        name = f"{one.name} (generation)" if one.generation else one.name
-        rows.append((name, one.driver, ", ".join(one.fields), one.averaging, *widths, gain, f"{one.runs or '-'}"))
-    width = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(wide) for cell, wide in zip(row, width, strict=True)).rstrip() for row in rows]
-    said = dict.fromkeys(f"{one.name}: {text}" for one in sensors for text in one.doubts)
-    return [*lines, *(f"  note: {text}" for text in said)] if doubts else lines
-
-
 def is_file_name(text: str) -> bool:
     """Whether what `--sensor` names is a file rather than an entry of the catalogue."""
     return text.endswith(".json") or "/" in text or Path(text).is_file()
@@ -188,6 +160,11 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
     return found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
 
 
+def not_characterised(calibration: SensorCalibration) -> str:
+    """What to say of a sensor that is an entry of the catalogue; "" of one that was characterised."""
+    return calibration.notes.get(CATALOGUE, "") if calibration.sensor == CATALOGUE else ""
+
+
 def near_entries(board: str) -> str:
     """A question with the nearest names of the catalogue and with the generation of a board, and where the names stand."""
     word, names = _normalised(board), tuple(dict.fromkeys(sensor.name for sensor in catalogue()))
@@ -198,12 +175,13 @@ def near_entries(board: str) -> str:
 
 
 def compared(calibration: SensorCalibration, board: str) -> str:
-    """What is published beside what was found, in one line; empty for a board that neither it nor its generation is known of."""
+    """What is published beside what was found, in one line; empty where nothing is."""
     found = find_sensor(board, calibration.driver, calibration.field)
     if found is None:
-        known = any(sensor.names(board) for sensor in catalogue())
-        return f"nothing is published of such boards with driver {calibration.driver} and field {calibration.field}" if known else ""
-    text = f"published for {found.source()}: {found.figures()}"
+        return ""
+    parts = [f"period {found.update_period_s * 1e3:.1f} ms"] if found.update_period_s else []
+    parts += [f"{found.averaging} {found.window_s * 1e3:.0f} ms"] if found.window_s else [found.averaging]
+    text = f"published for {found.source()}: {', '.join(parts)}" + (f", gain {found.gain:.3f}" if found.gain else "")
     period = calibration.update_period_s
     if period and found.update_period_s and abs(period / found.update_period_s - 1.0) > PERIOD_TOLERANCE:
         text += f"; this period differs by {period / found.update_period_s - 1.0:+.0%}"

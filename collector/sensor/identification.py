@@ -59,8 +59,6 @@ DELAY_MOVED: Final = "the records were moved onto the readings by what they show
 SUGGESTED: Final = (
     "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
 )
-FREE_CLOCK_POLLS: Final = 0.4
-"""Error of widths and delays on a clock without a grid, in polls; of six simulated ones the largest was 0.37."""
 RESOLUTION_DECIMALS: Final = 4
 """NVML reports milliwatts."""
 STEADY_SHARE: Final = 0.01
@@ -277,10 +275,10 @@ def _calibration(
         card_period_95_s=clock.card_period_95_s,
         update_jitter_s=clock.jitter_s,
         window_s=best.width_s if best else None,
-        window_std_s=_with_polls(best.width_std_s, clock) if best else None,
+        window_std_s=best.width_std_s if best else None,
         tau_s=0.5 * best.width_s if best and kind == "low-pass" else None,
         delay_s=best.delay_s if best else None,
-        delay_std_s=_with_polls(best.delay_std_s, clock) if best else None,
+        delay_std_s=best.delay_std_s if best else None,
         rise_time_s=shown.readings_s if shown else None,
         settle_s=shown.settle_s + clock.jitter_s + clock.poll_s if shown else None,
         board_rise_s=rise.board_s if rise else None,
@@ -304,11 +302,6 @@ def _calibration(
 def _sampled(width_periods: float, clock: UpdateClock) -> float:
     """Share of the time that readings see, by averagings of so many update periods."""
     return min(1.0, width_periods) if clock.skips is None else clock.skips.seen_share(width_periods)
-
-
-def _with_polls(std_s: float, clock: UpdateClock) -> float:
-    """A standard error enlarged for a clock without a grid: an update's time is known to a share of a poll only [s]."""
-    return std_s if clock.rigid else float(np.hypot(std_s, FREE_CLOCK_POLLS * clock.poll_s))
 
 
 def _open_rise(averaging: Averaging, rise: Rise, clock: UpdateClock, meter: PowerSource | None) -> str:

@@ -30,8 +30,8 @@ BOXCAR_LEAST_S, LOW_PASS_LEAST_S = 8e-4, 6e-4
 BOXCAR_MOST_S, LOW_PASS_MOST_S = 1.35, 0.6
 """Widths and time constants searched: below any effect, and above the one-second mean and the slowest board seen."""
 BOXCAR_POINTS, LOW_PASS_POINTS = 40, 32
-NEEDLES: Final = ((1.0, 0.06, 25), (0.5, 0.06, 9), (0.25, 0.06, 7))
-"""Around these shares of the period, ± so much, so many widths more: near a lock the misfit is a needle 1 ms wide."""
+NEEDLES_S: Final = (4e-3, 0.14, 1e-3)
+"""Widths that are tried one by one: under a load whose cycles are alike, and near a lock, the misfit is a needle 1 ms wide."""
 CLIP: Final = 8.0
 EVALUATIONS, RESTART_EVALUATIONS = 150, 150
 START_STEP: Final = (0.08, 8e-4, 0.5, 0.5, 0.0)
@@ -192,7 +192,7 @@ def unattenuated(amplitude: Array, design: Array, weight: Array, noise_w2: float
 
 def fit_kernel(problem: KernelProblem, period_s: float) -> KernelFit:
     """The best width, delay, noise and jitter of one kernel; standard errors come from `errors.with_errors`."""
-    parameters, delays = _start_parameters(problem.kernel, period_s), _start_delays(period_s)
+    parameters, delays = _start_parameters(problem.kernel), _start_delays(period_s)
     misfit = np.stack([plain_misfit(problem, parameter, delays) for parameter in parameters])
     best: tuple[Array, float] | None = None
     for row, column in _two_lowest(misfit):
@@ -235,14 +235,13 @@ def _even(problem: KernelProblem) -> Array:
     return np.ones(len(problem.value))
 
 
-def _start_parameters(kernel: str, period_s: float) -> Array:
+def _start_parameters(kernel: str) -> Array:
     """Widths (boxcar) or time constants (low-pass) to start from [s], ascending."""
     if kernel == "none":
         return np.array([NONE_WIDTH_S])
     if kernel == "low-pass":
         return np.geomspace(LOW_PASS_LEAST_S, LOW_PASS_MOST_S, LOW_PASS_POINTS)
-    dense = [np.linspace(1.0 - span, 1.0 + span, count) * share * period_s for share, span, count in NEEDLES]
-    return np.unique(np.concatenate([np.geomspace(BOXCAR_LEAST_S, BOXCAR_MOST_S, BOXCAR_POINTS), *dense]))
+    return np.union1d(np.geomspace(BOXCAR_LEAST_S, BOXCAR_MOST_S, BOXCAR_POINTS), np.arange(*NEEDLES_S))
 
 
 def _start_delays(period_s: float) -> Array:

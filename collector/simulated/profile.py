@@ -303,6 +303,40 @@ SIGNED: Final = frozenset({"offset_w", "delay_s", "ambient_c", "leakage_temperat
 """Figures that may be negative; all others must not."""
 
 
+POSITIVE: Final = frozenset(
+    {
+        "sm_clock_mhz", "voltage_v", "voltage_step_v", "reference_voltage_v", "reference_clock_mhz", "leakage_scale_k", "die_time_s",
+        "sink_time_s", "creep_time_s", "slow_time_s", "fast_time_s", "wander_period_s", "tensor_efficiency", "cuda_efficiency",
+        "path_bytes_per_clock", "outstanding_bytes", "hidden_pitch_bytes", "l2_usable_share", "l2_share", "dram_share",
+        "stream_path_share", "host_bytes_per_s", "peer_bytes_per_s", "window_s", "update_period_s", "poll_period_s", "gain", "quantum_w",
+    }
+)  # fmt: skip
+"""Figures by which others are divided, or without which nothing happens; all others may be 0."""
+
+SMALLEST, LARGEST = 1e-9, 1e13
+"""Beyond these no figure of a board lies, in its unit; the smallest that ships is 1.2e-7 s, the largest 2.3e11 byte/s."""
+
+SHORTEST_S: Final = 1e-4
+"""Of the periods of a sensor: a simulated second of shorter ones takes minutes."""
+
+
+LONGEST_S, LATEST_S = 1e4, 10.0
+"""Of periods and time constants, and of latencies, gaps and delays: a simulated launch of hours would be polled for hours."""
+
+
+def _check_number(value: float, name: str, where: str) -> None:
+    """Raises BoardProfileError for a figure that its name cannot have."""
+    if value < 0 and name not in SIGNED:
+        raise BoardProfileError(f"{where} = {value} must not be negative")
+    if value == 0 and name in POSITIVE:
+        raise BoardProfileError(f"{where} must be positive")
+    least = SHORTEST_S if name.endswith("_period_s") else SMALLEST
+    lasts = name.endswith("_s") and not name.endswith("_per_s")
+    most = (LONGEST_S if name.endswith(("_period_s", "_time_s")) else LATEST_S) if lasts else LARGEST
+    if value and not least <= abs(value) <= most:
+        raise BoardProfileError(f"{where} = {value:g} lies outside {least:g} to {most:g}")
+
+
 def _check(profile: BoardProfile, where: str) -> None:
     """Ranges that types cannot say.  Raises BoardProfileError."""
     for section in dataclasses.fields(profile):
@@ -311,8 +345,9 @@ def _check(profile: BoardProfile, where: str) -> None:
             continue
         for item in dataclasses.fields(part):
             value = getattr(part, item.name)
-            if isinstance(value, float | int) and value < 0 and item.name not in SIGNED:
-                raise BoardProfileError(f"{where}: {section.name}.{item.name} = {value} must not be negative")
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float | int):
+                    _check_number(number, item.name, f"{where}: {section.name}.{item.name}")
             if item.name.endswith("_share") and value > 1:
                 raise BoardProfileError(f"{where}: {section.name}.{item.name} = {value} is a share, at most 1")
     clock, sensor = profile.clock, profile.sensor
@@ -322,6 +357,3 @@ def _check(profile: BoardProfile, where: str) -> None:
         raise BoardProfileError(f"{where}: sensor.kind = {sensor.kind!r}; known: {', '.join(SENSOR_KINDS)}")
     if sensor.clock not in CLOCK_KINDS:
         raise BoardProfileError(f"{where}: sensor.clock = {sensor.clock!r}; known: {', '.join(CLOCK_KINDS)}")
-    for name in ("window_s", "update_period_s", "poll_period_s", "gain", "quantum_w"):
-        if getattr(sensor, name) <= 0:
-            raise BoardProfileError(f"{where}: sensor.{name} must be positive")

@@ -43,11 +43,6 @@ class BaselineEstimate:
     ratios: Mapping[str, float]
     missing: str
 
-    def _repr_html_(self) -> str:
-        from estimator.display.comparisons import baseline_html
-
-        return baseline_html({name: getattr(self, name) for name in self.__slots__})
-
 
 def baseline_estimates(asked: Asked) -> tuple[BaselineEstimate, ...]:
     """Every baseline at every clock asked, clocks outermost.  Errors as those of `estimate`."""

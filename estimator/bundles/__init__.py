@@ -1,1 +1,1 @@
-"""Bundles: what a calibration holds, as files, as plain data, and of older formats."""
+"""Bundles: what a calibration holds, as files and as plain data."""

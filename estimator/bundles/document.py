@@ -29,7 +29,6 @@ from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS
 from estimator.specifications import document_of_gpu, gpu_from_document
 from estimator.tied_parameters import TIED_COEFFICIENTS
-from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 
 FORMAT: Final = "wattprint-bundle"
 FORMAT_VERSION: Final = "1.0"
@@ -142,7 +141,7 @@ def _group(value: Any, at: str) -> GroupCoefficients:
 
 
 def _host(value: Any, at: str) -> HostCost:
-    host = checks.fields_of({"overlap_exponent": LAUNCH_OVERLAP_EXPONENT, **checks.mapping_of(value, at)}, at, HostCost.__slots__)
+    host = checks.fields_of(value, at, HostCost.__slots__)
     return HostCost(
         launch_s=checks.number(host["launch_s"], f"{at}.launch_s", limits.LAUNCH_S),
         launch_ln_std=checks.deviation(host["launch_ln_std"], f"{at}.launch_ln_std", limits.LN_STD),
@@ -152,7 +151,7 @@ def _host(value: Any, at: str) -> HostCost:
 
 
 def _power(value: Any, at: str, gpu: GpuSpec) -> PowerCoefficients:
-    power = checks.fields_of({**LATER_POWER_FIELDS, **checks.mapping_of(value, at)}, at, PowerCoefficients.__slots__)
+    power = checks.fields_of(value, at, PowerCoefficients.__slots__)
     values: dict[str, Any] = {key: checks.number(power[key], f"{at}.{key}", own) for key, own in limits.POWER_LIMITS.items()}
     low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
     margin = limits.REFERENCE_CLOCK_MARGIN
@@ -175,16 +174,6 @@ def _power(value: Any, at: str, gpu: GpuSpec) -> PowerCoefficients:
 
 STATIC_TERMS: Final = ("busy", "active")
 """Fitted terms of power that no event has."""
-
-LATER_POWER_FIELDS: Final = {
-    "warm_knee": 0.8,
-    "warm_sharpness": 4.0,
-    "leakage_w_per_k": 0.0,
-    "leakage_std_w_per_k": 0.0,
-    "operating_c": 0.0,
-    "operating_k_per_w": 0.0,
-}
-"""Fields of power that the first bundles lack, with what those meant."""
 
 
 def _voltage(value: Any, at: str) -> VoltageTable:

@@ -1,8 +1,9 @@
 """Bundle files: reading, writing, digest, names.
 
 A bundle is one JSON file, described by `schema/bundle-1.json`, readable without this package.  Its digest is
-"sha256:" and the SHA-256 of the file's data without the field `digest`, as JSON with sorted keys, separators
-"," and ":", ASCII only, and the shortest decimal that gives a float back.
+"sha256:" and the SHA-256 of the file's data as JSON with sorted keys, separators "," and ":", ASCII only, and the
+shortest decimal that gives a float back; without the field `digest` and, of the provenance, `created_utc` and `commit`:
+two fits of the same data have the same digest, wherever and whenever they ran.
 """
 
 import hashlib
@@ -24,7 +25,6 @@ from estimator.bundles.content import (
     VoltageTable,
 )
 from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
-from estimator.bundles.migrations import migrate, refuse_newer
 from estimator.bundles.store import store_fault, stored_names, stored_path
 from estimator.documents import parse_json
 from estimator.errors import ArgumentError, BundleError
@@ -56,6 +56,10 @@ MAX_FILE_BYTES: Final = 256 << 20
 """No bundle comes near this; more is a mistake or an attack on memory."""
 
 
+NOT_DIGESTED: Final = ("created_utc", "commit")
+"""Fields of the provenance that say when and from which source tree a fit ran, not what came of it."""
+
+
 def bundle_names() -> tuple[str, ...]:
     """Names of the installed bundles, sorted: those that come with the package, and those in the local store."""
     return tuple(sorted({*resource_names("bundles", ".json"), *stored_names()}))
@@ -84,7 +88,7 @@ def bundle_path(name_or_path: str | Path) -> Path:
 def load_bundle(name_or_path: str | Path) -> Bundle:
     """A bundle by the name of an installed one or by its file, whole and checked.  Nothing in it is executed.
 
-    Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of a newer format.
+    Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of another format.
     """
     if not isinstance(name_or_path, str | Path):
         raise ArgumentError(
@@ -96,8 +100,7 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
         document = _parsed(_content(path))
         if document.get("format") != FORMAT:
             raise BundleError(f"is not a {FORMAT} file: its field 'format' says {str(document.get('format'))[:40]!r}")
-        current = migrate(_checked(document), FORMAT_VERSION)
-        return bundle_from_document(current)
+        return bundle_from_document(_checked(document))
     except BundleError as error:
         raise BundleError(f"{where}: {error}") from error
     except RecursionError as error:
@@ -107,27 +110,28 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
 def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
     """Write a bundle, whole or not at all; returns it with its digest.
 
-    Raises BundleError if the bundle breaks a rule of the format (then nothing is written) or the file cannot be written.
+    Raises BundleError if the bundle breaks a rule of the format, UnwrittenError if the file cannot be written; then nothing is.
     """
     where = f"bundle {path}"
     try:
         document = document_of(bundle)
         document["digest"] = digest_of(document)
         saved = bundle_from_document(document)
-        write_whole(Path(path), (_layout(document) + "\n").encode("ascii"))
     except BundleError as error:
         raise BundleError(f"{where}: {error}") from error
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise BundleError(f"{where}: cannot be written ({_reason(error)})") from error
+    write_whole(Path(path), (_layout(document) + "\n").encode("ascii"))
     return replace(bundle, digest=saved.digest)
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
-    """The digest of a bundle's plain data; its field `digest` does not count.
+    """The digest of a bundle's plain data: of its content, not of when and where it was made.
 
     Raises BundleError for a number that is not finite.
     """
     content = {key: value for key, value in document.items() if key != "digest"}
+    origin = content.get("provenance")
+    if isinstance(origin, dict):
+        content["provenance"] = {key: value for key, value in origin.items() if key not in NOT_DIGESTED}
     try:
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except (ValueError, TypeError) as error:
@@ -157,8 +161,12 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _checked(document: dict[str, Any]) -> dict[str, Any]:
-    """The document, its digest compared with its content.  A newer format may count its digest in another way."""
-    refuse_newer(document, FORMAT_VERSION)
+    """The document, its digest compared with its content.  Another format may count its digest in another way."""
+    version = document.get("format_version")
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"format version {str(version)[:40]!r} is unknown, this program reads {FORMAT_VERSION}: use the wattprint that wrote it"
+        )
     stated, found = document.get("digest"), digest_of(document)
     if not isinstance(stated, str):
         raise BundleError("has no digest; restore the file or fit again")

@@ -31,9 +31,8 @@ from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.specifications import near_match
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS
 
-COMPLETIONS: Final = ("eager-pytorch-1", "eager-1")
-"""Names of rule sets that complete operator lists, as in `estimator.completion`, whose rules opening a bundle does without; the second is
-what the first bundles called theirs."""
+COMPLETIONS: Final = ("eager-pytorch-1",)
+"""Names of rule sets that complete operator lists, as in `estimator.completion`, whose rules opening a bundle does without."""
 
 SEVERAL: Final = " | "
 """Between the rule sets of a bundle whose runs were completed in different ways."""

@@ -1,12 +1,11 @@
 """Predictions side by side as text, with ratios and intervals, and what other models say of the same."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 from estimator.baselines.answers import BaselineEstimate
 from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, aligned, printable, with_spread
-from estimator.display.pages import table_html
 from estimator.display.sweeps import Columns, gain_document, gain_text, known, sweep_columns
 from estimator.questions.comparison import COMPARED, Comparison
 from estimator.questions.points import LABELS, Sweep
@@ -109,17 +108,3 @@ def _legend(baselines: Baselines) -> str:
 
 
 # Notebooks ------------------------------------------------------------------------------------------------------------
-
-
-def comparison_html(one: Comparison) -> str:
-    """Both sides and their ratios, for a notebook."""
-    rows = [
-        [name, *(float(getattr(side, column)[0]) for side in (one.left, one.right)), gain_text(one.ratios[name])]
-        for name, column in COMPARED.items()
-    ]
-    return table_html("right over left with its 90 % interval", ["quantity [SI]", "left", "right", "ratio"], rows)
-
-
-def baseline_html(values: Mapping[str, Any]) -> str:
-    """One baseline's answer for a notebook, from its named values."""
-    return table_html("another model's estimate, SI units", ["field", "value"], values.items())

@@ -135,17 +135,6 @@ def _kernel_table(answer: Explanation, most: int | None) -> str:
     return aligned(rows, left_columns={4, len(rows[0]) - 1}) + more
 
 
-def explanation_html(answer: Explanation) -> str:
-    """What limits, what draws and the longest kernels, for a notebook."""
-    total, energy = answer.result.latency_s, answer.result.energy_j
-    limits = table_html("time by what limits", ["limit", "s", "share"], [[n, v, v / total] for n, v in _sorted(answer.limits_s)])
-    parts = table_html("energy by what draws", ["part", "J", "share"], [[n, v, v / energy] for n, v in _sorted(answer.energy_parts_j)])
-    return limits + parts + kernels_html(answer, NOTEBOOK_KERNELS)
-
-
-NOTEBOOK_KERNELS: Final = 10
-
-
 def kernels_html(answer: Explanation, most: int | None = None) -> str:
     """The longest kernels as an HTML table."""
     head = ["kernel", "count", "time [s]", "share", "energy [J]", "limited by", "ideal / time", "of roof", "outside"]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,15 +19,12 @@ from estimator.display.estimates import (
     validity_lines,
     with_spread,
 )
-from estimator.display.pages import table_html
 from estimator.questions.choosing import Best, Gain
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.points import LABELS, VALUES, Case, Sweep
 
 MOST_ROWS: Final = 60
 """Rows of a table for people."""
-
-NOTEBOOK_ROWS: Final = 20
 
 LEFT_OUT: Final = "left out: "
 """What a line says first that names what no answer was given for."""
@@ -230,24 +227,3 @@ def _percent(gain: Gain) -> str:
 
 
 # Notebooks ------------------------------------------------------------------------------------------------------------
-
-
-def sweep_html(points: Sweep, caption: str = "") -> str:
-    """A table of the first points for a notebook."""
-    columns = sweep_columns(points.select(slice(NOTEBOOK_ROWS)))  # type: ignore[arg-type]
-    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
-    more = f"{caption or f'{len(points)} points'}" + (f", the first {NOTEBOOK_ROWS}" if len(points) > NOTEBOOK_ROWS else "")
-    return table_html(more, names, zip(*(columns[name] for name in names), strict=True))
-
-
-def best_html(answer: Best) -> str:
-    """The best point, and what cannot be told from it, for a notebook."""
-    low, high = answer.clocks_mhz
-    return sweep_html(
-        answer.points.select(_numbers([answer.index])), f"least {answer.goal}; {low:g} to {high:g} MHz cannot be told from it"
-    )
-
-
-def estimate_html(fields: Mapping[str, Any]) -> str:
-    """One estimate for a notebook, from its named values."""
-    return table_html("estimate, SI units", ["field", "value"], fields.items())

@@ -30,15 +30,11 @@ from estimator.workload import (
 )
 
 FORMAT: Final = "wattprint-workload"
-FORMAT_VERSION: Final = "1.1"
-EARLIER: Final = "1.0"
-"""The version of files without `memory` and `sizes`, which programs of that version read."""
+FORMAT_VERSION: Final = "1.0"
 
 TOP_FIELDS: Final = frozenset(
     {"format", "format_version", "name", "model_family", "completion", "memory", "sizes", "operators", "unknown", "warnings", "notes"}
 )
-LATER_FIELDS: Final = frozenset({"memory", "sizes"})
-"""Those that files of the EARLIER version do not have."""
 
 OPTIONS: Final[dict[str, Any]] = {"precision_out": "", "precision_kv": "", "cuda_cores": False, "host_share": 1.0, "origin": LISTED}
 """Optional fields of an operator and what they mean when left out."""
@@ -58,15 +54,15 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
     `where` names the file in messages.  A kernel family or an operator that this version does not know is kept as
     an UnknownOperator; anything else that is wrong raises WorkloadError.
     """
-    earlier = _check_version(document, where) == EARLIER
+    version = document.get("format_version")
+    if version != FORMAT_VERSION:
+        raise WorkloadError(f"{where}: format_version = {shown(version)} is unknown; this program reads and writes {FORMAT_VERSION!r}")
     foreign = sorted(set(document) - TOP_FIELDS)
     if foreign:
         raise WorkloadError(f"{where}: unknown field {foreign[0]!r}; known: {', '.join(sorted(TOP_FIELDS))}")
     entries = document.get("operators")
     if not isinstance(entries, list) or not entries:
         raise WorkloadError(f"{where}: 'operators' must be a list of at least one operator")
-    if earlier and (later := sorted(LATER_FIELDS & set(document))):
-        raise WorkloadError(f"{where}: {later[0]} came with format_version {FORMAT_VERSION}, and the file states {EARLIER}")
     resizing = read_sizes(document, where)
     totals, unknown = _read_entries(entries, where)
     if resizing is None and any(operator.growth for operator in totals):
@@ -118,22 +114,6 @@ def _near_kinds(unknown: Sequence[UnknownOperator]) -> str:
 
 MOST_KINDS: Final = 5
 """Unknown kinds that a message names."""
-
-
-def _check_version(document: Mapping[str, Any], where: str) -> str:
-    """The version of a file that can be read."""
-    version = document.get("format_version")
-    parts = version.split(".") if isinstance(version, str) else []
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-        raise WorkloadError(f"{where}: format_version = {shown(version)} must be a text such as {FORMAT_VERSION!r}")
-    known = tuple(int(part) for part in FORMAT_VERSION.split("."))
-    given = tuple(int(part) for part in parts)
-    if given[0] != known[0] or given > known:
-        remedy = "upgrade wattprint" if given > known else f"there is no such version: write {FORMAT_VERSION}"
-        raise WorkloadError(
-            f"{where}: format_version {version} cannot be read; this program reads {known[0]}.0 to {FORMAT_VERSION}; {remedy}"
-        )
-    return ".".join(map(str, given))
 
 
 def _read_entries(entries: list[Any], where: str) -> tuple[dict[Operator, float], list[UnknownOperator]]:
@@ -249,8 +229,7 @@ def _texts(document: Mapping[str, Any], field: str, where: str) -> tuple[str, ..
 
 def own_text(workload: Workload) -> str:
     """The workload as the text of a file in the own format, one operator a line."""
-    version = EARLIER if workload.footprint is None and workload.resizing is None else FORMAT_VERSION
-    head: dict[str, Any] = {"format": FORMAT, "format_version": version, "name": workload.name}
+    head: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
     for field in ("model_family", "completion"):
         if getattr(workload, field):
             head[field] = getattr(workload, field)

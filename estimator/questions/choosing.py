@@ -53,11 +53,6 @@ class Best:
     within_limits: float
     front: IntArray
 
-    def _repr_html_(self) -> str:
-        from estimator.display.sweeps import best_html
-
-        return best_html(self)
-
 
 def best(
     asked: Asked | Sequence[Asked],

@@ -32,11 +32,6 @@ class Comparison:
     ratios: dict[str, Gain]
     differences: dict[str, tuple[float, float]]
 
-    def _repr_html_(self) -> str:
-        from estimator.display.comparisons import comparison_html
-
-        return comparison_html(self)
-
 
 def compare(left: Asked, right: Asked) -> Comparison:
     """Compare two predictions, each at the first clock that it asks for.  Errors as those of `estimate`."""

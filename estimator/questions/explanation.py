@@ -103,11 +103,6 @@ class Explanation:
     waiting_j: float
     capped_s: float
 
-    def _repr_html_(self) -> str:
-        from estimator.display.explanations import explanation_html
-
-        return explanation_html(self)
-
 
 def explain(asked: Asked) -> Explanation:
     """Explain the estimate at the first clock asked.  Errors as those of `estimate`."""

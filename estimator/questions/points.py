@@ -169,11 +169,6 @@ class Sweep:
         clocks = f"{np.min(self.sm_clock_mhz):g} to {np.max(self.sm_clock_mhz):g} MHz" if len(self) else "none"
         return f"<Sweep of {points}, {cases}; {'; '.join(names)}; SM clocks: {clocks}>"
 
-    def _repr_html_(self) -> str:
-        from estimator.display.sweeps import sweep_html
-
-        return sweep_html(self)
-
 
 def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     """Sweeps one after the other as one."""

@@ -13,6 +13,7 @@ from estimator.display.explanations import explanation_document
 from estimator.domain import why_no_time
 from estimator.forms.rescaling import Sizes
 from estimator.forms.variation import Variant, variants
+from estimator.local_site import RequestError
 from estimator.prediction import Estimate
 from estimator.questions.explanation import Explanation, explain
 from estimator.questions.judging import Asked
@@ -20,7 +21,6 @@ from estimator.questions.points import VALUES, Sweep
 from estimator.questions.sweeping import sweep
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import MICROSECONDS, clocks_of
-from estimator.serve.errors import RequestError
 from estimator.serve.question import Question, check_gpu
 from estimator.specifications import load_gpu
 from estimator.workload import Workload

@@ -16,8 +16,8 @@ from estimator.bundles.files import bundle_names, load_bundle
 from estimator.errors import BundleError
 from estimator.formats import read_workload, workload_from_text
 from estimator.forms.rescaling import Sizes, known_sizes
+from estimator.local_site import RequestError
 from estimator.resources import resource_folder
-from estimator.serve.errors import RequestError
 from estimator.specifications import gpu_names
 from estimator.workload import Workload
 

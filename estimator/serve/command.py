@@ -5,7 +5,10 @@ import ipaddress
 import json
 import signal
 import webbrowser
-from threading import Event, Thread
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any, Final
 
 import click
@@ -45,45 +48,47 @@ def host_address(context: click.Context, parameter: click.Parameter, text: str) 
 def serve_command(**options: Any) -> int:
     """A local web page: choose or drop a WORKLOAD, move clock, batch and sequence, and see time, power and energy change at once."""
     from estimator.serve.catalogue import open_catalogue
-    from estimator.serve.server import PageServer
+    from estimator.serve.server import page_server
 
     catalogue = open_catalogue(options["workloads"], options["bundle_names"])
-    try:
-        server = PageServer(options["host"], options["port"], catalogue, log=_say if options["verbose"] else _nothing, complain=_say)
-    except OSError as error:
-        raise EstimatorError(_cannot_listen(options["host"], options["port"], error)) from error
+    log = _say if options["verbose"] else _nothing
     stopped = Event()
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: stopped.set())
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": POLL_S}, daemon=True)
     try:
-        thread.start()
-        _announce(server.url, options)
-        stopped.wait()
+        with ExitStack() as stack:
+            try:
+                url = stack.enter_context(page_server(options["host"], options["port"], catalogue, log=log, complain=_say))
+            except OSError as error:
+                raise EstimatorError(_cannot_listen(options["host"], options["port"], error)) from error
+            _announce(url, options)
+            if options["open_page"]:
+                _open_in_browser(url, stack)
+            stopped.wait()
     finally:
-        server.shutdown()
-        server.server_close()
         signal.signal(signal.SIGTERM, before)
     return DONE
-
-
-POLL_S: Final = 0.1
-"""How long stopping may take [s]."""
 
 
 def _announce(url: str, options: dict[str, Any]) -> None:
     """Where the page is, to stdout; everything else to stderr."""
     click.echo(json.dumps({"url": url}) if options["as_json"] else url)
     if not options["quiet"]:
-        click.echo("serving; stop with Ctrl-C", err=True)
+        click.echo("serving to whoever knows this address; stop with Ctrl-C", err=True)
     if not ipaddress.ip_address(options["host"]).is_loopback:
         click.echo(
-            f"warning: {options['host']} can be reached from other machines: everybody who reaches it sees the workloads; no password",
+            f"warning: {options['host']} can be reached from other machines; the address travels there unencrypted",
             err=True,
         )
     fault = store_fault()
     if fault and not options["quiet"]:
         click.echo(f"{'warning' if fault[1] else 'note'}: {printable(fault[0])}", err=True)
-    if options["open_page"] and not webbrowser.open(url):
+
+
+def _open_in_browser(url: str, stack: ExitStack) -> None:
+    """Open the page through a file of this user's: every user can read a browser's command line, which must not hold the token."""
+    path = Path(stack.enter_context(TemporaryDirectory(prefix="wattprint-"))) / "page.html"
+    path.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}"><title>wattprint</title>', encoding="utf-8")
+    if not webbrowser.open(path.as_uri()):
         click.echo("note: no browser could be opened; open the address above", err=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from estimator.documents import parse_json
 from estimator.errors import SpecificationError
 from estimator.forms.rescaling import LARGEST_SIZE, Sizes
-from estimator.serve.errors import RequestError
+from estimator.local_site import RequestError
 
 MOST_REQUEST_BYTES: Final = 16 << 10
 """A request of the page has a few hundred bytes."""

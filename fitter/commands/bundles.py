@@ -71,13 +71,14 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 @click.option("--signature", metavar="FILE", help="Without it BUNDLE.json.minisig beside BUNDLE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
-    """Whether BUNDLE is whole and signed with KEY, offline; exit status 1 where it is not."""
+    """Whether BUNDLE is whole, signed with KEY and called what was signed, offline; exit status 1 where it is not."""
     from estimator.bundles.files import bundle_path, load_bundle
-    from fitter.releases.signatures import SUFFIX, verify
+    from fitter.releases.signatures import SUFFIX, check_name, verify
 
     path = bundle_path(bundle_name)
     signed = verify(path, Path(signature or f"{path}{SUFFIX}"), key)
     bundle = load_bundle(path)
+    check_name(path, bundle, signed)
     document = {"bundle": str(path), "name": bundle.name, "version": bundle.version, "digest": bundle.digest}
     document |= {"key": signed.key, "comment": signed.comment}
     say(

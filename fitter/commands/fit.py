@@ -44,6 +44,9 @@ DEFAULT_BUNDLE: Final = "bundle.json"
 FIRST_VERSION: Final = "0.1.0"
 """Version of a bundle that was not released yet."""
 
+LOG_SUFFIX: Final = ".log.jsonl"
+"""What `collect` adds to the name of a data set while its campaign runs."""
+
 EXTRA: Final = "wattprint[fit]"
 EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
 CLUSTER_EXTRA: Final = "wattprint[cluster]"
@@ -95,7 +98,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Share of kernels and workloads left out for errors.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
-@click.option("--gpu", metavar="NAME", help="The GPU to fit where data sets hold several, or do not name theirs.")
+@click.option("--gpu", metavar="NAME|FILE.toml", help="The GPU to fit where data sets hold several, or do not name theirs.")
 @click.option("--name", metavar="NAME", callback=a_line, help="Name of the bundle; without it the GPU's.")
 @click.option(
     "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
@@ -122,6 +125,7 @@ def fit_command(**options: Any) -> int:
     from fitter.report.left_out import leave_out
     from fitter.scale.streamed import is_streamed, read_streamed
     from fitter.selection import read_selection, require_one_gpu, require_one_world
+    from fitter.sources.screening import asked_gpu
     from fitter.transfer.probe_selection import calibrate_probes
 
     progress = _progress(options["quiet"])
@@ -130,7 +134,7 @@ def fit_command(**options: Any) -> int:
         selection = read_streamed(options["datasets"], options, progress)
     else:
         selection = read_selection(options["datasets"], options["gpu"])
-    gpu = load_gpu(require_one_gpu(selection))
+    gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
     prior = None if options["prior"] is None else load_bundle(options["prior"])
     how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
@@ -160,7 +164,7 @@ def fit_command(**options: Any) -> int:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
-@click.option("--gpu", metavar="NAME", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
+@click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
 @require_option
 @output_options
 def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
@@ -232,14 +236,34 @@ def _check_ways(options: Mapping[str, Any]) -> None:
 def _check_datasets(names: Sequence[str]) -> None:
     """Look for data sets before scientific packages are loaded, which takes a second; those of object stores are looked for later."""
     local = [name for name in names if "://" not in name]
+    for name in local:
+        _refuse_unfinished(name)
     check_present(local, "{}: no such file or folder")
     for name in local:
-        with suppress(FileNotFoundError, PermissionError):  # the log of a campaign without its file; what may not be looked at
+        with suppress(PermissionError):  # what may not be looked at
             kind = special_kind(Path(name))
             if kind is not None:
                 raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
         if os.path.realpath(name) == os.sep:  # before anybody walks through it
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
+
+
+def _refuse_unfinished(name: str) -> None:
+    """Refuse the log of a campaign that did not finish, named, beside a data set that is named, or in a folder that is.
+
+    Raises FitterError.  Folders whose names begin with a point hold what other hosts are measuring now; they are passed over.
+    """
+    if name.endswith(LOG_SUFFIX):
+        found = [name]
+    else:
+        found = [f"{name.rstrip(os.sep)}{LOG_SUFFIX}"]
+        for folder, below, files in os.walk(name) if os.path.realpath(name) != os.sep else ():
+            below[:] = [word for word in below if not word.startswith(".")]
+            found += [os.path.join(folder, file) for file in files if file.endswith(LOG_SUFFIX)]
+    for log in found:
+        if os.path.isfile(log):
+            so_far = f"`collect export {log} --to parquet` gives the rows so far"
+            raise FitterError(f"{log}: its campaign did not finish; the same `collect` command with --resume goes on with it, or {so_far}")
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

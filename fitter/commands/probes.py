@@ -14,7 +14,7 @@ from fitter.commands.lines import say
     epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
 )
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
-@click.option("--gpu", "gpu_name", required=True, metavar="NAME", help="The GPU on which the probes will be measured.")
+@click.option("--gpu", "gpu_name", required=True, metavar="NAME|FILE.toml", help="The GPU on which the probes will be measured.")
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
 @output_option("-o", "--out", metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")

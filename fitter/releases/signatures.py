@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from estimator.bundles.files import MAX_FILE_BYTES
+from estimator.bundles.files import MAX_FILE_BYTES, Bundle
 from estimator.regular_files import read_regular
 from fitter.errors import SignatureError
 
@@ -32,13 +32,18 @@ LONGEST_FILE: Final = 16_384
 SUFFIX: Final = ".minisig"
 TRUSTED: Final = "trusted comment: "
 UNTRUSTED: Final = "untrusted comment: "
+FILE: Final = "file:"
+"""Before the name of the signed file in the trusted comment that minisign writes by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """What a good signature says: the key's number as minisign prints it, and the signed comment."""
+    """What a good signature says: the key's number as minisign prints it, the name of the file that was signed, "" where it is not
+    stated, and the signed comment.
+    """
 
     key: str
+    file: str
     comment: str
 
 
@@ -65,7 +70,20 @@ def verify(bundle: Path, signature: Path, key: str) -> Signed:
         raise SignatureError(f"{bundle}: is not what {signature} was made for: it was changed after signing, or the signature is forged")
     if not _good(public, second, sealed + comment.encode("utf-8")):
         raise SignatureError(f"{signature}: its trusted comment was changed")
-    return Signed(key=_printed(number), comment="".join(c if c.isprintable() else "?" for c in comment))
+    file = next((word.removeprefix(FILE) for word in comment.split("\t") if word.startswith(FILE)), "")
+    return Signed(key=_printed(number), file=file, comment="".join(c if c.isprintable() else "?" for c in comment))
+
+
+def check_name(path: Path, bundle: Bundle, signed: Signed) -> None:
+    """Raises SignatureError for a signed bundle under another name than it was signed with, an old release as a new one, say.
+
+    It may be called as when it was signed, or by the name of the bundle with or without its version.
+    """
+    if path.name not in (signed.file, f"{bundle.name}.json", f"{bundle.name}-{bundle.version}.json"):
+        was = f" as {signed.file}" if signed.file else ""
+        raise SignatureError(
+            f"{path}: is {bundle.name} {bundle.version}, signed{was}, under another name; call it {bundle.name}-{bundle.version}.json"
+        )
 
 
 def _good(public: bytes, signature: bytes, message: bytes) -> bool:

@@ -17,13 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from collector.dataset import KERNEL_COLUMNS, conforming
+from collector.dataset.reader import measured_twice
+from collector.errors import DatasetError
+from estimator.gpu import GpuSpec
 from estimator.quantities import IntArray
 from fitter.kernels.groups import section_key
 from fitter.rows import OTHER_GPU, KernelRows, RejectedRow, join_rows
 from fitter.scale.partitions import Partition, read_batches, shown
 from fitter.sources import kernel_table
 from fitter.sources.kernel_dataset import collected_rows
-from fitter.sources.kernel_table import read_kernel_table
+from fitter.sources.kernel_table import EQUAL_ROW, read_kernel_table
 from fitter.sources.tables import Table
 
 SECTION_KERNELS: Final = 4000
@@ -52,7 +55,7 @@ class SampleTask:
 
     source: str
     collected: Mapping[str, Any] | None
-    gpu: str | None
+    gpu: GpuSpec | None
     seed: int
     section_kernels: int = SECTION_KERNELS
     kernel_rows: int = KERNEL_ROWS
@@ -142,16 +145,26 @@ HASHED: Final = (
 def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: int) -> KernelSample:
     """One piece: screened as a whole file is, its rejections counted."""
     name = shown(partition.uri).rpartition("/")[2]
+    rows: KernelRows | None
     if task.collected is not None:
-        rows, rejected = collected_rows(conforming(table, dict(task.collected), shown(partition.uri)), name, first)
+        twice = measured_twice(table)
+        if twice:
+            raise DatasetError(f"{name}: row {twice[0][:80]} occurs more than once; give every measurement once")
+        rows, rejected = collected_rows(conforming(table, dict(task.collected), shown(partition.uri)), name, first, task.gpu)
     else:
         frame = table.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
-        rows, rejected = read_kernel_table(Table(path=Path(shown(partition.uri)), sha256="", frame=frame), task.gpu)
-        rejected = [replace(row, row=row.row + first) for row in rejected]
-        rows = None if rows is None else replace(rows, row=rows.row + first)
+        again = np.asarray(frame.duplicated(), dtype=np.bool_)
+        place = np.flatnonzero(~again) + 1 + first
+        rows, rejected = read_kernel_table(Table(path=Path(shown(partition.uri)), sha256="", frame=frame[~again]), task.gpu)
+        rejected = [replace(one, row=int(place[one.row - 1])) for one in rejected]
+        if again.any():
+            reason, detail = EQUAL_ROW
+            second = int(np.argmax(again)) + 1 + first
+            rejected.append(RejectedRow(source=name, row=second, reason=reason, detail=detail, count=int(again.sum())))
+        rows = None if rows is None else replace(rows, row=place[rows.row - 1])
     counts: dict[RejectedKind, RejectedRow] = {}
     if rows is not None and task.gpu is not None:
-        own = np.array([gpu == task.gpu for gpu in rows.gpus], dtype=np.bool_)[rows.gpu_index]
+        own = np.array([gpu == task.gpu.name for gpu in rows.gpus], dtype=np.bool_)[rows.gpu_index]
         foreign = np.flatnonzero(~own)
         if len(foreign):
             other = rows.gpus[rows.gpu_index[foreign[0]]]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from collector.dataset import is_collected, kernel_metadata
-from estimator.specifications import gpu_names
+from estimator.gpu import GpuSpec
 from fitter.errors import InputError, SelectionError
 from fitter.rows import Dataset, Selection, count_whole
 from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, KernelSample, SampleTask, merge_samples, sample_partition
@@ -16,7 +16,7 @@ from fitter.scale.passes import LocalWorkers, Workers, run_pass
 from fitter.selection import joined, read_selection
 from fitter.sources import kernel_table
 from fitter.sources.kernel_table import is_kernel_table
-from fitter.sources.screening import known_gpu
+from fitter.sources.screening import asked_gpu
 from fitter.sources.tables import fits_memory, parquet_columns
 
 
@@ -54,14 +54,12 @@ def read_streamed(datasets: Sequence[str], options: Mapping[str, Any], progress:
 
     Raises InputError for what cannot be read or is given twice, SelectionError for an unknown GPU and where no row is left.
     """
-    gpu = None if options["gpu"] is None else known_gpu(options["gpu"])
-    if options["gpu"] is not None and gpu is None:
-        raise SelectionError(f"unknown GPU {options['gpu']!r}; known: {', '.join(gpu_names())}")
+    gpu = asked_gpu(options["gpu"])
     parts: list[Selection] = []
     with open_workers(options["scheduler"]) as workers:
         for name in datasets:
             if _holds_kernels(name):
-                part = _sampled(name, None if gpu is None else gpu.name, options["seed"], workers, progress)
+                part = _sampled(name, gpu, options["seed"], workers, progress)
             else:
                 part = read_selection([name], options["gpu"])
             same = next((d.name for one in parts for d in one.datasets if d.sha256 == part.datasets[0].sha256), None)
@@ -76,7 +74,7 @@ def _holds_kernels(address: str) -> bool:
     return is_remote(address) or is_kernel_table(tuple(parquet_columns(address)))
 
 
-def _sampled(address: str, gpu: str | None, seed: int, workers: Workers, progress: Callable[[str], None]) -> Selection:
+def _sampled(address: str, gpu: GpuSpec | None, seed: int, workers: Workers, progress: Callable[[str], None]) -> Selection:
     table = open_partitioned(address)
     collected = is_collected(table.schema)
     if not collected and not is_kernel_table(tuple(table.columns)):

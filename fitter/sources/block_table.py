@@ -16,7 +16,7 @@ from estimator.gpu import GpuSpec
 from estimator.quantities import BoolArray
 from fitter.blocks.data import BlockRows
 from fitter.rows import RejectedRow
-from fitter.sources.screening import known_gpu
+from fitter.sources.screening import known_gpu, unknown_gpu
 from fitter.sources.tables import LONGEST_TEXT, Table
 
 NEEDED: Final = ("kernel", "block_threads", "blocks", "latency_s")
@@ -54,7 +54,7 @@ def is_block_table(header: Collection[str]) -> bool:
     return set(NEEDED) <= set(header)
 
 
-def read_block_table(table: Table, gpu: str | None) -> tuple[BlockRows | None, list[RejectedRow]]:
+def read_block_table(table: Table, gpu: GpuSpec | None) -> tuple[BlockRows | None, list[RejectedRow]]:
     """The rows of a table, and the reasons for those that cannot be used; `gpu` is that of a table without such a column."""
     names, kernels = table.texts("gpu"), table.texts("kernel")
     numbers = {name: table.numbers(name) for name in COLUMNS - {"kernel", "gpu"}}
@@ -64,11 +64,11 @@ def read_block_table(table: Table, gpu: str | None) -> tuple[BlockRows | None, l
     accepted, rejected = [], []
     for index, (name, kernel) in enumerate(zip(names, kernels, strict=True)):
         reason = _table_reason(index, oversized, repeated, garbled)
-        spec = known_gpu(name or gpu or "")
+        spec = known_gpu(name, gpu) if name else gpu
         row = {field: float(values[index]) for field, values in numbers.items()} | {"power_w": float(power[index])}
         found = reason or _reason(kernel, row)
         if found is None and spec is None:
-            found = ("UNKNOWN_GPU", repr(name)[:80])
+            found = unknown_gpu(name)
         if found is not None or spec is None:
             rejected.append(_rejected(found, table.name, index + 1))
             continue
@@ -144,12 +144,14 @@ def is_block_sweep(table: pa.Table) -> BoolArray:
     return np.array([mode == SWEEP for mode in table.column("launch_mode").to_pylist()], dtype=np.bool_)
 
 
-def read_block_sweep(table: pa.Table, source: str, own: BoolArray) -> tuple[BlockRows | None, list[RejectedRow]]:
+def read_block_sweep(
+    table: pa.Table, source: str, own: BoolArray, gpu: GpuSpec | None = None
+) -> tuple[BlockRows | None, list[RejectedRow]]:
     """The grids among the rows of a kernel dataset, and the reasons for those that cannot be used."""
     accepted, rejected = [], []
     for index in np.flatnonzero(own).tolist():
         values = {name: table.column(name)[index].as_py() for name in table.column_names}
-        spec = known_gpu(str(values["gpu"]))
+        spec = known_gpu(str(values["gpu"]), gpu)
         flags = [flag for flag in values["flags"] or () if flag in REJECTS]
         row = {
             "blocks": math.prod(_number(values[f"grid_{axis}"], 1.0) for axis in "xyz"),

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from collector.dataset import FLAGS
+from estimator.gpu import GpuSpec
 from estimator.instructions.energies import TRANSACTION_BYTES
 from estimator.quantities import BoolArray
 from fitter.instructions.data import SAMPLING, InstructionRow, InstructionRows
 from fitter.rows import RejectedRow
-from fitter.sources.screening import known_gpu
+from fitter.sources.screening import known_gpu, unknown_gpu
 
 FAMILY: Final = "instruction"
 """Family of generated kernels in a dataset."""
@@ -34,13 +35,15 @@ def is_instruction(table: pa.Table) -> BoolArray:
     return np.array([name == FAMILY for name in table.column("family").to_pylist()], dtype=np.bool_)
 
 
-def read_instruction_rows(table: pa.Table, source: str, own: BoolArray) -> tuple[InstructionRows | None, list[RejectedRow]]:
-    """The rows of generated kernels among a table's, and the reasons for those that cannot be used."""
+def read_instruction_rows(
+    table: pa.Table, source: str, own: BoolArray, gpu: GpuSpec | None = None
+) -> tuple[InstructionRows | None, list[RejectedRow]]:
+    """The rows of generated kernels among a table's, and the reasons for those that cannot be used; `gpu` need not be shipped."""
     accepted: list[InstructionRow] = []
     rejected: list[RejectedRow] = []
     for index in np.flatnonzero(own).tolist():
         values = {name: table.column(name)[index].as_py() for name in table.column_names}
-        found = _row(values, source, index + 1)
+        found = _row(values, source, index + 1, gpu)
         if isinstance(found, RejectedRow):
             rejected.append(found)
         else:
@@ -48,13 +51,13 @@ def read_instruction_rows(table: pa.Table, source: str, own: BoolArray) -> tuple
     return (InstructionRows(rows=tuple(accepted)) if accepted else None), rejected
 
 
-def _row(values: dict[str, Any], source: str, number: int) -> InstructionRow | RejectedRow:
+def _row(values: dict[str, Any], source: str, number: int, gpu: GpuSpec | None) -> InstructionRow | RejectedRow:
     def rejected(reason: str, detail: str) -> RejectedRow:
         return RejectedRow(source=source, row=number, reason=reason, detail=detail)
 
-    spec = known_gpu(str(values["gpu"]))
+    spec = known_gpu(str(values["gpu"]), gpu)
     if spec is None:
-        return rejected("UNKNOWN_GPU", repr(values["gpu"])[:80])
+        return rejected(*unknown_gpu(str(values["gpu"])))
     flags = values["flags"] or ()
     for flag in flags:
         if flag in REJECTS:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from collector.dataset import FLAGS, SHAPE_COLUMNS, KernelDataset, read_kernel_dataset
 from estimator.errors import WorkloadError
+from estimator.gpu import GpuSpec
 from estimator.quantities import Array, IntArray
 from estimator.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.rows import KernelRows, RejectedRow
@@ -36,17 +37,19 @@ FLAGGED_WEIGHT: Final = 0.25
 """Weight in the fit of a row with a doubt [1]."""
 
 
-def read_collected(path: Path) -> tuple[KernelDataset, KernelRows | None, list[RejectedRow]]:
+def read_collected(path: Path, gpu: GpuSpec | None = None) -> tuple[KernelDataset, KernelRows | None, list[RejectedRow]]:
     """A kernel dataset, its accepted rows and the reasons for the others; generated kernels are not among them.
+
+    gpu: a GPU that rows may name though it is not shipped.
 
     Raises DatasetError for a dataset that is missing, damaged or foreign, InputError for an implausible one.
     """
     dataset = read_kernel_dataset(path)
-    rows, rejected = collected_rows(dataset.table, path.name)
+    rows, rejected = collected_rows(dataset.table, path.name, gpu=gpu)
     return dataset, rows, rejected
 
 
-def collected_rows(table: pa.Table, source: str, first: int = 0) -> tuple[KernelRows | None, list[RejectedRow]]:
+def collected_rows(table: pa.Table, source: str, first: int = 0, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
     """Accepted rows of a kernel dataset's table, or of a piece of it that begins after `first` rows, and the reasons for the others.
 
     Rows of generated kernels are not among them.  Raises InputError for an implausible table.
@@ -55,7 +58,7 @@ def collected_rows(table: pa.Table, source: str, first: int = 0) -> tuple[Kernel
     if not len(library):
         return None, []
     raw = _raw(table.take(library), source)
-    return screen(replace(raw, row=library.astype(np.int64) + first + 1))
+    return screen(replace(raw, row=library.astype(np.int64) + first + 1), gpu)
 
 
 def _raw(table: pa.Table, source: str) -> RawKernels:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.errors import WorkloadError
-from estimator.gpu import is_simulated_uuid
+from estimator.gpu import GpuSpec, is_simulated_uuid
 from estimator.quantities import Array, BoolArray, canonical_precision
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
@@ -58,12 +58,15 @@ CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
 
 
+EQUAL_ROW: Final = ("DUPLICATE", "equals an earlier row in every column")
+
+
 def is_kernel_table(header: tuple[str, ...]) -> bool:
     """Whether a file with these columns is a kernel table."""
     return all(name in header for name in NEEDED)
 
 
-def read_kernel_table(table: Table, gpu: str | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
+def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
     """Rows of a kernel table and the reasons for those left out.
 
     gpu: the GPU of all rows where the table has no such column.  Raises InputError for a table without the needed
@@ -79,8 +82,8 @@ def read_kernel_table(table: Table, gpu: str | None = None) -> tuple[KernelRows 
         reasons[i] = ("BAD_TEXT", "a cell is longer than any name can be")
     operators = read_operators(table, reasons)
     for i in np.flatnonzero(table.repeated()).tolist():
-        reasons.setdefault(i, ("DUPLICATE", "equals an earlier row in every column"))
-    return screen(_raw(table, operators, gpu, reasons))
+        reasons.setdefault(i, EQUAL_ROW)
+    return screen(_raw(table, operators, gpu, reasons), gpu)
 
 
 def from_simulated_board(table: Table) -> bool:
@@ -167,13 +170,13 @@ def _shape(family: str, operator: str, shape: Mapping[str, float]) -> dict[str, 
     return given
 
 
-def _raw(table: Table, operators: list[Operator | None], gpu: str | None, reasons: dict[int, tuple[str, str]]) -> RawKernels:
+def _raw(table: Table, operators: list[Operator | None], gpu: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> RawKernels:
     """The table's columns, ready for screening."""
     count = len(table)
     unknown = np.full(count, np.nan)
     power = table.numbers("power_w")
     libraries = [source.partition("#")[0] for source in table.texts("source")] if "source" in table else table.texts("library")
-    gpus = table.texts("gpu") if "gpu" in table else [gpu or ""] * count
+    gpus = table.texts("gpu") if "gpu" in table else [gpu.name if gpu else ""] * count
     asked = table.numbers("sm_clock_mhz")
     return RawKernels(
         source=table.name,

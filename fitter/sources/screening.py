@@ -14,7 +14,7 @@ import numpy as np
 from estimator.gpu import GpuSpec
 from estimator.kernel_names import tile_from_name
 from estimator.quantities import Array, BoolArray, IntArray
-from estimator.specifications import canonical_gpu_name, gpu_names, load_gpu
+from estimator.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
 from estimator.workload import Operator
 from fitter.errors import InputError
 from fitter.rows import KernelRows, RejectedRow
@@ -99,13 +99,13 @@ class RawKernels:
     power_reasons: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
-def screen(raw: RawKernels) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None where there are none) and the reasons for the others.
+def screen(raw: RawKernels, asked: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
+    """Accepted rows (None where there are none) and the reasons for the others; `asked` is a GPU that need not be shipped.
 
     Raises InputError where the whole file is implausible (another unit than seconds).
     """
     reasons, power_reasons = dict(raw.reasons), dict(raw.power_reasons)
-    specs = _known_gpus(raw, reasons)
+    specs = known_gpus(raw.gpus, asked, reasons)
     _read_marks(raw, reasons, power_reasons)
     for i in np.flatnonzero(~(raw.latency_s > 0) | ~(raw.latency_s <= LONGEST_LAUNCH_S)).tolist():
         reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {raw.latency_s[i]:g}"))
@@ -124,10 +124,32 @@ def screen(raw: RawKernels) -> tuple[KernelRows | None, list[RejectedRow]]:
     return (_accepted(raw, keep, specs, power, limit) if len(keep) else None), rejected
 
 
-def known_gpu(text: str) -> GpuSpec | None:
-    """The specification of the GPU that a row names; a simulated board is the GPU that it simulates."""
-    name = canonical_gpu_name(text.removeprefix(SIMULATED_PREFIX))
+def asked_gpu(text: str | None) -> GpuSpec | None:
+    """The GPU that `--gpu` names, by name or file; None without one.  Raises SpecificationError for an unknown one."""
+    return None if text is None else load_gpu(text.removeprefix(SIMULATED_PREFIX))
+
+
+def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
+    """The specification of the GPU that a row names, `asked` where it is that; a simulated board is the GPU that it simulates."""
+    bare = text.removeprefix(SIMULATED_PREFIX)
+    if asked is not None and is_named(asked, bare):
+        return asked
+    name = canonical_gpu_name(bare)
     return None if name is None else load_gpu(name)
+
+
+def known_gpus(texts: Sequence[str], asked: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
+    """The specification of the GPU of each row, None where it is not known; `reasons` then says so."""
+    found = {text: known_gpu(text, asked) if text else None for text in set(texts)}
+    for i, text in enumerate(texts):
+        if found[text] is None:
+            reasons.setdefault(i, unknown_gpu(text))
+    return [found[text] for text in texts]
+
+
+def unknown_gpu(text: str) -> tuple[str, str]:
+    """The reason and its detail for a row of a GPU that is not known."""
+    return "UNKNOWN_GPU", f"{text[:80]!r}; known: {', '.join(gpu_names())}; or its file: --gpu FILE.toml"
 
 
 def least_power_w(spec: GpuSpec) -> float:
@@ -148,14 +170,6 @@ def mark_code(text: str) -> str:
     if code in ("", "OK", "NONE", "GOOD"):
         return ""
     return code if REASON_CODE.fullmatch(code) else "MARKED"
-
-
-def _known_gpus(raw: RawKernels, reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
-    found = {text: known_gpu(text) if text else None for text in set(raw.gpus)}
-    for i, text in enumerate(raw.gpus):
-        if found[text] is None:
-            reasons.setdefault(i, ("UNKNOWN_GPU", f"{text[:80]!r}; known: {', '.join(gpu_names())}"))
-    return [found[text] for text in raw.gpus]
 
 
 def _read_marks(raw: RawKernels, reasons: dict[int, tuple[str, str]], power_reasons: dict[int, tuple[str, str]]) -> None:
@@ -201,15 +215,15 @@ def _check_roof(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int,
 
 def _check_kernels(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int, tuple[str, str]]) -> None:
     """Decode rows that another kernel ran than the rows of their collection are rejected."""
-    members: dict[tuple[str, str], list[int]] = {}
+    members: dict[tuple[GpuSpec, str], list[int]] = {}
     for i, (spec, operator) in enumerate(zip(specs, raw.operators, strict=True)):
         if spec is not None and operator is not None and operator.family == "attention" and i not in reasons:
-            members.setdefault((spec.name, raw.library[i]), []).append(i)
-    for (name, _), rows in members.items():
+            members.setdefault((spec, raw.library[i]), []).append(i)
+    for (spec, _), rows in members.items():
         index = np.array(rows, dtype=np.int64)
         operators = [operator for i in rows if (operator := raw.operators[i]) is not None]
         clock = np.where(np.isnan(raw.sm_clock_mhz[index]), raw.sm_clock_asked_mhz[index], raw.sm_clock_mhz[index])
-        for i in index[other_kernel_rows(operators, load_gpu(name), raw.latency_s[index], clock)].tolist():
+        for i in index[other_kernel_rows(operators, spec, raw.latency_s[index], clock)].tolist():
             reasons.setdefault(i, ("OTHER_KERNEL", f"latency_s = {raw.latency_s[i]:.4g}, many times that of a fused kernel"))
 
 

@@ -45,7 +45,8 @@ BLANK_CODES: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 class Table:
     """A table as it was found: `frame` with a column per header, `path` and `sha256` of the file, `rows` of it.
 
-    Numbers that no quantity has in any unit count as none.  Text columns hold str (missing: ""), number columns float; a CSV's columns are all text.
+    Text columns hold str (missing: ""), number columns float; a CSV's columns are all text.
+    Numbers that no quantity has in any unit count as none.
     """
 
     path: Path
@@ -157,7 +158,7 @@ def parquet_columns(address: str) -> frozenset[str]:
 
 
 def fits_memory(address: str, most_rows: int) -> bool:
-    """Whether a Parquet file or folder is read at once, by what its footers state; True for anything else, and for what is refused later."""
+    """Whether a Parquet file or folder is read at once, by its footers; True for anything else, and for what is refused."""
     path = Path(address)
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
     try:

@@ -17,12 +17,11 @@ from estimator.forms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.gpu import GpuSpec
 from estimator.power import ASSUMED_IDLE_SHARE
 from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray, canonical_precision
-from estimator.specifications import gpu_names
 from estimator.workload import COMPLETED, Operator, Workload
 from fitter.errors import InputError
 from fitter.rows import RejectedRow, Startup, WorkloadRows
 from fitter.sources.roofline import ROOF_TOLERANCE, minimal_work
-from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpu, least_power_w
+from fitter.sources.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpus, least_power_w
 from fitter.sources.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
 from fitter.sources.tables import Table
 
@@ -80,7 +79,7 @@ def is_workload_dataset(header: tuple[str, ...]) -> bool:
     return all(name in header for name in NEEDED)
 
 
-def read_workload_dataset(table: Table, gpu: str | None = None) -> WorkloadReading:
+def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> WorkloadReading:
     """Rows of a workload dataset, start-up removed, and the reasons for those left out.
 
     gpu: the GPU of all rows where the table has no such column.  Raises InputError for a table without the needed
@@ -92,9 +91,9 @@ def read_workload_dataset(table: Table, gpu: str | None = None) -> WorkloadReadi
     if "gpu" not in table and gpu is None:
         raise InputError(f"{table.path}: no column 'gpu'; add it, or name the GPU of all rows with --gpu")
     reasons = dict.fromkeys(_indices(table.oversized()), ("BAD_TEXT", "a cell is longer than any name can be"))
-    gpu_texts = table.texts("gpu") if "gpu" in table else [gpu or ""] * len(table)
+    gpu_texts = table.texts("gpu") if "gpu" in table else [gpu.name if gpu else ""] * len(table)
     runs = _Runs(
-        gpus=_gpus(gpu_texts, reasons),
+        gpus=known_gpus(gpu_texts, gpu, reasons),
         workloads=_workloads(table, reasons),
         asked_mhz=table.numbers("sm_clock_mhz"),
         measured_mhz=table.numbers("sm_clock_measured_mhz"),
@@ -116,14 +115,6 @@ def read_workload_dataset(table: Table, gpu: str | None = None) -> WorkloadReadi
         rejected=sorted(rejected, key=lambda item: item.row),
         startups=tuple(_startup(table.name, host, found) for host, found in startups.items()),
     )
-
-
-def _gpus(texts: list[str], reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
-    found = {text: known_gpu(text) if text else None for text in set(texts)}
-    for i, text in enumerate(texts):
-        if found[text] is None:
-            reasons.setdefault(i, ("UNKNOWN_GPU", f"{text[:80]!r}; known: {', '.join(gpu_names())}"))
-    return [found[text] for text in texts]
 
 
 def _workloads(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Workload | None]:

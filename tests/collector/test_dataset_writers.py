@@ -33,9 +33,9 @@ def test_two_campaigns_cannot_write_one_dataset(tmp_path: Path) -> None:
 
 def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_path: Path) -> None:
     output = tmp_path / "d.parquet"
-    left = [".d.parquet.abcd1234.part", ".d.parquet.log.jsonl.part", ".d.parquet.log.jsonl.traces.arrows.part"]
+    left = [".d.parquet.4711.0a1b2c3d.part", ".d.parquet.log.jsonl.part", ".d.parquet.log.jsonl.traces.arrows.part"]
     left.append(".d.parquet.log.jsonl.4711.0a1b2c3d.part")
-    others = [".e.parquet.abcd1234.part", "d.parquet.part", ".d.parquet.part"]
+    others = [".e.parquet.4711.0a1b2c3d.part", "d.parquet.part", ".d.parquet.part"]
     for name in (*left, *others):
         (tmp_path / name).write_bytes(b"x")
     with open_kernel_writer(output, METADATA) as writer:

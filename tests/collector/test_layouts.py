@@ -1,6 +1,5 @@
 """Layouts of matrix products: what a campaign asks for reaches the dataset, and one that asks for none is the campaign that it was."""
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,6 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
-from collector.replay.play import PlayedRunner, open_recording
-from collector.replay.values import plain
 from collector.sensor.calibration import SensorCalibration
 from estimator.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
@@ -200,41 +197,6 @@ def test_a_replay_of_layouts_gives_the_same_dataset_to_the_byte(measured: tuple[
     dataset, recording, options = measured
     assert main(["--gpu", f"replay:{recording}", *options, "--out", str(tmp_path / "again.parquet")]) == 0
     assert (tmp_path / "again.parquet").read_bytes() == dataset.read_bytes()
-
-
-def test_a_recording_made_before_layouts_plays_back(measured: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
-    """Its calls name an operator and an L2 state, and nothing else."""
-    operator = make_operator("gemm", "linear", "bf16", batch=1, m=64, n=128, k=512)
-    with open_bench(BOARD) as bench:
-        prepared = bench.runner.prepare(operator, "cold")
-    called = {"value": "Operator", "family": "gemm", "operator": "linear", "precision": "bf16", "shape": [1.0, 64.0, 128.0, 512.0],
-              "precision_out": "", "precision_kv": "", "cuda_cores": False, "host_share": 1.0, "origin": "listed"}  # fmt: skip
-    lines = [
-        json.loads(gzip.decompress(measured[1].read_bytes()).splitlines()[0]),
-        {"device": "runner", "method": "supports", "arguments": [called], "answer": True},
-        {"device": "runner", "method": "prepare", "arguments": [called, "cold"], "answer": plain(prepared)},
-    ]
-    old = tmp_path / "old.recording"
-    old.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
-    with open_recording(old) as (_, player):
-        runner = PlayedRunner(player)
-        assert runner.supports(operator)
-        assert runner.prepare(operator, "cold") == prepared
-    with open_recording(old) as (_, player):
-        runner = PlayedRunner(player)
-        with pytest.raises(DeviceError, match="with other arguments"):
-            runner.supports(operator, "nn")
-
-
-def test_what_is_recorded_without_a_layout_is_what_was_always_recorded(measured: tuple[Path, Path, list[str]]) -> None:
-    lines = [json.loads(line) for line in gzip.decompress(measured[1].read_bytes()).splitlines()]
-    told = {
-        tuple(line["arguments"][1:]) for line in lines if line.get("method") == "prepare" and line["arguments"][0]["operator"] == "linear"
-    }
-    assert told == {("warm",), ("warm", "nn"), ("warm", "nt"), ("warm", "tt")}
-    assert {
-        len(line["arguments"]) for line in lines if line.get("method") == "supports" and line["arguments"][0]["family"] == "softmax"
-    } == {1}
 
 
 def test_a_dry_run_says_how_many_products_run_in_which_layout(

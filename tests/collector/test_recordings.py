@@ -74,28 +74,6 @@ def test_a_log_reads_the_same_in_every_form(tmp_path: Path, content: str | bytes
     assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=1e-3)
 
 
-@pytest.mark.parametrize("hours", [1.0, -1.0, 0.5])
-def test_summer_time_leaves_no_jump(tmp_path: Path, hours: float) -> None:
-    def row(i: int) -> str:
-        return f"{stamp(i * POLL_S + (3600.0 * hours if i >= COUNT // 2 else 0.0))}, 0, {POWER[i]:.2f}"
-
-    found = read_readings(written(tmp_path, smi_text(row=row)))
-    assert found.power_w == pytest.approx(POWER)
-    assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=2e-3)
-    assert any("local clock" in remark for remark in found.remarks)
-
-
-@pytest.mark.parametrize("back_s", [0.1, 0.7, 1.5])
-def test_a_clock_that_was_set_back_is_moved_on_and_said(tmp_path: Path, back_s: float) -> None:
-    def row(i: int) -> str:
-        return f"{stamp(i * POLL_S - (back_s if i >= 200 else 0.0))}, 0, {POWER[i]:.2f}"
-
-    found, whole = read_readings(written(tmp_path, smi_text(row=row))), read_readings(written(tmp_path, smi_text()))
-    assert found.left_out == 0
-    assert np.max(np.abs(found.time_s - whole.time_s)) < 2.0 * POLL_S
-    assert any(f"set back by {back_s:.1f}"[:-1] in remark for remark in found.remarks)
-
-
 def test_rows_out_of_order_are_no_clock_that_was_set_back(tmp_path: Path) -> None:
     def row(i: int) -> str:
         return f"{stamp(i * POLL_S - (0.1 if i in (200, 201) else 0.0))}, 0, {POWER[i]:.2f}"
@@ -166,8 +144,8 @@ def test_a_pipe_reads_as_its_file_does(tmp_path: Path) -> None:
         assert process.stdout is not None
         found = read_readings(Path(f"/dev/fd/{process.stdout.fileno()}"))
     assert found.power_w == pytest.approx(POWER)
-    with subprocess.Popen(["sh", "-c", f"cat {tmp_path}/*.csv > {path}"]):
-        assert read_readings(path).power_w == pytest.approx(POWER)
+    with pytest.raises(SensorError, match="it is a pipe, not a file"):
+        read_readings(path)
 
 
 def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> None:
@@ -197,14 +175,14 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> No
         ("timestamp, utilization.gpu [%]\n2023/07/14 10:12:46.483, 0\n", "no power column"),
         (smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, [N/A]"), "N/A"),
         (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), r"timestamp has no stamp .* 'yesterday'; read are 2024/"),
-        ("t_s,power_w\n1,2,3\n" * 5, r"no line has the 2 cells .*'1,2,3'"),
+        ("t_s,power_w\n" + "1,2,3\n" * 5, r"no line has the 2 cells .*'1,2,3'"),
         (b"\x00\x01\x02\xff" * 2000, "header"),
         (b"PAR1" + b"\x00" * 100, "Parquet"),
         (b"x" * 300_000, "header"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | bytes, reason: str) -> None:
-    with pytest.raises(SensorError, match=reason) as caught:
+    with pytest.raises(CollectorError, match=reason) as caught:
         read_readings(written(tmp_path, content))
     assert "\n" not in str(caught.value)
     assert "log.csv" in str(caught.value)
@@ -288,7 +266,7 @@ def test_parquet_gives_what_csv_gives(tmp_path: Path) -> None:
     assert found.power_w == pytest.approx(POWER)
     assert found.time_s == pytest.approx(np.arange(COUNT) * POLL_S)
     pq.write_table(pa.table({"t_s": ["a", "b"], "power_w": [[1.0], [2.0]]}), path)
-    with pytest.raises(SensorError, match="t_s has no stamp that can be read, the first is 'a'"):
+    with pytest.raises(CollectorError, match="column 'power_w' holds list<element: double>; expected plain numbers or text"):
         read_readings(path)
 
 

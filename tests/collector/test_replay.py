@@ -3,19 +3,22 @@
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.bench import open_bench, open_replay
 from collector.cli import main
 from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
-from collector.replay.play import open_recording
-from collector.replay.values import plain, plain_error, restored, restored_error
+from collector.replay.play import Played, open_recording
+from collector.replay.record import recorded_bench
+from collector.replay.values import FORMAT_VERSION, plain, plain_error, restored, restored_error, sealed
 from collector.sensor.calibration import SensorCalibration
 from estimator.workload import make_operator
 
@@ -86,8 +89,9 @@ def test_a_cut_recording_is_refused_and_loses_nothing(
         gzip.compress(b"", mtime=0),
         gzip.compress(b"[]\n", mtime=0),
         gzip.compress(b"{}\n", mtime=0),
-        gzip.compress(b'{"format":"wattprint-recording","version":1}\n', mtime=0),
-        gzip.compress(b'{"format":"wattprint-recording","version":2}\n', mtime=0),
+        gzip.compress(sealed({"format": "wattprint-recording", "version": 1}).encode(), mtime=0),
+        gzip.compress(sealed({"format": "wattprint-recording", "version": FORMAT_VERSION}).encode(), mtime=0),
+        gzip.compress(sealed({"format": "wattprint-recording"}).encode().replace(b"wattprint", b"Wattprint"), mtime=0),
         gzip.compress(b"\xff\xfe\n", mtime=0),
         gzip.compress(b"[" * 100_000, mtime=0),
     ],
@@ -103,7 +107,8 @@ def test_a_file_that_is_no_recording_is_refused(content: bytes, tmp_path: Path) 
 def test_a_damaged_answer_is_named_by_its_call(answer: str, recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     header = gzip.decompress(recorded[1].read_bytes()).splitlines()[0].decode()
     path = tmp_path / "x"
-    path.write_bytes(gzip.compress(f'{header}\n{{"device":"clock","method":"now_ns","answer":{answer}}}\n'.encode()))
+    line = sealed({"device": "clock", "method": "now_ns", "answer": json.loads(answer)})
+    path.write_bytes(gzip.compress(f"{header}\n{line}".encode()))
     with open_recording(path) as (_, player), pytest.raises(DeviceError, match="call 2: clock now_ns has no usable answer"):
         player.call("clock", "now_ns")
 
@@ -144,6 +149,38 @@ def test_an_operator_comes_back_equal() -> None:
 def test_errors_come_back_with_their_kind(error: DeviceError) -> None:
     back = restored_error(plain_error(error))
     assert (type(back), str(back)) == (type(error), str(error))
+
+
+def test_a_difference_is_named_by_every_later_call(recorded: tuple[Path, Path, list[str]]) -> None:
+    """So that giving a clock back at the end hides nothing."""
+    with open_recording(recorded[1]) as (_, player):
+        board = Played(player, "gpu")
+        with pytest.raises(DeviceError, match="asked is gpu power_limit_w") as first:
+            board.power_limit_w()
+        with pytest.raises(DeviceError) as later:
+            board.unlock_clock()
+        assert later.value is first.value
+
+
+class Device:
+    """A device of no protocol: what is recorded needs to know none."""
+
+    def doubled(self, number: float) -> tuple[float, ...]:
+        if number < 0:
+            raise ClockError("negative")
+        return (number, 2.0 * number)
+
+
+def test_any_method_of_any_device_is_recorded_and_played_back(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with open_bench(BOARD) as bench, recorded_bench(replace(bench, clock=cast(Any, Device())), path) as recording:
+        known = [recording.gpu.identity(), recording.sensors[0].fields(), cast(Any, recording.clock).doubled(np.int64(3))]
+        with pytest.raises(ClockError):
+            cast(Any, recording.clock).doubled(-1.0)
+    with open_replay(path) as played:
+        assert [played.gpu.identity(), played.sensors[0].fields(), cast(Any, played.clock).doubled(3)] == known
+        with pytest.raises(ClockError, match="negative"):
+            cast(Any, played.clock).doubled(-1.0)
 
 
 def test_what_does_not_cross_the_edge_is_not_recorded() -> None:

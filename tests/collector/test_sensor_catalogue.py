@@ -8,7 +8,8 @@ import pytest
 
 from collector.cli import main
 from collector.errors import SensorError
-from collector.sensor.catalogue import catalogue, era_of, find_sensor, given_sensor
+from collector.sensor.calibration import SensorCalibration
+from collector.sensor.catalogue import catalogue, era_of, find_sensor, given_sensor, not_characterised
 
 QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
 ARCHITECTURES = {
@@ -128,9 +129,15 @@ def test_a_recording_is_corrected_by_an_entry(shared_data: Path, capsys: pytest.
     assert 0.05 < found["power_std_w"] / found["power_w"] < 0.15  # what boards differ by in gain and offset
 
 
+def test_a_characterised_sensor_with_published_figures_beside_it_brings_no_warning(calibration: SensorCalibration) -> None:
+    assert calibration.notes["catalogue"].startswith("published for a100-pcie-40gb")
+    assert not not_characterised(calibration)
+
+
 def test_sensors_are_listed_for_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sensors"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(catalogue())
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if not line.startswith("  note: ")]) == 1 + len(catalogue())
     assert main(["sensors", "NVIDIA H100 PCIe", "--json"]) == 0
     assert {entry["name"] for entry in json.loads(capsys.readouterr().out)} == {"h100-pcie", "hopper"}
     assert main(["sensors", "rtx-309"]) == 1

@@ -38,7 +38,7 @@ def example() -> dict:
             "datasets": [{"name": "d.parquet", "sha256": "00", "kind": "kernels", "rows": 10, "used": 9, "rejected": {"NaN energy": 1}}],
         },
         "host": {"launch_s": 3e-5, "launch_ln_std": 0.1, "source": "fitted", "overlap_exponent": 12.0},
-        "completion": "eager-1",
+        "completion": "eager-pytorch-1",
         "groups": {
             "gemm": {"coefficients": {"math": 1.05, "epsilon_s": 3e-6}, "ln_std": {"math": 0.02}, "identified": {"math": True}, "rows": 7},
             "gemm.linear.bf16": {"coefficients": {"math": 0.94}, "ln_std": {}, "identified": {}, "rows": 0},

@@ -149,20 +149,6 @@ def test_what_is_printed_is_a_line() -> None:
         assert "\n" not in repr(value)
 
 
-def test_a_notebook_shows_tables() -> None:
-    for value in (
-        estimate(gpt2_prefill(8, 512), BUNDLE)[0],
-        sweep(ASKED.variant, BUNDLE),
-        best(ASKED),
-        compare(ASKED, ASKED),
-        explain(ASKED),
-        baseline_estimates(ASKED)[0],
-    ):
-        html = value._repr_html_()
-        assert html.startswith("<div")
-        assert "<table>" in html
-
-
 def test_threads_get_what_one_caller_gets() -> None:
     chosen = variants(gpt2_prefill(4, 333), at=Sizes(batch=4, sequence=333), batch=range(2, 18))
     alone = [sweep(one, BUNDLE, sm_clock_mhz=(600.0, 900.0)).energy_j for one in chosen]

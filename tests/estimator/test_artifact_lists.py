@@ -155,8 +155,8 @@ CONV = artifact.conv(2, 8, 16, 8, 3, 1, 1)
         ([with_field(CONV, m=9)], "dimN = 8 and m = 9 must agree"),
         ([artifact.sdpa(1, 12, 64, 64, 5)], "multi_query_ratio = 5 must divide num_heads = 12"),
         ([[{"x": 1}, ["nccl"]]], "no operator of a known kind, only nccl"),
-        ("[[{\"dim\": NaN}, [\"elementwise\"]]]", "NaN is not a JSON number"),
-        ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "dim = inf must be"),
+        ("[[{\"dim\": NaN}, [\"elementwise\"]]]", "holds NaN, which is no JSON number"),
+        ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "holds the number 1e400"),
         ("[[{\"dim\": 1" + "0" * 5000 + "}, [\"elementwise\"]]]", "holds a whole number of"),
         ("[" * 100_000, "nested too deeply"),
         ("[[{\"dim\": 4, \"op\": \"relu\"}, [\"elementw", "not valid JSON, or cut short: Unterminated string"),
@@ -173,7 +173,7 @@ def test_a_wrong_list_is_one_line_that_names_the_fault(tmp_path, document, messa
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "binary").write_bytes(b"\x93\xff\x00\x01")
-    for name, message in [("binary", "not a text file"), ("missing", "cannot be read: No such file"), (".", "cannot be read: Is a dir")]:
+    for name, message in [("binary", "no text file"), ("missing", "cannot be read: No such file"), (".", "cannot be read: Is a dir")]:
         with pytest.raises(WorkloadError, match=message):
             read_workload(tmp_path / name)
     with pytest.raises(WorkloadError, match="cannot be read"):

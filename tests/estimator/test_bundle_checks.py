@@ -139,5 +139,5 @@ def test_every_product_of_a_matrix_with_itself_is_a_covariance(count: int, rank:
 
 def test_what_opening_a_bundle_knows_of_rules_and_trees_is_what_they_are() -> None:
     assert COMPLETIONS[0] == DEFAULT_RULE_SET
-    assert set(COMPLETIONS) - {"eager-1"} == set(RULE_SETS)  # the name by which the first bundles called the default
+    assert set(COMPLETIONS) == set(RULE_SETS)
     assert len(FEATURES) == TREE_FEATURES

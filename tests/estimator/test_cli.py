@@ -322,7 +322,7 @@ def test_a_precision_that_the_gpu_lacks_is_refused_not_left_blank(capsys, bundle
 
 
 def test_times_beyond_all_reason_are_refused_or_short():
-    document = bundle_document(host={"launch_s": 1e308, "launch_ln_std": 0.1, "source": "test"})
+    document = bundle_document(host={"launch_s": 1e308, "launch_ln_std": 0.1, "source": "test", "overlap_exponent": 8.0})
     with pytest.raises(BundleError, match=r"host\.launch_s = 1e\+308 lies outside 0 to 1 s"):
         bundle_from_document(document)
     assert with_spread(8e302, math.nan, ((1.0, "s"),)) == "8.000e+302 s"

@@ -14,20 +14,11 @@ from estimator.cli import main
 from tests.estimator.estimating import fails, run
 
 
-def test_an_input_is_never_written_over(capsys, bundle, workload, tmp_path):
-    link = tmp_path / "link.json"
-    link.symlink_to(workload)
-    for out in (workload, bundle, link):
-        before = Path(out).read_bytes()
-        assert "is an input" in fails(capsys, workload, "--bundle", bundle, "-o", out)
-        assert Path(out).read_bytes() == before
-
-
 def test_outputs_that_are_no_files_are_one_line(capsys, bundle, workload, tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     os.mkfifo(tmp_path / "pipe")
-    for name, reason in (("a", "links"), ("pipe", "not a regular file but a pipe"), ("x" * 100_000, "too long")):
+    for name, reason in (("a", "link"), ("pipe", "it is a pipe"), ("x" * 100_000, "too long")):
         assert reason in fails(capsys, workload, "--bundle", bundle, "-o", tmp_path / name)
     assert len(fails(capsys, workload, "--bundle", "x" * 100_000)) < 3000
     assert (tmp_path / "pipe").is_fifo()
@@ -39,9 +30,7 @@ def test_an_output_to_a_pipe_without_a_name_of_its_own_says_what_it_is(bundle, w
     command = [sys.executable, "-m", "estimator.cli", workload, "--bundle", bundle, "-o", "/dev/stdout", "-q"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines() == [
-        "estimate: /dev/stdout: cannot be written (not a regular file but a pipe); name another --out, or leave it out to print"
-    ]
+    assert ended.stderr.splitlines() == ["estimate: /dev/stdout: cannot be written, it is a pipe; name a file"]
 
 
 def test_a_workload_on_a_device_or_with_a_field_twice_is_refused(capsys, bundle, workload, tmp_path):

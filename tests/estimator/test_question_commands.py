@@ -312,7 +312,7 @@ def test_a_sweep_says_each_warning_and_note_once(capsys: pytest.CaptureFixture[s
         (("sweep", "W", "--bundle", BUNDLE, "--at", "batch=0"), 2, "sizes are whole numbers of at least 1"),
         (("sweep", "W", "--bundle", BUNDLE, "--json", "--csv"), 2, "exclude each other"),
         (("sweep", "W", "--bundle", BUNDLE, "--json", "-o", "x.csv"), 2, "contradict"),
-        (("sweep", "W", "--bundle", BUNDLE, "-o", "W"), 1, "is an input"),
+        (("sweep", "W", "--bundle", BUNDLE, "-o", "W"), 1, "is what this command reads"),
         (("sweep", "W", "--bundle", BUNDLE, "-o", "no/such/folder.csv"), 1, "cannot be written"),
         (("best", "W", "--bundle", BUNDLE, "--power-limit", "-5"), 2, "--power-limit"),
         (("best", "W", "--bundle", BUNDLE, "--latency-limit", "nan"), 2, "--latency-limit"),

@@ -210,7 +210,6 @@ def test_growth_is_read_as_it_was_written(tmp_path: Path, repository: Path) -> N
     assert workload.resizing is not None
     assert workload.resizing.passing == Growth(1, 1)
     document = json.loads(own_text(workload))
-    assert document["format_version"] == "1.1"
     assert document["sizes"] == {
         "batch": 4, "batch_least": 1, "batch_most": 256, "sequence": 64, "sequence_least": 2, "sequence_most": 8192, "passing": [1, 1],
     }  # fmt: skip

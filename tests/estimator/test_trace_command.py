@@ -213,7 +213,7 @@ def test_an_input_is_never_written_over(capsys, tmp_path):
     path.write_text(json.dumps(config))
     status, _, err = run(capsys, path, "--sequence", "8", "-o", path)
     assert status == 1
-    assert "is an input" in err
+    assert "is what this command reads" in err
     assert json.loads(path.read_text()) == config
 
 

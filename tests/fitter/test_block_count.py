@@ -1,5 +1,6 @@
 """Block-count models from grids: three suffice, errors are honest, tables are screened."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from estimator.blocks.model import FORMS, occupancy_times
 from estimator.bundles.files import load_bundle
+from estimator.cli import main as estimate
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.blocks.data import BlockRows, join_block_rows
@@ -24,6 +26,12 @@ TIMES = np.array([5e-6, 1.2e-3, 0.9e-3])
 """Launch, latency and share of a round, planted [s]."""
 
 OVERLAP = 5.0
+
+
+PUBLISHED_W = {"m2075": (29.4, 153.65)}
+"""Power at rest and of a round of vectorAdd with 1024 threads (Boughzala, Lefèvre, Orgerie, section V): [W]."""
+ROUND_S = 14336 / 3413
+"""A round of its figure 3: additions of 14 blocks of 1024 threads over the speed [s]."""
 
 
 def planted_s(grids: Array, resident: int = 2) -> Array:
@@ -214,3 +222,33 @@ def test_a_kernel_that_lost_its_grids_to_the_screening_says_so(tmp_path: Path, c
     said = capsys.readouterr().err
     assert "grids.csv row 1 was rejected: BAD_SHAPE" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("column", ["gpu", None])
+def test_a_gpu_of_ones_own_is_fitted_from_its_file(
+    column: str | None, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The published M2075: rounds of 14 blocks, one an SM, at the published powers, with the GPU named in the table or not."""
+    spec, out = tmp_path / "own.toml", tmp_path / "m2075.json"
+    spec.write_text((repository / "examples" / "m2075.toml").read_text())
+    rest_w, round_w = PUBLISHED_W["m2075"]
+    lines = [f"vectorAdd,1024,1,{14 * n},{n * ROUND_S},{round_w},{rest_w}" + (",Tesla M2075" if column else "") for n in (1, 2, 3, 10)]
+    header = "kernel,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w" + (",gpu" if column else "")
+    (tmp_path / "grids.csv").write_text("\n".join([header, *lines]))
+    assert fit([str(tmp_path / "grids.csv"), "--gpu", str(spec), "-o", str(out), "--quiet"]) == 0
+    spec.unlink()  # the bundle holds it
+    bundle = load_bundle(out)
+    assert (bundle.gpu.name, bundle.gpu.num_sms) == ("m2075", 14)
+    capsys.readouterr()
+    assert estimate(["blocks", "vectorAdd", "--bundle", str(out), "--blocks", "14,15,140", "--form", "rounds", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["latency_s"] / ROUND_S for row in found] == pytest.approx([1.0, 2.0, 10.0])
+    assert [row["energy_j"] / row["latency_s"] for row in found] == pytest.approx([round_w] * 3)
+
+
+def test_a_table_that_names_a_gpu_of_ones_own_says_how_to_give_it(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grids.csv").write_text("kernel,gpu,block_threads,blocks,latency_s\nadd,m2075,1024,14,1\nadd,m2075,1024,28,2\n")
+    assert fit([str(tmp_path / "grids.csv"), "-o", str(tmp_path / "b.json")]) == 1
+    assert "--gpu FILE.toml" in capsys.readouterr().err

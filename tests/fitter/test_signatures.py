@@ -115,3 +115,25 @@ def test_the_command_says_who_signed_and_ends_with_one_where_nobody_did(tmp_path
     Path(f"{bundle}.minisig").write_text(own.signature(bundle.read_bytes()))
     assert main(["verify", str(bundle), "--key", own.public]) == 0
     assert "signed with key 0706050403020100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "comment", "status"),
+    [
+        ("planted.json", COMMENT, 0),
+        ("planted-{version}.json", "no file is stated", 0),
+        ("mine.json", COMMENT.replace("planted.json", "mine.json"), 0),
+        ("planted-9.9.9.json", COMMENT, 1),
+        ("other.json", COMMENT, 1),
+        ("mine.json", "no file is stated", 1),
+    ],
+)
+def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, comment: str, status: int
+) -> None:
+    own, bundle = signer(), planted_bundle()
+    path = saved(bundle, tmp_path)
+    path = path.rename(path.with_name(name.format(version=bundle.version)))
+    Path(f"{path}.minisig").write_text(own.signature(path.read_bytes(), comment=comment))
+    assert main(["verify", str(path), "--key", own.public]) == status
+    assert ("under another name" in capsys.readouterr().err) == bool(status)

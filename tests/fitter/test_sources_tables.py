@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from collector.errors import DatasetError
 from fitter.errors import InputError
 from fitter.sources.tables import LONGEST_TEXT, Table, file_digest, open_table, read_header
 
@@ -71,7 +72,7 @@ def test_a_field_of_megabytes_is_found_and_not_a_number(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path: Path, content: bytes, says: str) -> None:
     path = written(tmp_path / "bad", content)
-    with pytest.raises(InputError, match=says) as caught:
+    with pytest.raises((InputError, DatasetError), match=says) as caught:
         open_table(path, COLUMNS)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -83,21 +84,21 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     content = whole.read_bytes()
     for keep in (len(content) - 1, len(content) // 2, 8):
         cut = written(tmp_path / "cut.parquet", content[:keep])
-        with pytest.raises(InputError, match="truncated, damaged or no Parquet file"):
+        with pytest.raises((InputError, DatasetError), match="truncated, damaged or no Parquet file"):
             open_table(cut, COLUMNS)
-        with pytest.raises(InputError, match="truncated, damaged or no Parquet file"):
+        with pytest.raises((InputError, DatasetError), match="truncated, damaged or no Parquet file"):
             read_header(cut)
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises((InputError, DatasetError), match="cannot be read"):
             open_table(path, COLUMNS)
 
 
 def test_nested_columns_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [{"x": 1}]}), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="plain numbers"):
+    with pytest.raises((InputError, DatasetError), match="plain numbers"):
         open_table(tmp_path / "t.parquet", COLUMNS)
 
 
@@ -119,7 +120,7 @@ def test_a_folder_has_a_digest_that_changes_with_any_byte(tmp_path: Path) -> Non
     ],
 )
 def test_a_table_of_another_make_is_refused_with_its_reason(tmp_path: Path, content: bytes, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((InputError, DatasetError), match=message):
         open_table(written(tmp_path / "t.csv", content), COLUMNS)
 
 
@@ -143,12 +144,12 @@ def test_a_column_that_states_another_unit_than_its_name_is_refused(tmp_path: Pa
         if fine:
             assert len(open_table(path, frozenset({name}))) == 1
         else:
-            with pytest.raises(InputError, match="states the unit"):
+            with pytest.raises((InputError, DatasetError), match="states the unit"):
                 open_table(path, frozenset({name}))
 
 
 def test_lists_and_structures_are_no_numbers(tmp_path: Path) -> None:
     for values in ([[1.0], [2.0]], [{"x": 1.0}, {"x": 2.0}]):
         pq.write_table(pa.table({"a": values}), tmp_path / "t.parquet")
-        with pytest.raises(InputError, match="plain numbers or text"):
+        with pytest.raises((InputError, DatasetError), match="plain numbers or text"):
             open_table(tmp_path / "t.parquet", COLUMNS)

@@ -115,7 +115,7 @@ function showClocks() {
 async function showWorkload(at) {
   const key = get("workload").value;
   if (!key) throw new Error("Load a workload file to begin.");
-  const workload = await post("/api/workload", { workload: key, at });
+  const workload = await post("api/workload", { workload: key, at });
   if (get("workload").value !== key) return false; // another one has been chosen meanwhile
   const kernels = `${workload.kernels} different kernels, ${workload.launches} launches`;
   get("workload-about").textContent = [kernels, ...workload.notes].join("; ");
@@ -139,7 +139,7 @@ async function showWorkload(at) {
 async function load(files) {
   for (const file of files) {
     if (file.size > choices.most_bytes) throw new Error(`${file.name}: ${file.size} bytes are too many; at most ${choices.most_bytes} are read`);
-    const entry = await post(`/api/load?name=${encodeURIComponent(file.name)}`, file);
+    const entry = await post(`api/load?name=${encodeURIComponent(file.name)}`, file);
     choices.workloads.push(entry);
     fillWorkloads();
     get("workload").value = entry.key;
@@ -213,7 +213,7 @@ async function ask() {
   asking?.abort();
   checkFields();
   asking = new AbortController();
-  const answer = await post("/api/answer", question(), asking.signal);
+  const answer = await post("api/answer", question(), asking.signal);
   show(answer);
 }
 
@@ -386,7 +386,7 @@ function listen() {
 }
 
 async function start() {
-  choices = await fetched("/api/choices");
+  choices = await fetched("api/choices");
   fillWorkloads();
   fill(get("bundle"), choices.bundles.map(({ key, name, simulated }) => ({ value: key, label: simulated ? `${name} (simulated)` : name })));
   fill(get("gpu"), [{ value: "", label: "the bundle's own" }, ...choices.gpus.map(({ gpu }) => ({ value: gpu, label: `${gpu} (forecast)` }))]);

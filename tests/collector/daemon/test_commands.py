@@ -228,7 +228,7 @@ def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_b
     with claimed_board(UUID):
         number = place.queue(place.campaign(2), "d.parquet", board=UUID)
         process = place.start()
-        assert f"process {os.getpid()} measures" in place.waiting(number, "board_busy").message
+        assert f"process {os.getpid()} of user " in place.waiting(number, "board_busy").message
         until(lambda: boards.get("reset_calls") > 0, "the clock that a dead process left is given back")
     until(lambda: place.job(number).state == "failed" or place.job(number).cause != "board_busy", "the job is tried when the board is free")
     with open_store(place.state) as store:

@@ -17,7 +17,6 @@ from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, 
 from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader
 from collector.daemon.notify import Notifier
 from collector.daemon.reporting import StopRequest, cause_of
-from collector.devices.board_claim import board_is_claimed, claimed_board
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 
 
@@ -145,30 +144,6 @@ def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path: Path)
         lock = locked(path)
         assert lock is not None
         os.close(lock)
-
-
-def test_one_campaign_a_real_board_on_this_machine_and_the_holder_is_named() -> None:
-    uuid = f"GPU-test-{os.getpid()}"
-    script = "\n".join(
-        (
-            "from collector.devices.board_claim import claimed_board",
-            "import sys",
-            f"with claimed_board({uuid!r}):",
-            "    print('mine', flush=True)",
-            "    sys.stdin.read()",
-        )
-    )
-    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "mine\n"
-    assert board_is_claimed(uuid)
-    with pytest.raises(BoardBusyError, match=f"process {holder.pid} measures on {uuid}"), claimed_board(uuid):
-        pass
-    holder.kill()
-    holder.communicate()
-    assert not board_is_claimed(uuid)
-    with claimed_board(uuid), pytest.raises(BoardBusyError), claimed_board(uuid):
-        pass
 
 
 def test_only_causes_that_may_pass_have_a_name() -> None:

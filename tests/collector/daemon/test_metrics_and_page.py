@@ -1,26 +1,29 @@
 """What the daemon shows: metrics that a strict reader takes, a page that every reader can use, and no way to change anything."""
 
-import http.client
 import math
 import re
-import socket
+import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.daemon import metrics, page
+from collector.daemon.display import note_text, overview_lines
 from collector.daemon.jobs import BoardState, DaemonState, Job, JobRequest, Overview
 from collector.daemon.metrics import COUNTERS, exposition
 from collector.daemon.page import POLICY, STYLE, status_page
-from collector.daemon.server import status_server
+from collector.daemon.server import TOKEN_NAME, status_site
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
+from tests.estimator.serve.conftest import Served
 
 VOID = {"meta", "link", "br"}
 UNITS = ("seconds", "watts", "hertz", "celsius", "ratio", "info", "jobs", "draining", "busy", "total", "joules")
@@ -88,6 +91,15 @@ OVERVIEW = Overview(
     counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
     counters={("rows_written", "GPU-1"): 4.0},
 )
+
+
+def test_a_job_that_waits_says_until_when() -> None:
+    """A clock that was set back leaves a time far ahead."""
+    waiting = replace(JOB, state="queued", message="the board is in use", not_before_unix_s=4_102_444_800.0)
+    assert note_text(waiting) == "not before 2100-01-01 00:00:00 UTC: the board is in use"
+    assert note_text(replace(waiting, not_before_unix_s=1.0)) == "the board is in use"
+    overview = replace(OVERVIEW, jobs=(waiting,))
+    assert "not before 2100-01-01" in "\n".join(overview_lines(overview))
 
 
 def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
@@ -209,7 +221,7 @@ def test_the_page_runs_no_script_loads_nothing_and_orders_nothing() -> None:
     outline = Outline(status_page(OVERVIEW, 1e9))
     assert not [tag for tag, _ in outline.elements if tag in ("script", "form", "button", "input", "iframe", "img", "link")]
     assert not [name for _, attributes in outline.elements for name in attributes if name.startswith("on")]
-    assert {str(attributes["href"]) for attributes in outline.all("a")} == {"#jobs", "/", "/metrics"}
+    assert {str(attributes["href"]) for attributes in outline.all("a")} == {"#jobs", "./", "metrics"}
     assert "default-src 'none'" in POLICY
 
 
@@ -234,93 +246,67 @@ def test_a_page_without_boards_and_jobs_says_so() -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str, int]]:
+def served(tmp_path: Path) -> Iterator[Served]:
     with open_store(tmp_path) as store:
         store.daemon_started(1, "1.0", "")
-    with status_server(tmp_path, ListenAddress(host="127.0.0.1", port=0), False) as at:
-        host, _, port = at.rpartition(":")
-        yield tmp_path, host, int(port)
+    with status_site(tmp_path, ListenAddress(host="127.0.0.1", port=0), lambda _line: None) as url:
+        yield Served(url=url)
 
 
-def answer(host: str, port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection(host, port, timeout=60)
-    try:
-        connection.request(method, path, headers=headers)
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read().decode()
-    finally:
-        connection.close()
-
-
-def test_reading_is_answered_and_nothing_else(served: tuple[Path, str, int]) -> None:
-    _, host, port = served
-    status, headers, text = answer(host, port)
-    assert status == 200
-    assert headers["Content-Security-Policy"] == page.POLICY
-    assert headers["Cache-Control"] == "no-store"
-    assert "wattprint daemon" in text
-    status, headers, text = answer(host, port, "/metrics?x=1")
-    assert status == 200
-    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert parsed(text)
-    assert answer(host, port, "/health")[0] == 200
-    assert answer(host, port, "/../../etc/passwd")[0] == 404
-    status, _, text = answer(host, port, method="HEAD")
-    assert (status, text) == (200, "")
+def test_reading_is_answered_and_nothing_else(served: Served) -> None:
+    status, headers, content = served.request("GET", "/")
+    assert (status, headers["Content-Security-Policy"]) == (200, page.POLICY)
+    assert b"wattprint daemon" in content
+    status, headers, content = served.request("GET", "/metrics?x=1")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert parsed(content.decode())
+    assert served.request("GET", "/health")[0] == 200
+    assert served.request("GET", "/../../etc/passwd")[0] == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
-        assert answer(host, port, method=method)[0] == 501
+        assert served.request(method, "/")[0] == 405
 
 
-@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "[::1", "", "8.8.8.8"])
-def test_a_foreign_name_for_this_machine_is_not_answered(name: str, served: tuple[Path, str, int]) -> None:
-    _, host, port = served
-    status, _, text = answer(host, port, Host=name)
-    assert status == 403
-    assert "wattprint daemon" not in text
+@pytest.mark.parametrize("path", ["/", "/metrics", "/health"])
+def test_without_the_token_nothing_is_told(path: str, served: Served) -> None:
+    assert served.fetch("GET", path)[0] == 403
 
 
-@pytest.mark.parametrize("name", ["localhost", "localhost:1", "127.0.0.1", "127.0.0.1:9417", "[::1]:9417", "LOCALHOST:3"])
-def test_a_local_name_is_answered(name: str, served: tuple[Path, str, int]) -> None:
-    _, host, port = served
-    assert answer(host, port, Host=name)[0] == 200
+def test_the_token_is_its_owners_alone_and_survives_a_restart(tmp_path: Path) -> None:
+    tokens = []
+    for _ in range(2):
+        with status_site(tmp_path, ListenAddress(host="127.0.0.1", port=0), lambda _line: None) as url:
+            tokens.append(urlsplit(url).path)
+    assert tokens[0] == tokens[1]
+    assert stat.S_IMODE((tmp_path / TOKEN_NAME).stat().st_mode) == 0o600
 
 
-def test_a_damaged_state_is_said_and_the_server_lives_on(served: tuple[Path, str, int]) -> None:
-    folder, host, port = served
-    for path in folder.glob("state.sqlite*"):
+def test_a_damaged_state_is_said_and_the_server_lives_on(served: Served, tmp_path: Path) -> None:
+    for path in tmp_path.glob("state.sqlite*"):
         path.write_bytes(b"x" * 5000)
-    for path in ("/", "/metrics", "/health"):
-        status, _, text = answer(host, port, path)
-        assert status == 503
-        assert text.count("\n") == 1
-    for path in folder.glob("state.sqlite*"):
+    for name in ("/", "/metrics", "/health"):
+        status, _, content = served.request("GET", name)
+        assert (status, content.count(b"\n")) == (503, 1)
+    for path in tmp_path.glob("state.sqlite*"):
         path.unlink()
-    assert answer(host, port)[0] == 200
+    assert served.request("GET", "/")[0] == 200
 
 
-def test_a_silent_daemon_is_not_healthy(served: tuple[Path, str, int]) -> None:
-    folder, host, port = served
-    with open_store(folder) as store:
+def test_a_silent_daemon_is_not_healthy(served: Served, tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
         store._connection.execute("UPDATE daemon SET beat_unix_s = 0")
-    assert answer(host, port, "/health")[0] == 503
+    assert served.request("GET", "/health")[0] == 503
 
 
-def test_callers_that_never_ask_hold_nobody_up(served: tuple[Path, str, int]) -> None:
-    _, host, port = served
-    idle = [socket.create_connection((host, port)) for _ in range(8)]
-    try:
-        assert answer(host, port)[0] == 200
-    finally:
-        for connection in idle:
-            connection.close()
-
-
-def test_an_address_that_cannot_be_had_is_one_line(served: tuple[Path, str, int], tmp_path: Path) -> None:
-    _, host, port = served
+def test_what_cannot_be_served_is_one_line(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, port = served.address
+    here = ListenAddress(host=host, port=port)
+    with pytest.raises(DaemonError, match=f"port {port} cannot be had"), status_site(tmp_path, here, print):
+        pass
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     with (
-        pytest.raises(DaemonError, match=f"port {port} cannot be had"),
-        status_server(tmp_path, ListenAddress(host=host, port=port), False),
+        pytest.raises(DaemonError, match=r"listen: uvicorn is not installed; install wattprint\[serve\]"),
+        status_site(tmp_path, here, print),
     ):
         pass
-    with status_server(tmp_path, None, False) as at:
+    with status_site(tmp_path, None, print) as at:
         assert at == ""

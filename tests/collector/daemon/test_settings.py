@@ -38,6 +38,8 @@ def test_paths_are_relative_to_the_config_and_defaults_are_as_documented(tmp_pat
     assert settings.state_folder == tmp_path / "s"
     assert settings.log_file == str(tmp_path / "l")
     assert settings.defaults == JobDefaults(freqs="900", sensor=str(tmp_path / "x.json"))
+    named = read_settings(written(tmp_path, GPUS + '[defaults]\nsensor = "a100-pcie-40gb"\n'))
+    assert named.defaults.sensor == "a100-pcie-40gb", "an entry of the catalogue is no path"
     assert settings.listen == ""
     assert listen_address(settings) is None
 

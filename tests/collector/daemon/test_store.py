@@ -146,7 +146,7 @@ def test_a_link_in_place_of_the_state_is_not_followed(tmp_path: Path) -> None:
 def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path: Path) -> None:
     with database(tmp_path / "new") as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    with pytest.raises(DaemonError, match="newer wattprint"), open_store(tmp_path / "new"):
+    with pytest.raises(DaemonError, match="is unknown, this program reads"), open_store(tmp_path / "new"):
         pass
     (tmp_path / "other").mkdir(mode=0o700)
     connection = sqlite3.connect(tmp_path / "other" / FILE_NAME)

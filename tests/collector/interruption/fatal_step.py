@@ -14,11 +14,11 @@ from collector.campaigns.files import load_campaign
 from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import CampaignOutcome, campaign_key, run_campaign
-from collector.dataset import check_writable
 from collector.dataset.log import log_path
 from collector.dataset.partition import PartitionedPlace, partitioned_place
 from collector.dataset.traces import traces_of
 from collector.sensor.calibration import load_calibration
+from estimator.whole_file import try_place
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (1200.0,)
@@ -54,7 +54,7 @@ def measure(task: Task) -> CampaignOutcome:
         output = task.output if place is None else place.running_output(key)
         if place is not None:
             _publish_left(place, output)
-        check_writable(output)
+        try_place(output)
         kept = None if task.fresh else kept_rows(output, key)
         outcome = run_campaign(
             bench,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collector.bench import open_bench
 from collector.boards import named_boards
 from collector.devices.listing import device_documents
 from collector.devices.nvml import NvmlBoard, board_addresses, choose_board, open_board
@@ -148,6 +149,29 @@ def test_any_board_with_a_module_beside_it_is_one(boards: Boards) -> None:
     boards.set(product=PRODUCTS.index("NVIDIA Unheard Of"), module_mw=900_000)
     with open_board("0") as opened:
         assert opened.sensor.fields() == ("average", "module_instant")
+
+
+@pytest.mark.parametrize(
+    ("product_names", "said"),
+    [
+        (None, "NVIDIA Unheard Of has no specification.*--gpu-spec FILE"),
+        ('["Tesla M2075"]', "is of m2075, Tesla M2075; this board is NVIDIA Unheard Of"),
+        ('["NVIDIA Unheard Of"]', "(?i)cupy"),  # the specification is taken; there is no card to run on
+    ],
+)
+def test_a_board_takes_its_owners_specification(
+    product_names: str | None, said: str, boards: Boards, repository: Path, tmp_path: Path
+) -> None:
+    boards.set(product=PRODUCTS.index("NVIDIA Unheard Of"))
+    spec = tmp_path / "own.toml"
+    spec.write_text((repository / "examples" / "m2075.toml").read_text().replace('["Tesla M2075"]', product_names or "[]"))
+    with pytest.raises(DeviceError, match=said), open_bench("0", gpu_spec=str(spec) if product_names else ""):
+        pass
+
+
+def test_a_simulated_board_takes_no_other_specification() -> None:
+    with pytest.raises(DeviceError, match="brings its own specification"), open_bench("sim:h200-sxm", gpu_spec="a10"):
+        pass
 
 
 def test_without_power_fields_the_old_call_is_used(boards: Boards) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from collector.bench import open_bench
 from collector.devices.board_claim import claimed_board
+from collector.devices.peers import user_name
 from tests.collector.nvml.stub import SLOTS, Boards, board_uuid, built
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
@@ -254,7 +255,7 @@ def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(command: l
         )
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
-    assert f"process {os.getpid()} measures on {UUID} now" in ended.stderr
+    assert f"process {os.getpid()} of user {user_name(os.geteuid())} measures on {UUID} now" in ended.stderr
 
 
 @pytest.mark.parametrize(

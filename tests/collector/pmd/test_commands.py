@@ -93,7 +93,7 @@ def test_energy_and_mean_power_part_where_samples_are_missing_and_that_is_said(r
     data = encode_packets(ticks, raw)
     recording.write_bytes(data[: 600 * PACKET_BYTES] + data[1_000 * PACKET_BYTES :])
     out = str(recording.with_suffix(".csv"))
-    assert main(["pmd", "decode", str(recording), "--out", out, "--json"]) == 3
+    assert main(["pmd", "decode", str(recording), "--out", out, "--force", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["bridged_s"] == pytest.approx(sum(hole["length_s"] for hole in found["hole_list"]))
     assert found["energy_j"] != pytest.approx(found["mean_power_w"] * found["duration_s"], rel=1e-3)

@@ -52,11 +52,10 @@ class Place:
         self.processes: list[subprocess.Popen[str]] = []
         self.write_config()
 
-    def write_config(self, *, head: str = "", socket_path: str = "", group: str = "", who: str = "") -> None:
+    def write_config(self, *, head: str = "", socket_path: str = "", group: str = "") -> None:
         mine = grp.getgrgid(os.getegid()).gr_name
         self.config.write_text(
-            f'socket = "{socket_path or self.socket}"\ngroup = "{group or mine}"\n{who or f"groups = [{json.dumps(mine)}]"}\n'
-            f'audit_log = "{self.audit}"\n{head}\n'
+            f'socket = "{socket_path or self.socket}"\ngroup = "{group or mine}"\naudit_log = "{self.audit}"\n{head}\n'
             + "".join(f'[[boards]]\nuuid = "{uuid}"\nlowest_mhz = 510\nhighest_mhz = 1410\n' for uuid in (UUID, SECOND))
         )
         self.config.chmod(0o644)
@@ -94,7 +93,7 @@ class Place:
         return done.stderr
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.audit.read_text().split("\n")[:-1]]  # the last one may still be written
+        return [json.loads(line.partition(" ")[2]) for line in self.audit.read_text().split("\n")[:-1]]  # the last one may still be written
 
     def end(self) -> None:
         for process in self.processes:

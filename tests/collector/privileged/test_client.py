@@ -163,7 +163,7 @@ def answering(place: Place, reply: bytes) -> tuple[socket.socket, threading.Thre
         (b'{"version": 7, "ok": true}\n', "no clock helper of this release"),
         (b"x" * 70_000, "no clock helper of this release"),
         (b'{"version": 1, "ok": true}\n', "no clock helper of this release"),
-        (b'{"version": 1, "ok": false, "error": "user_not_allowed", "text": "no"}\n', "add you to users"),
+        (b'{"version": 1, "ok": false, "error": "board_not_allowed", "text": "no"}\n', "add the board"),
     ],
 )
 def test_whatever_answers_instead_is_named(reply: bytes, words: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_whatever_answers_instead_is_named(reply: bytes, words: str, place: Plac
 
 
 def test_a_helper_that_refuses_does_not_mean_that_no_clock_is_held(place: Place) -> None:
-    refusal = b'{"version": 1, "ok": false, "error": "user_not_allowed", "text": "no"}\n'
+    refusal = b'{"version": 1, "ok": false, "error": "too_many", "text": "no"}\n'
     listener, thread = answering(place, refusal)
     try:
         command = [sys.executable, "-m", "collector.cli", "clocks", "status"]
@@ -188,7 +188,7 @@ def test_a_helper_that_refuses_does_not_mean_that_no_clock_is_held(place: Place)
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
-    assert "user_not_allowed" in done.stderr
+    assert "too_many" in done.stderr
     assert done.stdout == "no clock is held that this user may know of\n"
 
 
@@ -229,4 +229,4 @@ def test_the_command_starts_the_helper_in_its_own_process(place: Place, opened: 
     assert stopped(helper) == 0
     shown = command_output(place, "privileged", "serve", "--config", str(place.config), "--check")
     assert shown["boards_mhz"][UUID] == [510, 1410]
-    assert shown["groups"] == [os.getegid()]
+    assert shown["group"] == os.getegid()

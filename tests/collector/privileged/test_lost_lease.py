@@ -57,6 +57,12 @@ def client_is_silent(place: Place, _helper: Helper, sweeping: Contestant) -> Non
     os.kill(sweeping.process.pid or 0, signal.SIGCONT)
 
 
+def others_compute(place: Place, _helper: Helper, _sweeping: Contestant) -> None:
+    """The next sign of life finds them."""
+    place.boards.set(processes=1)
+    assert until(lambda: place.events()[-1].get("why") == "board_shared")
+
+
 def client_vanishes(place: Place, _helper: Helper, sweeping: Contestant) -> None:
     sweeping.process.kill()
     sweeping.process.join(PATIENCE_S)
@@ -71,6 +77,7 @@ def client_vanishes(place: Place, _helper: Helper, sweeping: Contestant) -> None
         (helper_is_told_to_end, "", 1),
         (lease_runs_out, "lease_s = 4.0", 1),
         (client_is_silent, "silence_s = 2.0", 1),
+        (others_compute, "silence_s = 4.0", 1),
         (client_vanishes, "", -signal.SIGKILL),
     ],
 )
@@ -93,6 +100,7 @@ def test_a_lease_that_is_lost_in_the_middle_of_a_sweep_loses_no_row(
     told = set(sweeping.rows)
     check_left(arena, output, told, traces=False)
     place.write_config()
+    place.boards.set(processes=0)
     stopped(place.processes[-1])
     place.start()
     resumed = sweep(arena, place, output)

@@ -29,7 +29,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
     """The page with its first result; at the end, it must have had nothing to complain about and asked nobody else."""
     opened = browser.open_page()
     opened.emulate()
-    opened.goto(served.server.url)
+    opened.goto(served.url)
     opened.wait_for("document.getElementById('status').textContent.startsWith('latency')")
     opened.choose("#workload", served.workload_key("gpt2-prefill"))
     opened.choose("#bundle", served.bundle_key())
@@ -37,7 +37,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
     at_rest(opened)
     yield opened
     assert opened.requested_urls()
-    assert all(url.startswith((served.server.url, "data:,")) for url in opened.requested_urls())
+    assert all(url.startswith((served.url, "data:,")) for url in opened.requested_urls())
     assert [line for line in opened.complaints() if "422" not in line] == []
     opened.close()
 

@@ -1,6 +1,5 @@
 """The command: where it listens, how it stops, what it says."""
 
-import http.client
 import json
 import os
 import signal
@@ -10,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from estimator.cli import main
+from tests.estimator.serve.conftest import Served
 
 
 @contextmanager
@@ -29,21 +28,11 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def get(url: str, host: str = "") -> int:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=300.0)
-    try:
-        connection.request("GET", "/api/choices", headers={"Host": host} if host else {})
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize(("stop", "status", "said"), [(signal.SIGINT, 130, "estimate serve: interrupted"), (signal.SIGTERM, 0, "")])
 def test_signals_end_it_cleanly(repository: Path, stop: signal.Signals, status: int, said: str) -> None:
     with started(str(repository / "examples" / "gpt2-prefill.json"), "--quiet") as (process, line):
         assert line.startswith("http://127.0.0.1:")
-        assert get(line.strip()) == 200
+        assert Served(url=line.strip()).request("GET", "/api/choices")[0] == 200
         process.send_signal(stop)
         out, err = process.communicate(timeout=300.0)
     assert (process.returncode, out, err.strip()) == (status, "", said)
@@ -51,23 +40,34 @@ def test_signals_end_it_cleanly(repository: Path, stop: signal.Signals, status: 
 
 def test_another_address_must_be_asked_for_and_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, browser = tmp_path / "opened", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\nprintf %s "$1" >{opened}\n', encoding="utf-8")
+    browser.write_text(
+        f'#!/bin/sh\npage=${{1#file://}}; {{ echo "$page"; stat -c %a "${{page%/*}}"; cat "$page"; }} >{opened}\n', encoding="utf-8"
+    )
     browser.chmod(0o700)
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     monkeypatch.setenv("WATTPRINT_BUNDLES", str(browser))
     with started("--host", "0.0.0.0", "--json", "--bundle", "a10-eager", "--open") as (process, line):
         url = json.loads(line)["url"]
-        assert get(url) == 200
-        assert get(url, host=f"evil.example:{urlsplit(url).port}") == 403
+        assert Served(url=url).request("GET", "/")[0] == 200
         os.kill(process.pid, signal.SIGTERM)
         _, err = process.communicate(timeout=300.0)
     assert process.returncode == 0
-    assert opened.read_text(encoding="utf-8") == url
+    shown, mode, content = opened.read_text(encoding="utf-8").split("\n", 2)
+    assert (mode, url in content) == ("700", True), "a browser's command line can be read by every user, this page by one"
+    assert not Path(shown).exists()
     assert err.splitlines() == [
-        "serving; stop with Ctrl-C",
-        "warning: 0.0.0.0 can be reached from other machines: everybody who reaches it sees the workloads; no password",
+        "serving to whoever knows this address; stop with Ctrl-C",
+        "warning: 0.0.0.0 can be reached from other machines; the address travels there unencrypted",
         f"warning: WATTPRINT_BUNDLES names {browser}, which is no folder: the store has no bundles; name a folder",
     ]
+
+
+def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", "--port", "0"]) == 1
+    assert capsys.readouterr().err == (
+        "estimate serve: uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'\n"
+    )
 
 
 def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from estimator.specifications import load_gpu
 from fitter.rows import KernelRows, count_reasons
 from fitter.scale.kernel_sample import KernelSample, SampleTask, merge_samples, pruned_rows, row_hashes, sample_partition
 from fitter.scale.partitions import open_partitioned
@@ -117,7 +118,7 @@ def test_rows_of_other_gpus_are_counted(tmp_path: Path) -> None:
     table = kernel_table(200)
     other = table.set_column(2, "gpu", pa.array(["h100-sxm"] * 200))
     folder = write_parts(pa.concat_tables([table, other]), tmp_path, [200])
-    found = sampled(folder, SampleTask(source="k", collected=None, gpu="a100-pcie-40gb", seed=0))
+    found = sampled(folder, SampleTask(source="k", collected=None, gpu=load_gpu("a100-pcie-40gb"), seed=0))
     assert found.rows is not None
     assert found.rows.gpus == ("a100-pcie-40gb",)
     assert found.rejected[("OTHER_GPU", False)].count > 100

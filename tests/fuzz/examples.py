@@ -1,0 +1,470 @@
+"""Real examples of every kind of file that the product reads, and the command that reads each."""
+
+import gzip
+import io
+import json
+import random
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from collector.bench import Bench, open_bench
+from collector.commands.collect import run as collect
+from collector.daemon.jobs import JobRequest
+from collector.daemon.store import open_store
+from collector.dataset import write_kernel_dataset
+from collector.dataset.log import log_path
+from collector.errors import CollectorError
+from collector.privileged.settings import read_settings as read_helper_settings
+from collector.recordings.run import read_run
+from collector.replay.record import recorded_bench
+from estimator.bundles.files import digest_of
+from estimator.commands.estimate import run as estimate
+from estimator.errors import EstimatorError
+from estimator.instructions.activities import read_activities
+from estimator.instructions.tables import load_energy_table
+from estimator.tracing.models import load_model_config
+from fitter.commands.fit import run as fit
+from fitter.errors import FitterError
+from fitter.selection import read_selection
+from tests.collector.dataset_rows import LINEAR, METADATA, a_row, write_log
+from tests.collector.pmd.streams import stream
+
+ROOT = Path(__file__).parents[2]
+WORKLOAD = ROOT / "examples" / "llama-8b-decode.json"
+BUNDLE = ROOT / "bundles" / "a10-eager.json"
+REFUSALS = (EstimatorError, FitterError, CollectorError)
+Change = Callable[[random.Random, Callable[[Any, random.Random], Any], Callable[[str, random.Random], bytes]], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A file's content and ending, and what reads it: `run` gives an exit status.
+
+    `changed` makes a changed content of files that hold their own digest, or that are packed; `binary` ones are changed by bytes alone.
+    """
+
+    content: bytes
+    suffix: str
+    run: Callable[[Path], int]
+    changed: Change | None = None
+    binary: bool = False
+
+
+def called(read: Callable[[Path], object]) -> Callable[[Path], int]:
+    """A reader that no command runs alone, as one that answers with an exit status."""
+
+    def run(path: Path) -> int:
+        try:
+            read(path)
+        except REFUSALS as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+
+    return run
+
+
+def bundle(_: Path) -> Example:
+    def changed(chance: random.Random, value: Callable[[Any, random.Random], Any], __: Any) -> bytes:
+        document = value(json.loads(BUNDLE.read_bytes()), chance)
+        document.pop("digest", None)
+        try:
+            document["digest"] = digest_of(document)
+        except EstimatorError:  # a number that JSON cannot hold
+            document["digest"] = "sha256:0"
+        return json.dumps(document).encode()
+
+    run = lambda path: estimate([str(WORKLOAD), "--bundle", str(path), "--freqs", "885,1695", "--json"])  # noqa: E731
+    return Example(content=BUNDLE.read_bytes(), suffix=".json", run=run, changed=changed)
+
+
+def workload(_: Path) -> Example:
+    return Example(
+        content=(ROOT / "examples" / "gpt2-prefill.json").read_bytes(), suffix=".json",
+        run=lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"]),
+    )  # fmt: skip
+
+
+def pairs(_: Path) -> Example:
+    product = {"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": True}
+    rows = {"batch": 2048, "dim": 1024, "prec": "bf16"}
+    content = json.dumps([[product, ["gemm", "tc", "bf16_bf16"]], [rows, ["layernorm", "bf16"]], [product, ["gemm", "tc", "bf16_bf16"]]])
+    return Example(content=content.encode(), suffix=".json", run=lambda path: estimate([str(path), "--bundle", "a10-eager"]))
+
+
+def gpu(_: Path) -> Example:
+    return Example(
+        content=(ROOT / "configs" / "gpus" / "a10.toml").read_bytes(), suffix=".toml",
+        run=lambda path: estimate([str(WORKLOAD), "--bundle", "a10-eager", "--gpu-spec", str(path), "--freqs", "all"]),
+    )  # fmt: skip
+
+
+def energies(_: Path) -> Example:
+    content = (ROOT / "configs" / "energies" / "tesla-k40.toml").read_bytes()
+    return Example(content=content, suffix=".toml", run=called(lambda path: load_energy_table(str(path)).with_dram(21.1)))
+
+
+def counts(_: Path) -> Example:
+    kernels = [{"name": "a", "launches": 2, "time_s": 1e-3, "issued": 1e6, "opcodes": {"FFMA": 3e7}, "transactions": {"dram": 1e5}}]
+    content = json.dumps({"format": "wattprint-activity", "format_version": 1, "kernels": kernels}).encode()
+    return Example(content=content, suffix=".json", run=called(lambda path: read_activities(path, "sass")))
+
+
+def profile(_: Path) -> Example:
+    rows = [(name, "inst", "1,000") for name in ("smsp__inst_issued.sum", "smsp__warps_active.sum")]
+    rows.append(("gpu__time_duration.sum", "usecond", "12.5"))
+    lines = ['"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"']
+    lines += [f'"0","k","(8, 1, 1)","{name}","{unit}","{value}"' for name, unit, value in rows]
+    return Example(content="\n".join(lines).encode(), suffix=".csv", run=called(lambda path: read_activities(path, "sass")))
+
+
+def model(_: Path) -> Example:
+    content = json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12})
+    return Example(content=content.encode(), suffix=".json", run=called(lambda path: load_model_config(str(path))))
+
+
+CAMPAIGN = """
+warmup_s = 0.5
+idle_window_s = 1.0
+anchor_every = 2
+[measurement]
+updates = 4
+window_s = 0.3
+settle_s = 0.2
+idle_s = 0.5
+[[anchors]]
+family = "softmax"
+operator = "softmax"
+precision = "fp32"
+rows = 4096
+dim = 1024
+[[kernels]]
+family = "gemm"
+operator = "linear"
+precision = "bf16"
+count = 3
+[kernels.shape]
+batch = 1
+m = { low = 64, high = 8192 }
+n = { low = 64, high = 8192, multiple = 8 }
+k = 1024
+"""
+
+
+def campaign(folder: Path) -> Example:
+    words = ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--out", str(folder / "never.parquet"), "--dry-run", "--quiet"]
+    return Example(content=CAMPAIGN.encode(), suffix=".toml", run=lambda path: collect([*words, "--campaign", str(path)]))
+
+
+def one_run(bench: Bench) -> None:
+    """One kernel, and what sensors and board say of it."""
+    prepared = bench.runner.prepare(LINEAR)
+    bench.gpu.lock_clock_mhz(bench.gpu.supported_clocks_mhz()[0])
+    bench.runner.run(prepared, 1000)
+    bench.clock.wait(1.0)
+    bench.gpu.state()
+    for sensor in bench.sensors:
+        sensor.read()
+    bench.gpu.unlock_clock()
+
+
+def board(_: Path) -> Example:
+    """A simulated board, on which one kernel runs."""
+
+    def run(path: Path) -> None:
+        with open_bench(f"sim:{path}", seed=1) as bench:
+            one_run(bench)
+
+    return Example(content=(ROOT / "configs" / "boards" / "a100-pcie-40gb.toml").read_bytes(), suffix=".toml", run=called(run))
+
+
+def dataset_rows() -> list[dict[str, Any]]:
+    extra = {
+        "sm_clock_mhz": 900.0, "sm_clock_measured_mhz": 900.0, "temperature_c": 50.0, "power_limit_w": 250.0, "latency_std_s": 1e-7,
+        "power_std_w": 1.0, "energy_j": 0.02, "power_raw_w": 200.0, "idle_before_w": 40.0, "started_unix_s": 1.7e9, "l2_state": "warm",
+        "kernel_name": "ampere_gemm", "grid_x": 8, "grid_y": 4, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1, "tile_m": 128,
+        "tile_n": 128, "split_k": 1, "library": "cublas", "energy_counter_j": 0.02, "window_s": 0.5,
+    }  # fmt: skip
+    return [a_row(f"r{i}", **{**extra, "latency_s": 1e-4 * (1 + i / 9), "started_unix_s": 1.7e9 + i}) for i in range(12)]
+
+
+def changed_table(table: pa.Table, chance: random.Random, value: Callable[[Any, random.Random], Any]) -> bytes:
+    """Parquet of a table with foreign cells, columns or metadata."""
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        if not table.num_columns:
+            break
+        place = chance.randrange(table.num_columns)
+        name, change = table.column_names[place], chance.randrange(10)
+        column = table.column(place)
+        extremes = [1e308, -1e308, 5e-324, 0.0, -1.0, float("nan"), float("inf"), 1e99, 1e30, 1e-30]
+        if change < 6 and pa.types.is_floating(column.type):
+            cells = [chance.choice(extremes) if chance.random() < 0.4 else cell for cell in column.to_pylist()]
+            table = table.set_column(place, name, pa.array(cells, pa.float64()))
+        elif change < 6 and pa.types.is_integer(column.type):
+            wild = [0, -1, 1 << 62, -(1 << 63), 10**15, 1]
+            cells = [chance.choice(wild) if chance.random() < 0.4 else cell for cell in column.to_pylist()]
+            table = table.set_column(place, name, pa.array(cells, pa.int64()))
+        elif change == 6:
+            table = table.append_column(name, column)
+        elif change == 7:
+            table = table.remove_column(place)
+        elif change == 8:
+            foreign = [["x" * 5000, None, "\x1b[31m"], [[1.0]], [{"a": 1}], [b"\xff\xfe", b""], [True, None], [1e308], ["1e308", ""]]
+            cells = chance.choice(foreign)
+            table = table.set_column(place, name, pa.array([cells[i % len(cells)] for i in range(table.num_rows)]))
+        else:
+            text = (table.schema.metadata or {}).get(b"wattprint")
+            if text:
+                document = value(json.loads(text), chance)
+                table = table.replace_schema_metadata({b"wattprint": json.dumps(document).encode()})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def parquet_of(table: pa.Table, run: Callable[[Path], int]) -> Example:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return Example(
+        content=sink.getvalue(),
+        suffix=".parquet",
+        run=run,
+        binary=True,
+        changed=lambda chance, value, _: changed_table(table, chance, value),
+    )
+
+
+BOARD_METADATA = {
+    **METADATA, "gpu": {"name": "a100-pcie-40gb", "uuid": "GPU-0"}, "complete": True, "drift": {"idle": 0.01},
+    "idle": [{"sm_clock_mhz": 900.0, "power_w": 40.0}], "sensor": {"gpu_uuid": "GPU-0", "field": "instant", "averaging": "boxcar"},
+}  # fmt: skip
+
+
+def dataset(folder: Path) -> Example:
+    path = folder / "whole.parquet"
+    path.unlink(missing_ok=True)
+    write_kernel_dataset(dataset_rows(), BOARD_METADATA, path)
+
+    def run(path: Path) -> int:
+        with redirect_stderr(io.StringIO()):
+            collect(["validate", str(path), "-v"])
+        return called(lambda path: read_selection([path]))(path)
+
+    return parquet_of(pq.read_table(path), run)
+
+
+def campaign_log(folder: Path) -> Example:
+    log = log_path(folder / "dataset.parquet")
+    if not log.exists():
+        write_log(folder, 6)
+    return Example(content=log.read_bytes(), suffix=".log.jsonl", run=lambda path: collect(["validate", str(path)]))
+
+
+KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,sm_clock_mhz,kernel_name,grid_x,block_x\n" + "".join(
+    f"linear,gemm,a100-pcie-40gb,bf16,1,{size},1024,512,{7.3e-6 * size / 512},180.5,250,1410,ampere_gemm,{size // 64},128\n"
+    for size in (512, 1024, 2048, 4096)
+)
+
+
+def kernel_table(_: Path) -> Example:
+    return Example(content=KERNELS.encode(), suffix=".csv", run=called(lambda path: read_selection([path])))
+
+
+def kernel_parquet(_: Path) -> Example:
+    rows = [line.split(",") for line in KERNELS.splitlines()]
+    numbers = {"batch", "m", "n", "k", "latency_s", "power_w", "power_limit_w", "sm_clock_mhz", "grid_x", "block_x"}
+    columns = zip(*rows[1:], strict=True)
+    table = pa.table(
+        {name: [float(c) for c in cells] if name in numbers else list(cells) for name, cells in zip(rows[0], columns, strict=True)}
+    )
+    return parquet_of(table, called(lambda path: read_selection([path])))
+
+
+def runs(_: Path) -> Example:
+    lines = ["workload,gpu,precision,sm_clock_mhz,sm_clock_measured_mhz,iterations,latency_s,energy_j,temperature_c"]
+    lines += [
+        f"{WORKLOAD},a10,bf16,{clock},{clock},{300 - i},{0.03 + 0.001 * i},{3.1 + i / 9},60"
+        for i, clock in enumerate((885, 1290, 1695) * 2)
+    ]
+    return Example(content=("\n".join(lines) + "\n").encode(), suffix=".csv", run=called(lambda path: read_selection([path])))
+
+
+TIMES = np.arange(300) * 0.02
+POWERS = 60.0 + 90.0 * (TIMES % 1.0 > 0.4)
+READINGS = "t_s,power_w\n" + "".join(f"{t:.3f},{p:.2f}\n" for t, p in zip(TIMES, POWERS, strict=True))
+SMI = "timestamp, index, power.draw [W], power.draw.instant [W]\n" + "".join(
+    f"2023/07/14 10:12:{46 + i // 50:02d}.{20 * (i % 50):03d}, 0, {p:.2f} W, {p + 1:.2f} W\n" for i, p in enumerate(POWERS)
+)
+LOAD = "t_s,level\n" + "".join(f"{i + 0.4},1\n{i + 1.0},0\n" for i in range(5))
+SENSOR = {
+    "gpu_uuid": "GPU-1", "driver": "1", "sensor": "nvml", "field": "instant", "averaging": "boxcar", "n_updates": 90, "window_s": 0.1,
+    "gain": 1.0, "gain_std": 0.01, "offset_w": 0.0, "offset_std_w": 0.5, "update_period_s": 0.1, "update_period_std_s": 1e-4,
+    "delay_s": 0.01,
+    "delay_std_s": 0.001, "window_std_s": 1e-3, "transient": "instant", "rise_time_s": 0.1, "sampled_fraction": 1.0, "residual_w": 0.3,
+    "notes": {"gain": "from a meter"}, "candidates": [],
+}  # fmt: skip
+
+
+def beside(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def readings(folder: Path) -> Example:
+    sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
+    return Example(
+        content=READINGS.encode(), suffix=".csv", run=lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
+    )
+
+
+def smi(folder: Path) -> Example:
+    sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
+    return Example(
+        content=SMI.encode(), suffix=".csv", run=lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
+    )
+
+
+def readings_parquet(folder: Path) -> Example:
+    sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
+    run = lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])  # noqa: E731
+    return parquet_of(pa.table({"t_s": TIMES, "power_w": POWERS}), run)
+
+
+def load(folder: Path) -> Example:
+    power = beside(folder, "readings.csv", READINGS)
+    return Example(content=LOAD.encode(), suffix=".csv", run=called(lambda path: read_run(power, path)))
+
+
+def sensor(folder: Path) -> Example:
+    power = beside(folder, "readings.csv", READINGS)
+    words = ["correct", "--readings", str(power)]
+    return Example(content=json.dumps(SENSOR).encode(), suffix=".json", run=lambda path: collect([*words, "--sensor", str(path)]))
+
+
+def reference(folder: Path) -> Example:
+    power, edges = beside(folder, "readings.csv", READINGS), beside(folder, "load.csv", LOAD)
+    return Example(content=READINGS.encode(), suffix=".csv", run=called(lambda path: read_run(power, edges, path)))
+
+
+def meter(_: Path) -> Example:
+    packets = stream(400)[0]
+    return Example(content=packets, suffix=".pmd", run=lambda path: collect(["pmd", "decode", str(path)]), binary=True)
+
+
+def stamps(folder: Path) -> Example:
+    """A meter's stamps beside its bytes."""
+    packets = stream(400)[0]
+    header = {"model": "PMD-USB", "firmware": 6, "uid": "0", "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}
+    lines = "".join(f"{len(packets) // 40 * i},{2_000_000 * i}\n" for i in range(1, 40))
+
+    def run(path: Path) -> int:
+        (folder / "meter.pmd").write_bytes(packets)
+        path.replace(folder / "meter.pmd.stamps.csv")
+        return collect(["pmd", "decode", str(folder / "meter.pmd")])
+
+    return Example(content=f"# {json.dumps(header)}\nbytes,host_ns\n{lines}".encode(), suffix=".csv", run=run)
+
+
+def recording(folder: Path) -> Example:
+    """A recorded run, whose lines are changed before it is packed again."""
+    whole = folder / "recorded.gz"
+
+    def run(path: Path) -> None:
+        with open_bench(f"replay:{path}") as bench:
+            one_run(bench)
+
+    with open_bench("sim:rtx-3090", seed=1) as bench, recorded_bench(bench, whole) as recorded:
+        one_run(recorded)
+    lines = gzip.decompress(whole.read_bytes()).decode()
+
+    def changed(chance: random.Random, _: Any, text: Callable[[str, random.Random], bytes]) -> bytes:
+        return gzip.compress(text(lines, chance), 1)
+
+    return Example(content=whole.read_bytes(), suffix=".gz", run=called(run), changed=changed, binary=True)
+
+
+def daemon(folder: Path) -> Example:
+    """A daemon's settings: what a command that speaks to one makes of them."""
+    content = (ROOT / "packaging" / "daemon.toml").read_text().replace("/var/lib/wattprint", str(folder / "state"))
+    return Example(content=content.encode(), suffix=".toml", run=lambda path: collect(["status", "--config", str(path), "--json"]))
+
+
+def helper(_: Path) -> Example:
+    content = (
+        (ROOT / "packaging" / "clocks.toml")
+        .read_text()
+        .replace('groups = ["wattprint-clocks"]', 'users = ["root"]')
+        .replace("wattprint-clocks", "root")
+    )
+    return Example(content=content.encode(), suffix=".toml", run=called(read_helper_settings))
+
+
+def queue(folder: Path) -> Example:
+    """A queue of which cells are changed by hand, or bytes by a bad disk."""
+    config = beside(folder, "queue.toml", f'gpus = ["sim:rtx-3090"]\nstate_folder = "{folder}/jobs"\n')
+    (folder / "jobs").mkdir(mode=0o700, exist_ok=True)
+    file = folder / "jobs" / "queue.sqlite"
+    for left in (folder / "jobs").iterdir():
+        left.unlink()
+    request = {
+        "board": "sim:rtx-3090",
+        "gpu_word": "sim:rtx-3090",
+        "campaign": "quick",
+        "title": "quick",
+        "arguments": ("--seed", "1"),
+        "out": "x.parquet",
+        "budget_s": 60.0,
+        "fresh": False,
+        "priority": 0,
+    }
+    with open_store(folder / "jobs") as store:
+        for _ in range(3):
+            store.submit(JobRequest(**{**request, "out": f"/tmp/{len(store.overview().jobs)}.parquet"}, submitted_by="root"))
+    file = next(path for path in (folder / "jobs").iterdir() if path.suffix not in ("-wal", "-shm") and path.stat().st_size > 4096)
+
+    def changed(chance: random.Random, _: Any, __: Any) -> bytes:
+        copy = folder / "copy.sqlite"
+        copy.write_bytes(file.read_bytes())
+        connection = sqlite3.connect(copy)
+        table = chance.choice([row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")])
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        wild = [None, "x", b"\xff", -1, 0, 1e308, float("inf"), 1 << 62, "", "[]", "9" * 5000, "\x1b[31m"]
+        try:
+            connection.execute(f"UPDATE {table} SET {chance.choice(columns)} = ?", (chance.choice(wild),))
+            connection.commit()
+        except sqlite3.Error:
+            pass
+        connection.close()
+        return copy.read_bytes()
+
+    def run(path: Path) -> int:
+        file.write_bytes(path.read_bytes())
+        chance_words = ["--all"] if path.stat().st_size % 2 else ["--json", "--all"]
+        return collect(["status", "--config", str(config), *chance_words])
+
+    return Example(content=file.read_bytes(), suffix=".sqlite", run=run, changed=changed, binary=True)
+
+
+def key(_: Path) -> Example:
+    content = b"untrusted comment: minisign public key 0\nRWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3\n"
+    return Example(content=content, suffix=".pub", run=lambda path: fit(["verify", str(BUNDLE), "--key", str(path)]))
+
+
+EXAMPLES: dict[str, Callable[[Path], Example]] = {
+    make.__name__: make
+    for make in (
+        bundle, workload, pairs, gpu, energies, counts, profile, model, campaign, board, dataset, campaign_log, kernel_table,
+        kernel_parquet,
+        runs, readings, smi, readings_parquet, load, sensor, reference, meter, stamps, recording, daemon, helper, queue, key,
+    )
+}  # fmt: skip

@@ -1,0 +1,184 @@
+"""Small files that stand for gigabytes, and paths that never end: peak memory and seconds of the commands that read them.
+
+python -m tests.fuzz.floods prints a line for each; the exit status is 1 where one takes more than MOST_BYTES or MOST_S, or
+shows a traceback.
+"""
+
+import argparse
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from collector.dataset import KERNEL_COLUMNS, kernel_schema, rows_to_table
+from tests.collector.dataset_rows import METADATA, a_row
+
+MOST_BYTES = 1 << 30
+MOST_S = 20.0
+LINUX_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What came of a command: exit status, peak memory [byte], seconds of the processor, and what it said on stderr."""
+
+    status: int
+    peak_bytes: int
+    seconds: float
+    said: str
+
+    @property
+    def held(self) -> bool:
+        """Whether it kept to its limits and ended in words."""
+        return self.peak_bytes < MOST_BYTES and self.seconds < MOST_S and "Traceback" not in self.said and self.status in (0, 1, 3)
+
+
+def equal_rows(path: Path, rows: int = 3_400_000) -> None:
+    """One kernel row, so many times."""
+    batch = rows_to_table([a_row()], METADATA).take(pa.array(np.zeros(100_000, dtype=np.int64)))
+    with pq.ParquetWriter(path, kernel_schema(METADATA), compression="zstd") as writer:
+        for _ in range(rows // 100_000):
+            writer.write_table(batch, row_group_size=100_000)
+
+
+def equal_table(path: Path) -> None:
+    """The same as a kernel table without metadata."""
+    batch = pa.table({"operator": ["linear"], "precision": ["bf16"], "gpu": ["a100-pcie-40gb"], "latency_s": [1e-4]})
+    for name in ("batch", "m", "n", "k"):
+        batch = batch.append_column(name, pa.array([64]))
+    pq.write_table(batch.take(pa.array(np.zeros(3_400_000, dtype=np.int64))), path, compression="zstd")
+
+
+def long_texts(path: Path, encoding: str | None = None) -> None:
+    """8,000 texts of a megabyte, which differ in eight ways."""
+    texts = pa.array(["x" * 1_000_000 + str(number) for number in range(8)])
+    columns = {"operator": texts, "precision": pa.array(["bf16"] * 8), "latency_s": pa.array([1e-4] * 8)}
+    options = {"use_dictionary": False, "column_encoding": {"operator": encoding}} if encoding else {}
+    batch = pa.table(columns)
+    with pq.ParquetWriter(path, batch.schema, compression="zstd", **options) as writer:
+        for _ in range(1000 if encoding is None else 40):
+            writer.write_table(batch)
+
+
+def long_identities(path: Path) -> None:
+    """Kernel rows whose ids are a megabyte each."""
+    batch = rows_to_table([a_row("x" * 1_000_000)], METADATA)
+    pq.write_table(batch.take(pa.array(np.zeros(1500, dtype=np.int64))), path, compression="zstd")
+
+
+def many_columns(path: Path) -> None:
+    """100,000 columns of one number."""
+    names = [*KERNEL_COLUMNS, *(f"c{number}" for number in range(100_000))]
+    pq.write_table(pa.Table.from_arrays([pa.array([1.0])] * len(names), names=names), path)
+
+
+def many_groups(path: Path) -> None:
+    """60,000 row groups of one row."""
+    with pq.ParquetWriter(path, pa.schema([("t_s", pa.float64()), ("power_w", pa.float64())])) as writer:
+        for number in range(60_000):
+            writer.write_table(pa.table({"t_s": [float(number)], "power_w": [1.0]}))
+
+
+def nested(path: Path) -> None:
+    """Numbers within lists within lists, a thousand of each."""
+    inner = pa.ListArray.from_arrays(pa.array([0, 1_000_000, 2_000_000]), pa.array(np.zeros(2_000_000)))
+    names = ("operator", "precision", "latency_s", "t_s", "power_w")
+    pq.write_table(pa.Table.from_arrays([inner] * len(names), names=names), path, compression="zstd")
+
+
+def long_lists(path: Path) -> None:
+    """Kernel rows with a hundred thousand flags each."""
+    table = rows_to_table([a_row()] * 20, METADATA)
+    flags = pa.ListArray.from_arrays(
+        np.arange(21, dtype=np.int32) * 1_000_000, pa.array(["hot"] * 1_000_000).take(pa.array(np.zeros(20_000_000, dtype=np.int32)))
+    )
+    pq.write_table(table.set_column(table.schema.get_field_index("flags"), table.schema.field("flags"), flags), path, compression="zstd")
+
+
+def large_pages(path: Path) -> None:
+    """A billion bytes of zeros a column, in one page each."""
+    zeros = pa.array(np.zeros(40_000_000))
+    table = pa.table({"t_s": zeros, "power_w": zeros})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=1 << 30, row_group_size=40_000_000)
+
+
+FLOODS: dict[str, Callable[[Path], None]] = {
+    "equal rows": equal_rows,
+    "equal table": equal_table,
+    "long texts": long_texts,
+    "prefixes": lambda path: long_texts(path, "DELTA_BYTE_ARRAY"),
+    "long ids": long_identities,
+    "columns": many_columns,
+    "row groups": many_groups,
+    "nested": nested,
+    "long lists": long_lists,
+    "large pages": large_pages,
+}
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "validate": ("collect", "validate", "{}"),
+    "export": ("collect", "export", "{}", "--to", "csv", "--out", "{}.csv"),
+    "fit": ("fit", "{}", "--gpu", "a100-pcie-40gb", "-o", "{}.json"),
+    "sensor": ("collect", "sensor", "--readings", "{}"),
+}
+
+
+def watched(words: tuple[str, ...], path: Path) -> Seen:
+    """A command run as a process of its own, and what it took."""
+    module = {"collect": "collector.cli", "fit": "fitter.cli", "estimate": "estimator.cli"}[words[0]]
+    code = f"import sys; from {module} import main; sys.argv[0] = {words[0]!r}; sys.exit(main())"
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            [sys.executable, "-c", code, *(word.format(path) for word in words[1:])],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        ) as process,
+    ):
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        text = said.read().decode(errors="replace")
+    return Seen(status=process.returncode, peak_bytes=usage.ru_maxrss * LINUX_KIB, seconds=usage.ru_utime + usage.ru_stime, said=text)
+
+
+def all_seen(folder: Path, only: str = "") -> Iterator[tuple[str, Seen]]:
+    """Every flood through every command."""
+    for name, make in FLOODS.items():
+        if only and only != name:
+            continue
+        path = folder / f"{name.replace(' ', '-')}.parquet"
+        maker = multiprocessing.get_context("fork").Process(target=make, args=(path,))  # a command's peak begins at its parent's
+        maker.start()
+        maker.join()
+        for command, words in COMMANDS.items():
+            yield f"{name} ({path.stat().st_size / 1e6:.1f} MB), {command}", watched(words, path)
+
+
+def main() -> int:
+    """Print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help=", ".join(FLOODS))
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for what, seen in all_seen(Path(folder), parser.parse_args().only):
+            failed += not seen.held
+            said = (seen.said.strip().splitlines() or [""])[-1].replace(folder, "…")[:140]
+            print(
+                f"{'held' if seen.held else 'FAILED':6} {seen.peak_bytes / 1e6:6.0f} MB {seen.seconds:5.1f} s  "
+                f"{what}: {seen.status} {said}",
+                flush=True,
+            )
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Files that commands write: nothing that exists is replaced unless the user says so, whatever the command then does."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from collector.cli import main as collect
+from collector.commands.collect import collect_command
+from estimator.cli import main as estimate
+from estimator.commands.estimate import COMMANDS as ESTIMATE_COMMANDS
+from estimator.commands.estimate import estimate_command
+from estimator.errors import UnwrittenError
+from estimator.output_files import FORCE, OutputFile, OutputPlace
+from estimator.whole_file import open_whole, try_place, write_whole
+from fitter.cli import main as fit
+from fitter.commands.fit import COMMANDS as FIT_COMMANDS
+from fitter.commands.fit import fit_command
+
+SIMULATED = ("--gpu", "sim:a100-pcie-40gb")
+BUNDLE = ("--bundle", "a100-pcie-40gb-eager")
+WORKLOAD = "examples/gpt2-prefill.json"
+
+WORDS: dict[str, tuple[str, ...]] = {
+    "collect": (*SIMULATED, "--dry-run"),
+    "collect correct": ("--readings", "{input}", "--sensor", "{input}"),
+    "collect export": ("{input}", "--to", "csv"),
+    "collect pmd decode": ("{input}",),
+    "collect pmd log": ("{input}",),
+    "collect reprocess": ("{input}",),
+    "collect run": (*SIMULATED, "true"),
+    "collect sensor": SIMULATED,
+    "collect submit": ("quick", *SIMULATED),
+    "estimate": (WORKLOAD, *BUNDLE),
+    "estimate best": (WORKLOAD, *BUNDLE),
+    "estimate blocks": BUNDLE,
+    "estimate compare": (WORKLOAD, *BUNDLE),
+    "estimate explain": (WORKLOAD, *BUNDLE),
+    "estimate sweep": (WORKLOAD, *BUNDLE),
+    "estimate trace": ("gpt2",),
+    "fit": ("{input}",),
+    "fit probes": ("a100-pcie-40gb-eager", "--gpu", "a10"),
+    "fit release": ("a100-pcie-40gb-eager", "--version", "9.0.0"),
+}
+"""What each command that writes files is asked for; a command with an output option that is not here fails the test."""
+
+READ = [
+    "--add", "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
+    "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--fold", "--freq", "--freqs", "--gpu",
+    "--gpu-spec", "--host", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget", "--pmd",
+    "--power", "--precision", "--prior", "--rails", "--readings", "--reference", "--remove", "--require", "--scheduler", "--sensor",
+    "--sequence", "--set", "--signature", "--version", "--workload", "--zero",
+]  # fmt: skip
+"""Options with a text that name no file to write; another one is an output, or is added here."""
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command of the three programs."""
+
+    def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+        yield name, command
+        if isinstance(command, click.Group):
+            for word in command.list_commands(click.Context(command)):
+                found = command.get_command(click.Context(command), word)
+                assert found is not None
+                yield from below(f"{name} {word}", found)
+
+    yield from below("collect", collect_command)
+    yield "fit", fit_command
+    yield from ((f"fit {word}", command) for word, command in FIT_COMMANDS.items())
+    yield "estimate", estimate_command
+    for word, place in ESTIMATE_COMMANDS.items():
+        module, _, name = place.partition(":")
+        yield f"estimate {word}", getattr(__import__(module, fromlist=[name]), name)
+
+
+OUTPUTS = [
+    (name, parameter)
+    for name, command in commands()
+    for parameter in command.params
+    if isinstance(parameter.type, OutputFile | OutputPlace)
+]
+
+
+def run(name: str, *words: str) -> int:
+    program, *command = name.split()
+    return {"collect": collect, "estimate": estimate, "fit": fit}[program]([*command, *words])
+
+
+def test_every_option_that_may_name_a_file_to_write_is_declared_as_one() -> None:
+    texts = [
+        (name, parameter.opts[-1])
+        for name, command in commands()
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        and isinstance(parameter.type, click.types.StringParamType | click.Path)
+        and not isinstance(parameter.type, OutputFile | OutputPlace)
+        and parameter.opts[-1] not in READ
+    ]
+    assert not texts
+    assert {name for name, _ in OUTPUTS} == set(WORDS)
+
+
+@pytest.mark.parametrize(("name", "option"), [pytest.param(n, p, id=f"{n} {p.opts[-1]}") for n, p in OUTPUTS])
+def test_no_command_replaces_what_exists(
+    name: str, option: click.Parameter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With words that are accepted otherwise, also in a dry run, and with words that are refused later."""
+    if isinstance(option.type, OutputFile) and option.type.kind == "log":
+        pytest.skip("is added to")
+    monkeypatch.setenv("WATTPRINT_CONFIG", "")
+    (tmp_path / "input.csv").write_text("t_s,power_w\n0,1\n")
+    folder = isinstance(option.type, OutputFile) and option.type.kind == "folder"
+    kept = tmp_path / "kept" / "a.json" if folder else tmp_path / "kept.json"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("mine")
+    words = [word.replace("{input}", str(tmp_path / "input.csv")) for word in WORDS[name]]
+    if name == "collect" and option.opts[-1] == "--out":
+        words.remove("--dry-run")
+    if name == "collect reprocess" or name == "collect submit":
+        words += [] if option.opts[-1] == "--out" else ["--out", str(tmp_path / "other")]
+    status = run(name, *words, option.opts[-1], str(kept.parent if folder else kept))
+    found = capsys.readouterr()
+    assert status == 1
+    assert found.err.count("\n") == 1
+    assert (FORCE if FORCE in {p.name for p in dict(commands())[name].params} else "") in found.err or "--fresh" in found.err
+    assert kept.read_text() == "mine"
+    assert found.out == ""
+
+
+def test_force_replaces_a_file_but_never_what_the_command_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload, out = tmp_path / "w.json", tmp_path / "out.json"
+    workload.write_bytes(Path(WORKLOAD).read_bytes())
+    out.write_text("mine")
+    assert run("estimate", str(workload), *BUNDLE, "-o", str(out), "--force") == 3
+    assert json.loads(out.read_text())
+    link = tmp_path / "link.json"
+    link.symlink_to(workload)
+    for name in (workload, link):
+        assert run("estimate", str(workload), *BUNDLE, "-o", str(name), "--force") == 1
+        assert "reads" in capsys.readouterr().err
+    assert workload.read_bytes() == Path(WORKLOAD).read_bytes()
+    assert run("estimate sweep", f"{workload}", *BUNDLE, "-o", str(tmp_path / "no" / "a.json")) == 1
+    assert "no folder" in capsys.readouterr().err
+
+
+def test_a_recording_stays_where_the_run_is_refused_before_its_first_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = tmp_path / "run.rec"
+    record.write_text("mine")
+    words = (*SIMULATED, "--freqs", "17", "--out", str(tmp_path / "d.parquet"), "--record", str(record), "--force")
+    assert run("collect", *words) == 1
+    capsys.readouterr()
+    assert record.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["run.rec"]
+
+
+def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    write_whole(target, b"old")
+    kill = (
+        "import os, sys; from pathlib import Path; from estimator.whole_file import open_whole\n"
+        "with open_whole(Path(sys.argv[1])) as stream:\n    stream.write(b'half'); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", kill, str(target)], check=False).returncode == -9
+    assert len(os.listdir(tmp_path)) == 2
+    assert target.read_bytes() == b"old"
+    with open_whole(target) as stream:
+        assert len(os.listdir(tmp_path)) == 2, "what the killed process has left is gone, what this one writes is there"
+        write_whole(tmp_path / "b.json", b"")
+        stream.write(b"new")
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
+    assert target.read_bytes() == b"new"
+
+
+def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    unwritable = [Path("/proc/d.parquet")] if Path("/proc/self").exists() else []
+    for path in (tmp_path, tmp_path / "no" / "d.parquet", tmp_path / "pipe", tmp_path / "loop", tmp_path / "x\0", *unwritable):
+        with pytest.raises(UnwrittenError, match="cannot be written") as caught:
+            try_place(path)
+        assert "\n" not in str(caught.value)
+    try_place(tmp_path / "d.parquet")
+    assert sorted(os.listdir(tmp_path)) == ["loop", "pipe"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_says_which(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a", b"old")
+
+    def fill() -> None:
+        with open_whole(tmp_path / "a") as stream:
+            stream.write(b"half")
+            raise OSError(28, os.strerror(28))
+
+    with pytest.raises(UnwrittenError, match=r"a: cannot be written \(No space left"):
+        fill()
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
