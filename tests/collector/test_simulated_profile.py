@@ -9,6 +9,7 @@ from collector.errors import BoardProfileError
 from collector.simulated.profile import board_names, load_board
 from estimator.resources import resource_folder
 from estimator.specifications import gpu_names
+from tests.collector.dataset_rows import LINEAR
 
 
 @pytest.fixture
@@ -58,3 +59,13 @@ def test_a_wrong_key_or_figure_is_refused_with_its_path(tmp_path: Path, profile_
     assert old in profile_text
     with pytest.raises(BoardProfileError, match=place):
         load_board(written(tmp_path, profile_text.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize(("old", "new"), [("load_line_ohm = 4e-5", "load_line_ohm = 1000"), ("sink_k_per_w = ", "sink_k_per_w = 1")])
+def test_a_board_that_runs_away_is_refused(tmp_path: Path, profile_text: str, old: str, new: str) -> None:
+    assert old in profile_text
+    with (
+        pytest.raises(BoardProfileError, match="board profile board: its (voltage|die) comes to"),
+        open_bench(f"sim:{written(tmp_path, profile_text.replace(old, new, 1))}", seed=1) as bench,
+    ):
+        bench.runner.run(bench.runner.prepare(LINEAR), 1000)
