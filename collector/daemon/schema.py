@@ -260,7 +260,7 @@ def named_failures(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise DaemonError(f"{path}: {error}; see that the disk has room and no other process keeps the file locked") from error
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # of a table's own text
         raise DaemonError(
             f"{path}: damaged ({error}); move it away and start again: datasets and their logs are not in it, `--resume` goes on with them"
         ) from error

@@ -22,6 +22,16 @@ MOST_BYTES: Final = 256 << 20
 MOST_STORED_BYTES: Final = 512 << 20
 """Bytes of the unpacked pages of a row group; a million rows of sixty numbers."""
 
+TEXT_COPIES: Final = 3
+"""How often texts are counted: a page of them and what is built from it, which grows by doubling, are held together."""
+
+UNPACKED, PACKED = 2, 3
+"""Fields of a page's header: its sizes."""
+
+TRUTHS, WHOLE_NUMBERS, BINARY, STRUCTURE = (1, 2), (4, 5, 6), 8, 12
+DEEPEST, LONGEST_NUMBER = 2, 63
+"""Kinds of a field in Thrift's compact protocol; how deep structures lie in a page's header, and the bits of a number."""
+
 MOST_COLUMNS: Final = 512
 """No table of measurements has more."""
 
@@ -98,11 +108,45 @@ def decoded_bytes(metadata: pq.FileMetaData, schema: pa.Schema, wanted: Iterable
     return total
 
 
-def stored_bytes(metadata: pq.FileMetaData, schema: pa.Schema, wanted: Iterable[str], group: int) -> int:
-    """Bytes of the pages of the wanted columns of a row group, unpacked: all may be one page each."""
-    names, chunks = set(wanted), metadata.row_group(group)
-    leaves = (leaf for leaf in range(metadata.num_columns) if _top(metadata.schema.column(leaf).path, schema) in names)
-    return sum(chunks.column(leaf).total_uncompressed_size for leaf in leaves)
+def page_bytes(stream: BinaryIO | Any, metadata: pq.FileMetaData, schema: pa.Schema, wanted: Iterable[str], group: int) -> int:
+    """Bytes that the pages of a row group's wanted columns take unpacked, texts with their copies, by what each page says of itself.
+
+    A footer's counts bind no page.  Raises ValueError, LookupError for a damaged page.
+    """
+    names, chunks, total = set(wanted), metadata.row_group(group), 0
+    for chunk in map(chunks.column, range(metadata.num_columns)):
+        size = max(chunk.total_compressed_size, 0) if _top(chunk.path_in_schema, schema) in names else 0
+        if size > MOST_STORED_BYTES:
+            return total + size
+        stream.seek(chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset)
+        content, at = stream.read(size), 0
+        while at < len(content):
+            fields, at = _page_header(content, at)
+            total += fields[UNPACKED] * (TEXT_COPIES if chunk.physical_type == "BYTE_ARRAY" else 1)
+            at += fields[PACKED]
+    return total
+
+
+def _page_header(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, int], int]:
+    """The whole numbers of a page's header, or of a structure in it, by their field, and where it ends (Thrift's compact protocol).
+
+    Raises ValueError for what no such header holds, IndexError for one that is cut off.
+    """
+    fields, field = {}, 0
+    while head := content[at]:
+        field, kind, at = field + (head >> 4), head & 15, at + 1
+        if kind == STRUCTURE and depth < DEEPEST:
+            _, at = _page_header(content, at, depth + 1)
+        elif kind in (*WHOLE_NUMBERS, BINARY):
+            value = shift = 0
+            while (byte := content[at]) & 128 and shift < LONGEST_NUMBER:
+                value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+            value, at = value | byte << shift, at + 1
+            fields[field] = value >> 1  # signs are in the last bit, and no size is negative
+            at += value if kind == BINARY else 0
+        elif kind not in TRUTHS:
+            raise ValueError("a page's header is damaged")
+    return fields, at + 1
 
 
 def _top(path: str, schema: pa.Schema) -> str:
@@ -149,7 +193,8 @@ def read_batches(
         _check_plain(schema, names, where)
         file = open_parquet(stream, where, metadata=metadata, read_dictionary=_text_leaves(metadata, schema, names), **options)
         for group in range(metadata.num_row_groups) if groups is None else groups:
-            check_size(where, stored_bytes(metadata, schema, names, group), metadata.row_group(group).num_rows, MOST_STORED_BYTES)
+            size = page_bytes(stream, metadata, schema, names, group)
+            check_size(where, size, metadata.row_group(group).num_rows, MOST_STORED_BYTES)
             for batch in file.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False):
                 yield _decoded(batch.select(list(names)), where, kept)
 

@@ -300,7 +300,7 @@ def _of_files(test: Callable[[DatasetFile], str]) -> Callable[[Checked], Sequenc
 
 def _sensor(file: DatasetFile) -> str:
     sensor = file.metadata.get("sensor")
-    if not isinstance(sensor, dict):
+    if sensor is None:
         return "does not say how the sensor behaved"
     lacking = [name for name in ("gpu_uuid", "field", "update_period_s", "averaging") if not sensor.get(name)]
     return f"the sensor's {', '.join(lacking)} is not known" if lacking else ""
@@ -318,8 +318,7 @@ def _complete(file: DatasetFile) -> str:
 
 
 def _idle_drift(file: DatasetFile) -> str:
-    drift = file.metadata.get("drift")
-    moved = drift.get("idle") if isinstance(drift, dict) else None
+    moved = (file.metadata.get("drift") or {}).get("idle")
     return f"power at rest changed by {moved:.1%}" if isinstance(moved, float) and moved > IDLE_DRIFT_SHARE else ""
 
 

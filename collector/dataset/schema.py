@@ -203,6 +203,10 @@ FLAGS: Final[dict[str, str]] = {
 """Doubts that a row can carry."""
 
 
+METADATA_OBJECTS: Final = ("gpu", "sensor", "drift", "campaign", "versions", "rejected", "key")
+"""Parts of a file's metadata that are JSON objects, where they are known."""
+
+
 def kernel_schema(metadata: Mapping[str, Any]) -> pa.Schema:
     """The Arrow schema of a kernel dataset with its file metadata.
 
@@ -232,6 +236,14 @@ def decode_metadata(content: bytes, where: str) -> dict[str, Any]:
         raise DatasetError(f"{where}: its metadata are damaged ({error}); collect it again") from error
     if not isinstance(metadata, dict):
         raise DatasetError(f"{where}: its metadata are damaged (no JSON object); collect it again")
+    parts = [metadata.get(name) for name in METADATA_OBJECTS]
+    for name in ("idle", "idle_after"):
+        powers = metadata.get(name) or []
+        parts += powers if isinstance(powers, list) else [powers]
+    numbers = [part.get(name) for part in parts if isinstance(part, dict) for name in ("sm_clock_mhz", "power_w")]
+    whole = all(isinstance(part, dict | None) for part in parts)
+    if not whole or not all(isinstance(number, float | int | None) for number in numbers):
+        raise DatasetError(f"{where}: its metadata are damaged (a part is of another kind than the schema says); collect it again")
     return metadata
 
 

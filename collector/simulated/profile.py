@@ -1,14 +1,16 @@
 """The profile of a simulated board: a TOML file in `configs/boards` as frozen dataclasses."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from collector.errors import BoardProfileError
+from collector.simulated.library_tiles import TENSOR_KERNELS
 from collector.tables import TableReader
+from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.resources import resource_folder, resource_names
 
 SENSOR_KINDS: Final = ("boxcar", "low-pass")
@@ -345,7 +347,7 @@ def _check(profile: BoardProfile, where: str) -> None:
             continue
         for item in dataclasses.fields(part):
             value = getattr(part, item.name)
-            for number in value if isinstance(value, tuple) else (value,):
+            for number in value if isinstance(value, tuple) else value.values() if isinstance(value, Mapping) else (value,):
                 if isinstance(number, float | int):
                     _check_number(number, item.name, f"{where}: {section.name}.{item.name}")
             if item.name.endswith("_share") and value > 1:
@@ -353,7 +355,12 @@ def _check(profile: BoardProfile, where: str) -> None:
     clock, sensor = profile.clock, profile.sensor
     if len(clock.sm_clock_mhz) != len(clock.voltage_v) or list(clock.sm_clock_mhz) != sorted(set(clock.sm_clock_mhz)):
         raise BoardProfileError(f"{where}: clock.sm_clock_mhz must ascend and be as long as clock.voltage_v")
-    if sensor.kind not in SENSOR_KINDS:
-        raise BoardProfileError(f"{where}: sensor.kind = {sensor.kind!r}; known: {', '.join(SENSOR_KINDS)}")
-    if sensor.clock not in CLOCK_KINDS:
-        raise BoardProfileError(f"{where}: sensor.clock = {sensor.clock!r}; known: {', '.join(CLOCK_KINDS)}")
+    words: list[tuple[str, str, Iterable[str]]] = [
+        ("sensor.kind", sensor.kind, SENSOR_KINDS),
+        ("sensor.clock", sensor.clock, CLOCK_KINDS),
+        ("library.generation", profile.library.generation, TENSOR_KERNELS),
+        *(("energy.tensor_precision_factor", key, BYTES_PER_ELEMENT) for key in profile.energy.tensor_precision_factor),
+    ]
+    for place, word, known in words:
+        if word not in known:
+            raise BoardProfileError(f"{where}: {place}: {word!r} is not known; known: {', '.join(known)}")

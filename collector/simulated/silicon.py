@@ -6,11 +6,16 @@ from typing import Final
 
 import numpy as np
 
+from collector.errors import BoardProfileError
 from collector.simulated.plan import KernelPlan, steady_noise
 from collector.simulated.profile import BoardProfile
 from estimator.quantities import MODULES
 
 JOULE_PER_PICOJOULE: Final = 1e-12
+MOST_RELATIVE: Final = 100.0
+MOST_GROWTH: Final = 100.0
+"""Of a voltage over the reference [1], and of the logarithm of what leakage grows by: beyond them figures overflow."""
+
 VOLTAGE_DIGITS: Final = 6
 VOLTAGE_ROUNDING: Final = 1e-9
 """Keeps a voltage that lies on a step from being lifted to the next by rounding [step]."""
@@ -37,16 +42,27 @@ def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
     return round(math.ceil(curve / clock.voltage_step_v - VOLTAGE_ROUNDING) * clock.voltage_step_v, VOLTAGE_DIGITS)
 
 
+def relative_voltage(profile: BoardProfile, volt: float) -> float:
+    """A voltage over the reference [1].  Raises BoardProfileError where a load line leaves none, or far too much."""
+    relative = volt / profile.energy.reference_voltage_v
+    if not 0 < relative < MOST_RELATIVE:
+        raise BoardProfileError(f"board profile {profile.name}: its voltage comes to {volt:.3g} V; see clock.load_line_ohm")
+    return relative
+
+
 def leakage_w(profile: BoardProfile, volt: float, temperature_c: float) -> float:
-    """Leakage at a voltage and die temperature [W]."""
-    power = profile.power
-    over_voltage: float = (volt / profile.energy.reference_voltage_v) ** power.leakage_voltage_exponent
-    return power.leakage_w * over_voltage * math.exp((temperature_c - power.leakage_temperature_c) / power.leakage_scale_k)
+    """Leakage at a voltage and die temperature [W].  Raises BoardProfileError for a board that its own heat would destroy."""
+    power, relative = profile.power, relative_voltage(profile, volt)
+    hotter = (temperature_c - power.leakage_temperature_c) / power.leakage_scale_k
+    if not max(hotter, power.leakage_voltage_exponent * math.log(relative)) < MOST_GROWTH:
+        raise BoardProfileError(f"board profile {profile.name}: its die comes to {temperature_c:.3g} °C; see thermal and power.leakage_…")
+    over_voltage: float = relative**power.leakage_voltage_exponent
+    return power.leakage_w * over_voltage * math.exp(hotter)
 
 
 def clock_tree_w(profile: BoardProfile, full_w: float, volt: float, sm_clock_mhz: float) -> float:
     """Power ∝ V² f that is `full_w` at the reference voltage and clock [W]."""
-    return full_w * (volt / profile.energy.reference_voltage_v) ** 2 * sm_clock_mhz / profile.power.reference_clock_mhz
+    return full_w * relative_voltage(profile, volt) ** 2 * sm_clock_mhz / profile.power.reference_clock_mhz
 
 
 def rest_power_w(profile: BoardProfile, sm_clock_mhz: float, temperature_c: float) -> float:

@@ -19,6 +19,7 @@ from collector.simulated.silicon import (
     clock_tree_w,
     launch_energy,
     leakage_w,
+    relative_voltage,
     rest_power_w,
     voltage_v,
 )
@@ -228,7 +229,7 @@ class World:
                 timing, energy = generated_point(profile, self.gpu, kernel.generated, clock, self._speeds)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
-            over = (volt / profile.energy.reference_voltage_v) ** 2
+            over = relative_voltage(profile, volt) ** 2
             parts = {name: joule * over / period for name, joule in energy.core_j.items()}
             parts["dram"] = energy.dram_j / period
             parts["hidden"] = energy.hidden_j * over / period

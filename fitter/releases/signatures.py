@@ -77,13 +77,12 @@ def verify(bundle: Path, signature: Path, key: str) -> Signed:
 def check_name(path: Path, bundle: Bundle, signed: Signed) -> None:
     """Raises SignatureError for a signed bundle under another name than it was signed with, an old release as a new one, say.
 
-    It may be called as when it was signed, or by the name of the bundle with or without its version.
+    It may be called as when it was signed, or by its name and version.
     """
-    if path.name not in (signed.file, f"{bundle.name}.json", f"{bundle.name}-{bundle.version}.json"):
+    whole = f"{bundle.name}-{bundle.version}.json"
+    if path.name not in (signed.file, whole):
         was = f" as {signed.file}" if signed.file else ""
-        raise SignatureError(
-            f"{path}: is {bundle.name} {bundle.version}, signed{was}, under another name; call it {bundle.name}-{bundle.version}.json"
-        )
+        raise SignatureError(f"{path}: is {bundle.name} {bundle.version}, signed{was}, under another name; call it {whole}")
 
 
 def _good(public: bytes, signature: bytes, message: bytes) -> bool:

@@ -2,9 +2,11 @@
 
 import json
 import resource
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,9 +26,11 @@ from collector.dataset import (
 )
 from collector.dataset.export import export_dataset
 from collector.dataset.log import log_path, read_log
+from collector.dataset.parquet import page_bytes
 from estimator.errors import UnwrittenError
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
 from tests.collector.dataset_rows import METADATA, a_row, write_log
+from tests.fuzz.floods import with_false_sizes
 
 
 def operators() -> st.SearchStrategy[Operator]:
@@ -248,3 +252,24 @@ def test_export_gives_the_same_rows(tmp_path: Path) -> None:
     assert "k?[31m" in lines[1], "a terminal would obey an escape sequence"
     copy = export_dataset(tmp_path / "d.parquet", "parquet", tmp_path / "copy.parquet")
     assert read_kernel_dataset(copy.path).table.equals(read_kernel_dataset(tmp_path / "d.parquet").table)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_pages_are_counted_as_they_are_whatever_the_footer_says(tmp_path: Path, version: str, codec: str, dictionary: bool) -> None:
+    path, names = tmp_path / "pages.parquet", ("number", "whole")
+    table = pa.table({"number": np.linspace(0, 1, 20_000), "whole": np.arange(20_000) % 7, "text": ["linear"] * 20_000})
+    pq.write_table(table, path, compression=codec, use_dictionary=dictionary, data_page_version=version, data_page_size=10_000)
+    columns = pq.read_metadata(path).row_group(0)
+    stated = sum(columns.column(leaf).total_uncompressed_size for leaf in (0, 1))
+    with path.open("rb") as stream:
+        found = page_bytes(stream, pq.read_metadata(path), table.schema, names, 0)
+        assert 0.9 * stated < found < stated, "all but the headers, which the footer counts too"
+        with_false_sizes(path, 100)
+        assert pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 100
+        assert page_bytes(stream, pq.read_metadata(path), table.schema, names, 0) == found
+    for damage in (b"\xff", b"\x00", b"\x1c", b"\x15\xff"):
+        damaged = BytesIO(path.read_bytes()[:4] + damage * 50)
+        with pytest.raises((ValueError, LookupError)):
+            page_bytes(damaged, pq.read_metadata(path), table.schema, names, 0)

@@ -9,6 +9,7 @@ from collector.errors import BoardProfileError
 from collector.simulated.profile import board_names, load_board
 from estimator.resources import resource_folder
 from estimator.specifications import gpu_names
+from tests.collector.dataset_rows import LINEAR
 
 
 @pytest.fixture
@@ -44,6 +45,9 @@ def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) 
         ("dram_pj_per_byte = 46.0", 'dram_pj_per_byte = "46"', "energy.dram_pj_per_byte"),
         ("padding_share = 0.15", "padding_share = 1.15", "energy.padding_share"),
         ('kind = "low-pass"', 'kind = "high-pass"', "sensor.kind"),
+        ('generation = "ampere"', 'generation = "kepler"', "library.generation: 'kepler'"),
+        ("bf16 = 1.0", "bf17 = 1.0", "energy.tensor_precision_factor: 'bf17'"),
+        ("bf16 = 1.0", "bf16 = -1.0", "energy.tensor_precision_factor = -1.0 must not be negative"),
         ("average_slots = 11", "average_slots = 11.5", "sensor.average_slots"),
         ("sm_clock_mhz = [210, 1020", "sm_clock_mhz = [1020, 210", "clock.sm_clock_mhz"),
         ("[power]", "[energie]", "energie"),
@@ -55,3 +59,13 @@ def test_a_wrong_key_or_figure_is_refused_with_its_path(tmp_path: Path, profile_
     assert old in profile_text
     with pytest.raises(BoardProfileError, match=place):
         load_board(written(tmp_path, profile_text.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize(("old", "new"), [("load_line_ohm = 4e-5", "load_line_ohm = 1000"), ("sink_k_per_w = ", "sink_k_per_w = 1")])
+def test_a_board_that_runs_away_is_refused(tmp_path: Path, profile_text: str, old: str, new: str) -> None:
+    assert old in profile_text
+    with (
+        pytest.raises(BoardProfileError, match="board profile board: its (voltage|die) comes to"),
+        open_bench(f"sim:{written(tmp_path, profile_text.replace(old, new, 1))}", seed=1) as bench,
+    ):
+        bench.runner.run(bench.runner.prepare(LINEAR), 1000)

@@ -86,7 +86,7 @@ DAMAGED = {
         f"untrusted comment: \n{base64.b64encode(b'RS' + KEY_NUMBER + bytes(64)).decode()}\ntrusted comment: \n{SECOND}\n",
         "not known",
     ),
-    "giant": ("untrusted comment: " + "x" * 100_000, "too large"),
+    "giant": ("untrusted comment: " + "x" * 100_000, "larger than"),
 }
 
 
@@ -123,6 +123,9 @@ def test_the_command_says_who_signed_and_ends_with_one_where_nobody_did(tmp_path
         ("planted.json", COMMENT, 0),
         ("planted-{version}.json", "no file is stated", 0),
         ("mine.json", COMMENT.replace("planted.json", "mine.json"), 0),
+        ("planted-{version}.json", COMMENT, 0),
+        ("planted.json", COMMENT.replace("planted", "planted-{version}"), 1),
+        ("planted.json", "no file is stated", 1),
         ("planted-9.9.9.json", COMMENT, 1),
         ("other.json", COMMENT, 1),
         ("mine.json", "no file is stated", 1),
@@ -134,6 +137,6 @@ def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(
     own, bundle = signer(), planted_bundle()
     path = saved(bundle, tmp_path)
     path = path.rename(path.with_name(name.format(version=bundle.version)))
-    Path(f"{path}.minisig").write_text(own.signature(path.read_bytes(), comment=comment))
+    Path(f"{path}.minisig").write_text(own.signature(path.read_bytes(), comment=comment.format(version=bundle.version)))
     assert main(["verify", str(path), "--key", own.public]) == status
     assert ("under another name" in capsys.readouterr().err) == bool(status)

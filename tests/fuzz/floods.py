@@ -110,6 +110,24 @@ def large_pages(path: Path) -> None:
     pq.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=1 << 30, row_group_size=40_000_000)
 
 
+def false_footer(path: Path) -> None:
+    """A text of a gigabyte in one page, of which the footer says that it takes a hundred bytes."""
+    table = rows_to_table([a_row("x" * 1_000_000_000)], METADATA)
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    with_false_sizes(path, 100)
+
+
+def with_false_sizes(path: Path, size: int) -> None:
+    """State another size of the first column's unpacked pages in a file's footer: a number of Thrift's, as long as the old one."""
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    true = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size
+    sevens = range(0, max((2 * true).bit_length(), 1), 7)
+    old, new = (bytes(2 * number >> shift & 127 | (128 if shift < sevens[-1] else 0) for shift in sevens) for number in (true, size))
+    assert old in content[start:]
+    path.write_bytes(content[:start] + content[start:].replace(old, new, 1))
+
+
 FLOODS: dict[str, Callable[[Path], None]] = {
     "equal rows": equal_rows,
     "equal table": equal_table,
@@ -121,6 +139,7 @@ FLOODS: dict[str, Callable[[Path], None]] = {
     "nested": nested,
     "long lists": long_lists,
     "large pages": large_pages,
+    "false footer": false_footer,
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
     "validate": ("collect", "validate", "{}"),

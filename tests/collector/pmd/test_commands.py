@@ -245,8 +245,10 @@ def test_an_emulated_meter_says_where_it_is_and_goes_when_asked(tmp_path: Path) 
         assert emulator.stdout is not None
         port = emulator.stdout.readline().strip()
         out = str(tmp_path / "p.csv")
-        assert main(["pmd", "log", port, "--out", out, "--duration", "0.2s", "--quiet"]) == 0
-        emulator.send_signal(signal.SIGTERM)
+        try:
+            assert main(["pmd", "log", port, "--out", out, "--duration", "0.2s", "--quiet"]) == 0
+        finally:
+            emulator.send_signal(signal.SIGTERM)
         _, stderr = emulator.communicate(timeout=300)
     assert emulator.returncode == 0
     assert "samples sent, 0 bytes found no room" in stderr
