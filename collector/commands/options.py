@@ -110,7 +110,7 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) ->
     from collector.sensor.catalogue import given_sensor, not_characterised
 
     identity = bench.gpu.identity()
-    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
+    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field, identity.name)
     if (doubt := not_characterised(found)) and not quiet:
         note(f"warning: sensor {doubt}")
     return found

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from collector.devices.nvml import SUPERCHIP
 from collector.devices.possible_power import LEAST_POWER_W
 from collector.errors import SensorError
 from collector.recordings.nvidia_smi import (
     PLAIN_POWER,
     PLAIN_TIME,
+    POWER_COLUMNS,
     READ_STAMPS,
     STAMP,
     bare_name,
@@ -37,6 +39,7 @@ from estimator.specifications import near_match
 
 TIME: Final = PLAIN_TIME
 POWER: Final = PLAIN_POWER
+BOARD_NAME: Final = "name"
 SMI_LOG: Final = "nvidia-smi --query-gpu=timestamp,power.draw.instant --format=csv -lms 5"
 HEADER: Final = "timestamp, power.draw [W]"
 STAMP_CELL: Final = re.compile(STAMP)
@@ -136,11 +139,22 @@ def gathered(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = Non
     return [column[:-1] for column in joined] if log.cut_row else joined
 
 
+def _of_superchip(log: LogFile, bare: Sequence[str]) -> bool:
+    """Whether the log names a board whose instant power is that of the whole module (Yang, Adamek and Armour, figure 14)."""
+    if BOARD_NAME not in bare:
+        return False
+    first = next(iter(read_columns(log, [bare.index(BOARD_NAME)], StrayLines())), None)
+    return first is not None and any(SUPERCHIP in str(name) for name in _texts(first[0])[:1].to_pylist())
+
+
 def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> RecordedReadings:
     """Readings from nvidia-smi's log; where no column is named the first that holds figures."""
     bare = [bare_name(name) for name in log.names]
     check_once("timestamp", bare, str(log.path))
     powers = power_columns(log.names, column, str(log.path))
+    superchip = _of_superchip(log, bare)
+    if superchip:
+        powers = powers[::-1]
     boards = board_columns(log.names)
     if board is not None and not boards:
         raise SensorError(
@@ -178,6 +192,8 @@ def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> Recorded
     remarks = (*rows.remarks, *stray.remark(), *log.remark())
     if column is None and len(powers) > 1:
         remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
+    if superchip and bare[powers[place]] == POWER_COLUMNS[0]:
+        remarks = (*remarks, f"{POWER_COLUMNS[0]} of a {SUPERCHIP} is the power of the whole module; power.draw.average is the GPU's")
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,

@@ -7,7 +7,7 @@ the same.  Rows of boards come before rows of generations, so that a board witho
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
@@ -35,6 +35,8 @@ WIDTH_STD_SHARE: Final = 0.1
 """Standard error of a width on another board of the same name or generation: A100s have 17.6 to 25.8 ms, of 25."""
 PERIOD_STD_SHARE: Final = 0.03
 """The same of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
+LIKE_NAMES: Final = 0.7
+"""Likeness of two names from which one may be meant for the other [1]; 0.6, the library's own, takes a C2050 for a GH200."""
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
 """`SensorCalibration.sensor` of an entry that stands in for a characterisation."""
@@ -71,7 +73,7 @@ class PublishedSensor:
     def source(self) -> str:
         """Where the figures come from, in words."""
         if self.generation:
-            return f"the class {self.name} of figure 14 with drivers {self.driver}, as this board has no entry there"
+            return f"the class {self.name} of figure 14 with drivers {self.driver}"
         return f"{self.name} with driver {self.driver}" + (f", {self.runs} run(s)" if self.runs else "")
 
     def calibration(self, gpu_uuid: str, driver: str, field: str) -> SensorCalibration:
@@ -137,27 +139,31 @@ def is_file_name(text: str) -> bool:
     return text.endswith(".json") or "/" in text or Path(text).is_file()
 
 
-def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "") -> SensorCalibration:
+def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "", board: str = "") -> SensorCalibration:
     """What `--sensor` names: a calibration's file, or an entry NAME[@DRIVER][:FIELD] of the catalogue.
 
-    `gpu_uuid`, `driver` and `field` are those of the board that is measured; of a recording they may not be known, and a file
-    then need not be that board's.  Raises SensorError for a file that cannot be used or is another board's, for an unknown
-    name, and where nothing is published for that driver and field.
+    `gpu_uuid`, `driver`, `field` and `board`, its name, are those of the board that is measured; of a recording they may not
+    be known, and a file then need not be that board's.  Raises SensorError for a file that cannot be used or is another board's,
+    for an unknown name, and where nothing is published for that driver and field.
     """
     if is_file_name(text):
         return read_calibration(Path(text), gpu_uuid, driver) if gpu_uuid else load_calibration(Path(text))
     rest, colon, asked_field = text.partition(":")
-    board, _, asked_driver = rest.partition("@")
-    named = [sensor for sensor in catalogue() if (_normalised(board) == sensor.name if sensor.generation else sensor.names(board))]
+    entry, _, asked_driver = rest.partition("@")
+    named = [sensor for sensor in catalogue() if (_normalised(entry) == sensor.name if sensor.generation else sensor.names(entry))]
     if not named:
-        raise SensorError(f"--sensor {text}: no such file, and no entry of the catalogue{near_entries(board)}")
+        raise SensorError(f"--sensor {text}: no such file, and no entry of the catalogue{near_entries(entry)}")
     of_driver, of_field = asked_driver or driver, asked_field or field
-    found = None if colon and not field_name(asked_field) else find_sensor(board, of_driver, of_field)
+    found = None if colon and not field_name(asked_field) else find_sensor(entry, of_driver, of_field)
     if found is None:
         wanted = f"driver {of_driver or 'any'}, field {of_field or 'any'}"
         known = ", ".join(dict.fromkeys(f"{sensor.name}@{sensor.driver}:{name}" for sensor in named for name in sensor.fields))
         raise SensorError(f"--sensor {text}: nothing is published for {wanted}; known: {known}")
-    return found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
+    taken = found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
+    if board and not found.names(board):
+        other = f"{taken.notes[CATALOGUE]}; the entry is of another board than {board}"
+        return replace(taken, notes=FrozenMapping({**taken.notes, CATALOGUE: other}))
+    return taken
 
 
 def not_characterised(calibration: SensorCalibration) -> str:
@@ -168,7 +174,7 @@ def not_characterised(calibration: SensorCalibration) -> str:
 def near_entries(board: str) -> str:
     """A question with the nearest names of the catalogue and with the generation of a board, and where the names stand."""
     word, names = _normalised(board), tuple(dict.fromkeys(sensor.name for sensor in catalogue()))
-    close = [name for name in names if word and name.startswith(word)] or get_close_matches(word, names, n=2)
+    close = [name for name in names if word and name.startswith(word)] or get_close_matches(word, names, n=2, cutoff=LIKE_NAMES)
     close += [sensor.name for sensor in catalogue() if sensor.generation and sensor.names(board)]
     nearest = f", did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
     return f"{nearest}; `collect sensors` lists them"

@@ -34,11 +34,14 @@ def main() -> None:
         Path(platform).read_bytes()
     except (OSError, ValueError) as error:
         sys.exit(f"cannot be read: {error}")
-    if not rows or not all("launch" in row for row in rows):
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and "launch" in row for row in rows):
         sys.exit(f"{work}: is no list of work; write it with `estimate blocks KERNEL --blocks N --form simgrid --json`")
     energy_j = consumed_energy()
     engine = simgrid.Engine(["blocks", "--cfg=plugin:host_energy"])
-    engine.load_platform(platform)
+    try:
+        engine.load_platform(platform)
+    except RuntimeError as error:
+        sys.exit(f"{platform}: no platform of SimGrid ({error})")
     if missing := {row["host"] for row in rows} - {host.name for host in engine.all_hosts}:
         sys.exit(f"{platform}: has no host {min(missing)!r}, which {work} needs; write both with one `estimate blocks`")
 

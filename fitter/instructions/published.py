@@ -94,7 +94,7 @@ def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str,
         if row[level][place]
     ]
     meter = ", ".join(f"{way.upper()} {errors['mape']:g} %" for way, errors in table["against_meter"].items())
-    return f"{table['title']}, {table['boards'][board]} (its own MAPE against a meter: {meter})", rows
+    return f"{table['title']}, {table['boards'][board]} (its methods against a meter, on its TITAN V, MAPE: {meter})", rows
 
 
 def _compared(name: str, level: str, published_j: float, kernels: Iterable[Expansion | None]) -> Compared:

@@ -387,3 +387,13 @@ def test_published_traces_are_read(shared_data: Path) -> None:
     assert len(run.load.start_s) == 76
     assert "-1 h" in run.remarks["time_zone"]
     assert "-591" in run.remarks["reference_clock"]
+
+
+def test_a_gh200s_own_power_is_read_and_its_modules_only_when_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "gh200.csv"
+    rows = [f"2026/01/02 03:04:{n // 50:02d}.{n % 50 * 20:03d}, NVIDIA GH200 480GB, {200 + n % 7} W, {380 + n % 7} W" for n in range(500)]
+    log.write_text("\n".join(["timestamp, name, power.draw.average [W], power.draw.instant [W]", *rows]) + "\n")
+    own, module = read_readings(log), read_readings(log, "power.draw.instant")
+    assert own.column == "power.draw.average"
+    assert own.power_w.max() < 210.0
+    assert any("power of the whole module" in remark for remark in module.remarks)

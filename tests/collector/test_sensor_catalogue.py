@@ -39,7 +39,7 @@ def test_a_board_has_its_own_sensor_or_that_of_its_generation(board: str) -> Non
     assert found is not None
     assert found.name == BOARDS[board]
     assert found.generation == (found.name in ARCHITECTURES.values())
-    assert ("has no entry" in found.source()) == found.generation
+    assert ("the class " in found.source()) == found.generation
 
 
 @pytest.mark.parametrize("board", ["Tesla K40m", "Tesla K80", "Tesla M2090", "GeForce GTX 680"])
@@ -142,3 +142,11 @@ def test_sensors_are_listed_for_people_and_programs(capsys: pytest.CaptureFixtur
     assert {entry["name"] for entry in json.loads(capsys.readouterr().out)} == {"h100-pcie", "hopper"}
     assert main(["sensors", "rtx-309"]) == 1
     assert "did you mean rtx-3090" in capsys.readouterr().err
+
+
+def test_an_entry_of_another_board_says_so() -> None:
+    own = given_sensor("a100-pcie-40gb", "GPU-1", "535.54.03", "instant", "NVIDIA A100-PCIE-40GB")
+    other = given_sensor("rtx-3090", "GPU-1", "535.54.03", "instant", "NVIDIA A100-PCIE-40GB")
+    assert "of another board" not in not_characterised(own)
+    assert "the entry is of another board than NVIDIA A100-PCIE-40GB" in not_characterised(other)
+    assert find_sensor("Quadro RTX 4000", "535.54.03", "usage").name == "turing"  # type: ignore[union-attr]
