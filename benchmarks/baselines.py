@@ -22,8 +22,8 @@ from whole_models import REFERENCE_CLOCK_MHZ, Case, read_case
 from estimator import Asked, Variant, baseline_estimates, estimate
 from estimator.baselines.components import component_rates, rest_curve_w
 from estimator.bundles.content import Bundle
-from estimator.prediction import prepare
 from estimator.quantities import Array, BoolArray
+from estimator.questions.estimates import prepare
 from fitter.rows import WorkloadRows
 from fitter.runs import fit_runs
 

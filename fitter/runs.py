@@ -10,8 +10,8 @@ from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.power_limit import UNLIMITED_W
-from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
+from estimator.questions.estimates import Estimate, estimate
 from estimator.spread import UNTESTED_STD, group_shares, joined
 from fitter.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
 from fitter.latency import STREAM_GROUPS, LatencyFit, fit_latency

@@ -29,7 +29,7 @@ from estimator.output_files import output_option
 if TYPE_CHECKING:
     from estimator.bundles.files import Bundle
     from estimator.gpu import GpuSpec
-    from estimator.prediction import Estimate
+    from estimator.questions.estimates import Estimate
 
 SHOWN_KERNELS: Final = "10"
 POWER_CAP_HELP: Final = "Limit below the board's own, as nvidia-smi sets it: its clock falls. Another board: --set power_limit_w."
@@ -170,7 +170,7 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
     import numpy as np
 
     from estimator.formats import read_workload
-    from estimator.prediction import estimate
+    from estimator.questions.estimates import estimate
 
     gpu = _gpu(bundle, options)
     clocks = _clocks(gpu or bundle.gpu, options)

@@ -14,7 +14,7 @@ from estimator.domain import why_no_time
 from estimator.forms.rescaling import Sizes
 from estimator.forms.variation import Variant, variants
 from estimator.local_site import RequestError
-from estimator.prediction import Estimate
+from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import Explanation, explain
 from estimator.questions.judging import Asked
 from estimator.questions.points import VALUES, Sweep

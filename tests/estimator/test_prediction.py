@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from estimator.bundles.content import Bundle
 from estimator.errors import OperatingPointError
 from estimator.power_limit import settled_clock_mhz
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import UnknownOperator
 from tests.estimator.estimating import unlimited

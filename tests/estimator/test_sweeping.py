@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.board import power_model
 from estimator.bundles.files import load_bundle
-from estimator.calibration import power_model
 from estimator.errors import OperatingPointError
 from estimator.forms.variation import Variant, variants
 from estimator.power_limit import BoardCurve
-from estimator.prediction import estimate
 from estimator.questions.choosing import pareto_front
+from estimator.questions.estimates import estimate
 from estimator.questions.points import LABELS, VALUES, Sweep, joined_sweeps
 from estimator.questions.stacking import Board, StackedPoints, stacked, stacked_points
 from estimator.questions.sweeping import held_points, sweep, sweep_chunks
