@@ -260,38 +260,38 @@ class Prediction:
         return {name: float(watt[0]) for name, watt in power_parts_w(board.model, point, busy, term_w).items()}
 
 
+@np.errstate(all="ignore")
 def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     """Workloads at the clocks asked of a board.  What a GPU has no rate for, or a bundle no coefficients, is not finite.
 
     Raises OperatingPointError for efficiencies that cannot be.
     """
-    with np.errstate(all="ignore"):
-        prepared = prepare(workloads, board)
-        asked = board.asked_mhz
-        free = points = evaluate(prepared, asked[None, :])
-        settled = np.broadcast_to(asked, free.gpu_s.shape)
-        over = np.flatnonzero(np.any(free.power_w > board.limit_w, axis=1))
-        board_curves = curves(prepared) if len(over) else None
-        if board_curves is not None:
-            points, settled = held_points(prepared, board_curves, free, over)
-        host_s = np.broadcast_to(prepared.host_s[:, None], settled.shape)
-        launch_share = launch_bound_share(points.gpu_s, host_s, board.bundle.host.overlap_exponent)
-        shares = points.block_s / points.gpu_s[prepared.block_case]
-        latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
-        latency_ln, power_ln = (
-            np.array([np.broadcast_to(joined(one.values()), asked.shape) for one in sources]) for sources in (latency, power)
-        )
-        if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
-            board_curves = curves(prepared)
-        power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
-        point = Settled(
-            asked_mhz=np.broadcast_to(asked, settled.shape).ravel(),
-            free_w=free.power_w.ravel(),
-            clock_mhz=settled.ravel(),
-            latency_s=points.latency_s.ravel(),
-            power_w=power_w.ravel(),
-        )
-        limits = ranges(point, board_curves, board.limit_w, latency_ln.ravel(), power_ln.ravel())
+    prepared = prepare(workloads, board)
+    asked = board.asked_mhz
+    free = points = evaluate(prepared, asked[None, :])
+    settled = np.broadcast_to(asked, free.gpu_s.shape)
+    over = np.flatnonzero(np.any(free.power_w > board.limit_w, axis=1))
+    board_curves = curves(prepared) if len(over) else None
+    if board_curves is not None:
+        points, settled = held_points(prepared, board_curves, free, over)
+    host_s = np.broadcast_to(prepared.host_s[:, None], settled.shape)
+    launch_share = launch_bound_share(points.gpu_s, host_s, board.bundle.host.overlap_exponent)
+    shares = points.block_s / points.gpu_s[prepared.block_case]
+    latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
+    latency_ln, power_ln = (
+        np.array([np.broadcast_to(joined(one.values()), asked.shape) for one in sources]) for sources in (latency, power)
+    )
+    if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
+        board_curves = curves(prepared)
+    power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
+    point = Settled(
+        asked_mhz=np.broadcast_to(asked, settled.shape).ravel(),
+        free_w=free.power_w.ravel(),
+        clock_mhz=settled.ravel(),
+        latency_s=points.latency_s.ravel(),
+        power_w=power_w.ravel(),
+    )
+    limits = ranges(point, board_curves, board.limit_w, latency_ln.ravel(), power_ln.ravel())
     return Prediction(
         prepared=prepared,
         sm_clock_mhz=settled,

@@ -65,20 +65,10 @@ def _roofline(prediction: Prediction) -> tuple[Array, Array, str]:
 
 
 def _components(prediction: Prediction) -> tuple[Array, Array, str]:
-    prepared, board, latency = prediction.prepared, prediction.prepared.board, prediction.latency_s[0]
-    if board.model is None:
+    latency, model = prediction.latency_s[0], prediction.prepared.board.model
+    if model is None:
         return latency, np.full_like(latency, np.nan), "the bundle has no power coefficients"
-    power = component_power_w(
-        prepared.phases,
-        prepared.counts,
-        board.gpu,
-        board.tables,
-        board.model,
-        sm_clock_mhz=prediction.sm_clock_mhz[0],
-        gpu_s=prediction.gpu_s[0],
-        latency_s=latency,
-    )
-    return latency, power, ""
+    return latency, component_power_w(prediction, model), ""
 
 
 def _answer(method: str, own: Estimate, latency_s: float, power_w: float, missing: str) -> BaselineEstimate:

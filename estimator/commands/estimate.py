@@ -167,8 +167,6 @@ def run(given: list[str]) -> int:
 
 def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]:
     """Every workload at every clock."""
-    import numpy as np
-
     from estimator.formats import read_workload
     from estimator.questions.estimates import estimate
 
@@ -185,16 +183,15 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
             workload = with_precision(workload, options["precision"])
         if files.setdefault(workload.name, path) != path:  # two files may bear one name; their results must not pass for one
             workload = replace(workload, name=f"{workload.name} ({path})")
-        with np.errstate(all="ignore"):  # what is not finite is refused afterwards, in words
-            results += estimate(
-                workload,
-                bundle,
-                sm_clock_mhz=clocks,
-                gpu=gpu,
-                power_cap_w=options["power_cap"],
-                host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
-                efficiency=shares(options["efficiency"]),
-            )
+        results += estimate(
+            workload,
+            bundle,
+            sm_clock_mhz=clocks,
+            gpu=gpu,
+            power_cap_w=options["power_cap"],
+            host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
+            efficiency=shares(options["efficiency"]),
+        )
     return results
 
 

@@ -83,12 +83,12 @@ class Estimate:
     validity: Validity
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    _point: tuple[Prediction, int] = field(repr=False, compare=False)
+    _kernels: tuple[Prediction, int] = field(repr=False, compare=False)
 
     @cached_property
     def kernels(self) -> tuple[KernelEstimate, ...]:
         """The operators, in the workload's order."""
-        prediction, i = self._point
+        prediction, i = self._kernels
         prepared = prediction.prepared
         seconds, watts = prediction.kernels(i)
         busy = module_activity(prepared.phases, prepared.board.gpu, seconds, self.sm_clock_mhz * HZ_PER_MHZ)
@@ -164,7 +164,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 validity="outside" if outside and case.validity == "inside" else case.validity,
                 warnings=(*case.warnings, *outside, *between, *above),
                 notes=(*simulated_notes(board.bundle), *case.notes, *_notes(workload, values, float(completed[i]), over, board.limit_w)),
-                _point=(prediction, i),
+                _kernels=(prediction, i),
             )
         )
     return found

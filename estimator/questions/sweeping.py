@@ -121,6 +121,7 @@ def table(variants: Sequence[Variant], prediction: Prediction) -> Sweep:
     )
 
 
+@np.errstate(all="ignore")
 def columns_of(prediction: Prediction) -> dict[str, Array]:
     """VALUES of a prediction's points, each of shape (v · c,)."""
     found = {name: getattr(prediction, name).flatten() for name in ("sm_clock_mhz", "latency_s", "power_w", "gpu_s")}
