@@ -22,16 +22,13 @@ from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.residuals import mean_log_corrections
 from estimator.spread import far_clock, group_shares, joined, latency_sources, power_sources, unfitted_groups
 from estimator.tiles.predictor import predicted_tiles
-from estimator.timeline import SweepParts, kernel_seconds, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
+from estimator.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.unseen import Kind, shape_excesses
 from estimator.untried import Loading, untried_precisions, untried_shares
 from estimator.workload import COMPLETED, Operator, Workload
 
 MOST_NUMBERS: Final = 1_000_000
 """Kernels times clocks that are computed at once: about twenty such tables live at a time, 160 MB."""
-
-PIECE_TABLES: Final = 4
-"""Kernels at clocks of their own need several numbers each at once."""
 
 KEPT: Final = -1
 """Stands for a point that is not replaced."""
@@ -42,10 +39,11 @@ class Prepared:
     """Workloads lowered onto a board: what of an estimate depends on no clock.
 
     operators, counts, coefficients, log_correction, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
-    starts, host_s, events   by workload: its first kernel, time of its launches [s], events of POWER_TERMS (v, 7)
+    host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
+    edges, block_edges       (v + 1) where the kernels, and the blocks, of each workload start
     kinds, kind              the kinds of kernels, and the number of each kernel's
     priors                   groups of which the fit has seen no kernel
-    order, blocks, block_case, block_kind   kernels sorted by workload and kind, where each block starts, its workload and its kind
+    order, blocks, block_kind   kernels sorted by workload and kind, where each block starts, and its kind
     """
 
     workloads: Sequence[Workload]
@@ -62,21 +60,21 @@ class Prepared:
     kind: IntArray
     priors: frozenset[str]
     forecast: Forecast | None
-    starts: IntArray
+    edges: IntArray
+    block_edges: IntArray
     host_s: Array
     events: Array
     order: IntArray
     blocks: IntArray
-    block_case: IntArray
     block_kind: IntArray
 
     def kernels_of(self, i: int) -> slice:
         """The kernels of workload i."""
-        return slice(*np.append(self.starts, len(self.counts))[i : i + 2].tolist())
+        return slice(*self.edges[i : i + 2].tolist())
 
     def blocks_of(self, i: int) -> tuple[slice, list[Kind]]:
         """The blocks of workload i, and their kinds."""
-        own = slice(*np.searchsorted(self.block_case, (i, i + 1)).tolist())
+        own = slice(*self.block_edges[i : i + 2].tolist())
         return own, [self.kinds[number] for number in self.block_kind[own].tolist()]
 
 
@@ -86,7 +84,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     operators = tuple(operator for workload in workloads for operator in workload.operators)
     counts = np.array([count for workload in workloads for count in workload.counts])
     lengths = np.array([len(workload.operators) for workload in workloads])
-    starts = (np.cumsum(lengths) - lengths).astype(np.int64)
+    edges = np.concatenate([[0], np.cumsum(lengths)])
     fitted, served = bundle.once(group_table).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients)).phases
@@ -99,6 +97,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     key = owner * len(numbers) + kind
     order = np.argsort(key, kind="stable")
     blocks = np.flatnonzero(np.diff(key[order], prepend=-1))
+    starts = edges[:-1]
     credit = 0.0 if board.model is None else board.model.l2_credit
     return Prepared(
         workloads=workloads,
@@ -115,12 +114,12 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         kind=kind,
         priors=frozenset(unfitted_groups(bundle, served)),
         forecast=forecast_of(bundle.gpu, gpu, board.efficiency, fitted),
-        starts=starts,
+        edges=edges,
+        block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
         events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, credit), starts),
         order=order,
         blocks=blocks,
-        block_case=owner[order][blocks],
         block_kind=kind[order][blocks],
     )
 
@@ -134,39 +133,35 @@ class Points:
     power_w: Array
     block_s: Array
 
-    def replaced(self, other: "Points", column: IntArray, block_case: IntArray) -> "Points":
-        """These points, with `other` ones where `column` (v, c) names a column of theirs, not KEPT; block_case: as in Prepared."""
+    def replaced(self, other: "Points", column: IntArray, block_edges: IntArray) -> "Points":
+        """These points, with `other` ones where `column` (v, c) names a column of theirs, not KEPT; block_edges: as in Prepared."""
         found = {}
         for name in self.__slots__:
-            own = column[block_case] if name == "block_s" else column
+            own = np.repeat(column, np.diff(block_edges), axis=0) if name == "block_s" else column
             found[name] = np.where(own == KEPT, getattr(self, name), np.take_along_axis(getattr(other, name), np.maximum(own, 0), axis=1))
         return Points(**found)
 
 
 def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
     """Workloads at clocks of shape (1, c), the same for all, or (v, c), a few at a time."""
-    step = max(1, MOST_NUMBERS // (PIECE_TABLES * len(prepared.order))) if len(clock_mhz) > 1 else clock_mhz.shape[1]
+    step = max(1, MOST_NUMBERS // len(prepared.order))
     pieces = [_block_seconds(prepared, clock_mhz[:, i : i + step]) for i in range(0, clock_mhz.shape[1], step)]
     block_s = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
-    gpu_s = np.add.reduceat(block_s, np.flatnonzero(np.diff(prepared.block_case, prepend=-1)))
+    gpu_s = np.add.reduceat(block_s, prepared.block_edges[:-1])
     latency_s = _latency_s(prepared, gpu_s)
     return Points(gpu_s=gpu_s, latency_s=latency_s, power_w=_power_w(prepared, clock_mhz, gpu_s, latency_s), block_s=block_s)
 
 
 def _block_seconds(prepared: Prepared, clock_mhz: Array) -> Array:
     launches = prepared.counts * np.exp(prepared.log_correction)
-    if len(clock_mhz) == 1:
-        seconds = sweep_seconds(prepared.parts, clock_mhz[0] * HZ_PER_MHZ)
-    else:
-        own = np.repeat(clock_mhz, np.diff(np.append(prepared.starts, len(prepared.counts))), axis=0) * HZ_PER_MHZ
-        seconds = kernel_seconds(prepared.phases.lifted(), prepared.coefficients[:, None, :], own)
-    seconds *= launches[:, None]
+    own_mhz = clock_mhz[0] if len(clock_mhz) == 1 else np.repeat(clock_mhz, np.diff(prepared.edges), axis=0)
+    seconds = sweep_seconds(prepared.parts, own_mhz * HZ_PER_MHZ) * launches[:, None]
     block_s: Array = np.add.reduceat(seconds[prepared.order], prepared.blocks)
     return block_s
 
 
 def _latency_s(prepared: Prepared, gpu_s: Array) -> Array:
-    return workload_seconds(gpu_s, np.broadcast_to(prepared.host_s[:, None], gpu_s.shape), prepared.board.bundle.host.overlap_exponent)
+    return workload_seconds(gpu_s, prepared.host_s[:, None], prepared.board.bundle.host.overlap_exponent)
 
 
 def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Array) -> Array:
@@ -197,7 +192,7 @@ def held_points(prepared: Prepared, board_curves: Sequence[BoardCurve], free: Po
     However many clocks are asked for above the one at which a workload settles, it settles there: few clocks are left to be computed.
     """
     board = prepared.board
-    settled = np.tile(board.asked_mhz, (len(prepared.starts), 1))
+    settled = np.tile(board.asked_mhz, (len(prepared.workloads), 1))
     column = np.full(settled.shape, KEPT)
     lowered: list[Array] = []
     for i in over.tolist():
@@ -208,7 +203,7 @@ def held_points(prepared: Prepared, board_curves: Sequence[BoardCurve], free: Po
     own = np.full((len(settled), max(1, *map(len, lowered))), board.asked_mhz[0])
     for i, clocks in zip(over.tolist(), lowered, strict=True):
         own[i, : len(clocks)] = clocks
-    return free.replaced(evaluate(prepared, own), column, prepared.block_case), settled
+    return free.replaced(evaluate(prepared, own), column, prepared.block_edges), settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -274,13 +269,10 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     board_curves = curves(prepared) if len(over) else None
     if board_curves is not None:
         points, settled = held_points(prepared, board_curves, free, over)
-    host_s = np.broadcast_to(prepared.host_s[:, None], settled.shape)
-    launch_share = launch_bound_share(points.gpu_s, host_s, board.bundle.host.overlap_exponent)
-    shares = points.block_s / points.gpu_s[prepared.block_case]
+    launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
+    shares = points.block_s / np.repeat(points.gpu_s, np.diff(prepared.block_edges), axis=0)
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
-    latency_ln, power_ln = (
-        np.array([np.broadcast_to(joined(one.values()), asked.shape) for one in sources]) for sources in (latency, power)
-    )
+    latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
     if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
         board_curves = curves(prepared)
     power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
@@ -306,6 +298,13 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         power=power,
         limits=limits,
     )
+
+
+def _ln_std(sources: Sequence[Mapping[str, Loading]], shape: tuple[int, ...]) -> Array:
+    ln_std = np.empty(shape)
+    for row, loadings in zip(ln_std, sources, strict=True):
+        row[:] = joined(loadings.values())
+    return ln_std
 
 
 def _sources(

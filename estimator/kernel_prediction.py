@@ -182,14 +182,11 @@ def alone_parts_w(
 class KernelLoad:
     """What kernels launched by themselves ask of the board, columns of shape (n,).
 
-    sm_clock_mhz, latency_s   as given
-    events                    (n, 7) of POWER_TERMS per launch, operands cold
-    warm_ratio                working set in L2 sizes, infinite for cold operands
-    busy                      share of the busy power that flows
+    events       (n, 7) of POWER_TERMS per launch, operands cold
+    warm_ratio   working set in L2 sizes, infinite for cold operands
+    busy         share of the busy power that flows
     """
 
-    sm_clock_mhz: Array
-    latency_s: Array
     events: Array
     warm_ratio: Array
     busy: Array
@@ -201,8 +198,6 @@ def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz:
     gpu_s = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, ratio)
     gpu_share = np.minimum(gpu_s / measured_seconds(gpu_s, coefficients), 1.0)
     return KernelLoad(
-        sm_clock_mhz=sm_clock_mhz,
-        latency_s=latency_s,
         events=power_events(phases, gpu, 0.0),
         warm_ratio=ratio,
         busy=busy_share(latency_s, phases.occupied, gpu_share, sm_clock_mhz * HZ_PER_MHZ),

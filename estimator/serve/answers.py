@@ -48,7 +48,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
                 f"{result.workload} has no finite time on {result.gpu}: {why_no_time(result.warnings, 'precision or GPU')}",
                 HTTPStatus.UNPROCESSABLE_ENTITY,
             )
-        (points,) = answered([at_clocks(asked, clocks_of(asked.gpu or asked.bundle.gpu))])
+        (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
         charts = _charts(explanation, points)
     document = explanation_document(explanation)
     return {
