@@ -194,7 +194,7 @@ def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
 
 
 def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
-    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks of shape (c,), or (n, c) where each has its own.
+    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks (c,), or (n, c) for clocks of their own.
 
     The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
     """
