@@ -21,8 +21,9 @@ from whole_models import REFERENCE_CLOCK_MHZ, Case, read_case
 
 from estimator import Asked, Variant, baseline_estimates, estimate
 from estimator.baselines.components import component_rates, rest_curve_w
+from estimator.board import open_board
 from estimator.bundles.content import Bundle
-from estimator.prediction import prepare
+from estimator.engine import prepare
 from estimator.quantities import Array, BoolArray
 from fitter.rows import WorkloadRows
 from fitter.runs import fit_runs
@@ -61,10 +62,10 @@ def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[A
     """What power in AccelWattch's form is linear in, at the measured times and clocks, shape (n, 9), and its power at rest (n,)."""
     columns, rest = [], []
     for workload, seconds, clock in zip(rows.row_workloads(), rows.latency_s, rows.clock_mhz(case.gpu), strict=True):
-        prepared = prepare(workload, bundle, case.gpu, {})
+        prepared = prepare([workload], open_board(bundle, gpu=case.gpu))
         at = np.array([clock])
         point = case.tables.at(at)
-        rates = component_rates(prepared.phases, prepared.counts, case.gpu, np.array([seconds]), point)[0]
+        rates = component_rates(prepared, np.array([seconds]), point)[0]
         clocked = float(point.voltage_ratio[0] ** 2 * clock / REFERENCE_CLOCK_MHZ)
         columns.append([*rates, clocked, 1.0])
         rest.append(float((point.idle_w if case.tables.idle_w is None else rest_curve_w(case.tables.idle_w, at))[0]))

@@ -28,8 +28,8 @@ import click
 import numpy as np
 from whole_models import REFERENCE_CLOCK_MHZ, SHORT_S, Case, mape, read_case
 
-from estimator.prediction import estimate
 from estimator.quantities import Array, BoolArray
+from estimator.questions.estimates import estimate
 from fitter.rows import WorkloadRows, join_rows
 from fitter.runs import fit_runs
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from estimator.kernel_times import kernel_times
+from estimator.kernel_prediction import kernel_times
 from estimator.kernels.registry import KnownTiles
 from estimator.quantities import NORMAL_90, Array, BoolArray
 from estimator.residuals import operator_work

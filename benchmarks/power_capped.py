@@ -24,14 +24,14 @@ import numpy as np
 from kernel_tables import cell_rows, gemm_cells, random_rows, read_table
 from transfer import PROBES, selection_of, source_bundle
 
+from estimator.board import board_tables
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import load_bundle
-from estimator.calibration import board_tables
 from estimator.gpu import ClockTable, GpuSpec
 from estimator.kernel_prediction import predict_kernels
 from estimator.power_limit import UNLIMITED_W
-from estimator.prediction import estimate
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import Workload, make_operator
 from fitter.calibration import calibrate

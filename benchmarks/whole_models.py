@@ -23,8 +23,8 @@ from planted_spread import RATIOS, planted_coverage
 
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
-from estimator.prediction import estimate
 from estimator.quantities import NORMAL_90, Array, BoolArray
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from fitter.rows import WorkloadRows
 from fitter.runs import fit_runs, stated_uncertainty

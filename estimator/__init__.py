@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from estimator.forms.rewriting import with_attention, with_precision
     from estimator.forms.variation import Variant, variants
     from estimator.gpu import GpuSpec
-    from estimator.kernel_estimates import KernelEstimate
     from estimator.kernel_prediction import KernelTable, predict_kernels
-    from estimator.prediction import Estimate, estimate
     from estimator.questions.choosing import Best, Gain, best, pareto_front
     from estimator.questions.comparison import Comparison, compare
     from estimator.questions.costs import Tariff, cost_columns
+    from estimator.questions.estimates import Estimate, KernelEstimate, estimate
     from estimator.questions.explanation import Explanation, explain
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
@@ -47,13 +46,13 @@ _HOME = {
     "BundleError": "estimator.errors",
     "Case": "estimator.questions.points",
     "Comparison": "estimator.questions.comparison",
-    "Estimate": "estimator.prediction",
+    "Estimate": "estimator.questions.estimates",
     "EstimatorError": "estimator.errors",
     "Explanation": "estimator.questions.explanation",
     "Footprint": "estimator.workload",
     "Gain": "estimator.questions.choosing",
     "GpuSpec": "estimator.gpu",
-    "KernelEstimate": "estimator.kernel_estimates",
+    "KernelEstimate": "estimator.questions.estimates",
     "KernelTable": "estimator.kernel_prediction",
     "OperatingPointError": "estimator.errors",
     "Operator": "estimator.workload",
@@ -69,7 +68,7 @@ _HOME = {
     "bundle_names": "estimator.bundles.files",
     "compare": "estimator.questions.comparison",
     "cost_columns": "estimator.questions.costs",
-    "estimate": "estimator.prediction",
+    "estimate": "estimator.questions.estimates",
     "explain": "estimator.questions.explanation",
     "load_bundle": "estimator.bundles.files",
     "load_gpu": "estimator.specifications",

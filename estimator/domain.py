@@ -5,11 +5,11 @@ from typing import Final, Literal
 
 import numpy as np
 
+from estimator.board import CANNOT_LOCK
 from estimator.bundles.content import Bundle
 from estimator.forecast import Forecast
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray
-from estimator.settings import CANNOT_LOCK
 from estimator.workload import FAMILY_FIELDS, Operator
 
 TOLERATED_FACTOR: Final = 2.0

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from estimator.board import EFFICIENCY_COEFFICIENTS
 from estimator.coefficients import COLUMN
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array
-from estimator.settings import EFFICIENCY_COEFFICIENTS
 from estimator.specifications import FIELD_LIMITS, RATE_TABLES, SET_BY_USER
 
 FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}

@@ -4,35 +4,95 @@ Unlike an estimate of a workload this includes what a measuring host adds (the l
 launches of one kernel save (operands that stay in L2).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from estimator.board import board_tables, power_model
 from estimator.bundles.content import Bundle
-from estimator.calibration import board_tables, power_model
 from estimator.coefficients import coefficient_rows, group_key
+from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
-from estimator.kernel_times import kernel_times, merged_tiles
 from estimator.kernels.registry import KnownTiles, lower
+from estimator.kriging import phase_features
 from estimator.phases import Phases
-from estimator.power import (
-    POWER_TERMS,
-    busy_share,
-    leakage_power_w,
-    power_events,
-    static_power_w,
-    term_scale,
-    warm_dram_share,
-)
+from estimator.power import POWER_TERMS, busy_share, power_events, power_parts_w, term_scale, warm_dram_share
 from estimator.power_residuals import log_power_corrections
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.residuals import log_corrections
 from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.workload import Operator
 
 DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
+NOTHING: Final[FrozenMapping[Any]] = FrozenMapping({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimes:
+    """Columns of shape (n,).
+
+    equations_s, latency_s   by the equations alone, and with the residual tier [s]
+    log_std                  standard deviation of ln(latency), nan where the tier says nothing
+    groups                   the group that served each kernel; None: none does
+    phases, coefficients     from which the equations work
+    """
+
+    equations_s: Array
+    latency_s: Array
+    log_std: Array
+    groups: tuple[str | None, ...]
+    phases: Phases
+    coefficients: Array
+
+
+def kernel_times(
+    operators: Sequence[Operator],
+    gpu: GpuSpec,
+    groups: Mapping[str, Mapping[str, float]],
+    *,
+    sm_clock_mhz: Array,
+    warm: BoolArray,
+    known: KnownTiles | None = None,
+    tile_predictors: Mapping[str, Mapping[str, Any]] = NOTHING,
+    residuals: Mapping[str, Mapping[str, Any]] = NOTHING,
+) -> KernelTimes:
+    """What a host would measure for each kernel, launched over and over by itself at its own clock.
+
+    sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
+    known: tiles told by kernel names; without them `tile_predictors` say, else the fastest candidate is taken.  A
+    residual tier that holds only what predicted tiles leave over needs these, so its kernels take them whatever is known.
+    """
+    coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
+    unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
+    tiles = _merged_tiles(known, np.array(unnamed, dtype=np.bool_), predicted_tiles(operators, gpu, tile_predictors, coefficients))
+    phases = lower(operators, gpu, coefficients, tiles).phases
+    clock_hz, ratio = sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm)
+    equations_s = measured_seconds(kernel_seconds(phases, coefficients, clock_hz, ratio), coefficients)
+    features = phase_features(phases, coefficients, clock_hz, ratio) if residuals else None
+    named = None if known is None else np.isfinite(known.tile_m) & ~np.array(unnamed, dtype=np.bool_)
+    correction, log_std = log_corrections(operators, served, residuals, named, features)
+    return KernelTimes(
+        equations_s=equations_s,
+        latency_s=equations_s * np.exp(correction),
+        log_std=log_std,
+        groups=tuple(served),
+        phases=phases,
+        coefficients=coefficients,
+    )
+
+
+def _merged_tiles(known: KnownTiles | None, unnamed: BoolArray, predicted: KnownTiles | None) -> KnownTiles | None:
+    """Known tiles but those of the kernels `unnamed`, and predicted ones where none is left."""
+    if known is None:
+        return predicted
+    found = {name: np.where(unnamed, np.nan, getattr(known, name)) for name in KnownTiles.__slots__}
+    unknown = np.isnan(found["tile_m"])
+    if predicted is not None:
+        found = {name: np.where(unknown, getattr(predicted, name), tile) for name, tile in found.items()}
+    return KnownTiles(**found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,23 +127,12 @@ def predict_kernels(
     sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
     temperature_c (n,): of the die, nan where unknown; without it, as warm as the bundle's boards were at such power.
     """
-    groups = {name: group.coefficients for name, group in bundle.groups.items()}
-    times = kernel_times(
-        operators,
-        gpu,
-        groups,
-        sm_clock_mhz=sm_clock_mhz,
-        warm=warm,
-        known=known,
-        tile_predictors=bundle.tile_predictors,
-        residuals=bundle.residuals,
-    )
-    coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
-    phases = lower(
-        operators, gpu, coefficients, merged_tiles(known, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
-    ).phases
-    load = kernel_load(phases, gpu, coefficients, sm_clock_mhz, warm, times.latency_s)
-    power_w, paced_share = _power_w(bundle, gpu, load, temperature_c)
+    times = bundle_times(operators, bundle, gpu, sm_clock_mhz=sm_clock_mhz, warm=warm, known=known)
+    power_w, paced_share = np.full(len(operators), np.nan), np.zeros(len(operators))
+    parts = alone_parts_w(times, bundle, gpu, sm_clock_mhz, warm, temperature_c)
+    if parts:
+        power_w = np.minimum(sum(parts.values()), gpu.power_limit_w)
+        paced_share = np.minimum(sum(watt for name, watt in parts.items() if name not in AT_ANY_PACE) / power_w, 1.0)
     correction, tier_ln_std = log_power_corrections(operators, times.groups, bundle.residuals, power_w)
     wanted_w = power_w * np.exp(correction)
     return KernelTable(
@@ -96,18 +145,48 @@ def predict_kernels(
     )
 
 
+AT_ANY_PACE: Final = frozenset({"idle", "active", "busy", "leakage"})
+"""Parts of power that are not energy of a launch over its latency, so that a wrong latency does not move them."""
+
+
+def bundle_times(
+    operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: BoolArray, known: KnownTiles | None
+) -> KernelTimes:
+    """`kernel_times` with all that a bundle knows."""
+    return kernel_times(
+        operators,
+        gpu,
+        {name: group.coefficients for name, group in bundle.groups.items()},
+        sm_clock_mhz=sm_clock_mhz,
+        warm=warm,
+        known=known,
+        tile_predictors=bundle.tile_predictors,
+        residuals=bundle.residuals,
+    )
+
+
+def alone_parts_w(
+    times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: BoolArray, temperature_c: Array | None
+) -> dict[str, Array]:
+    """Power of kernels by `estimator.power.PARTS` without a limit [W], each of shape (n,); empty for a bundle without power."""
+    model = power_model(bundle)
+    if model is None:
+        return {}
+    load = kernel_load(times.phases, gpu, times.coefficients, sm_clock_mhz, warm, times.latency_s)
+    point = board_tables(bundle, gpu).at(sm_clock_mhz)
+    rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / times.latency_s[:, None]
+    return power_parts_w(model, point, load.busy, rate * model.event_energy_j * term_scale(model, point), temperature_c)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLoad:
     """What kernels launched by themselves ask of the board, columns of shape (n,).
 
-    sm_clock_mhz, latency_s   as given
-    events                    (n, 7) of POWER_TERMS per launch, operands cold
-    warm_ratio                working set in L2 sizes, infinite for cold operands
-    busy                      share of the busy power that flows
+    events       (n, 7) of POWER_TERMS per launch, operands cold
+    warm_ratio   working set in L2 sizes, infinite for cold operands
+    busy         share of the busy power that flows
     """
 
-    sm_clock_mhz: Array
-    latency_s: Array
     events: Array
     warm_ratio: Array
     busy: Array
@@ -119,8 +198,6 @@ def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz:
     gpu_s = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, ratio)
     gpu_share = np.minimum(gpu_s / measured_seconds(gpu_s, coefficients), 1.0)
     return KernelLoad(
-        sm_clock_mhz=sm_clock_mhz,
-        latency_s=latency_s,
         events=power_events(phases, gpu, 0.0),
         warm_ratio=ratio,
         busy=busy_share(latency_s, phases.occupied, gpu_share, sm_clock_mhz * HZ_PER_MHZ),
@@ -132,16 +209,3 @@ def warm_events(events: Array, ratio: Array, knee: float, sharpness: float) -> A
     result = events.copy()
     result[:, DRAM_TERMS] *= warm_dram_share(ratio, knee, sharpness)[:, None]
     return result
-
-
-def _power_w(bundle: Bundle, gpu: GpuSpec, load: KernelLoad, temperature_c: Array | None) -> tuple[Array, Array]:
-    """Power [W], and the share of it that is energy per launch over the latency, which a wrong latency moves; shapes (n,)."""
-    model = power_model(bundle)
-    if model is None:
-        return np.full(len(load.latency_s), np.nan), np.zeros(len(load.latency_s))
-    point = board_tables(bundle, gpu).at(load.sm_clock_mhz)
-    rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / load.latency_s[:, None]
-    paced_w = (rate * model.event_energy_j * term_scale(model, point)).sum(axis=1)
-    other_w = static_power_w(model, point, load.busy) + paced_w
-    power_w: Array = np.minimum(other_w + leakage_power_w(model, point, other_w, temperature_c), gpu.power_limit_w)
-    return power_w, np.minimum(paced_w / power_w, 1.0)

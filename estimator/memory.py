@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import GpuSpec
-from estimator.kernel_estimates import operator_label
 from estimator.quantities import BYTES_PER_ELEMENT, Array, IntArray
 from estimator.reckoning import operator_work
 from estimator.workload import Footprint, Operator, Workload
@@ -75,7 +74,7 @@ def _single_operators(operators: Sequence[Operator], moved_byte: Array, gpu: Gpu
     largest = max(large, key=sizes.__getitem__)
     others = f" (so do {len(large) - 1} more operators)" if len(large) > 1 else ""
     return (
-        f"the tensors of {operator_label(operators[largest])} need {sizes[largest] / GIB:.4g} GiB{others}, "
+        f"the tensors of {operators[largest].label} need {sizes[largest] / GIB:.4g} GiB{others}, "
         f"more than the {gpu.dram_bytes / GIB:.4g} GiB of {gpu.name}: it cannot run there as a whole",
     )
 

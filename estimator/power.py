@@ -201,9 +201,9 @@ def capacitance_f(event_energy_j: Array, rates: Array, reference_voltage_v: floa
 
 
 def term_scale(model: PowerModel, point: OperatingPoint) -> Array:
-    """Factor on each term's energy at an operating point, shape (c, 7): s(V) for core terms, 1 for DRAM."""
+    """Factor on each term's energy at an operating point, shape (..., 7): s(V) for core terms, 1 for DRAM."""
     core = point.voltage_ratio**model.voltage_exponent
-    return np.where(_CORE_TERM[None, :], core[:, None], 1.0)
+    return np.where(_CORE_TERM, core[..., None], 1.0)
 
 
 def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) -> Array:
@@ -242,6 +242,28 @@ def workload_power_w(model: PowerModel, point: OperatingPoint, gpu_s: Array, lat
     other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
     power_w: Array = other_w + leakage_power_w(model, point, other_w)
     return power_w
+
+
+PARTS: Final = ("idle", "active", "busy", "leakage", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
+"""Parts of power and energy: the board at rest and in use, running SMs, a warmer die, and counted events."""
+
+_PART_OF_TERM: Final = ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
+
+
+def power_parts_w(
+    model: PowerModel, point: OperatingPoint, busy_share: Array, term_w: Array, temperature_c: Array | None = None
+) -> dict[str, Array]:
+    """Power by PARTS [W], each of shape (c,), whose sum is all of it.
+
+    term_w (c, 7): by POWER_TERMS; temperature_c: as for `leakage_power_w`.
+    """
+    nothing = np.zeros_like(busy_share)
+    static_w, rest_w = static_power_w(model, point, busy_share), static_power_w(model, point, nothing)
+    leakage_w = leakage_power_w(model, point, static_w + term_w.sum(axis=1), temperature_c)
+    parts = {"idle": point.idle_w, "active": rest_w - point.idle_w, "busy": static_w - rest_w, "leakage": leakage_w}
+    for part, watt in zip(_PART_OF_TERM, term_w.T, strict=True):
+        parts[part] = parts.get(part, nothing) + watt
+    return parts
 
 
 def tensor_rate(gpu: GpuSpec) -> float:

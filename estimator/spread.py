@@ -10,7 +10,9 @@ does another GPU than the fitted one, or one of other figures (`estimator.foreca
 sum over kernel groups of (share of the time · held-out error of the group)²: kernels of one group err alike.
 
 ln(power) has a σ_gpu, σ_launch and σ_family of its own; kernels that few families used add nothing to it, and what is untried or
-forecast counts in full at any pace.  Clocks beyond the fitted ones add to both (`estimator.clock_spread`): to the GPU's time, and to power.
+forecast counts in full at any pace.  Clocks beyond the fitted ones add to both: to the GPU's time, and
+to power.  Held-out errors hold all that the coefficients err at the fitted clocks, so what counts is the way from the nearest of these: how
+much of the time, and of the power, follows the clock, one clock tells badly, and errors grow with ln(f).
 
 Sources have names, so that two predictions that share one can be compared (`estimator.questions.comparison`).
 """
@@ -23,6 +25,7 @@ import numpy as np
 from estimator.bundles.content import Bundle
 from estimator.errors import BundleError
 from estimator.forecast import Forecast
+from estimator.power import BoardTables
 from estimator.quantities import Array
 from estimator.untried import PRIOR_STD, Loading, Untried, untried_sources
 
@@ -60,7 +63,7 @@ def latency_sources(
 
     launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
     those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.  untried: as
-    `untried_shares`.  far_clock: as `estimator.clock_spread.far_clock` tells.
+    `untried_shares`.  far_clock: as `far_clock` tells.
     A bundle that states nothing gives nan.  Raises BundleError for a damaged section.
     """
     stated = _table(bundle.uncertainty.get("latency", {}))
@@ -220,3 +223,50 @@ def _kernel_sources(
     known, usual, seen = bundle.once(by_group)
     unseen = max(usual, PRIOR_STD)
     return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}
+
+
+CLOCK_SLOPE_STD: Final = (0.03, 0.02)
+"""Spread of the slope of ln(predicted / measured) latency and power over ln(clock), from workload to workload: 18 models at 11 clocks of an
+A100 (EnergAIzer artifact) have root mean squares of 0.031 and 0.016.  The covariance of coefficients that were fitted at one clock says
+0.02 to 0.05 and 0.01 to 0.03."""
+
+VOLTAGE_EXPONENT_STD: Final = 0.35
+"""Spread of the exponent of s(V) among boards: what is left open of it where no fitted row told it [1]."""
+
+TELLING_VOLTAGE_RANGE: Final = 0.05
+"""Range of V / V₀ among fitted rows from which on they can tell the exponent [1]."""
+
+
+class FarClock(NamedTuple):
+    """Independent sources of error of ln(GPU time) and ln(power) and how much of each a prediction has; none at fitted clocks."""
+
+    latency: Mapping[str, Array]
+    power: Mapping[str, Array]
+
+
+def nearest_fitted_mhz(bundle: Bundle, clock_mhz: Array) -> Array:
+    """The fitted clock nearest to each, shape of `clock_mhz`; each itself where the fitted ones are unknown (nan)."""
+    low, high = bundle.clocks_mhz
+    nearest: Array = np.fmin(np.fmax(clock_mhz, low), high)
+    return nearest
+
+
+def far_clock(bundle: Bundle, tables: BoardTables, clock_mhz: Array, power_w: Array) -> FarClock:
+    """Sources at the clocks that run, loadings of the shape of `clock_mhz`; power_w: at these clocks, of the same shape."""
+    nearest = nearest_fitted_mhz(bundle, clock_mhz)
+    if np.array_equal(nearest, clock_mhz):
+        return FarClock(latency={}, power={})
+    way = np.log(clock_mhz / nearest)
+    of_time, of_power = ({"far clock": slope * way} for slope in CLOCK_SLOPE_STD)
+    return FarClock(latency=of_time, power=of_power | {"voltage": _voltage_loading(bundle, tables, clock_mhz, nearest, power_w)})
+
+
+def _voltage_loading(bundle: Bundle, tables: BoardTables, clock_mhz: Array, nearest_mhz: Array, power_w: Array) -> Array:
+    """What an exponent of the voltage that no fitted row told leaves open; what a board draws at rest does not scale with it."""
+    lowest, highest = tables.at(np.array(bundle.clocks_mhz)).voltage_ratio
+    if highest - lowest > TELLING_VOLTAGE_RANGE:
+        return np.zeros_like(clock_mhz)
+    there, nearest = tables.at(clock_mhz), tables.at(nearest_mhz)
+    above_rest = 1.0 - there.idle_w / np.maximum(power_w, there.idle_w)
+    loading: Array = VOLTAGE_EXPONENT_STD * above_rest * np.log(there.voltage_ratio / nearest.voltage_ratio)
+    return loading

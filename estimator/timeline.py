@@ -194,7 +194,7 @@ def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
 
 
 def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
-    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and (c,) clocks.
+    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks (c,), or (n, c) for clocks of their own.
 
     The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
     """
@@ -205,7 +205,8 @@ def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
     else:
         scaled = parts.clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio))
     if parts.mixed.size:
-        seconds = parts.mixed_clocks[:, None] / sm_clock_hz + parts.mixed_s[:, None]
+        own_hz = sm_clock_hz if sm_clock_hz.ndim == 1 else sm_clock_hz[parts.mixed]
+        seconds = parts.mixed_clocks[:, None] / own_hz + parts.mixed_s[:, None]
         scaled[parts.mixed] += (seconds / parts.mixed_top_s[:, None]) ** exponent[parts.mixed, None]
     scaled += parts.constant[:, None]
     scaled **= 1.0 / exponent[:, None]

@@ -28,11 +28,15 @@ SharedLines = tuple[tuple[str, ...], ...]
 
 
 class Kind(NamedTuple):
-    """What the fit knows of a kernel: its group of coefficients or none, its precision if untried, and whether its shape is far outside."""
+    """What the fit knows of a kernel: its group of coefficients or none, its precision if untried, and whether its shape is far outside.
+
+    completed: the workload file did not list it.
+    """
 
     group: str | None
     untried: Untried | None
     far: bool
+    completed: bool
 
     def unseen(self, priors: frozenset[str]) -> bool:
         """Whether the fit has seen no such kernel; priors: groups of which it has seen none."""
@@ -79,7 +83,9 @@ def unseen_lines(
     """
     if not shares:
         return ((),), np.zeros(clocks, dtype=np.int64)
-    kinds = sorted(shares, key=lambda kind: (kind.group or "", kind.untried or (), kind.far))  # whatever the order of the kernels
+    kinds = sorted(
+        shares, key=lambda kind: (kind.group or "", kind.untried or (), kind.far, kind.completed)
+    )  # whatever the order of the kernels
     table = np.array([shares[kind] for kind in kinds]).reshape(len(kinds), -1)
     reasons = _reasons(workload, bundle, groups, excesses, priors, kinds)
     states = _states(reasons, kinds, table)

@@ -110,6 +110,11 @@ class Operator:
         """The shape by field name."""
         return dict(zip(FAMILY_FIELDS[self.family], self.shape, strict=True))
 
+    @property
+    def label(self) -> str:
+        """Short readable name: "gemm.linear bf16 512x768x3072"."""
+        return f"{self.family}.{self.operator} {self.precision} {'x'.join(f'{value:.15g}' for value in self.shape)}"
+
 
 def make_operator(family: str, operator: str, precision: str, *, where: str = "", **details: float | str | bool) -> Operator:
     """An Operator from named shape fields, checked.

@@ -6,12 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from estimator.board import open_board
 from estimator.bundles.content import Bundle
+from estimator.engine import predict
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.power_limit import UNLIMITED_W
-from estimator.prediction import Estimate, estimate
 from estimator.quantities import Array, BoolArray
+from estimator.questions.estimates import estimate
 from estimator.spread import UNTESTED_STD, group_shares, joined
 from fitter.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
 from fitter.latency import STREAM_GROUPS, LatencyFit, fit_latency
@@ -117,9 +119,9 @@ def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str
     for i, workload in enumerate(rows.workloads):
         shares: dict[str, float] = {}
         if i in used:
-            answer = estimate(workload, bundle, gpu=gpu)[0]
-            names = [kernel.group for kernel in answer.kernels]
-            shares = {group: float(share) for group, share in group_shares(names, kernel_weights(answer)).items()}
+            prediction = predict([workload], open_board(bundle, gpu=gpu))
+            _, kinds = prediction.prepared.blocks_of(0)
+            shares = {group: float(share) for group, share in group_shares([kind.group for kind in kinds], prediction.shares[:, 0]).items()}
         found.append(shares)
     return found
 
@@ -139,13 +141,6 @@ def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dic
 def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> float:
     """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.spread` states it."""
     return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
-
-
-def kernel_weights(answer: Estimate) -> Array:
-    """Share of each kernel in the GPU time of an estimate, shape (n,)."""
-    seconds = np.array([kernel.count * kernel.latency_s for kernel in answer.kernels])
-    result: Array = seconds / max(float(seconds.sum()), 1e-300)
-    return result
 
 
 NOTABLE_SHARE: Final = 0.1

@@ -12,8 +12,8 @@ from estimator.forecast import FORECAST_STD
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels
 from estimator.kernels.registry import KnownTiles
-from estimator.prediction import estimate
 from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import Workload
 from fitter.rows import KernelRows, WorkloadRows

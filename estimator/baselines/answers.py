@@ -9,11 +9,10 @@ import numpy as np
 
 from estimator.baselines.components import component_power_w
 from estimator.baselines.roofline import roofline_power_w, roofline_seconds
-from estimator.calibration import board_tables, power_model
-from estimator.prediction import Estimate, estimate, prepare
+from estimator.engine import Prediction, predict
 from estimator.quantities import Array
+from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked
-from estimator.settings import power_limit
 
 METHODS: Final[dict[str, str]] = {
     "roofline": "time: longer of flop/peak and bytes/bandwidth, no launches; power: energy roofline from the specification",
@@ -46,18 +45,10 @@ class BaselineEstimate:
 
 def baseline_estimates(asked: Asked) -> tuple[BaselineEstimate, ...]:
     """Every baseline at every clock asked, clocks outermost.  Errors as those of `estimate`."""
-    own = estimate(
-        asked.variant.workload,
-        asked.bundle,
-        sm_clock_mhz=asked.sm_clock_mhz,
-        gpu=asked.gpu,
-        power_cap_w=asked.power_cap_w,
-        host_launch_s=asked.host_launch_s,
-        efficiency=asked.efficiency,
-    )
-    clock = np.array([one.sm_clock_mhz for one in own])
+    prediction = predict([asked.variant.workload], asked.board())
+    own = estimates_of(prediction)
     with np.errstate(all="ignore"):  # a GPU without a rate for a precision gives nan, which is said
-        columns = {"roofline": _roofline(asked, clock), "accelwattch-style": _components(asked, clock, own)}
+        columns = {"roofline": _roofline(prediction), "accelwattch-style": _components(prediction)}
     return tuple(
         _answer(method, own[i], float(latency[i]), float(power[i]), missing)
         for i in range(len(own))
@@ -65,23 +56,19 @@ def baseline_estimates(asked: Asked) -> tuple[BaselineEstimate, ...]:
     )
 
 
-def _roofline(asked: Asked, clock: Array) -> tuple[Array, Array, str]:
-    workload, gpu = asked.variant.workload, asked.gpu or asked.bundle.gpu
-    latency = np.array(workload.counts) @ roofline_seconds(workload, gpu, clock)
-    power = roofline_power_w(workload, gpu, board_tables(asked.bundle, gpu), power_limit(asked.power_cap_w, gpu), clock)
-    return latency, power, "" if np.isfinite(latency).all() else f"{gpu.name} has no published rate for a precision of this workload"
+def _roofline(prediction: Prediction) -> tuple[Array, Array, str]:
+    prepared, board, clock = prediction.prepared, prediction.prepared.board, prediction.sm_clock_mhz[0]
+    workload = prepared.workloads[0]
+    latency = prepared.counts @ roofline_seconds(workload, board.gpu, clock)
+    power = roofline_power_w(workload, board.gpu, board.tables, board.limit_w, clock)
+    return latency, power, "" if np.isfinite(latency).all() else f"{board.gpu.name} has no published rate for a precision of this workload"
 
 
-def _components(asked: Asked, clock: Array, own: list[Estimate]) -> tuple[Array, Array, str]:
-    latency, gpu_s = (np.array([getattr(one, name) for one in own]) for name in ("latency_s", "gpu_s"))
-    model = power_model(asked.bundle)
+def _components(prediction: Prediction) -> tuple[Array, Array, str]:
+    latency, model = prediction.latency_s[0], prediction.prepared.board.model
     if model is None:
         return latency, np.full_like(latency, np.nan), "the bundle has no power coefficients"
-    gpu = asked.gpu or asked.bundle.gpu
-    prepared = prepare(asked.variant.workload, asked.bundle, gpu, asked.efficiency or {})
-    board = board_tables(asked.bundle, gpu)
-    power = component_power_w(prepared.phases, prepared.counts, gpu, board, model, sm_clock_mhz=clock, gpu_s=gpu_s, latency_s=latency)
-    return latency, power, ""
+    return latency, component_power_w(prediction, model), ""
 
 
 def _answer(method: str, own: Estimate, latency_s: float, power_w: float, missing: str) -> BaselineEstimate:

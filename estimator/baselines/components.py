@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.gpu import ClockTable, GpuSpec
-from estimator.phases import Phases
-from estimator.power import POWER_TERMS, BoardTables, OperatingPoint, PowerModel, power_events
+from estimator.engine import Prediction, Prepared
+from estimator.gpu import ClockTable
+from estimator.power import POWER_TERMS, OperatingPoint, PowerModel, power_events
 from estimator.quantities import HZ_PER_MHZ, Array
 
 SHAPES: Final = ((0, 1, 2), (0, 2), (0, 1), (0,))
@@ -42,36 +42,24 @@ def _powers(relative: Array) -> Array:
     return np.stack([np.ones_like(relative), relative, relative**3], axis=-1)
 
 
-def component_rates(phases: Phases, counts: Array, gpu: GpuSpec, latency_s: Array, point: OperatingPoint) -> Array:
+def component_rates(prepared: Prepared, latency_s: Array, point: OperatingPoint) -> Array:
     """Events of POWER_TERMS a second, core terms times (V/V₀)², shape (c, 7): what a power in AccelWattch's form is linear in.
 
-    counts (n,) of launches; latency_s (c,) of the iteration.
+    latency_s (c,) of the iteration of a single workload.
     """
-    totals = counts @ power_events(phases, gpu, credit=0.0)
+    totals = prepared.counts @ power_events(prepared.phases, prepared.board.gpu, credit=0.0)
     core = np.array([term != "dram" for term in POWER_TERMS])
     scale = np.where(core[None, :], (point.voltage_ratio**2)[:, None], 1.0)
     result: Array = totals[None, :] * scale / latency_s[:, None]
     return result
 
 
-def component_power_w(
-    phases: Phases,
-    counts: Array,
-    gpu: GpuSpec,
-    board: BoardTables,
-    model: PowerModel,
-    *,
-    sm_clock_mhz: Array,
-    gpu_s: Array,
-    latency_s: Array,
-) -> Array:
-    """Mean power over an iteration [W], shape (c,).
-
-    counts (n,); sm_clock_mhz, gpu_s, latency_s (c,): clock, time of the GPU's kernels and of the iteration.
-    """
-    point = board.at(sm_clock_mhz)
-    rest_w = point.idle_w if board.idle_w is None else rest_curve_w(board.idle_w, sm_clock_mhz)
+def component_power_w(prediction: Prediction, model: PowerModel) -> Array:
+    """Mean power over an iteration of a single workload at its clocks and times [W], shape (c,)."""
+    board, clock_mhz, latency_s = prediction.prepared.board, prediction.sm_clock_mhz[0], prediction.latency_s[0]
+    point = board.tables.at(clock_mhz)
+    rest_w = point.idle_w if board.tables.idle_w is None else rest_curve_w(board.tables.idle_w, clock_mhz)
     clocked = point.voltage_ratio**2 * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
-    dynamic_w = component_rates(phases, counts, gpu, latency_s, point) @ model.event_energy_j
-    result: Array = rest_w + model.active_w + model.busy_w * clocked * np.minimum(gpu_s / latency_s, 1.0) + dynamic_w
+    dynamic_w = component_rates(prediction.prepared, latency_s, point) @ model.event_energy_j
+    result: Array = rest_w + model.active_w + model.busy_w * clocked * np.minimum(prediction.gpu_s[0] / latency_s, 1.0) + dynamic_w
     return result

@@ -34,10 +34,10 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
 
     Raises EstimatorError for files that cannot be used, UsageError for lists that cannot be read.
     """
+    from estimator.board import power_limit
     from estimator.bundles.files import load_bundle
     from estimator.bundles.labels import told_apart
     from estimator.questions.judging import Asked
-    from estimator.settings import power_limit
 
     names = options["bundle_names"]
     bundles = told_apart([load_bundle(name) for name in names], names)
@@ -190,7 +190,7 @@ def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | N
 
 def shares(settings: Mapping[str, str]) -> dict[str, float]:
     """Efficiencies by module.  Raises UsageError for a module that has none and for what can be no share."""
-    from estimator.settings import EFFICIENCY_COEFFICIENTS, LEAST_EFFICIENCY, MOST_EFFICIENCY
+    from estimator.board import EFFICIENCY_COEFFICIENTS, LEAST_EFFICIENCY, MOST_EFFICIENCY
 
     found = {}
     for module, text in settings.items():
@@ -247,9 +247,9 @@ def within_clocks(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]"
 
     Where one board alone is asked for, or none can be locked to any of the clocks, the questions are as they were: that is refused.
     """
+    from estimator.board import in_clock_range
     from estimator.questions.judging import at_clocks
-    from estimator.questions.unanswerable import unanswerable
-    from estimator.settings import in_clock_range
+    from estimator.questions.sweeping import unanswerable
 
     kept: list[Asked] = []
     outside: list[Sweep] = []

@@ -112,8 +112,8 @@ def _bundle(options: Mapping[str, Any]) -> "Bundle | None":
     """The bundle that is asked for, None for published energies.  Raises OperatingPointError for a clock that its GPU cannot have."""
     if options["bundle_name"] is None:
         return None
+    from estimator.board import asked_clocks
     from estimator.bundles.files import load_bundle
-    from estimator.settings import asked_clocks
 
     bundle = load_bundle(options["bundle_name"])
     if options["freq_mhz"] is not None:

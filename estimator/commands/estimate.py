@@ -29,7 +29,7 @@ from estimator.output_files import output_option
 if TYPE_CHECKING:
     from estimator.bundles.files import Bundle
     from estimator.gpu import GpuSpec
-    from estimator.prediction import Estimate
+    from estimator.questions.estimates import Estimate
 
 SHOWN_KERNELS: Final = "10"
 POWER_CAP_HELP: Final = "Limit below the board's own, as nvidia-smi sets it: its clock falls. Another board: --set power_limit_w."
@@ -167,10 +167,8 @@ def run(given: list[str]) -> int:
 
 def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]:
     """Every workload at every clock."""
-    import numpy as np
-
     from estimator.formats import read_workload
-    from estimator.prediction import estimate
+    from estimator.questions.estimates import estimate
 
     gpu = _gpu(bundle, options)
     clocks = _clocks(gpu or bundle.gpu, options)
@@ -185,16 +183,15 @@ def _estimates(bundle: "Bundle", options: Mapping[str, Any]) -> list["Estimate"]
             workload = with_precision(workload, options["precision"])
         if files.setdefault(workload.name, path) != path:  # two files may bear one name; their results must not pass for one
             workload = replace(workload, name=f"{workload.name} ({path})")
-        with np.errstate(all="ignore"):  # what is not finite is refused afterwards, in words
-            results += estimate(
-                workload,
-                bundle,
-                sm_clock_mhz=clocks,
-                gpu=gpu,
-                power_cap_w=options["power_cap"],
-                host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
-                efficiency=shares(options["efficiency"]),
-            )
+        results += estimate(
+            workload,
+            bundle,
+            sm_clock_mhz=clocks,
+            gpu=gpu,
+            power_cap_w=options["power_cap"],
+            host_launch_s=None if launch_us is None else launch_us * MICROSECONDS,
+            efficiency=shares(options["efficiency"]),
+        )
     return results
 
 

@@ -39,7 +39,7 @@ NOT_NEGATIVE = Number()
 """The usual two."""
 
 LAUNCH_US = Number(most=1e6)
-"""Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.settings.LONGEST_LAUNCH_S`)."""
+"""Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.board.LONGEST_LAUNCH_S`)."""
 
 
 def precision_word(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:

@@ -275,15 +275,14 @@ def explain_command(**options: Any) -> int:
     check_something_asked(options)
     from estimator.display.answers import EXPLANATION_CHARTS, explanation_page
     from estimator.display.explanations import explanation_csv, explanation_document, explanation_text
+    from estimator.questions.choosing import answered
     from estimator.questions.explanation import explain
-    from estimator.questions.sweeping import sweep
 
     asked = _questions(options)
     if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
-    check_finite(
-        sweep(asked[0].variant, asked[0].bundle, sm_clock_mhz=asked[0].sm_clock_mhz, gpu=asked[0].gpu, host_launch_s=asked[0].host_launch_s)
-    )
+    for points in answered(asked):
+        check_finite(points)
     answer, simulated = explain(asked[0]), asked[0].bundle.simulated
     texts: dict[str, Callable[[], str]] = {
         "txt": lambda: explanation_text(answer, options["kernels"], simulated),

@@ -13,8 +13,9 @@ from estimator.display.explanations import kernels_html
 from estimator.display.pages import figure_html, page_html, section_html, table_html
 from estimator.display.stacks import HIDDEN, Bar, Piece, stack_svg
 from estimator.display.sweeps import sweep_columns
+from estimator.power import PARTS
 from estimator.questions.choosing import energy_per_request_j, pareto_front
-from estimator.questions.explanation import LIMITS, PARTS, Explanation
+from estimator.questions.explanation import LIMITS, Explanation
 from estimator.questions.points import LABELS, VALUES, Sweep
 
 MOST_LINES: Final = 6

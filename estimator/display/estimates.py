@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from estimator.kernel_estimates import KernelEstimate
-    from estimator.prediction import Estimate
+    from estimator.questions.estimates import Estimate, KernelEstimate
 
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 POWER_UNITS: Final = ((1.0, "W"),)

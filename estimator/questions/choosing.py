@@ -11,8 +11,7 @@ from estimator.errors import OperatingPointError
 from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, log_ratio_stds
 from estimator.questions.points import Sweep, joined_sweeps
-from estimator.questions.sweeping import sweep_chunks
-from estimator.settings import asked_clocks
+from estimator.questions.sweeping import pieces_of
 
 MILLISECONDS: Final = 1e-3
 """Unit of latencies for people [s]."""
@@ -91,7 +90,7 @@ def best(
     number = int(points.case[index])
     answer, first = judged(questions[number]), int(np.flatnonzero(points.case == number)[0])
     alike = first + _alike(answer, index - first, goal, fits[points.case == number])
-    usual = judged(at_clocks(questions[number], (_usual_clock(questions[number]),)))
+    usual = judged(at_clocks(questions[number], None))
     return Best(
         points=points,
         fits=fits,
@@ -114,15 +113,7 @@ def answered(asked: Sequence[Asked]) -> Iterator[Sweep]:
         stop = start + 1
         while stop < len(asked) and _same_board(asked[stop], one):
             stop += 1
-        yield from sweep_chunks(
-            [question.variant for question in asked[start:stop]],
-            one.bundle,
-            sm_clock_mhz=one.sm_clock_mhz,
-            gpu=one.gpu,
-            power_cap_w=one.power_cap_w,
-            host_launch_s=one.host_launch_s,
-            efficiency=one.efficiency,
-        )
+        yield from pieces_of([question.variant for question in asked[start:stop]], one.board())
         start = stop
 
 
@@ -172,10 +163,6 @@ def _over_all_clocks(question: Asked) -> Asked:
     clocks = gpu.clocks_mhz()
     seen = clocks[(clocks >= low) & (clocks <= high)]
     return at_clocks(question, tuple((seen if gpu.name == question.bundle.gpu.name and len(seen) > 1 else clocks).tolist()))
-
-
-def _usual_clock(question: Asked) -> float:
-    return float(asked_clocks(None, question.gpu or question.bundle.gpu)[0])
 
 
 def energy_per_request_j(points: Sweep) -> Array:

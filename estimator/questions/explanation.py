@@ -12,18 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.calibration import board_tables, power_model
 from estimator.coefficients import COLUMN
 from estimator.domain import shape_excess
+from estimator.engine import Prepared, predict
 from estimator.gpu import GpuSpec
-from estimator.kernel_estimates import operator_label
 from estimator.phases import OVERLAPPED, SERIAL, Phases
-from estimator.power import POWER_TERMS, leakage_power_w, power_events, static_power_w, term_scale
-from estimator.power_limit import UNLIMITED_W
-from estimator.prediction import Estimate, Prepared, estimate, prepare
 from estimator.quantities import HZ_PER_MHZ, Array
-from estimator.questions.judging import Asked
+from estimator.questions.estimates import Estimate, estimates_of
+from estimator.questions.judging import Asked, at_clocks
 from estimator.reckoning import operator_work
 from estimator.timeline import kernel_seconds
 from estimator.workload import Operator
@@ -40,11 +36,6 @@ LIMIT_OF_PHASE: Final[dict[str, str]] = {
     "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "store": "L2", "epsilon": "launch",
 }  # fmt: skip
 """Limits of all phases but math.  Latency: steps that wait for one another, whatever the rates; launch: a kernel's fixed cost."""
-
-PARTS: Final = ("idle", "active", "busy", "leakage", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
-"""What energy is put down to: the board at rest and in use, running SMs, a warmer die, and counted events."""
-
-_PART_OF_TERM: Final = dict(zip(POWER_TERMS, ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions"), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,25 +97,19 @@ class Explanation:
 
 def explain(asked: Asked) -> Explanation:
     """Explain the estimate at the first clock asked.  Errors as those of `estimate`."""
-    workload, bundle = asked.variant.workload, asked.bundle
-    gpu = asked.gpu or bundle.gpu
-    clock = None if asked.sm_clock_mhz is None else asked.sm_clock_mhz[0]
-    settings = {"gpu": asked.gpu, "host_launch_s": asked.host_launch_s, "efficiency": asked.efficiency}
-    result = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=asked.power_cap_w, **settings)[0]  # type: ignore[arg-type]
-    prepared = prepare(workload, bundle, gpu, asked.efficiency or {})
-    parts_j = _energy_parts_j(bundle, prepared, result)
+    prediction = predict([asked.variant.workload], at_clocks(asked, asked.sm_clock_mhz and asked.sm_clock_mhz[:1]).board())
+    prepared, (result,) = prediction.prepared, estimates_of(prediction)
+    parts_j = {part: watt * result.latency_s for part, watt in prediction.power_parts_w(0).items()}
     held = _held_share(parts_j, result)
-    seconds = prepared.counts * result._kernels.latency_s
-    energy_j = seconds * result._kernels.power_w * held
+    times, watts = prediction.kernels(0)
+    seconds = prepared.counts * times
+    energy_j = seconds * watts * held
     phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
     limits = _limits(prepared, phases_s)
     kernels = [
-        _kernel(prepared, bundle, i, result.sm_clock_mhz, seconds=seconds, energy_j=energy_j, phases_s=phases_s, limits=limits)
+        _kernel(prepared, i, result.sm_clock_mhz, seconds=seconds, energy_j=energy_j, phases_s=phases_s, limits=limits)
         for i in np.argsort(-seconds, kind="stable").tolist()
     ]
-    free_s = result.latency_s
-    if result.sm_clock_mhz < result.asked_clock_mhz:
-        free_s = estimate(workload, bundle, sm_clock_mhz=clock, power_cap_w=UNLIMITED_W, **settings)[0].latency_s  # type: ignore[arg-type]
     return Explanation(
         result=result,
         kernels=tuple(kernels),
@@ -132,7 +117,7 @@ def explain(asked: Asked) -> Explanation:
         energy_parts_j={name: energy * held for name, energy in parts_j.items()},
         waiting_s=result.latency_s - result.gpu_s,
         waiting_j=result.energy_j - float(energy_j.sum()),
-        capped_s=result.latency_s - free_s,
+        capped_s=result.latency_s - float(prediction.free_latency_s[0, 0]),
     )
 
 
@@ -191,16 +176,16 @@ def _math_shares(phases: Phases) -> tuple[Array, Array]:
 
 
 def _kernel(
-    prepared: Prepared, bundle: Bundle, i: int, clock_mhz: float, *, seconds: Array, energy_j: Array, phases_s: Array, limits: Array
+    prepared: Prepared, i: int, clock_mhz: float, *, seconds: Array, energy_j: Array, phases_s: Array, limits: Array
 ) -> KernelExplanation:
-    operator, count = prepared.workload.operators[i], float(prepared.counts[i])
+    operator, gpu, count = prepared.operators[i], prepared.board.gpu, float(prepared.counts[i])
     time_s = float(seconds[i])
     shares = dict(zip(LIMITS, (limits[i] / max(time_s, TINY)).tolist(), strict=True))
     fixed = [PHASES.index(name) for name in ("epsilon", "start")]
-    intensity, roof_share = _roofline(operator, prepared.gpu, clock_mhz, time_s / count)
-    excess, field = shape_excess(operator, prepared.groups[i], bundle.domain)
+    intensity, roof_share = _roofline(operator, gpu, clock_mhz, time_s / count)
+    excess, field = shape_excess(operator, prepared.groups[i], prepared.board.bundle.domain)
     return KernelExplanation(
-        operator=operator_label(operator),
+        operator=operator.label,
         family=operator.family,
         count=count,
         time_s=time_s,
@@ -210,7 +195,7 @@ def _kernel(
         limit=max(shares, key=lambda name: shares[name]),
         limits=shares,
         phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
-        ideal_s=count * _ideal_s(prepared.phases, prepared.gpu, i, clock_mhz),
+        ideal_s=count * _ideal_s(prepared.phases, gpu, i, clock_mhz),
         fixed_s=float(phases_s[i, fixed].sum()),
         intensity=intensity,
         roof_share=roof_share,
@@ -237,29 +222,6 @@ def _roofline(operator: Operator, gpu: GpuSpec, clock_mhz: float, time_s: float)
     peak = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) * gpu.num_sms * clock_mhz * HZ_PER_MHZ
     intensity = work.flop / moved
     return intensity, work.flop / time_s / min(peak, intensity * gpu.dram_bytes_per_s)
-
-
-def _energy_parts_j(bundle: Bundle, prepared: Prepared, result: Estimate) -> dict[str, float]:
-    """Energy of an iteration by PARTS [J]; empty for a bundle without power."""
-    model = power_model(bundle)
-    if model is None:
-        return {}
-    clock = np.array([result.sm_clock_mhz])
-    point, gpu = board_tables(bundle, prepared.gpu).at(clock), prepared.gpu
-    events = power_events(prepared.phases, gpu, model.l2_credit)
-    by_term = (prepared.counts @ events) * (model.event_energy_j * term_scale(model, point))[0]
-    busy = np.array([min(result.gpu_s / result.latency_s, 1.0)])
-    latency = result.latency_s
-    static = static_power_w(model, point, busy)
-    dynamic_w = by_term.sum() / latency
-    parts = dict.fromkeys(PARTS, 0.0)
-    parts["idle"] = float(point.idle_w[0]) * latency
-    parts["active"] = float(model.active_w * point.idle_ratio[0]) * latency
-    parts["busy"] = float(static[0]) * latency - parts["idle"] - parts["active"]
-    parts["leakage"] = float(leakage_power_w(model, point, static + dynamic_w)[0]) * latency
-    for term, energy in zip(POWER_TERMS, by_term.tolist(), strict=True):
-        parts[_PART_OF_TERM[term]] += energy
-    return parts
 
 
 def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:

@@ -9,7 +9,7 @@ contain those of the coefficients, so these are never counted on top, and where 
 they are scaled down to it.
 
 Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD, among the fitted clocks here,
-beyond them as a source of its own (`estimator.clock_spread`).
+beyond them as a source of its own (`estimator.spread.far_clock`).
 """
 
 from collections.abc import Mapping
@@ -18,21 +18,20 @@ from typing import Final
 
 import numpy as np
 
+from estimator.board import Board, open_board
 from estimator.bundles.content import Bundle
-from estimator.calibration import board_tables, power_model
-from estimator.clock_spread import CLOCK_SLOPE_STD, far_clock, nearest_fitted_mhz
 from estimator.coefficients import COLUMN
+from estimator.engine import Prepared, predict
 from estimator.forms.variation import Variant
 from estimator.gpu import GpuSpec
-from estimator.power import POWER_TERMS, OperatingPoint, PowerModel, power_events, term_scale
-from estimator.prediction import Prepared, prepare
-from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.power import POWER_TERMS, term_scale
+from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.questions.points import Case, Sweep
-from estimator.questions.sweeping import sweep
-from estimator.spread import group_shares, joined, latency_sources, power_sources
+from estimator.questions.sweeping import table
+from estimator.spread import CLOCK_SLOPE_STD, joined, nearest_fitted_mhz
 from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
 from estimator.timeline import sweep_parts, sweep_seconds
-from estimator.untried import Loading, untried_shares
+from estimator.untried import Loading
 
 QUANTITIES: Final[dict[str, tuple[int, int]]] = {
     "latency": (1, 0),
@@ -60,6 +59,11 @@ class Asked:
     power_cap_w: float | None = None
     host_launch_s: float | None = None
     efficiency: Mapping[str, float] | None = None
+
+    def board(self) -> Board:
+        """The board under these settings.  Errors as those of `estimate`."""
+        settings = {name: getattr(self, name) for name in ("sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency")}
+        return open_board(self.bundle, **settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,34 +101,16 @@ class Judged:
 
 def judged(asked: Asked) -> Judged:
     """Predict, with error sources.  Errors as those of `estimate`."""
-    points = sweep(
-        asked.variant,
-        asked.bundle,
-        sm_clock_mhz=asked.sm_clock_mhz,
-        gpu=asked.gpu,
-        power_cap_w=asked.power_cap_w,
-        host_launch_s=asked.host_launch_s,
-        efficiency=asked.efficiency,
-    )
-    gpu = asked.gpu or asked.bundle.gpu
-    prepared = prepare(asked.variant.workload, asked.bundle, gpu, asked.efficiency or {})
-    clock_hz = points.sm_clock_mhz * HZ_PER_MHZ
-    seconds = sweep_seconds(prepared.parts, clock_hz) * np.exp(prepared.log_correction)[:, None]
-    shares = prepared.counts[:, None] * seconds / points.gpu_s
-    groups, untried = group_shares(prepared.groups, shares), untried_shares(prepared.untried, shares)
-    family = asked.variant.workload.model_family
-    far = far_clock(asked.bundle, board_tables(asked.bundle, gpu), points.sm_clock_mhz, points.power_w)
-    time, power = (
-        tell(asked.bundle, family, points.launch_bound_share, groups, forecast=prepared.forecast, untried=untried, far_clock=own)
-        for tell, own in ((latency_sources, far.latency), (power_sources, far.power))
-    )
-    own_share = np.sqrt(1.0 - points.launch_bound_share)
-    by_coefficient = _latency_loadings(asked.bundle, prepared, clock_hz, points.gpu_s) * own_share
-    owner = asked.bundle.digest or f"{asked.bundle.name} {asked.bundle.version}"
-    slope = np.log(nearest_fitted_mhz(asked.bundle, points.sm_clock_mhz) / gpu.sm_clock_max_mhz)
-    of_time = _split(time, by_coefficient, len(clock_hz))
-    of_power = _split(power, _power_loadings(asked, prepared, points), len(clock_hz))
+    prediction = predict([asked.variant.workload], asked.board())
+    prepared, points = prediction.prepared, table([asked.variant], prediction)
+    bundle, gpu = prepared.board.bundle, prepared.board.gpu
+    with np.errstate(all="ignore"):
+        by_coefficient = _latency_loadings(prepared, points) * np.sqrt(1.0 - points.launch_bound_share)
+        of_time = _split(prediction.latency[0], by_coefficient, len(points))
+        of_power = _split(prediction.power[0], _power_loadings(prepared, points), len(points))
     felt, delayed = _through_limit(points, joined(of_time.values()), joined(of_power.values()))
+    slope = np.log(nearest_fitted_mhz(bundle, points.sm_clock_mhz) / gpu.sm_clock_max_mhz)
+    owner = bundle.digest or f"{bundle.name} {bundle.version}"
     named_power = _named(f"power:{owner}", asked, of_power, slope * CLOCK_SLOPE_STD[1])
     return Judged(
         points=points,
@@ -196,17 +182,17 @@ def _split(sources: Mapping[str, Loading], coefficients: Array, clocks: int) -> 
     return split | {f"coefficient {k}": loading * scale for k, loading in enumerate(coefficients)}
 
 
-def _latency_loadings(bundle: Bundle, prepared: Prepared, clock_hz: Array, gpu_s: Array) -> Array:
+def _latency_loadings(prepared: Prepared, points: Sweep) -> Array:
     """Loadings of ln(GPU time) on the independent directions of the coefficients' covariance, shape (k, c)."""
+    bundle = prepared.board.bundle
     served = dict.fromkeys(group for group in prepared.groups if group is not None)
-    place = {group: np.array([name == group for name in prepared.groups]) for group in served}
     names = bundle.latency_parameters.names
     targets = [parameter_targets(name, served) if name != HOST_LAUNCH else [] for name in names]
-    rows = [_slope(prepared, place, target, clock_hz, gpu_s) for target in targets]
-    joint = _independent(np.array(bundle.latency_parameters.covariance), np.array(rows)) if names else np.zeros((0, len(clock_hz)))
+    rows = [_slope(prepared, points, target) for target in targets]
+    joint = _independent(np.array(bundle.latency_parameters.covariance), np.array(rows)) if names else np.zeros((0, len(points)))
     covered = {pair for target in targets for pair in target}
     alone = [
-        std * _slope(prepared, place, [(group, name)], clock_hz, gpu_s)
+        std * _slope(prepared, points, [(group, name)])
         for group in served
         for name, std in bundle.groups[group].ln_std.items()
         if (group, name) not in covered and name in COLUMN
@@ -214,17 +200,17 @@ def _latency_loadings(bundle: Bundle, prepared: Prepared, clock_hz: Array, gpu_s
     return np.concatenate([joint, np.array(alone)]) if alone else joint
 
 
-def _slope(prepared: Prepared, place: Mapping[str, BoolArray], targets: list[tuple[str, str]], clock_hz: Array, gpu_s: Array) -> Array:
+def _slope(prepared: Prepared, points: Sweep, targets: list[tuple[str, str]]) -> Array:
     """∂ ln(GPU time) / ∂ ln θ of coefficients that move together, shape (c,)."""
-    total = np.zeros(len(clock_hz))
+    total, clock_hz = np.zeros(len(points)), points.sm_clock_mhz * HZ_PER_MHZ
     for group in dict.fromkeys(group for group, _ in targets):
-        rows = np.flatnonzero(place[group])
+        rows = np.array([i for i, name in enumerate(prepared.groups) if name == group])
         phases, before = prepared.phases.select(rows), prepared.coefficients[rows]
         moved = before.copy()
         moved[:, [COLUMN[name] for owner, name in targets if owner == group]] *= np.exp(STEP)
         change_s = sweep_seconds(sweep_parts(phases, moved), clock_hz) - sweep_seconds(sweep_parts(phases, before), clock_hz)
         total += (prepared.counts[rows] * np.exp(prepared.log_correction[rows])) @ change_s
-    slope: Array = total / (STEP * gpu_s)
+    slope: Array = total / (STEP * points.gpu_s)
     return slope
 
 
@@ -235,28 +221,22 @@ def _independent(covariance: Array, slopes: Array) -> Array:
     return loadings
 
 
-def _power_loadings(asked: Asked, prepared: Prepared, points: Sweep) -> Array:
+def _power_loadings(prepared: Prepared, points: Sweep) -> Array:
     """Loadings of ln(power) on the independent directions of the power coefficients' covariance, shape (k, c).
 
     None where the bundle has no power or no covariance.
     """
-    model, power = power_model(asked.bundle), asked.bundle.power
-    if model is None or power is None or not power.terms:
+    board, power = prepared.board, prepared.board.bundle.power
+    if board.model is None or power is None or not power.terms:
         return np.zeros((0, len(points)))
-    point = board_tables(asked.bundle, prepared.gpu).at(points.sm_clock_mhz)
-    columns = _power_columns(model, prepared, points, point)
+    model, point = board.model, board.tables.at(points.sm_clock_mhz)
+    per_event = PICO * (prepared.events * term_scale(model, point)).T / points.latency_s
+    core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
+    columns = dict(zip(POWER_TERMS, per_event, strict=True))  # power for one unit (pJ, W) of each term
+    columns |= {"busy": core * np.minimum(points.gpu_s / points.latency_s, 1.0), "active": point.idle_ratio}
     known = [name for name in power.terms if name in columns]
     covariance = np.array(power.covariance)[np.ix_(*([[power.terms.index(name) for name in known]] * 2))]
     return _independent(covariance, np.array([columns[name] for name in known]) / points.power_w)
-
-
-def _power_columns(model: PowerModel, prepared: Prepared, points: Sweep, point: OperatingPoint) -> dict[str, Array]:
-    """Power for one unit (pJ, W) of each term, shape (c,)."""
-    events = prepared.counts @ power_events(prepared.phases, prepared.gpu, model.l2_credit)
-    per_event = PICO * events[:, None] * term_scale(model, point).T / points.latency_s
-    core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
-    columns = dict(zip(POWER_TERMS, per_event, strict=True))
-    return columns | {"busy": core * np.minimum(points.gpu_s / points.latency_s, 1.0), "active": point.idle_ratio}
 
 
 def at_clocks(asked: Asked, clocks: tuple[float, ...] | None) -> Asked:

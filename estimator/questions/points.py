@@ -147,7 +147,7 @@ class Sweep:
         return outside_clock(low, high, self.asked_clock_mhz) | outside_clock(low, high, self.sm_clock_mhz)
 
     def validity(self) -> list[Validity]:
-        """Of every point: whether the fit has seen the like of it, as `estimator.prediction.Estimate.validity`."""
+        """Of every point: whether the fit has seen the like of it, as `estimator.questions.estimates.Estimate.validity`."""
         of_case: list[list[Validity]] = [
             ["outside" if unseen and case.validity == "inside" else case.validity for unseen in case.unseen] for case in self.cases
         ]

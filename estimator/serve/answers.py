@@ -14,11 +14,11 @@ from estimator.domain import why_no_time
 from estimator.forms.rescaling import Sizes
 from estimator.forms.variation import Variant, variants
 from estimator.local_site import RequestError
-from estimator.prediction import Estimate
+from estimator.questions.choosing import answered
+from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import Explanation, explain
-from estimator.questions.judging import Asked
+from estimator.questions.judging import Asked, at_clocks
 from estimator.questions.points import VALUES, Sweep
-from estimator.questions.sweeping import sweep
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import MICROSECONDS, clocks_of
 from estimator.serve.question import Question, check_gpu
@@ -48,15 +48,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
                 f"{result.workload} has no finite time on {result.gpu}: {why_no_time(result.warnings, 'precision or GPU')}",
                 HTTPStatus.UNPROCESSABLE_ENTITY,
             )
-        gpu = asked.gpu or asked.bundle.gpu
-        points = sweep(
-            asked.variant,
-            asked.bundle,
-            sm_clock_mhz=clocks_of(gpu),
-            gpu=asked.gpu,
-            power_cap_w=asked.power_cap_w,
-            host_launch_s=asked.host_launch_s,
-        )
+        (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
         charts = _charts(explanation, points)
     document = explanation_document(explanation)
     return {

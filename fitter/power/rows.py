@@ -59,7 +59,7 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     load = kernel_load(phases, gpu, coefficients, keep.clock_mhz(gpu), keep.l2_warm, keep.latency_s)
     return PowerRows(
         power_w=keep.power_w,
-        clock_mhz=load.sm_clock_mhz,
+        clock_mhz=keep.clock_mhz(gpu),
         event_rate=load.events / keep.latency_s[:, None],
         warm_ratio=load.warm_ratio,
         busy=load.busy,

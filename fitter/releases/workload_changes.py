@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from estimator.bundles.content import Bundle
 from estimator.formats import read_workload
-from estimator.prediction import Estimate, estimate
+from estimator.questions.estimates import Estimate, estimate
 from estimator.resources import resource_folder
 from estimator.workload import Workload
 

@@ -10,8 +10,8 @@ from estimator.coefficients import MEANING
 from estimator.display.charts import Band, Series, axis_over, line_svg
 from estimator.display.pages import LONGEST_CELL, number_html, table_html
 from estimator.display.stacks import Bar, Piece, stack_svg
+from estimator.power import PARTS
 from estimator.quantities import NORMAL_90, Array
-from estimator.questions.explanation import PARTS
 from fitter.report.breakdown import CORRECTION, breakdowns
 from fitter.report.charts import correlation_svg
 from fitter.report.errors import charts_html, figure_with_table

@@ -6,19 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from estimator.board import open_board, power_model
 from estimator.bundles.content import Bundle
-from estimator.calibration import board_tables, power_model
-from estimator.coefficients import coefficient_rows, group_key
-from estimator.forms.variation import Variant
-from estimator.kernel_prediction import kernel_load, warm_events
-from estimator.kernel_times import kernel_times, merged_tiles
-from estimator.kernels.registry import KnownTiles, lower
-from estimator.power import POWER_TERMS, leakage_power_w, term_scale
+from estimator.engine import predict
+from estimator.kernel_prediction import alone_parts_w, bundle_times
+from estimator.kernels.registry import KnownTiles
 from estimator.power_residuals import log_power_corrections
-from estimator.quantities import Array, IntArray
-from estimator.questions.explanation import explain
-from estimator.questions.judging import Asked
-from estimator.tiles.predictor import predicted_tiles
+from estimator.quantities import IntArray
 from fitter.report.rows import HeldRows
 from fitter.rows import KernelRows, Selection, WorkloadRows
 
@@ -27,8 +21,6 @@ MOST_BARS: Final = 12
 
 CORRECTION: Final = "neighbours"
 """What kernels measured near by add to the equation or take from it."""
-
-_PART_OF_TERM: Final = dict(zip(POWER_TERMS, ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions"), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,34 +62,14 @@ def _typical(held: HeldRows) -> IntArray:
 
 
 def _of_kernels(bundle: Bundle, rows: KernelRows, names: list[str]) -> list[Breakdown]:
-    """Kernels of the bundle's own GPU, launched over and over by themselves: the terms of `estimator.kernel_prediction`, one by one."""
-    model, gpu, operators = power_model(bundle), bundle.gpu, rows.row_operators()
-    if model is None or not len(rows) or set(rows.gpus) != {gpu.name}:
+    """Kernels of the bundle's own GPU, launched over and over by themselves: their parts, one by one."""
+    gpu, operators = bundle.gpu, rows.row_operators()
+    if not len(rows) or set(rows.gpus) != {gpu.name}:
         return []
-    groups = {name: group.coefficients for name, group in bundle.groups.items()}
     clock, known = rows.clock_mhz(gpu), KnownTiles(tile_m=rows.tile_m, tile_n=rows.tile_n, split=rows.split_k)
-    times = kernel_times(
-        operators,
-        gpu,
-        groups,
-        sm_clock_mhz=clock,
-        warm=rows.l2_warm,
-        known=known,
-        tile_predictors=bundle.tile_predictors,
-        residuals=bundle.residuals,
-    )
-    coefficients, _ = coefficient_rows(groups, [group_key(operator) for operator in operators])
-    tiles = merged_tiles(known, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
-    load = kernel_load(lower(operators, gpu, coefficients, tiles).phases, gpu, coefficients, clock, rows.l2_warm, times.latency_s)
-    point = board_tables(bundle, gpu).at(clock)
-    rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / load.latency_s[:, None]
-    core = point.voltage_ratio**model.voltage_exponent * clock / model.reference_clock_mhz
-    parts: dict[str, Array] = {"idle": point.idle_w, "active": model.active_w * point.idle_ratio, "busy": model.busy_w * core * load.busy}
-    for number, term in enumerate(POWER_TERMS):
-        own = (rate * model.event_energy_j * term_scale(model, point))[:, number]
-        parts[_PART_OF_TERM[term]] = parts.get(_PART_OF_TERM[term], np.zeros(len(rows))) + own
-    parts["leakage"] = leakage_power_w(model, point, sum(parts.values(), np.zeros(len(rows))), rows.temperature_c)
-    total = np.minimum(sum(parts.values(), np.zeros(len(rows))), gpu.power_limit_w)
+    times = bundle_times(operators, bundle, gpu, sm_clock_mhz=clock, warm=rows.l2_warm, known=known)
+    parts = alone_parts_w(times, bundle, gpu, clock, rows.l2_warm, rows.temperature_c)
+    total = np.minimum(sum(parts.values()), gpu.power_limit_w)
     correction, _ = log_power_corrections(operators, times.groups, bundle.residuals, total)
     parts[CORRECTION] = total * np.expm1(correction)
     return [
@@ -117,7 +89,9 @@ def _of_workloads(bundle: Bundle, rows: WorkloadRows) -> list[Breakdown]:
     found = []
     for number, i in list(chosen.items())[:MOST_BARS]:
         workload = rows.workloads[number]
-        answer = explain(Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(float(clock[i]),)))
-        parts = {part: joule / answer.result.latency_s for part, joule in answer.energy_parts_j.items()}
+        prediction = predict([workload], open_board(bundle, sm_clock_mhz=float(clock[i])))
+        parts = prediction.power_parts_w(0)
+        held = float(prediction.power_w[0, 0]) / sum(parts.values())
+        parts = {part: watt * held for part, watt in parts.items()}
         found.append(Breakdown(name=workload.name, parts_w=parts, measured_w=float(rows.power_w[i])))
     return found

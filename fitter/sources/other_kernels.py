@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator.coefficients import COEFFICIENTS
 from estimator.gpu import GpuSpec
-from estimator.kernel_times import kernel_times
+from estimator.kernel_prediction import kernel_times
 from estimator.quantities import Array, BoolArray
 from estimator.workload import Operator
 from fitter.priors import GROUP_PRIORS

@@ -27,7 +27,7 @@ from estimator import (
 from estimator.baselines.answers import METHODS
 from estimator.baselines.components import rest_curve_w
 from estimator.baselines.roofline import roofline_power_w, roofline_seconds
-from estimator.calibration import board_tables
+from estimator.board import board_tables
 from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.gpu import ClockTable

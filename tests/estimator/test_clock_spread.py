@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.board import board_tables
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import load_bundle
-from estimator.calibration import board_tables
-from estimator.clock_spread import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from estimator.forms.variation import Variant
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged, log_ratio_std
 from estimator.questions.sweeping import sweep
+from estimator.spread import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from estimator.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import unlimited

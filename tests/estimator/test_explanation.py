@@ -7,7 +7,8 @@ from estimator.bundles.content import Bundle
 from estimator.bundles.files import load_bundle
 from estimator.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
 from estimator.forms.variation import Variant
-from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, PARTS, by_family, explain
+from estimator.power import PARTS
+from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, by_family, explain
 from estimator.questions.judging import Asked
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, Workload, make_operator

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from estimator.bundles.content import Bundle, Covariance
 from estimator.bundles.files import load_bundle
 from estimator.forms.variation import Variant
-from estimator.prediction import estimate
 from estimator.questions.comparison import compare
+from estimator.questions.estimates import estimate
 from estimator.questions.judging import QUANTITIES, STEP, Asked, difference_std, judged, log_ratio_std, log_ratio_stds
 from estimator.tied_parameters import TIED_COEFFICIENTS, parameter_targets
 from estimator.workload import Workload

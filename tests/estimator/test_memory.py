@@ -15,8 +15,8 @@ from estimator.forms.rescaling import Sizes, with_sizes
 from estimator.forms.rewriting import with_attention, with_precision
 from estimator.forms.variation import Variant
 from estimator.memory import GIB, kept_byte
-from estimator.prediction import estimate
 from estimator.questions.choosing import best
+from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
 from estimator.reckoning import operator_work

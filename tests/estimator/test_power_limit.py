@@ -28,8 +28,8 @@ from estimator.power_limit import (
     settled_clock_mhz,
     std_of,
 )
-from estimator.prediction import Estimate, estimate
 from estimator.questions.choosing import best
+from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
 from estimator.specifications import override_gpu

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from estimator.bundles.content import Bundle
 from estimator.errors import OperatingPointError
 from estimator.power_limit import settled_clock_mhz
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import UnknownOperator
 from tests.estimator.estimating import unlimited
@@ -32,9 +32,18 @@ def test_energy_is_power_times_latency(bundle: Bundle) -> None:
 
 
 def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle: Bundle) -> None:
-    answer = estimate(BIG, bundle, sm_clock_mhz=900, host_launch_s=0.0)[0]
-    assert_allclose(sum(k.count * k.latency_s for k in answer.kernels), answer.latency_s, rtol=1e-9)
-    assert_allclose(sum(k.count * k.energy_j for k in answer.kernels), answer.energy_j, rtol=1e-9)
+    assert bundle.power is not None
+    assert bundle.idle is not None
+    power = replace(bundle.power, leakage_w_per_k=0.2, operating_c=45.0, operating_k_per_w=0.1)
+    leaking = replace(bundle, power=power, idle=replace(bundle.idle, temperature_c=35.0))
+    workload = replace(BIG, operators=(replace(BIG.operators[0], origin="completed:rule"), *BIG.operators[1:]))
+    answers = [estimate(workload, one, sm_clock_mhz=900, host_launch_s=0.0)[0] for one in (bundle, leaking)]
+    assert answers[1].power_w > answers[0].power_w
+    for answer in answers:
+        assert_allclose(sum(k.count * k.latency_s for k in answer.kernels), answer.latency_s, rtol=1e-9)
+        assert_allclose(sum(k.count * k.energy_j for k in answer.kernels), answer.energy_j, rtol=1e-9)
+        added = [k.count * k.latency_s for k in answer.kernels if k.origin != "listed"]
+        assert_allclose(answer.completed_share, added[0] / answer.gpu_s, rtol=1e-9)
 
 
 def test_twice_the_layers_cost_twice_the_energy(bundle: Bundle) -> None:

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.board import open_board
 from estimator.bundles.files import load_bundle
-from estimator.calibration import power_model
+from estimator.engine import Points, evaluate, held_points, prepare
 from estimator.errors import OperatingPointError
 from estimator.forms.variation import Variant, variants
 from estimator.power_limit import BoardCurve
-from estimator.prediction import estimate
 from estimator.questions.choosing import pareto_front
+from estimator.questions.estimates import estimate
 from estimator.questions.points import LABELS, VALUES, Sweep, joined_sweeps
-from estimator.questions.stacking import Board, StackedPoints, stacked, stacked_points
-from estimator.questions.sweeping import held_points, sweep, sweep_chunks
+from estimator.questions.sweeping import sweep, sweep_chunks
 from estimator.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import transformer
@@ -61,17 +61,16 @@ def test_a_board_that_no_clock_keeps_within_its_limit_is_swept_at_its_lowest_one
 
 def test_points_that_settle_are_those_of_all_points_at_the_clocks_at_which_they_settle() -> None:
     asked = BUNDLE.gpu.clocks_mhz()
-    board = Board(bundle=BUNDLE, gpu=BUNDLE.gpu, asked_mhz=asked, limit_w=150.0, launch_s=2e-5, model=power_model(BUNDLE), chosen=True)
-    stack = stacked([Variant(workload=workload) for workload in WORKLOADS], board, {})
+    prepared = prepare(WORKLOADS, open_board(BUNDLE, sm_clock_mhz=asked, power_cap_w=150.0, host_launch_s=2e-5))
     power_w = 60.0 + 200.0 * asked / 1410.0
     rippled = power_w * np.exp(0.3 * np.sin(np.arange(len(asked))))  # the board settles at several clocks, by the one asked for
     curves = [BoardCurve(clock_mhz=asked, latency_s=1.0 / asked, power_w=watt) for watt in (rippled, power_w, power_w)]
-    found, settled = held_points(stack, board, curves, stacked_points(stack, board, asked[None, :]), np.array([0, 2]))
+    found, settled = held_points(prepared, curves, evaluate(prepared, asked[None, :]), np.array([0, 2]))
     assert len(np.unique(settled[0][settled[0] != asked])) > 3
     assert len(np.unique(settled[2][settled[2] != asked])) == 1
     assert (settled[1] == asked).all()
-    expected = stacked_points(stack, board, settled)
-    for name in StackedPoints.__slots__:
+    expected = evaluate(prepared, settled)
+    for name in Points.__slots__:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, err_msg=name)
 
 

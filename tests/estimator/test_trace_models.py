@@ -13,7 +13,7 @@ from estimator.bundles.files import load_bundle
 from estimator.cli import main
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from estimator.reckoning import work_by_family
 from estimator.trace import trace_calls, trace_workload
 from estimator.tracing.comparison import compare_workloads

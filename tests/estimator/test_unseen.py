@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from estimator.bundles.content import Bundle
 from estimator.forms.variation import Variant
-from estimator.prediction import Estimate, estimate
+from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep

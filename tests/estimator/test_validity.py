@@ -17,8 +17,8 @@ from estimator.domain import why_no_time
 from estimator.forecast import EFFICIENCY_STD, FORECAST_STD
 from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
-from estimator.prediction import Estimate, estimate
 from estimator.questions.comparison import compare
+from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep

@@ -9,7 +9,7 @@ import numpy as np
 from estimator.bundles.content import Bundle, DatasetRecord, Provenance
 from estimator.gpu import GpuSpec
 from estimator.kernel_prediction import predict_kernels
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, Workload, make_operator
 from fitter.rows import Dataset, KernelRows, Selection, WorkloadRows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from estimator.bundles.files import bundle_from_document, document_of
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from fitter.calibration import Calibration, calibrate
 from fitter.diagnostics import fit_warnings
 from fitter.drafts import draft_from_rows

@@ -18,7 +18,7 @@ from collector.errors import DatasetError
 from estimator.bundles.files import digest_of, load_bundle
 from estimator.command_line import LONGEST_LINE
 from estimator.errors import EstimatorError
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from fitter.cli import main
 from fitter.display import diff_lines, show_document, show_lines
 from fitter.errors import FitterError

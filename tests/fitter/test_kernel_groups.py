@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator.coefficients import group_key
-from estimator.kernel_times import kernel_times
+from estimator.kernel_prediction import kernel_times
 from estimator.kernels.registry import KnownTiles
 from estimator.workload import Operator, make_operator
 from fitter.kernels.groups import KernelFit, fit_kernel_groups

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from estimator.bundles.files import load_bundle
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from fitter.calibration import calibrate
 from fitter.cli import main

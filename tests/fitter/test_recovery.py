@@ -7,8 +7,8 @@ import pytest
 
 from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS, BoardTables, warm_dram_share
-from estimator.prediction import estimate
 from estimator.quantities import Array
+from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from fitter.latency import TIED, fit_latency, prior_groups, shifted
 from fitter.power.coefficients import fit_power

@@ -24,7 +24,7 @@ from benchmarks.whole_models import (
     score,
     summary,
 )
-from estimator.prediction import estimate
+from estimator.questions.estimates import estimate
 from fitter.runs import fit_runs
 
 SPLITS = 20

@@ -1,17 +1,113 @@
-"""What a user may set for an estimate, checked: clocks, power cap, host launch time, efficiencies."""
+"""The board that an estimate is for: its clocks, limit and host as a user asks for them, its voltage, rest power and power equation."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from estimator.arguments import real, reals, require
+from estimator.bundles.content import Bundle, PowerCoefficients, measured_tables
 from estimator.coefficients import COLUMN
 from estimator.errors import OperatingPointError
 from estimator.gpu import GpuSpec
+from estimator.power import POWER_TERMS, BoardTables, Leakage, PowerModel
 from estimator.power_limit import UNLIMITED_W
 from estimator.quantities import Array
+
+Clocks = float | Sequence[float] | Array | None
+"""SM clocks as they are asked for [MHz]; None: the clock of the published peak rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """A GPU with a bundle, and what is asked of it.
+
+    asked_mhz    SM clocks (c,) [MHz]; chosen: whether they were asked for, not taken as usual
+    limit_w      power limit; launch_s: the host's time to launch one operator
+    efficiency   module → share of its published rate, in place of the fitted coefficient
+    model        power equation, None for a bundle without power; tables: voltage and power at rest over the clock
+    """
+
+    bundle: Bundle
+    gpu: GpuSpec
+    asked_mhz: Array
+    chosen: bool
+    limit_w: float
+    launch_s: float
+    efficiency: Mapping[str, float]
+    model: PowerModel | None
+    tables: BoardTables
+
+
+def open_board(
+    bundle: Bundle,
+    *,
+    sm_clock_mhz: Clocks = None,
+    gpu: GpuSpec | None = None,
+    power_cap_w: float | None = None,
+    host_launch_s: float | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> Board:
+    """The board under the settings of `estimate`, checked.
+
+    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
+    """
+    spec = gpu or bundle.gpu
+    return Board(
+        bundle=bundle,
+        gpu=spec,
+        asked_mhz=asked_clocks(sm_clock_mhz, spec),
+        chosen=sm_clock_mhz is not None,
+        limit_w=power_limit(power_cap_w, spec),
+        launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
+        efficiency=efficiency or {},
+        model=power_model(bundle),
+        tables=board_tables(bundle, spec),
+    )
+
+
+def power_model(bundle: Bundle) -> PowerModel | None:
+    """The bundle's power coefficients, None where it has none."""
+    return bundle.once(_power_model)
+
+
+def _power_model(bundle: Bundle) -> PowerModel | None:
+    power = bundle.power
+    if power is None:
+        return None
+    return PowerModel(
+        event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),
+        busy_w=power.busy_w,
+        active_w=power.active_w,
+        voltage_exponent=power.voltage_exponent,
+        l2_credit=power.l2_credit,
+        reference_clock_mhz=power.reference_clock_mhz,
+        warm_knee=power.warm_knee,
+        warm_sharpness=power.warm_sharpness,
+        leakage=_leakage(bundle, power),
+    )
+
+
+def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
+    """The bundle's leakage, None where it was not measured or the temperature at rest is unknown."""
+    idle_c = bundle.idle.temperature_c if bundle.idle is not None else None
+    if idle_c is None or power.leakage_w_per_k == 0.0:
+        return None
+    return Leakage(w_per_k=power.leakage_w_per_k, idle_c=idle_c, operating_c=power.operating_c, operating_k_per_w=power.operating_k_per_w)
+
+
+def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
+    """Voltage and idle power: the bundle's, for another GPU that GPU's own."""
+    voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
+    return BoardTables(
+        voltage_v=voltage or gpu.voltage_v,
+        idle_w=idle or gpu.idle_w,
+        reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
+        power_limit_w=gpu.power_limit_w,
+    )
+
 
 EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
     "dram": ("dram", "dram_activations", "epilogue"),
@@ -23,7 +119,7 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 """Coefficients that an efficiency replaces by its inverse."""
 
 
-def asked_clocks(sm_clock_mhz: float | Sequence[float] | None, gpu: GpuSpec) -> Array:
+def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
     """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
 
     Raises OperatingPointError for an empty list and for a clock outside the range that can be set, ArgumentError for what are no numbers.

@@ -1,0 +1,185 @@
+"""Workload + bundle + clocks → Estimates: one point of the engine's columns each, with what is worth saying of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from estimator.arguments import require
+from estimator.board import open_board
+from estimator.bundles.content import Bundle
+from estimator.domain import Validity, clock_warning, lockable, simulated_notes, step_warning
+from estimator.engine import Prediction, predict
+from estimator.forms.variation import Variant
+from estimator.gpu import GpuSpec
+from estimator.power import module_activity
+from estimator.power_limit import STAYS_ABOVE
+from estimator.quantities import HZ_PER_MHZ, MODULES
+from estimator.questions.points import VALUES
+from estimator.questions.sweeping import case_of, columns_of
+from estimator.workload import Workload
+
+LAUNCH_BOUND_NOTE: Final = 0.3
+"""Share of host launches in the latency above which the host, not the GPU, decides: say so."""
+
+COMPLETED_NOTE: Final = 0.25
+"""Share of GPU time in operators that the workload file did not list above which the user should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEstimate:
+    """One operator of a workload: time, power and energy of one launch, and how busy each module is meanwhile.
+
+    outside_validity: the fit has seen no such kernel, none in its precision, or none near its shape.
+    """
+
+    operator: str
+    family: str
+    count: float
+    latency_s: float
+    power_w: float
+    energy_j: float
+    utilization: Mapping[str, float]
+    group: str | None
+    origin: str
+    outside_validity: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Prediction for one workload at one clock.
+
+    latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell) and the limits `…_low` and
+    `…_high` of their 90 % intervals, which are lopsided near a power limit.  `sm_clock_mhz` is the clock that runs: below
+    `asked_clock_mhz` where the power limit lowers it, by an amount that is uncertain too.  `warnings` say how the
+    request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.  `validity`: whether it does:
+    "inside", "outside" (kernels, shapes or precisions that the fit has not seen take 1 % of the GPU time or more, or it has not seen the
+    clock), or "forecast" (another or a changed board).
+    """
+
+    workload: str
+    bundle: str
+    gpu: str
+    asked_clock_mhz: float
+    sm_clock_mhz: float
+    latency_s: float
+    latency_s_std: float
+    power_w: float
+    power_w_std: float
+    energy_j: float
+    energy_j_std: float
+    sm_clock_mhz_low: float
+    sm_clock_mhz_high: float
+    latency_s_low: float
+    latency_s_high: float
+    power_w_low: float
+    power_w_high: float
+    energy_j_low: float
+    energy_j_high: float
+    gpu_s: float
+    host_s: float
+    launch_bound_share: float
+    completed_share: float
+    validity: Validity
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    _kernels: tuple[Prediction, int] = field(repr=False, compare=False)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelEstimate, ...]:
+        """The operators, in the workload's order."""
+        prediction, i = self._kernels
+        prepared = prediction.prepared
+        seconds, watts = prediction.kernels(i)
+        busy = module_activity(prepared.phases, prepared.board.gpu, seconds, self.sm_clock_mhz * HZ_PER_MHZ)
+        columns = (prepared.operators, prepared.counts.tolist(), prepared.kind.tolist(), seconds.tolist(), watts.tolist(), busy.tolist())
+        return tuple(
+            KernelEstimate(
+                operator=operator.label,
+                family=operator.family,
+                count=count,
+                latency_s=latency,
+                power_w=power,
+                energy_j=latency * power,
+                utilization=dict(zip(MODULES, activity, strict=True)),
+                group=prepared.kinds[kind].group,
+                origin=operator.origin,
+                outside_validity=prepared.kinds[kind].unseen(prepared.priors),
+            )
+            for operator, count, kind, latency, power, activity in zip(*columns, strict=True)
+        )
+
+
+def estimate(
+    workload: Workload,
+    bundle: Bundle,
+    *,
+    sm_clock_mhz: float | Sequence[float] | None = None,
+    gpu: GpuSpec | None = None,
+    power_cap_w: float | None = None,
+    host_launch_s: float | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> list[Estimate]:
+    """Latency, power and energy of one iteration of a workload, at one or several SM clocks.
+
+    sm_clock_mhz: asked clocks [MHz]; None asks for the clock of the published peak rates.  gpu: another GPU than the bundle's (a forecast).
+    power_cap_w: power limit [W], the GPU's own if None.  host_launch_s: host cost of one framework operator [s].
+    efficiency: module → share of its published rate that is reached, in place of the fitted coefficient.
+
+    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
+    """
+    require(workload, Workload, "workload", "a Workload, as read_workload gives it")
+    require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
+    require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
+    board = open_board(
+        bundle, sm_clock_mhz=sm_clock_mhz, gpu=gpu, power_cap_w=power_cap_w, host_launch_s=host_launch_s, efficiency=efficiency
+    )
+    return estimates_of(predict([workload], board))
+
+
+def estimates_of(prediction: Prediction) -> list[Estimate]:
+    """The points of a single workload."""
+    prepared, board = prediction.prepared, prediction.prepared.board
+    workload, fitted_mhz = prepared.workloads[0], board.bundle.clocks_mhz
+    case, unseen = case_of(Variant(workload=workload), prediction, 0)
+    columns = columns_of(prediction)
+    rows = zip(*(columns[name].tolist() for name in VALUES), strict=True)
+    completed = prediction.shares[[prepared.kinds[kind].completed for kind in prepared.block_kind.tolist()]].sum(axis=0)
+    locked = not board.chosen or bool(lockable(board.gpu, board.asked_mhz).all())
+    found = []
+    for i, row in enumerate(rows):
+        values = dict(zip(VALUES, row, strict=True))
+        asked_mhz, over = values["asked_clock_mhz"], bool(prediction.above_limit[0, i])
+        outside = (*case.unseen[unseen[i]], *clock_warning(fitted_mhz, asked_mhz, values["sm_clock_mhz"]))
+        between = () if locked else step_warning(board.gpu, [asked_mhz])
+        above = (STAYS_ABOVE.format(board.limit_w),) if over else ()
+        found.append(
+            Estimate(
+                workload=case.workload,
+                bundle=case.bundle,
+                gpu=case.gpu,
+                **values,
+                host_s=float(prepared.host_s[0]),
+                completed_share=float(completed[i]),
+                validity="outside" if outside and case.validity == "inside" else case.validity,
+                warnings=(*case.warnings, *outside, *between, *above),
+                notes=(*simulated_notes(board.bundle), *case.notes, *_notes(workload, values, float(completed[i]), over, board.limit_w)),
+                _kernels=(prediction, i),
+            )
+        )
+    return found
+
+
+def _notes(workload: Workload, values: Mapping[str, float], completed: float, over: bool, limit_w: float) -> list[str]:
+    """Remarks that depend on the operating point."""
+    found = []
+    asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
+    if values["launch_bound_share"] > LAUNCH_BOUND_NOTE:
+        waits = max(1.0 - values["gpu_s"] / values["latency_s"], 0.0)
+        found.append(f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host")
+    if completed > COMPLETED_NOTE:
+        by = f" (completed by {workload.completion})" if workload.completion else ""
+        found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out{by}")
+    if settled_mhz < asked_mhz and not over:
+        found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:.0f} MHz")
+    return found
