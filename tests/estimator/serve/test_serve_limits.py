@@ -28,7 +28,7 @@ def refusal(content: bytes) -> str:
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b"", 400, "not JSON"),
+        (b"", 400, "not valid JSON"),
         (b"[" * 10_000, 400, "nested too deeply"),
         (b"\xff\xfe", 400, "not UTF-8"),
         (b"[]", 400, "must be a JSON object"),
@@ -43,11 +43,11 @@ def refusal(content: bytes) -> str:
         (json.dumps({**ASKED, "precision": "b\x00"}).encode(), 400, "must be a plain text"),
         (json.dumps({**ASKED, "attention": "x" * 10_000}).encode(), 400, "must be a plain text"),
         (json.dumps({**ASKED, "attention": "flesh"}).encode(), 422, "unknown form of attention"),
-        (json.dumps({**ASKED, "clock_mhz": float("nan")}).encode(), 400, "NaN is no JSON number"),
-        (b'{"workload": "example-0", "bundle": "bundle-0", "clock_mhz": 1e400}', 400, "must be a number above 0"),
-        (b'{"workload": "example-0", "bundle": "bundle-0", "batch": ' + b"9" * 6000 + b"}", 400, "a number that cannot be"),
+        (json.dumps({**ASKED, "clock_mhz": float("nan")}).encode(), 400, "holds NaN, which is no JSON number"),
+        (b'{"workload": "example-0", "bundle": "bundle-0", "clock_mhz": 1e400}', 400, "holds the number 1e400"),
+        (b'{"workload": "example-0", "bundle": "bundle-0", "batch": ' + b"9" * 6000 + b"}", 400, "a whole number of 6000 digits"),
         (json.dumps({**ASKED, "clock_mhz": -900}).encode(), 400, "must be a number above 0"),
-        (json.dumps({**ASKED, "clock_mhz": 1e300}).encode(), 400, "must be a number above 0 and at most 1e+09"),
+        (json.dumps({**ASKED, "clock_mhz": 1e300}).encode(), 400, "holds the number 1e+300"),
         (json.dumps({**ASKED, "clock_mhz": True}).encode(), 400, "must be a number above 0"),
         (json.dumps({**ASKED, "host_launch_us": -1}).encode(), 400, "must be a number of at least 0"),
         (json.dumps({**ASKED, "host_launch_us": False}).encode(), 400, "must be a number of at least 0"),
@@ -74,7 +74,7 @@ def test_bad_questions_are_refused_by_name(served: Served, body: bytes, status: 
         (b"[[", "not valid JSON"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"format": "wattprint-bundle"}', "not a workload"),
-        (b'[[{"dim": NaN}, ["a"]]]', "not a JSON number"),
+        (b'[[{"dim": NaN}, ["a"]]]', "no JSON number"),
         (b"42", "object or a list"),
     ],
 )
