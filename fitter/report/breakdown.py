@@ -20,7 +20,7 @@ from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked
 from estimator.tiles.predictor import predicted_tiles
 from fitter.report.rows import HeldRows
-from fitter.rows import KernelRows, Selection, WorkloadRows
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 
 MOST_BARS: Final = 12
 """Kinds of kernels, and workloads, whose power is taken apart."""

@@ -16,7 +16,7 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensor.calibration import SensorCalibration
 from estimator.specifications import load_gpu
-from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
 from microbench.compile import Toolchain, user_cache
 from microbench.errors import CompileError
 from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
