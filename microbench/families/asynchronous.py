@@ -20,7 +20,7 @@ from microbench.families.frames import (
 )
 from microbench.families.global_memory import ARGUMENTS, REGISTERS, RESIDENCE, WORDS
 from microbench.kernel import Buffer, Check, Expectation, Kernel, Support, Work
-from microbench.ptx import loop_operations
+from microbench.toolchain.ptx import loop_operations
 
 COPIES: Final = 8
 BULK_COPIES: Final = 4

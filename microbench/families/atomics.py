@@ -22,7 +22,7 @@ from microbench.families.frames import (
     store_word,
 )
 from microbench.kernel import WARP_LANES, Argument, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.toolchain.ptx import loop_operations
 
 OPERATIONS: Final = 8
 ARGUMENTS: Final = (Argument(pointer="counters"), Argument(pointer="spacing"), RESULTS, ITERATIONS, LANES)

@@ -7,7 +7,7 @@ from typing import Final
 from estimator.frozen import FrozenMapping
 from microbench.families.frames import ADDRESSES, ITERATIONS, LANES, REGION, SECTOR_BYTES, UNIFORM_ADDRESSES, WORD_BYTES
 from microbench.kernel import Argument, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 WORK_OPCODES: Final = ("FFMA", "FADD", "FMUL", "LDG", "STG", "LDS", "STS", "BAR", "MUFU")
 

@@ -16,7 +16,7 @@ from microbench.families.frames import (
     store_word,
 )
 from microbench.kernel import WARP_LANES, Argument, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.toolchain.ptx import loop_operations
 
 RING_ENTRIES: Final = 512
 """2 KB: what the innermost constant cache of an SM holds (Jia et al., arXiv 1804.06826)."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from microbench.kernel import Argument, Slot
-from microbench.ptx import entry_text
+from microbench.toolchain.ptx import entry_text
 
 MEMORY_THREADS: Final = 256
 """Threads of a block that walks memory: fixed, so that the distances in its loop are constants."""

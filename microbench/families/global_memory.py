@@ -30,7 +30,7 @@ from microbench.families.frames import (
     store_word,
 )
 from microbench.kernel import WARP_LANES, Argument, Buffer, Chase, Check, Expectation, Kernel, Level, Module, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.toolchain.ptx import loop_operations
 
 LINK_BYTES: Final = 8
 CHASE_STEPS: Final = 16

@@ -15,7 +15,7 @@ from typing import Final
 
 from estimator.frozen import FrozenMapping
 from microbench.kernel import EVERYWHERE, Argument, Buffer, Check, Expectation, Kernel, Module, Pattern, Slot, Support, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 WIDTH_BITS: Final[dict[str, int]] = {
     "f16": 16,

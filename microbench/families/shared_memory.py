@@ -18,7 +18,7 @@ from microbench.families.frames import (
     store_word,
 )
 from microbench.kernel import WARP_LANES, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.toolchain.ptx import loop_operations
 
 POOL_BYTES: Final = 16384
 """Shared memory of a block: two thirds of a third of an SM's, so that several blocks stay resident on every architecture."""

@@ -19,7 +19,7 @@ from microbench.families.frames import (
 )
 from microbench.families.global_memory import ARGUMENTS, CHASE_STEPS, LINK_BYTES, REGISTERS, RESIDENCE
 from microbench.kernel import Buffer, Chase, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.toolchain.ptx import loop_operations
 
 MIX_OPERATIONS: Final = 20
 """Operations of a mix: twenty, so that a tenth is two."""

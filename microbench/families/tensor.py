@@ -12,7 +12,7 @@ from estimator.frozen import FrozenMapping
 from microbench.families.integer import MOVES
 from microbench.families.rows import ARGUMENTS, WIDTH_BITS, offsets, record_bytes
 from microbench.kernel import EVERYWHERE, WARP_LANES, Buffer, Check, Expectation, Kernel, Slot, Support, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 TENSOR_CHAINS: Final = 4
 STEPS: Final = 4

@@ -16,7 +16,7 @@ from microbench.families.frames import WORD_BYTES
 from microbench.families.integer import ADDERS, LOGIC, MOVES
 from microbench.kernel import Argument, Buffer, Buffers, Check, Expectation, Kernel, Launch, Slot, Support, Work
 from microbench.numbers import decode
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 GROUP_THREADS: Final = 128
 ROWS_A: Final = 64

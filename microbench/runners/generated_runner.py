@@ -6,15 +6,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from microbench.cupy_runner import CupyDevice, LoadedCubin
 from microbench.errors import DeviceMemoryError, LaunchError
 from microbench.kernel import Argument, Buffer, Buffers, Kernel, Launch
-from microbench.launch import check_iterations
-from microbench.memory_places import Placed, contents_of, fill, place_bytes
+from microbench.loads.launch import check_iterations
 from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
-from microbench.runner import LaunchRecord
+from microbench.runners.cupy_device import CupyDevice, LoadedCubin
+from microbench.runners.memory_places import Placed, contents_of, fill, place_bytes
+from microbench.runners.runner import LaunchRecord, timed_run
 from microbench.sizing import graph_launches, segment_launches
-from microbench.timing import timed_run
 
 SEGMENTS: Final = 20
 """Parts of a run that are timed separately."""

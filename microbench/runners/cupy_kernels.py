@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from estimator.quantities import BYTES_PER_ELEMENT, Array
 from estimator.workload import Operator
 from microbench.errors import UnsupportedError
-from microbench.runner import BoundKernel, HostValues, Launch, LibraryKernel
+from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel
 from microbench.sizing import operator_bytes
 
 PRECISIONS: Final = ("fp16", "fp32", "fp64")

@@ -18,7 +18,7 @@ from estimator.quantities import Array
 from estimator.workload import Operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.layouts import layout_of
-from microbench.runner import BoundKernel, HostValues, Launch, LibraryKernel
+from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel
 from microbench.sizing import operator_bytes
 
 DATA_TYPES: Final[dict[str, int]] = {"fp32": 0, "tf32": 0, "fp64": 1, "fp16": 2, "bf16": 14}

@@ -6,13 +6,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimator.gpu import GpuSpec
-from microbench.cupy_runner import CupyDevice, open_cupy_device
+from estimator.workload import Operator
 from microbench.errors import UnsupportedError
-from microbench.library.catalogue import Catalogue
-from microbench.library.cublas import load_cublas, open_cublas
-from microbench.library_runner import LibraryRunner
-from microbench.runner import KernelTracer
-from microbench.torch_runner import TorchDevice, load_torch, open_torch_device
+from microbench.layouts import layout_of
+from microbench.runners.cublas import DATA_TYPES, Cublas, load_cublas, open_cublas
+from microbench.runners.cupy_device import CupyDevice, open_cupy_device
+from microbench.runners.cupy_kernels import cupy_kernel
+from microbench.runners.library_runner import LibraryRunner
+from microbench.runners.runner import KernelTracer, LibraryKernel
+from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
+from microbench.runners.torch_kernels import torch_kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """The libraries that are here: cuBLAS for products, PyTorch for the rest, CuPy where there is no PyTorch.
+
+    `torch` is None where PyTorch cannot be used, and `without_torch` says why.  `attention` chooses PyTorch's backend.
+    """
+
+    gpu: GpuSpec
+    cublas: Cublas
+    cupy: CupyDevice
+    torch: TorchDevice | None
+    without_torch: str = ""
+    attention: str = "flash"
+
+    def kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
+        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError where no library has one."""
+        capability = float(self.gpu.compute_capability)
+        layout_of(operator, transpose)  # a layout that cannot be is refused before anything that is missing
+        if operator.family == "gemm" and operator.precision in DATA_TYPES:
+            return self.cublas.kernel(operator, capability, transpose)
+        if self.torch is not None:
+            return torch_kernel(operator, self.torch, capability, self.attention)
+        try:
+            return cupy_kernel(operator, self.cupy)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{error} ({self.without_torch})" if self.without_torch else str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from estimator.specifications import near_match
-from microbench.copy_load import COPY_ENGINE, CopyLoad
 from microbench.errors import UnsupportedError
 from microbench.families.catalogue import KERNELS, SWEEP
-from microbench.generated_load import COPIES, COPY_WAYS
 from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
+from microbench.loads.copies import COPY_ENGINE, CopyLoad
+from microbench.loads.generated import COPIES, COPY_WAYS
 
 CATALOGUE: Final = "catalogue"
 VARIANT: Final = "variant"

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimator.quantities import Array
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, MicrobenchError, UnsupportedError
-from microbench.runner import Launch
+from microbench.runners.runner import Launch
 
 DTYPES: Final[dict[str, str]] = {
     "fp64": "float64",

@@ -9,21 +9,12 @@ from typing import Final
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
 from microbench.errors import DeviceMemoryError, UnsupportedError
+from microbench.kernel import PreparedKernel
 from microbench.layouts import layout_of
-from microbench.names import tile_from_name
 from microbench.occupancy import resident_blocks
-from microbench.runner import (
-    BoundKernel,
-    Device,
-    KernelTracer,
-    Launch,
-    LaunchRecord,
-    LibraryKernel,
-    PreparedKernel,
-    TracedKernel,
-)
+from microbench.runners.kernel_names import tile_from_name
+from microbench.runners.runner import BoundKernel, Device, KernelTracer, Launch, LaunchRecord, LibraryKernel, TracedKernel, timed_run
 from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, graph_ladder, graph_launches, segment_launches
-from microbench.timing import timed_run
 
 L2_STATES: Final = ("warm", "cold")
 
@@ -81,7 +72,7 @@ class _Loaded:
 
 
 class LibraryRunner:
-    """Runs operators through libraries on one device; implements microbench.runner.KernelRunner.
+    """Runs operators through libraries on one device; implements microbench.runners.runner.KernelRunner.
 
     `choose` gives a library's kernel for an operator in a layout, `errors` maps what libraries raise, `seed` decides the random operands.
     """

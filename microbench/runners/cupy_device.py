@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from estimator.quantities import Array
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
-from microbench.runner import Launch
+from microbench.runners.runner import Launch
 
 OUT_OF_MEMORY: Final = frozenset({2})
 """cudaErrorMemoryAllocation.  Source for all codes: CUDA runtime API, cudaError_t; the driver's share them from 2 on."""
@@ -92,7 +92,7 @@ def load_cupy() -> Any:
 
 
 class CupyDevice:
-    """One context on one board; implements microbench.runner.Device.  `open_cupy_device` makes it."""
+    """One context on one board; implements microbench.runners.runner.Device.  `open_cupy_device` makes it."""
 
     def __init__(self, cupy: Any, ordinal: int, stream: Any) -> None:
         self._cupy = cupy

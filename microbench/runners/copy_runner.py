@@ -5,13 +5,12 @@ from typing import Final
 
 import numpy as np
 
-from microbench.cupy_runner import CupyDevice
 from microbench.errors import LaunchError
 from microbench.kernel import HostLoad
-from microbench.memory_places import Place, Placed, contents_of, fill, place_bytes
-from microbench.runner import LaunchRecord
+from microbench.runners.cupy_device import CupyDevice
+from microbench.runners.memory_places import Place, Placed, contents_of, fill, place_bytes
+from microbench.runners.runner import LaunchRecord, timed_run
 from microbench.sizing import segment_launches
-from microbench.timing import timed_run
 
 SEGMENTS: Final = 20
 """Parts of a run that are timed separately."""

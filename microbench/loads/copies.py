@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from estimator.workload import Operator
-from microbench.generated_load import COPIES, FAMILY, LoadGroup, copy_refusal, named_copies
-from microbench.kernel import HostLoad
-from microbench.runner import PreparedKernel
+from microbench.kernel import HostLoad, PreparedKernel
+from microbench.loads.generated import COPIES, FAMILY, LoadGroup, copy_refusal, named_copies
 
 COPY_ENGINE: Final = "copy engine"
 """What a copy is said to be where a kernel has its PTX instruction."""

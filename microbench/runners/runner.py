@@ -5,49 +5,20 @@ Behind it are a device (memory, streams, graphs), a library of kernels and, wher
 which kernel a launch really ran.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from estimator.quantities import Array
 from estimator.workload import Operator
+from microbench.kernel import PreparedKernel
 
 if TYPE_CHECKING:
-    from microbench.copy_load import CopyLoad
-    from microbench.generated_load import GeneratedLoad
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedKernel:
-    """One launch, ready to run: what the library chose for an operator.
-
-    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
-    kernel has no such tile; `split_k` is 1 without splitting, 0 where that is not known.  `transpose` is the layout of the two inputs
-    (`microbench.layouts`, the natural one spelled out; "" where it has no meaning).  `buffer_sets` copies of the operands,
-    `working_set_bytes` each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
-    Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.  `corrupted` says what was wrong
-    with the results of a trial launch ("" where they were right, or nothing was compared).
-    """
-
-    operator: Operator
-    l2_state: str
-    library: str
-    kernel_name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers_per_thread: int
-    shared_bytes_per_block: int
-    blocks_per_sm: int
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    stages: int
-    split_k: int
-    transpose: str
-    working_set_bytes: int
-    buffer_sets: int
-    untraced: str = ""
-    corrupted: str = ""
+    from microbench.loads.copies import CopyLoad
+    from microbench.loads.generated import GeneratedLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,3 +152,20 @@ class LibraryKernel:
     working_set_bytes: int
     scratch_bytes: int
     bind: Callable[[int, int], BoundKernel]
+
+
+def timed_run(device: Device, now_ns: Callable[[], int], counts: Sequence[int], enqueue: Callable[[int], None]) -> LaunchRecord:
+    """Launches `counts` one segment after the other, with nothing between them, and waits for the end.
+
+    `enqueue` puts so many launches on the device's stream; the device is idle before the first.
+    """
+    device.synchronize()
+    start_ns = now_ns()
+    marks = [device.mark()]
+    for count in counts:
+        enqueue(count)
+        marks.append(device.mark())
+    device.synchronize()
+    end_ns = now_ns()
+    seconds = np.array([device.elapsed_s(earlier, later) for earlier, later in itertools.pairwise(marks)], dtype=np.float64)
+    return LaunchRecord(start_ns=start_ns, end_ns=end_ns, launches=sum(counts), segment_s=seconds / np.array(counts))

@@ -11,11 +11,10 @@ from typing import Any, Final
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.workload import Operator
 from microbench.errors import UnsupportedError
-from microbench.library.torch_attention import attention_call
-from microbench.library.torch_call import Call, TorchCall
-from microbench.runner import BoundKernel, HostValues, LibraryKernel
+from microbench.runners.runner import BoundKernel, HostValues, LibraryKernel
+from microbench.runners.torch_attention import Call, TorchCall, attention_call
+from microbench.runners.torch_device import TorchDevice
 from microbench.sizing import operator_bytes
-from microbench.torch_runner import TorchDevice
 
 NORM_EPSILON: Final = 1e-5
 """PyTorch's default."""

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.cupy_runner import CupyDevice
 from microbench.errors import DeviceMemoryError, UnsupportedError
+from microbench.runners.cupy_device import CupyDevice
 
 Place = Literal["device", "peer", "host"]
 

@@ -22,9 +22,9 @@ from estimator.frozen import FrozenMapping
 from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from microbench.errors import CompileError
-from microbench.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
 from microbench.kernel import OPTIMISATION_LEVELS, Kernel
-from microbench.ptx import module_text
+from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
+from microbench.toolchain.ptx import module_text
 
 INSTALL: Final = "install it with: pip install 'wattprint[ptx]'"
 

@@ -10,9 +10,9 @@ from typing import Final, cast
 
 from estimator.gpu import GpuSpec
 from microbench.errors import LaunchError
-from microbench.inspect import InspectedEntry
 from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
 from microbench.occupancy import MOST_BLOCK_THREADS, resident_blocks
+from microbench.toolchain.inspect import InspectedEntry
 
 LANE_SWEEP: Final = (1, 8, 16, 24, 32)
 """Active lanes of a warp (AccelWattch's static-power benchmarks use the same steps)."""

@@ -10,22 +10,21 @@ from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
 from estimator.workload import Operator
-from microbench.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
 from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP
 from microbench.families.frames import LINE_BYTES, SECTOR_BYTES
-from microbench.inspect import InspectedEntry, check_body
-from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern
-from microbench.launch import MOST_ITERATIONS, plan_launches
+from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel
+from microbench.loads.launch import MOST_ITERATIONS, plan_launches
 from microbench.occupancy import SUB_PARTITIONS, resident_blocks
 from microbench.operands import buffer_bytes
-from microbench.runner import PreparedKernel
+from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
+from microbench.toolchain.inspect import InspectedEntry, check_body
 
 FAMILY: Final = "instruction"
 """Family of generated kernels in datasets; no operator of a workload has it."""
 
 MODES: Final[tuple[Mode, ...]] = ("full", "sm_sweep", "lane_sweep", "single", "block_sweep")
-"""Launch modes (`microbench.launch`)."""
+"""Launch modes (`microbench.loads.launch`)."""
 
 PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
 """What operands hold."""

@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from estimator.gpu import GpuSpec
-from microbench.compile import CompiledModule, Toolchain, compile_kernels
 from microbench.errors import LaunchError
 from microbench.families import kernel_named
-from microbench.generated_load import GeneratedLoad, architecture_of
-from microbench.inspect import InspectedEntry, check_body
 from microbench.kernel import Kernel, Launch
-from microbench.launch import MOST_ITERATIONS, check_iterations
+from microbench.loads.generated import GeneratedLoad, architecture_of
+from microbench.loads.launch import MOST_ITERATIONS, check_iterations
 from microbench.occupancy import resident_blocks
+from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels
+from microbench.toolchain.inspect import InspectedEntry, check_body
 
 CHAIN: Final = "ffma_k8_u64"
 """The kernel of the high level: multiply-adds on all lanes, no memory."""
