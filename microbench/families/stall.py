@@ -7,7 +7,6 @@ that of an access.  Source: Arunkumar et al., GPUJoule, section IV.
 from typing import Final
 
 from estimator.frozen import FrozenMapping
-from microbench.families.double import PADDING
 from microbench.families.frames import (
     ADDRESSES,
     LINE_BYTES,
@@ -18,6 +17,7 @@ from microbench.families.frames import (
     region_start,
 )
 from microbench.families.global_memory import ARGUMENTS, CHASE_STEPS, LINK_BYTES, REGISTERS, RESIDENCE
+from microbench.families.table import opcodes
 from microbench.kernel import Buffer, Chase, Check, Expectation, Kernel, Slot, Work
 from microbench.toolchain.ptx import loop_operations
 
@@ -87,7 +87,7 @@ def _mix(percent: int) -> Kernel:
             opcodes=("LDG", "DADD"),
             fewest=MIX_OPERATIONS,
             most=MIX_OPERATIONS,
-            companions=ADDRESSES + PADDING,
+            companions=ADDRESSES + opcodes("padding"),
             uniform=UNIFORM_ADDRESSES,
         ),
         check=Check(),
