@@ -1,26 +1,26 @@
 """Copies from global to shared memory that no thread waits for: cp.async, and the bulk copies of the tensor memory accelerator."""
 
-from typing import Final
+from typing import Any, Final
 
-from estimator.frozen import FrozenMapping
 from microbench.families.frames import (
     ADDRESSES,
+    ANY_PATTERN,
     ANY_WORD,
     MEMORY_THREADS,
     SECTOR_BYTES,
     UNIFORM_ADDRESSES,
     VECTOR_BYTES,
     WORD_BYTES,
-    memory_entry,
+    WORDS,
+    MemoryKernel,
     next_place,
     place,
     region_start,
     spread,
     store_word,
 )
-from microbench.families.global_memory import ARGUMENTS, REGISTERS, RESIDENCE, WORDS
-from microbench.kernel import Buffer, Check, Expectation, Kernel, Support, Work
-from microbench.toolchain.ptx import loop_operations
+from microbench.families.global_memory import ARGUMENTS, REGISTERS, RESIDENCE
+from microbench.kernel import Buffer, Kernel, Support
 
 COPIES: Final = 8
 BULK_COPIES: Final = 4
@@ -36,9 +36,8 @@ def _cp_async(width: int, cache: str) -> Kernel:
     body = [f"{instruction} [cursor+{copy * row}], [place+{copy * row}], {width};" for copy in range(COPIES)]
     body += ["cp.async.commit_group;", "cp.async.wait_group 0;", *next_place(COPIES * row)]
     words = [f"w{copy}" for copy in range(COPIES)]
-    text = memory_entry(
+    return _kernel(
         name=name,
-        arguments=ARGUMENTS,
         registers={**REGISTERS, "b32": (*REGISTERS["b32"], "first", "cursor", "sum", *words)},
         shared=f".shared .align 16 .b8 pool_{name}[{COPIES * row}];",
         before=[
@@ -56,16 +55,12 @@ def _cp_async(width: int, cache: str) -> Kernel:
             *store_word("sum"),
         ],
         lanes_may_idle=False,
-    )
-    return _kernel(
-        name,
-        instruction,
-        text,
+        instruction=instruction,
         count=COPIES,
-        bytes_each=float(width),
+        moved=float(width * COPIES),
         opcodes=("LDGSTS",),
         companions=(*ADDRESSES, "LDGDEPBAR", "DEPBAR", "LDS"),
-        region=COPIES * row,
+        min_region_bytes=COPIES * row,
         support=Support(minimum="sm_80", feature="cp.async"),
     )
 
@@ -88,9 +83,8 @@ def _bulk() -> Kernel:
         *next_place(total),
         *(f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)),
     ]
-    text = memory_entry(
+    return _kernel(
         name=name,
-        arguments=ARGUMENTS,
         registers={
             "b64": (*REGISTERS["b64"], "state", *places),
             "b32": (*REGISTERS["b32"], "first", "barrier", "parity", "sum", "word", *cursors),
@@ -122,60 +116,31 @@ def _bulk() -> Kernel:
             *store_word("sum"),
         ],
         lanes_may_idle=False,
-    )
-    return _kernel(
-        name,
-        "cp.async.bulk",
-        text,
+        instruction="cp.async.bulk",
         count=BULK_COPIES,
-        bytes_each=float(BULK_BYTES) / MEMORY_THREADS,
+        moved=float(total) / MEMORY_THREADS,
         opcodes=("UBLKCP",),
         companions=(*ADDRESSES, "SYNCS", "BAR", "BRA", "ELECT", "PLOP3", "SEL", "R2UR", "S2UR", "ISETP", "WARPSYNC", "BSSY", "BSYNC"),
         uniform=(*UNIFORM_ADDRESSES, "UPLOP3", "UISETP", "UP2UR", "UR2UP"),
-        region=total,
+        min_region_bytes=total,
         support=Support(minimum="sm_90", feature="cp.async.bulk"),
-        threads_share=1.0 / MEMORY_THREADS,
+        share=1.0 / MEMORY_THREADS,
     )
 
 
-def _kernel(
-    name: str,
-    instruction: str,
-    text: str,
-    *,
-    count: int,
-    bytes_each: float,
-    opcodes: tuple[str, ...],
-    companions: tuple[str, ...],
-    region: int,
-    support: Support,
-    uniform: tuple[str, ...] = UNIFORM_ADDRESSES,
-    threads_share: float = 1.0,
-) -> Kernel:
-    return Kernel(
-        name=name,
-        family=name,
-        instruction=instruction,
+def _kernel(moved: float, **fields: Any) -> Kernel:
+    """A copy from L2 to shared memory of `moved` bytes a thread and turn; `fields` are those of a `MemoryKernel`."""
+    return MemoryKernel(
         module="l2",
         level="l2",
-        text=text,
         buffers=(DATA, WORDS),
         arguments=ARGUMENTS,
-        work=Work(
-            operations=loop_operations(text, threads_share),
-            bytes_moved=FrozenMapping({"l2": bytes_each * count, "shared": bytes_each * count}),
-            transactions=FrozenMapping({"l2": bytes_each * count / SECTOR_BYTES}),
-        ),
-        expectation=Expectation(opcodes=opcodes, fewest=count, most=count, companions=companions, uniform=uniform),
-        check=Check(),
-        support=support,
-        modes=("full", "sm_sweep"),
-        unroll=count,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-        min_region_bytes=region,
+        moved={"l2": moved, "shared": moved},
+        transactions={"l2": moved / SECTOR_BYTES},
+        patterns=ANY_PATTERN,
         residence=RESIDENCE["l2"],
-    )
+        **fields,
+    ).kernel()
 
 
 KERNELS: Final = (_cp_async(VECTOR_BYTES, "cg"), _cp_async(WORD_BYTES, "ca"), _bulk())

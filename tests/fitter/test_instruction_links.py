@@ -15,10 +15,11 @@ from estimator.frozen import FrozenMapping
 from estimator.instructions.energies import energies_from_section
 from estimator.instructions.links import LINK_FIELDS, LinkEnergy, links_document, links_from_document
 from estimator.specifications import load_gpu
+from fitter.bundle.drafts import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_html, instruction_lines
 from fitter.instructions.energies import fitted_rows
-from fitter.instructions.section import instruction_notes, instruction_section, link_energies, prior_bundle
+from fitter.instructions.section import instruction_notes, instruction_section, link_energies
 from fitter.rows.columns import Selection
 from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
 from fitter.rows.instruction_rows import InstructionRow, InstructionRows
