@@ -67,12 +67,12 @@ def _cp_async(width: int, cache: str) -> Kernel:
 
 def _bulk() -> Kernel:
     """`BULK_COPIES` copies of 4 KB a block, asked for and waited for by one thread; the others sleep at a barrier to the end."""
-    name = "tma_bulk"
     instruction = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
     total = BULK_COPIES * BULK_BYTES
     issue = [f"{instruction} [cursor{copy}], [place{copy}], {BULK_BYTES}, [barrier];" for copy in range(BULK_COPIES)]
     cursors = tuple(f"cursor{copy}" for copy in range(BULK_COPIES))
     places = tuple(f"place{copy}" for copy in range(BULK_COPIES))
+    scattered = [f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)]
     body = [
         f"mbarrier.arrive.expect_tx.shared.b64 state, [barrier], {total};",
         *issue,
@@ -81,10 +81,10 @@ def _bulk() -> Kernel:
         "@!arrived bra WAIT;",
         "xor.b32 parity, parity, 1;",
         *next_place(total),
-        *(f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)),
+        *scattered,
     ]
     return _kernel(
-        name=name,
+        name="tma_bulk",
         registers={
             "b64": (*REGISTERS["b64"], "state", *places),
             "b32": (*REGISTERS["b32"], "first", "barrier", "parity", "sum", "word", *cursors),
@@ -95,7 +95,7 @@ def _bulk() -> Kernel:
             *region_start("data", 0, common=True),
             *spread(total),
             *place(),
-            *(f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)),
+            *scattered,
             "mov.u32 first, pool_tma;",
             *(f"add.u32 {cursor}, first, {copy * BULK_BYTES};" for copy, cursor in enumerate(cursors)),
             "mov.u32 barrier, pool_barrier;",
