@@ -21,6 +21,7 @@ from fitter.blocks.section import block_section
 from fitter.bundle.collinearity import collinearity_notes
 from fitter.bundle.drafts import Draft, draft_from_rows, prior_bundle
 from fitter.bundle.export import (
+    BoardKnowledge,
     board_knowledge,
     board_uuid,
     clock_range_mhz,
@@ -117,23 +118,12 @@ def calibrate(
     else:
         found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed, source=source)
     held_out = _held_out(selection, gpu, board.tables, found, seed, holdout, progress, source)
-    draft = found.bundle
     selection = with_rejected(selection, found.rejected)
     progress("stating uncertainty")
     bundle = replace(
-        draft,
+        _with_origin(found.bundle, selection, board, seed),
         name=name or default_name(selection, gpu),
         version=version,
-        gpu_uuid=board_uuid(selection),
-        environment=environment_of(selection),
-        sensor=sensor_of(selection),
-        completion=completion_of(selection),
-        power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
-        provenance=provenance_of(selection, seed),
-        voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
-        idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,
-        domain=domain_of(selection, draft.groups),
-        clocks_mhz=clock_range_mhz(selection, gpu),
         instruction_energies=energies,
         block_models=blocks,
         uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed, source),
@@ -144,13 +134,30 @@ def calibrate(
     few = () if only_sections else few_power_warnings(selection, bundle, lent=source is not None)
     warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
     documents = tuple(row.document() for row in errors)
-    notes = (*transfer_notes(source, draft), *_prior_notes(bundle, source), *collinearity_notes(bundle))
+    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *collinearity_notes(bundle))
     return Calibration(
         bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *power_rejection_notes(selection), *warnings)),
         selection=selection,
         errors=errors,
         held_out=held_out,
         warnings=warnings,
+    )
+
+
+def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, seed: int) -> Bundle:
+    """A draft with what the data sets say beside their rows: board, sensor, surroundings, ranges."""
+    return replace(
+        draft,
+        gpu_uuid=board_uuid(selection),
+        environment=environment_of(selection),
+        sensor=sensor_of(selection),
+        completion=completion_of(selection),
+        power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
+        provenance=provenance_of(selection, seed),
+        voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
+        idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,
+        domain=domain_of(selection, draft.groups),
+        clocks_mhz=clock_range_mhz(selection, draft.gpu),
     )
 
 

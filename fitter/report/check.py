@@ -1,6 +1,6 @@
 """`fit check`: a bundle against data that it has not seen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -109,11 +109,7 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     reasons = outside_reasons(bundle, selection)
     outside = tuple(one for kind, prediction in predictions.items() for one in outside_errors(prediction, reasons[kind]))
     warnings += outside_warnings(outside, sum(map(len, predictions.values())))
-    for kind, prediction in predictions.items():
-        inside = np.array([reason == INSIDE for reason in reasons[kind]], dtype=np.bool_)
-        covered = summary_row(prediction.select(inside).known(), kind).coverage
-        if covered < LEAST_COVERAGE:
-            warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
+    warnings += _coverage_warnings(predictions, reasons)
     moved = drifts(bundle, selection, predictions, reasons)
     warnings += drift_warnings(moved)
     seen = {record.sha256 for record in bundle.provenance.datasets}
@@ -130,6 +126,17 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         outside=outside,
         warnings=tuple(warnings),
     )
+
+
+def _coverage_warnings(predictions: Mapping[str, Prediction], reasons: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each kind of row of which too few lie inside the stated intervals; rows outside the fitted range do not count."""
+    lines = []
+    for kind, prediction in predictions.items():
+        inside = np.array([reason == INSIDE for reason in reasons[kind]], dtype=np.bool_)
+        covered = summary_row(prediction.select(inside).known(), kind).coverage
+        if covered < LEAST_COVERAGE:
+            lines.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
+    return lines
 
 
 def limit_warnings(bundle: Bundle, rows: KernelRows, found: Prediction) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -76,14 +77,9 @@ def _row(values: dict[str, Any], source: str, number: int, gpu: GpuSpec | None) 
             return rejected("BAD_HISTOGRAM", str(error)[:200])
     needed = (*(MEASURED if copied else NEEDED), *(["link_bytes"] if link else []))
     figures = {name: _number(values[name]) for name in (*NEEDED, *OPTIONAL, "link_bytes")}
-    for name in needed:
-        if values[name] is None:
-            return rejected(MISSING.get(name, "NO_COUNT"), f"{name} is null")
-        if not (figures[name] > 0 and figures[name] < math.inf):
-            return rejected(REASON.get(name, "BAD_COUNT"), f"{name} = {values[name]!r} must be a positive number")
-    for name in OPTIONAL:
-        if figures[name] < 0 or figures[name] == math.inf:
-            return rejected("BAD_COUNT", f"{name} = {values[name]!r} must be finite and not negative")
+    fault = _fault(values, figures, needed)
+    if fault is not None:
+        return rejected(*fault)
     return InstructionRow(
         source=source,
         row=number,
@@ -115,6 +111,19 @@ def _row(values: dict[str, Any], source: str, number: int, gpu: GpuSpec | None) 
         link=link,
         link_bytes=_zero(figures["link_bytes"]),
     )
+
+
+def _fault(values: Mapping[str, Any], figures: Mapping[str, float], needed: Sequence[str]) -> tuple[str, str] | None:
+    """Reason and detail of the first figure that is missing or cannot be; None where all are right."""
+    for name in needed:
+        if values[name] is None:
+            return MISSING.get(name, "NO_COUNT"), f"{name} is null"
+        if not 0 < figures[name] < math.inf:
+            return REASON.get(name, "BAD_COUNT"), f"{name} = {values[name]!r} must be a positive number"
+    for name in OPTIONAL:
+        if figures[name] < 0 or figures[name] == math.inf:
+            return "BAD_COUNT", f"{name} = {values[name]!r} must be finite and not negative"
+    return None
 
 
 MEASURED: Final = ("latency_s", "power_w")
