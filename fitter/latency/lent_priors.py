@@ -13,7 +13,7 @@ from estimator.coefficients import Prior, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.phases import START_CLOCKS
 from estimator.quantities import HZ_PER_MHZ
-from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES
+from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES, around
 
 HOST_NAMES: Final = ("floor_s", "offset_s")
 """What a measurement of single launches contains of its host."""
@@ -69,10 +69,7 @@ def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior],
     elif "start" in priors and "start" not in values:
         epsilon = max(epsilon - priors["start"].centre * start_s, LEAST_EPSILON * epsilon)
     known = {**values, "epsilon_s": epsilon}
-    moved = {
-        name: Prior(centre=known[name], width=prior.width * narrowing) if known.get(name, 0.0) > 0.0 else prior
-        for name, prior in priors.items()
-    }
+    moved = around(known, priors, narrowing)
     if values.get("floor_s", 0.0) > 0.0:
         offset = values.get("offset_s", 0.0)
         moved["floor_s"] = Prior(centre=values["floor_s"], width=HOST_WIDTH)

@@ -25,6 +25,7 @@ from microbench.kernel import Buffer, Kernel, Support
 COPIES: Final = 8
 BULK_COPIES: Final = 4
 BULK_BYTES: Final = 4096
+BULK_COPY: Final = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
 DATA: Final = Buffer(name="data", slots=(ANY_WORD,), per="common")
 
 
@@ -67,9 +68,8 @@ def _cp_async(width: int, cache: str) -> Kernel:
 
 def _bulk() -> Kernel:
     """`BULK_COPIES` copies of 4 KB a block, asked for and waited for by one thread; the others sleep at a barrier to the end."""
-    instruction = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
     total = BULK_COPIES * BULK_BYTES
-    issue = [f"{instruction} [cursor{copy}], [place{copy}], {BULK_BYTES}, [barrier];" for copy in range(BULK_COPIES)]
+    issue = [f"{BULK_COPY} [cursor{copy}], [place{copy}], {BULK_BYTES}, [barrier];" for copy in range(BULK_COPIES)]
     cursors = tuple(f"cursor{copy}" for copy in range(BULK_COPIES))
     places = tuple(f"place{copy}" for copy in range(BULK_COPIES))
     scattered = [f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)]

@@ -52,9 +52,6 @@ ARGUMENTS: Final = (
     Argument(scalar="active_lanes"),
 )
 
-ANY_U32: Final = (0, 2.0**32 - 1)
-ANY_U64: Final = (0, 2.0**64 - 2.0**11)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -10,7 +10,10 @@ from estimator.frozen import FrozenMapping
 from microbench.families.rows import Row
 from microbench.kernel import Slot, Support
 
-_TABLE: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
+Entry = Mapping[str, Any]
+"""A table of TOML."""
+
+_TABLE: Final[Entry] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
 MOST_OPERANDS: Final = 4
 """Operands of a row that does not give their number: one for each of the letters x, y, z, w."""
@@ -22,7 +25,7 @@ def opcodes(*words: str) -> tuple[str, ...]:
     return tuple(one for word in words for one in (opcodes(*lists[word]) if word in lists else (word,)))
 
 
-def _operands(given: str | Mapping[str, Any]) -> tuple[Slot, ...]:
+def _operands(given: str | Entry) -> tuple[Slot, ...]:
     """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
     chosen = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
     ranges: Sequence[tuple[float, float]] = chosen.pop("ranges")
@@ -33,7 +36,7 @@ def _operands(given: str | Mapping[str, Any]) -> tuple[Slot, ...]:
     )
 
 
-def _row(given: Mapping[str, Any]) -> Row:
+def _row(given: Entry) -> Row:
     """A row as its kernel needs it; a field that no row has raises TypeError."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     values |= {name: opcodes(*values[name]) for name in ("sass", "companions", "uniform") if name in values}
