@@ -27,18 +27,18 @@ def opcodes(*words: str) -> tuple[str, ...]:
 
 def _operands(given: str | Entry) -> tuple[Slot, ...]:
     """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
-    chosen = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
+    chosen: dict[str, Any] = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
     ranges: Sequence[tuple[float, float]] = chosen.pop("ranges")
     number, pairs = chosen.pop("number", MOST_OPERANDS), chosen.pop("pairs", "")
     return tuple(
-        Slot(name=f"x{place}", low=low, high=high, **chosen, **({pairs: f"x{place - 1}"} if pairs and place % 2 else {}))
+        Slot(name=f"x{place}", low=low, high=high, **(chosen | {pairs: f"x{place - 1}"} if pairs and place % 2 else chosen))
         for place, (low, high) in enumerate(islice(cycle(ranges), number))
     )
 
 
 def _row(given: Entry) -> Row:
     """A row as its kernel needs it; a field that no row has raises TypeError."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     values |= {name: opcodes(*values[name]) for name in ("sass", "companions", "uniform") if name in values}
     values |= {name: FrozenMapping(values[name]) for name in ("temporaries", "flop") if name in values}
     if "support" in values:
