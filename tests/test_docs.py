@@ -17,24 +17,21 @@ from estimator.quantities import MODULES
 from estimator.workload import FAMILY_FIELDS
 
 
-def rows_of(page: Path, heading: str) -> dict[str, list[str]]:
-    """The cells of a table below a heading, by the code in the first one."""
+def entries_of(page: Path, heading: str) -> dict[str, tuple[str, str]]:
+    """Unit and meaning of the entries of a list below a heading, by the code in front."""
     section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| `")]
-    return {cells[0].strip("`"): cells[1:] for cells in rows}
+    entries = re.findall(r"- `(\w+)`(?: \[([^]]+)\])?: (.*?)(?= - `|$)", " ".join(section.split()))
+    return {name: (unit, meaning) for name, unit, meaning in entries}
 
 
 def test_dataset_page_names_every_column_with_its_unit_and_meaning(repository: Path) -> None:
-    rows = rows_of(repository / "docs" / "dataset-format.md", "## Columns")
-    assert list(rows) == list(KERNEL_COLUMNS)
-    for name, column in KERNEL_COLUMNS.items():
-        _, unit, meaning = rows[name]
-        assert (unit, meaning) == (column.unit or "–", column.meaning), name
+    entries = entries_of(repository / "docs" / "dataset-format.md", "## Columns")
+    assert list(entries.items()) == [(name, (column.unit, column.meaning)) for name, column in KERNEL_COLUMNS.items()]
 
 
 def test_dataset_page_names_every_flag(repository: Path) -> None:
-    rows = rows_of(repository / "docs" / "dataset-format.md", "## Flags")
-    assert {name: cells[0] for name, cells in rows.items()} == FLAGS
+    entries = entries_of(repository / "docs" / "dataset-format.md", "## Flags")
+    assert entries == {name: ("", meaning) for name, meaning in FLAGS.items()}
 
 
 def test_format_pages_name_the_version_that_is_written(repository: Path) -> None:

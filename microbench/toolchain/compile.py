@@ -150,9 +150,9 @@ def compile_kernels(
     if cache is not None:
         try:
             _write_cache(cache, key, module)
-        except OSError as error:
+        except OSError:
             remark(
-                f"machine code is not kept for the next time, {cache} cannot be written ({error.strerror or error}); "
+                f"machine code is not kept for the next time, {cache} cannot be written; "
                 f"make room, remove what is in the way, or name another folder (XDG_CACHE_HOME)"
             )
     return module

@@ -13,7 +13,6 @@ from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.replacing import check_replaceable
 from collector.errors import DatasetError
 from estimator.errors import WorkloadError
-from fitter.errors import InputError
 from fitter.rows.tables import open_table
 from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
 
@@ -85,7 +84,7 @@ def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured: tuple[Pat
     damaged.write_bytes(content)
     with pytest.raises(DatasetError, match=r"CRC checksum verification failed.*collect it again"):
         read_kernel_dataset(damaged)
-    with pytest.raises(InputError, match=r"CRC checksum verification failed.*collect it again"):
+    with pytest.raises(DatasetError, match=r"CRC checksum verification failed.*collect it again"):
         open_table(damaged, frozenset({"row_id"}))
 
 

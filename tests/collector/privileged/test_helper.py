@@ -437,4 +437,4 @@ def test_the_helper_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if not name.startswith(("__", "_"))}
-    assert loaded == {"collector"} | (loaded & {"sitecustomize", "usercustomize", "distutils-precedence"})
+    assert loaded == {"collector", "estimator"} | (loaded & {"sitecustomize", "usercustomize", "distutils-precedence"})

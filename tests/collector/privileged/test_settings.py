@@ -79,7 +79,7 @@ def test_what_is_no_config_is_refused(content: bytes, place: Place) -> None:
 def test_a_pipe_is_no_config(place: Place) -> None:
     place.config.unlink()
     os.mkfifo(place.config, 0o600)
-    assert "no regular file" in refusal(place)
+    assert "is a pipe" in refusal(place)
 
 
 def test_a_sockets_path_that_is_too_long_is_refused(place: Place) -> None:
