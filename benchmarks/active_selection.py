@@ -31,11 +31,11 @@ from collector.campaigns.running import campaign_key, run_campaign
 from collector.campaigns.selection import Way
 from estimator.gpu import GpuSpec
 from estimator.specifications import load_gpu
-from fitter.drafts import draft_from_rows
-from fitter.export import board_knowledge
-from fitter.rows import KernelRows
-from fitter.selection import read_selection
-from fitter.validation import predict_kernel_rows
+from fitter.bundle.drafts import draft_from_rows
+from fitter.bundle.export import board_knowledge
+from fitter.rows.columns import KernelRows
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import predict_kernel_rows
 
 CLOCKS_MHZ = {"a100-pcie-40gb": (510.0, 900.0, 1410.0), "h200-sxm": (600.0, 1200.0, 1980.0)}
 HELD_OUT_SEEDS, BOARD_SEED = (2, 3), 1

@@ -25,8 +25,8 @@ from estimator.board import open_board
 from estimator.bundles.content import Bundle
 from estimator.engine import prepare
 from estimator.quantities import Array, BoolArray
-from fitter.rows import WorkloadRows
-from fitter.runs import fit_runs
+from fitter.bundle.runs import fit_runs
+from fitter.rows.columns import WorkloadRows
 
 PUBLISHED = (
     "EnergAIzer, A100 at 900 MHz, 31 workloads: latency 11.6, power 7.8 (paper: 11.0 / 8.0); latency of Li et al. 13.7, NeuSight 15.9",

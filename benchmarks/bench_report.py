@@ -18,10 +18,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fitter.export import board_knowledge
+from fitter.bundle.export import board_knowledge
 from fitter.report.left_out import leave_out
 from fitter.report.page import report_html
-from fitter.validation import predict_kernel_rows, row_origins
+from fitter.validate.predictions import predict_kernel_rows, row_origins
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 KERNELS = 300

@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fitter.rows.partitions import Partition, open_partitioned, read_batches
 from fitter.scale.kernel_sample import SampleTask, merge_samples, sample_partition
-from fitter.scale.partitions import Partition, open_partitioned, read_batches
-from fitter.scale.passes import LocalWorkers, Workers, run_pass
+from fitter.scale.streamed import LocalWorkers, Workers, run_pass
 
 FILE_ROWS: Final = 50_000
 TASK: Final = SampleTask(source="kernels", collected=None, gpu=None, seed=0)
@@ -93,7 +93,7 @@ def run(way: str, data: Path) -> dict[str, Any]:
         return timed(LocalWorkers(count))
     from distributed import Client, LocalCluster
 
-    from fitter.cluster import DaskWorkers
+    from fitter.scale.cluster import DaskWorkers
 
     with (
         LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=None) as cluster,

@@ -30,8 +30,8 @@ from whole_models import REFERENCE_CLOCK_MHZ, SHORT_S, Case, mape, read_case
 
 from estimator.quantities import Array, BoolArray
 from estimator.questions.estimates import estimate
-from fitter.rows import WorkloadRows, join_rows
-from fitter.runs import fit_runs
+from fitter.bundle.runs import fit_runs
+from fitter.rows.columns import WorkloadRows, join_rows
 
 LAUNCH_BOUND: Final = 0.9
 """A run is launch-bound where the slow pace adds this share of its own slowness to the latency [1]."""

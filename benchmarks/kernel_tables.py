@@ -26,9 +26,9 @@ from estimator.quantities import NORMAL_90, Array, BoolArray
 from estimator.residuals import operator_work
 from estimator.specifications import load_gpu
 from estimator.workload import Operator
-from fitter.kernels.groups import TileSource, fit_kernel_groups
-from fitter.rows import KernelRows
-from fitter.selection import read_selection
+from fitter.latency.groups import TileSource, fit_kernel_groups
+from fitter.rows.columns import KernelRows
+from fitter.rows.selection import read_selection
 
 TARGETS = {
     "GEMM a100-sxm-80gb bf16": {"random": 5.5, "unseen": 5.5, "largest": 8.0},

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from estimator.quantities import NORMAL_90, Array
-from fitter.family_spread import family_spread
-from fitter.run_spread import PacedSpread, RunErrors, known_spread
+from fitter.bundle.family_spread import family_spread
+from fitter.bundle.run_spread import PacedSpread, RunErrors, known_spread
 
 RUNS: Final = (25, 12, 12, 4, 4)
 """Runs of each family, as in the published lists of the A100."""

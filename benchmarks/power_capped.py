@@ -34,12 +34,12 @@ from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import Workload, make_operator
-from fitter.calibration import calibrate
-from fitter.drafts import draft_from_rows
-from fitter.export import board_knowledge
-from fitter.rows import KernelRows
-from fitter.transfer.probe_selection import probe_rows
-from fitter.validation import predict_kernel_rows
+from fitter.bundle.calibration import calibrate
+from fitter.bundle.drafts import draft_from_rows
+from fitter.bundle.export import board_knowledge
+from fitter.bundle.probe_fit import probe_rows
+from fitter.rows.columns import KernelRows
+from fitter.validate.predictions import predict_kernel_rows
 
 SOURCE, TARGET = "h200-sxm", "gb200"
 LEAST_SHARE = 0.3

@@ -24,14 +24,14 @@ from estimator.bundles.content import Bundle, GroupCoefficients, HostCost, Prove
 from estimator.power_residuals import POWER_TIER
 from estimator.quantities import NORMAL_90, BoolArray
 from estimator.specifications import load_gpu
-from fitter.calibration import calibrate
-from fitter.drafts import draft_from_rows
-from fitter.export import board_knowledge
-from fitter.kernels.groups import fit_kernel_groups
-from fitter.rows import Dataset, KernelRows, Selection, join_rows
-from fitter.selection import read_selection
-from fitter.transfer.probe_selection import probe_rows
-from fitter.validation import Prediction, predict_kernel_rows
+from fitter.bundle.calibration import calibrate
+from fitter.bundle.drafts import draft_from_rows
+from fitter.bundle.export import board_knowledge
+from fitter.bundle.probe_fit import probe_rows
+from fitter.latency.groups import fit_kernel_groups
+from fitter.rows.columns import Dataset, KernelRows, Selection, join_rows
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import Prediction, predict_kernel_rows
 
 PROBES = 20
 

@@ -26,10 +26,10 @@ from estimator.power import BoardTables
 from estimator.quantities import NORMAL_90, Array, BoolArray
 from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
-from fitter.rows import WorkloadRows
-from fitter.runs import fit_runs, stated_uncertainty
-from fitter.selection import read_selection
-from fitter.validation import facing_std
+from fitter.bundle.runs import fit_runs, stated_uncertainty
+from fitter.rows.columns import WorkloadRows
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import facing_std
 
 REFERENCE_CLOCK_MHZ = 900.0
 LANGUAGE = ("bert", "gpt2", "opt")

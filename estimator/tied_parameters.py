@@ -1,7 +1,7 @@
 """Which coefficients a bundle's latency parameters stand for.
 
 A fit of kernels names a parameter after its group and coefficient ("gemm.linear.math"); runs of whole workloads cannot tell
-groups apart and tie coefficients of several under one name.  `fitter.latency` fits the latter; a test holds both to one meaning.
+groups apart and tie coefficients of several under one name.  `fitter.latency.runs` fits the latter; a test holds both to one meaning.
 """
 
 from collections.abc import Iterable

@@ -13,73 +13,79 @@ from estimator.phases import START_CLOCKS
 from estimator.quantities import HZ_PER_MHZ
 from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 
-MATRIX: Final[dict[str, Prior]] = {
-    "math": Prior(centre=1.05, width=0.2),
-    "l2": Prior(centre=1.0, width=0.7),
-    "dram": Prior(centre=1.06, width=0.1),
-    "dram_activations": Prior(centre=1.06, width=1.0),
-    "loop": Prior(centre=1.0, width=0.7),
-    "prologue": Prior(centre=1.0, width=0.4),
-    "epilogue": Prior(centre=1.06, width=0.7),
-    "reduce": Prior(centre=1.0, width=1.0),
-    "reduce_launch": Prior(centre=2.0, width=0.7),
-    "quantise": Prior(centre=3.5, width=0.4),
-    "exponent": Prior(centre=2.6, width=0.3),
-    "wave_exponent": Prior(centre=1.0, width=0.7),
-    "small_tile_exponent": Prior(centre=0.2, width=0.7),
-    "epsilon_s": Prior(centre=1.5e-6, width=0.4),
-    "start": Prior(centre=1.35, width=0.4),
-}
+
+def table(**priors: tuple[float, float]) -> dict[str, Prior]:
+    """Priors by name, each given as its centre and its width."""
+    return {name: Prior(centre=centre, width=width) for name, (centre, width) in priors.items()}
+
+
+MATRIX: Final[dict[str, Prior]] = table(
+    math=(1.05, 0.2),
+    l2=(1.0, 0.7),
+    dram=(1.06, 0.1),
+    dram_activations=(1.06, 1.0),
+    loop=(1.0, 0.7),
+    prologue=(1.0, 0.4),
+    epilogue=(1.06, 0.7),
+    reduce=(1.0, 1.0),
+    reduce_launch=(2.0, 0.7),
+    quantise=(3.5, 0.4),
+    exponent=(2.6, 0.3),
+    wave_exponent=(1.0, 0.7),
+    small_tile_exponent=(0.2, 0.7),
+    epsilon_s=(1.5e-6, 0.4),
+    start=(1.35, 0.4),
+)
 """Matrix products: GEMM, batched GEMM, convolution.  How far their phases overlap (`exponent`) is what products measured alone show."""
 
 FILL_FLOP_PER_CLOCK: Final = 1024.0
 """Rate of an SM's matrix units at which filling a pipeline takes its ideal steps [flop / (clock · SM)].  It waits for memory, which takes
 clocks: from one centre, runs of an A100 (2,048) and of an A10 (1,024) were fitted 1.8 and 0.87 times the steps, alike in clocks."""
 
-STREAM: Final[dict[str, Prior]] = {
-    "dram": Prior(centre=1.06, width=0.1),
-    "l2": Prior(centre=1.0, width=0.15),
-    "issue": Prior(centre=1.0, width=0.25),
-    "loop": Prior(centre=1.0, width=0.7),
-    "wait": Prior(centre=1.0, width=0.7),
-    "waves": Prior(centre=0.7, width=0.7),
-    "exponent": Prior(centre=2.0, width=0.3),
-    "epsilon_s": Prior(centre=1.5e-6, width=0.4),
-    "start": Prior(centre=1.35, width=0.4),
-}
+STREAM: Final[dict[str, Prior]] = table(
+    dram=(1.06, 0.1),
+    l2=(1.0, 0.15),
+    issue=(1.0, 0.25),
+    loop=(1.0, 0.7),
+    wait=(1.0, 0.7),
+    waves=(0.7, 0.7),
+    exponent=(2.0, 0.3),
+    epsilon_s=(1.5e-6, 0.4),
+    start=(1.35, 0.4),
+)
 """Kernels that stream through memory.  Their blocks wait for it round after round (`loop`, `wait`, `waves`), in runs as where
 they are measured alone."""
 
-STRIDED: Final[dict[str, Prior]] = {**STREAM, "strided": Prior(centre=1.2, width=0.3)}
+STRIDED: Final[dict[str, Prior]] = STREAM | table(strided=(1.2, 0.3))
 """Copies that change the order of elements."""
 
-ATTENTION_PREFILL: Final[dict[str, Prior]] = {
-    "math": Prior(centre=1.5, width=0.5),
-    "sfu": Prior(centre=0.5, width=1.0),
-    "dram": Prior(centre=1.1, width=0.5),
-    "waves": Prior(centre=1.0, width=1.0),
-    "rows": Prior(centre=1.0, width=1.0),
-    "epsilon_s": Prior(centre=2.5e-6, width=0.7),
-    "start": Prior(centre=2.2, width=0.7),
-    "exponent": Prior(centre=1.0, width=1e-6),
-}
+ATTENTION_PREFILL: Final[dict[str, Prior]] = table(
+    math=(1.5, 0.5),
+    sfu=(0.5, 1.0),
+    dram=(1.1, 0.5),
+    waves=(1.0, 1.0),
+    rows=(1.0, 1.0),
+    epsilon_s=(2.5e-6, 0.7),
+    start=(2.2, 0.7),
+    exponent=(1.0, 1e-6),
+)
 
-ATTENTION_DECODE: Final[dict[str, Prior]] = {
-    "math": Prior(centre=1.0, width=1.0),
-    "dram": Prior(centre=1.2, width=0.3),
-    "waves": Prior(centre=1.0, width=1.0),
-    "rows": Prior(centre=1.0, width=1.0),
-    "row_length": Prior(centre=1.0, width=1.0),
-    "loop": Prior(centre=1.0, width=0.5),
-    "epsilon_s": Prior(centre=2.5e-6, width=0.7),
-    "start": Prior(centre=2.2, width=0.7),
-    "exponent": Prior(centre=2.0, width=0.4),
-}
+ATTENTION_DECODE: Final[dict[str, Prior]] = table(
+    math=(1.0, 1.0),
+    dram=(1.2, 0.3),
+    waves=(1.0, 1.0),
+    rows=(1.0, 1.0),
+    row_length=(1.0, 1.0),
+    loop=(1.0, 0.5),
+    epsilon_s=(2.5e-6, 0.7),
+    start=(2.2, 0.7),
+    exponent=(2.0, 0.4),
+)
 
 GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
     "gemm": MATRIX,
-    "gemm.bmm": {**MATRIX, "math": Prior(centre=1.5, width=0.25)},
-    "conv": {**MATRIX, "math": Prior(centre=1.2, width=0.3)},
+    "gemm.bmm": MATRIX | table(math=(1.5, 0.25)),
+    "conv": MATRIX | table(math=(1.2, 0.3)),
     "conv.depthwise": STREAM,
     "attention.prefill": ATTENTION_PREFILL,
     "attention.decode": ATTENTION_DECODE,
@@ -100,70 +106,66 @@ HOST_OVERLAP: Final = Prior(centre=LAUNCH_OVERLAP_EXPONENT, width=1.5)
 """Sharpness of the maximum of GPU time and host launch time: hardly known before runs are seen whose two times are close.  An iteration
 that starts on an idle GPU asks for a hard maximum, a host whose pace varies blunts it."""
 
-PERSISTENT: Final[dict[str, Prior]] = {
-    "wave_exponent": Prior(centre=0.2, width=0.5),
-    "l2": Prior(centre=0.4, width=0.7),
-    "exponent": Prior(centre=3.5, width=0.3),
-    "reduce": Prior(centre=0.8, width=0.7),
-    "prologue": Prior(centre=0.2, width=0.7),
-}
+PERSISTENT: Final[dict[str, Prior]] = table(
+    wave_exponent=(0.2, 0.5),
+    l2=(0.4, 0.7),
+    exponent=(3.5, 0.3),
+    reduce=(0.8, 0.7),
+    prologue=(0.2, 0.7),
+)
 """What differs in matrix products where persistent blocks walk over the tiles: Hopper and later."""
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
-LISTED_ALONE: Final[dict[str, Prior]] = {
-    "wave_exponent": Prior(centre=0.95, width=0.7),
-    "dram": Prior(centre=1.15, width=0.15),
-    "l2": Prior(centre=0.8, width=0.7),
-}
+LISTED_ALONE: Final[dict[str, Prior]] = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """What differs in matrix products that are launched by themselves, with cold operands; how far their phases overlap does not."""
 
-BLOCK_ENDS: Final[dict[str, Prior]] = {"waves": Prior(centre=0.5, width=0.7), "store": Prior(centre=0.5, width=0.7)}
+BLOCK_ENDS: Final[dict[str, Prior]] = table(waves=(0.5, 0.7), store=(0.5, 0.7))
 """Starts and ends of the blocks of a product that is launched by itself."""
 
 REDUCE_START: Final = Prior(centre=1.0, width=0.7)
 """What of a split reduction's fixed cost follows the SM clock."""
 
-CUDA_CORES: Final[dict[str, Prior]] = {
-    "math": Prior(centre=1.0, width=0.1),
-    "l2": Prior(centre=0.5, width=0.7),
-    "dram_activations": Prior(centre=1.0, width=0.5),
-    "loop": Prior(centre=0.5, width=0.7),
-    "epilogue": Prior(centre=0.5, width=0.7),
-    "reduce": Prior(centre=0.5, width=1.0),
-    "reduce_launch": Prior(centre=8.0, width=0.5),
-    "exponent": Prior(centre=1.5, width=0.5),
-    "small_tile_exponent": Prior(centre=0.05, width=1.0),
-}
+CUDA_CORES: Final[dict[str, Prior]] = table(
+    math=(1.0, 0.1),
+    l2=(0.5, 0.7),
+    dram_activations=(1.0, 0.5),
+    loop=(0.5, 0.7),
+    epilogue=(0.5, 0.7),
+    reduce=(0.5, 1.0),
+    reduce_launch=(8.0, 0.5),
+    exponent=(1.5, 0.5),
+    small_tile_exponent=(0.05, 1.0),
+)
 """What differs in matrix products without tensor cores."""
 
-ROWS: Final[dict[str, Prior]] = {
-    "l2": Prior(centre=1.0, width=0.3),
-    "issue": Prior(centre=1.0, width=0.3),
-    "rows": Prior(centre=1.0, width=0.7),
-    "row_length": Prior(centre=0.2, width=0.5),
-    "dram_activations": Prior(centre=1.0, width=0.3),
-}
+ROWS: Final[dict[str, Prior]] = table(
+    l2=(1.0, 0.3),
+    issue=(1.0, 0.3),
+    rows=(1.0, 0.7),
+    row_length=(0.2, 0.5),
+    dram_activations=(1.0, 0.3),
+)
 """Softmax and normalisations over rows, with the latency of a row, and what a second look at it brings from DRAM again."""
 
-ATTENTION_ALONE: Final[dict[str, Prior]] = {
-    "exponent": Prior(centre=2.0, width=0.5),
-    "math": Prior(centre=1.3, width=0.5),
-    "l2": Prior(centre=1.0, width=0.7),
-    "issue": Prior(centre=0.7, width=0.7),
-    "loop": Prior(centre=1.0, width=0.7),
-    "wait": Prior(centre=0.5, width=0.7),
-    "reduce": Prior(centre=1.0, width=0.7),
-}
+ATTENTION_ALONE: Final[dict[str, Prior]] = table(
+    exponent=(2.0, 0.5),
+    math=(1.3, 0.5),
+    l2=(1.0, 0.7),
+    issue=(0.7, 0.7),
+    loop=(1.0, 0.7),
+    wait=(0.5, 0.7),
+    reduce=(1.0, 0.7),
+)
 """Attention launched by itself: there is enough of it to tell its phases apart."""
 
-TAPS: Final[dict[str, Prior]] = {"issue": Prior(centre=0.6, width=0.7)}
+TAPS: Final[dict[str, Prior]] = table(issue=(0.6, 0.7))
 """Depthwise convolutions: how well a library's kernel reuses addresses and neighbours differs from one to the next."""
 
-KNEE: Final[dict[str, Prior]] = {"l2_knee": Prior(centre=0.7, width=0.4), "l2_knee_exponent": Prior(centre=3.0, width=0.5)}
+KNEE: Final[dict[str, Prior]] = table(l2_knee=(0.7, 0.4), l2_knee_exponent=(3.0, 0.5))
 """Repeated launches that find their operands in L2."""
 
-FREE_CLOCK: Final[dict[str, Prior]] = {"boost_drop": Prior(centre=0.15, width=0.2), "boost_time_s": Prior(centre=6.0e-5, width=0.3)}
+FREE_CLOCK: Final[dict[str, Prior]] = table(boost_drop=(0.15, 0.2), boost_time_s=(6.0e-5, 0.3))
 """Clocks that were neither locked nor recorded fall under load."""
 
 FLOOR_WIDTH: Final = 0.1

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from numpy.typing import NDArray
 
 from estimator.frozen import FrozenMapping
+from estimator.workload import Operator
 from microbench.errors import UnsupportedError
 
 ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -302,3 +303,36 @@ def compute_capability(architecture: str) -> int:
     if not architecture.startswith("sm_") or not digits.isdecimal():
         raise UnsupportedError(f"{architecture!r} is no architecture; known are {', '.join(ARCHITECTURES)}")
     return int(digits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedKernel:
+    """One launch, ready to run: what the library chose for an operator.
+
+    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
+    kernel has no such tile; `split_k` is 1 without splitting, 0 where that is not known.  `transpose` is the layout of the two inputs
+    (`microbench.layouts`, the natural one spelled out; "" where it has no meaning).  `buffer_sets` copies of the operands,
+    `working_set_bytes` each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
+    Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.  `corrupted` says what was wrong
+    with the results of a trial launch ("" where they were right, or nothing was compared).
+    """
+
+    operator: Operator
+    l2_state: str
+    library: str
+    kernel_name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers_per_thread: int
+    shared_bytes_per_block: int
+    blocks_per_sm: int
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    split_k: int
+    transpose: str
+    working_set_bytes: int
+    buffer_sets: int
+    untraced: str = ""
+    corrupted: str = ""

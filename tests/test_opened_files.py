@@ -29,8 +29,8 @@ from estimator.regular_files import open_regular, read_regular
 from estimator.specifications import load_gpu
 from estimator.tracing.models import load_model_config
 from fitter.errors import FitterError
-from fitter.releases.signatures import verify
-from fitter.selection import read_selection
+from fitter.release.signatures import verify
+from fitter.rows.selection import read_selection
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("estimator", "collector", "fitter", "microbench")
@@ -73,11 +73,13 @@ ALLOWED = Counter(
         ("collector/recordings/text_columns.py", "open_csv"): 1,  # a stream
         ("collector/replay/play.py", "open"): 1,  # gzip, of a stream
         ("collector/replay/record.py", "open"): 1,  # gzip, of a stream
-        ("fitter/export.py", "read_text"): 3,  # the source tree that this program runs from
-        ("fitter/releases/release.py", "open"): 1,  # a folder, to sync it
-        ("fitter/sources/tables.py", "read_csv"): 1,  # bytes
-        ("microbench/compile.py", "read_bytes"): 1,  # what the assembler wrote into a folder of ours
-        ("microbench/cupy_runner.py", "read_text"): 1,  # /proc
+        ("fitter/bundle/export.py", "read_text"): 3,  # the source tree that this program runs from
+        ("fitter/instructions/published.py", "read_text"): 1,  # data of the package
+        ("fitter/release/release.py", "open"): 1,  # a folder, to sync it
+        ("fitter/rows/tables.py", "read_csv"): 1,  # bytes
+        ("microbench/families/table.py", "read_text"): 1,  # data of the package
+        ("microbench/toolchain/compile.py", "read_bytes"): 1,  # what the assembler wrote into a folder of ours
+        ("microbench/runners/cupy_device.py", "read_text"): 1,  # /proc
     }
 )
 

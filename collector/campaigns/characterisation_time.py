@@ -5,7 +5,7 @@ from typing import Final
 from collector.correction.settled import DEFAULT_PERIOD_S
 from collector.sensor.characterisation import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
 from collector.sensor.live_load import CALIBRATION, WARM_RUNS
-from microbench.generated_load import LAUNCH_S
+from microbench.loads.generated import LAUNCH_S
 
 CLOCKS_PER_MULTIPLY_ADD: Final = 2
 """Of a warp of 32 lanes on the 16 of an A100's scheduler, while LAUNCH_S counts one; later GPUs have 32 lanes and take less [clocks]."""

@@ -19,9 +19,9 @@ from collector.simulated.profile import load_board
 from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from estimator.workload import Operator
-from microbench.copy_load import CopyLoad
-from microbench.generated_load import GeneratedLoad
 from microbench.layouts import other_layout
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
 
 Result = TypeVar("Result")
 

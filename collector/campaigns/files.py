@@ -17,10 +17,10 @@ from estimator.resources import resource_folder, resource_names
 from estimator.specifications import near_match
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from microbench.errors import UnsupportedError
-from microbench.generated_load import MODES, PATTERNS, LoadGroup, check_group
 from microbench.kernel import OPTIMISATION_LEVELS
 from microbench.layouts import LAYOUTS
-from microbench.library.torch_attention import BACKENDS
+from microbench.loads.generated import MODES, PATTERNS, LoadGroup, check_group
+from microbench.runners.torch_attention import BACKENDS
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, ShapeRule
 
 L2_STATES: Final = ("warm", "cold")

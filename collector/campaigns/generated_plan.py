@@ -11,10 +11,10 @@ from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
 from collector.errors import CampaignError
 from estimator.gpu import GpuSpec
-from microbench.compile import user_cache
-from microbench.copy_load import CopyLoad, copy_loads
 from microbench.errors import MicrobenchError
-from microbench.generated_load import FAMILY, GeneratedLoad, generated_loads
+from microbench.loads.copies import CopyLoad, copy_loads
+from microbench.loads.generated import FAMILY, GeneratedLoad, generated_loads
+from microbench.toolchain.compile import user_cache
 
 Load = GeneratedLoad | CopyLoad
 

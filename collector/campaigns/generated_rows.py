@@ -6,8 +6,8 @@ from typing import Any
 from collector.devices.protocols import LaunchRecord, PowerReadings
 from collector.energy.sampling_methods import sampled_energies_j
 from collector.sampling import SECONDS_PER_NS
-from microbench.copy_load import COPY_ENGINE, CopyLoad
-from microbench.generated_load import LEVELS, GeneratedLoad
+from microbench.loads.copies import COPY_ENGINE, CopyLoad
+from microbench.loads.generated import LEVELS, GeneratedLoad
 
 
 def load_columns(load: GeneratedLoad | CopyLoad) -> dict[str, Any]:

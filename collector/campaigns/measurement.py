@@ -15,8 +15,8 @@ from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
 from collector.sensor.calibration import SensorCalibration
 from estimator.workload import Operator
-from microbench.copy_load import CopyLoad
-from microbench.generated_load import GeneratedLoad
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
 from microbench.sizing import launches_for
 
 __all__ = ["MeasuredKernel", "MeasurementSettings", "Point", "measure_kernel", "measure_traced", "ranged_launch_s"]

@@ -23,8 +23,8 @@ from estimator.errors import WorkloadError
 from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
 from estimator.workload import Operator
-from microbench.generated_load import FAMILY
 from microbench.layouts import other_layout
+from microbench.loads.generated import FAMILY
 from microbench.shapes import KernelGroup, draw_operators
 
 ROW_ID_DIGITS: Final = 16

@@ -10,7 +10,7 @@ from collector.commands.output import columns, note, say
 from estimator.command_line import DONE
 
 if TYPE_CHECKING:
-    from microbench.listing import ListedKernel
+    from microbench.loads.listing import ListedKernel
 
 
 @click.command("kernels", context_settings=CONTEXT)
@@ -25,7 +25,7 @@ def kernels_command(families: str | None, arch: str | None, as_json: bool, quiet
     """
     from microbench.errors import UnsupportedError
     from microbench.kernel import ARCHITECTURES
-    from microbench.listing import counted_kinds, listed_kernels
+    from microbench.loads.listing import counted_kinds, listed_kernels
 
     if arch is not None and arch not in ARCHITECTURES:
         meant = f"; write sm_{arch}" if f"sm_{arch}" in ARCHITECTURES else ""

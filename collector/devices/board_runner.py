@@ -8,15 +8,15 @@ from collector.devices.tracer import open_tracer
 from collector.errors import DeviceError, RunnerError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
-from microbench.board_runner import OpenBoard, open_library_runner
 from microbench.check import results_complaint
-from microbench.copy_load import CopyLoad, prepared_copy
-from microbench.copy_runner import load_copy
 from microbench.errors import DeviceLostError, MicrobenchError
-from microbench.generated_load import GeneratedLoad, prepared_load
-from microbench.generated_runner import GeneratedRun, load_generated
-from microbench.kernel import Buffers, Kernel, Launch
-from microbench.runner import BoundKernel, KernelTracer, LaunchRecord, PreparedKernel
+from microbench.kernel import Buffers, Kernel, Launch, PreparedKernel
+from microbench.loads.copies import CopyLoad, prepared_copy
+from microbench.loads.generated import GeneratedLoad, prepared_load
+from microbench.runners.board_runner import OpenBoard, open_library_runner
+from microbench.runners.copy_runner import load_copy
+from microbench.runners.generated_runner import GeneratedRun, load_generated
+from microbench.runners.runner import BoundKernel, KernelTracer, LaunchRecord
 
 
 class BoardRunner:

@@ -1,7 +1,7 @@
 """The protocols at the hardware edge and the values that cross it.
 
 A `Gpu` is what can be asked about and told to a board; a `PowerSensor` hands over everything that is new
-since it was last read; a `KernelRunner` (`microbench.runner`) runs one launch so many times.  All three share one `Clock`, and all
+since it was last read; a `KernelRunner` (`microbench.runners.runner`) runs one launch so many times.  All three share one `Clock`, and all
 waiting goes through it: the real clock sleeps while a thread drains sensors and states, the simulated one
 moves its world, whose polls are then all there to be read.
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from estimator.quantities import Array, IntArray
-from microbench.runner import KernelRunner, LaunchRecord, PreparedKernel
+from microbench.kernel import PreparedKernel
+from microbench.runners.runner import KernelRunner, LaunchRecord
 
 __all__ = [
     "LIMITING_REASONS",

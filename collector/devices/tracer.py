@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from microbench.runner import KernelTracer, TracedKernel
+from microbench.runners.runner import KernelTracer, TracedKernel
 
 BUFFER_BYTES: Final = 8 << 20
 """One activity buffer: thousands of kernel records."""
@@ -28,7 +28,7 @@ MANGLED: Final = "_Z"
 
 
 class CuptiTracer:
-    """Traces kernels through CUPTI; implements microbench.runner.KernelTracer.  `open_tracer` makes it."""
+    """Traces kernels through CUPTI; implements microbench.runners.runner.KernelTracer.  `open_tracer` makes it."""
 
     def __init__(self, cupti: Any) -> None:
         self._cupti = cupti
@@ -73,7 +73,7 @@ class CuptiTracer:
 
 
 class NoTracer:
-    """In the place of a tracer where there is none; implements microbench.runner.KernelTracer."""
+    """In the place of a tracer where there is none; implements microbench.runners.runner.KernelTracer."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

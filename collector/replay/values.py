@@ -24,8 +24,8 @@ from collector.devices.protocols import (
 )
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from estimator.workload import Operator
-from microbench.copy_load import CopyLoad
-from microbench.generated_load import GeneratedLoad
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
 
 FORMAT: Final = "wattprint-recording"
 FORMAT_VERSION: Final = 2

@@ -25,7 +25,7 @@ from collector.sensor.load import LoadStamps
 from collector.sensor.load_design import best_ratio, varied_cycles
 from collector.sensor.update_clock import UpdateClock, Updates, fit_update_clock
 from estimator.frozen import FrozenMapping
-from microbench.square_wave import duty_cycle
+from microbench.loads.square_wave import duty_cycle
 
 LINE_STD_S: Final = 1e-3
 """A meter here is stamped by the host that reads the board: what its line takes is open, about a millisecond on USB."""

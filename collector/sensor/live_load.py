@@ -1,6 +1,6 @@
 """Loads that are switched on for a chosen time, to find out about a sensor: a chain of multiply-adds, or a library's kernel.
 
-How long the chain lasts is learnt by regression of its duration over its turns (`microbench.square_wave`), so that one launch
+How long the chain lasts is learnt by regression of its duration over its turns (`microbench.loads.square_wave`), so that one launch
 is one high level, without gaps.  Where it cannot be assembled or run, a library's kernel is launched again and again.
 """
 
@@ -17,13 +17,13 @@ from collector.errors import RunnerError, SensorError
 from collector.sampling import Sampler
 from collector.sensor.partial_load import PartialLoad, partial_load
 from estimator.workload import Operator, make_operator
-from microbench.compile import find_toolchain
 from microbench.errors import MicrobenchError
-from microbench.generated_load import sized_launch
-from microbench.square_wave import DurationLine, WaveCode, fit_duration, wave_code, wave_launch
+from microbench.loads.generated import sized_launch
+from microbench.loads.square_wave import DurationLine, WaveCode, fit_duration, wave_code, wave_launch
+from microbench.toolchain.compile import find_toolchain
 
 CALIBRATION: Final = (1, 2, 4, 8)
-"""Lengths of the runs that a duration is learnt from, in launches of some milliseconds (`microbench.generated_load.LAUNCH_S`)."""
+"""Lengths of the runs that a duration is learnt from, in launches of some milliseconds (`microbench.loads.generated.LAUNCH_S`)."""
 WARM_RUNS: Final = 8
 """The longest of them is run so often before: clocks rise, and the power limit shows itself."""
 LONGEST_LAUNCH_S: Final = 0.5

@@ -17,8 +17,8 @@ from collector.simulated.world import LoadedKernel, World
 from estimator.errors import SpecificationError
 from estimator.gpu import GpuSpec, simulated_uuid
 from estimator.workload import Operator
-from microbench.copy_load import CopyLoad, prepared_copy
-from microbench.generated_load import GeneratedLoad, prepared_load
+from microbench.loads.copies import CopyLoad, prepared_copy
+from microbench.loads.generated import GeneratedLoad, prepared_load
 
 EPOCH_UNIX_S: Final = 1_704_067_200.0
 """Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""

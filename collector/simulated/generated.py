@@ -18,9 +18,9 @@ from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ, Array
-from microbench.generated_load import GeneratedLoad
-from microbench.inspect import InspectedEntry
 from microbench.kernel import WARP_LANES
+from microbench.loads.generated import GeneratedLoad
+from microbench.toolchain.inspect import InspectedEntry
 
 SCHEDULERS: Final = 4
 LINE_BYTES: Final = 128.0

@@ -11,7 +11,7 @@ from collector.simulated.profile import BoardProfile, LinkProfile
 from collector.simulated.scheduler import KernelTiming
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
 from estimator.gpu import GpuSpec
-from microbench.copy_load import CopyLoad
+from microbench.loads.copies import CopyLoad
 
 COPY_START_S: Final = 4e-6
 """A copy engine's time to begin one copy [s]."""

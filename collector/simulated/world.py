@@ -26,8 +26,8 @@ from collector.simulated.silicon import (
 from collector.simulated.trace import PowerTrace
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, IntArray
-from microbench.copy_load import CopyLoad
-from microbench.generated_load import GeneratedLoad
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
 
 NS: Final = 1e-9
 PAST_S: Final = 5.0

@@ -26,7 +26,7 @@ SECOND_WORD: Final[dict[str, frozenset[str]]] = {
 """Modifiers that make another instruction of an opcode; all others (rounding, signs, predicates) do not."""
 
 COPY: Final = "MOV"
-"""Modifier of instructions that pass a register on; inspection sets it by the operands (`microbench.inspect.operation`)."""
+"""Modifier of instructions that pass a register on; inspection sets it by the operands (`microbench.toolchain.inspect.operation`)."""
 
 DATA_MOVERS: Final = ("LDG", "LDS", "LDL", "LDC", "LD.", "STG", "STS", "STL", "ST.", "LDSM", "LDGSTS", "ATOM", "RED.", "REDG", "UBLKCP")
 """First letters of opcodes that move data: their lanes' energy is that of their transactions."""

@@ -8,12 +8,12 @@ import numpy as np
 from estimator.blocks.model import FORMS, BlockModel, models_from_section, section_of
 from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
-from fitter.blocks.data import BlockRows
 from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
-from fitter.rows import Selection
-from fitter.sources.block_table import SLOWED
-from fitter.validation import ErrorRow, errors_of
+from fitter.rows.block_rows import BlockRows
+from fitter.rows.block_table import SLOWED
+from fitter.rows.columns import Selection
+from fitter.validate.predictions import ErrorRow, errors_of
 
 FAMILY: Final = "blocks"
 PERCENT: Final = 100.0

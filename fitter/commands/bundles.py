@@ -32,7 +32,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
         title, rows = compared_with_table(energies, published)
         say(table_document(title, rows) if as_json else table_lines(title, rows))
         return DONE
-    from fitter.display import show_document, show_lines
+    from fitter.report.text import show_document, show_lines
 
     say(show_document(bundle) if as_json else show_lines(bundle))
     return DONE
@@ -54,11 +54,11 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 
     Says too how large a version step the change asks for: major, minor or patch.
     """
-    from fitter.releases.release import differences_document, load_pair
+    from fitter.release.release import differences_document, load_pair
 
     old, new = load_pair(old_name, new_name)
-    from fitter.display import diff_lines
-    from fitter.releases.workload_changes import workload_changes, workloads_of
+    from fitter.release.workload_changes import workload_changes, workloads_of
+    from fitter.report.text import diff_lines
 
     changes = workload_changes(old, new, workloads_of(workloads))
     say(differences_document(old, new, changes) if as_json else diff_lines(old, new, changes))
@@ -73,7 +73,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
     """Whether BUNDLE is whole, signed with KEY and called what was signed, offline; exit status 1 where it is not."""
     from estimator.bundles.files import bundle_path, load_bundle
-    from fitter.releases.signatures import SUFFIX, check_name, verify
+    from fitter.release.signatures import SUFFIX, check_name, verify
 
     path = bundle_path(bundle_name)
     signed = verify(path, Path(signature or f"{path}{SUFFIX}"), key)
@@ -108,8 +108,8 @@ def release_command(
     from datetime import UTC, datetime
 
     from estimator.bundles.files import bundle_path, load_bundle
-    from fitter.releases.release import release, release_before
-    from fitter.releases.version_rule import version_key
+    from fitter.release.release import release, release_before
+    from fitter.release.version_rule import version_key
 
     version_key(version)
     bundle = load_bundle(bundle_name)
@@ -128,3 +128,46 @@ def release_command(
 def _file_name(name: str) -> str:
     """A bundle's name as part of a file name."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "bundle"
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
+)
+@click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
+@click.option("--gpu", "gpu_name", required=True, metavar="NAME|FILE.toml", help="The GPU on which the probes will be measured.")
+@click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
+@output_option("-o", "--out", metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
+    """The kernels of BUNDLE that tell most about another GPU, the most telling first.
+
+    Measured there they are enough for a fit with --prior BUNDLE.
+    """
+    from estimator.bundles.files import load_bundle
+    from estimator.specifications import load_gpu
+    from estimator.whole_file import write_whole
+    from estimator.workload import FAMILY_FIELDS
+    from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
+
+    bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
+    probes = plan_probes(bundle, gpu, count, seed)
+    if out is not None:
+        write_whole(out, campaign_text(probes, bundle, gpu).encode())
+    if as_json:
+        kernels = [
+            {
+                "family": p.family,
+                "operator": p.operator,
+                "precision": p.precision,
+                **dict(zip(FAMILY_FIELDS[p.family], p.shape, strict=True)),
+            }
+            for p in probes
+        ]
+        document = {"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}
+        say(document)
+        return DONE
+    written = [] if out is None else [f"campaign written to {out}", f"next: collect --campaign {out} --out probes.parquet"]
+    say([*probe_lines(probes), *written])
+    return DONE

@@ -26,19 +26,19 @@ from estimator.command_line import (
 from estimator.errors import EstimatorError
 from estimator.output_files import output_option
 from estimator.regular_files import special_kind
-from fitter.commands.bundles import diff_command, release_command, show_command, verify_command
+from fitter.commands.bundles import diff_command, probes_command, release_command, show_command, verify_command
 from fitter.commands.lines import plain, say, tell
-from fitter.commands.probes import probes_command
 from fitter.errors import FitterError
-from fitter.requirements import judge, missed_line, require_option
+from fitter.validate.requirements import judge, missed_line, require_option
 
 if TYPE_CHECKING:
     from estimator.bundles.content import Bundle
-    from fitter.calibration import Calibration
+    from fitter.bundle.calibration import Calibration
     from fitter.report.left_out import LeftOut
-    from fitter.requirements import Verdict
-    from fitter.rows import RejectedRow, Selection
-    from fitter.validation import ErrorRow
+    from fitter.rows.columns import Selection
+    from fitter.rows.rejected import RejectedRow
+    from fitter.validate.predictions import ErrorRow
+    from fitter.validate.requirements import Verdict
 
 DEFAULT_BUNDLE: Final = "bundle.json"
 FIRST_VERSION: Final = "0.1.0"
@@ -119,14 +119,14 @@ def fit_command(**options: Any) -> int:
     from estimator.bundles.files import load_bundle, save_bundle
     from estimator.specifications import load_gpu
     from estimator.whole_file import write_whole
-    from fitter.calibration import calibrate
-    from fitter.export import board_knowledge
-    from fitter.power.worth import power_notes
+    from fitter.bundle.calibration import calibrate
+    from fitter.bundle.export import board_knowledge
+    from fitter.bundle.power_evidence import power_notes
+    from fitter.bundle.probe_fit import calibrate_probes
     from fitter.report.left_out import leave_out
+    from fitter.rows.screening import asked_gpu
+    from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
-    from fitter.selection import read_selection, require_one_gpu, require_one_world
-    from fitter.sources.screening import asked_gpu
-    from fitter.transfer.probe_selection import calibrate_probes
 
     progress = _progress(options["quiet"])
     _check_ways(options)
@@ -178,12 +178,12 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     from estimator.bundles.files import load_bundle
 
     bundle = load_bundle(bundle_name)
-    from fitter.check import check_bundle
-    from fitter.display import error_table, selection_lines
-    from fitter.drift import drift_lines
-    from fitter.outside import outside_lines
-    from fitter.selection import read_selection
-    from fitter.tiers import tier_lines
+    from fitter.report.check import check_bundle
+    from fitter.report.text import error_table, selection_lines
+    from fitter.rows.selection import read_selection
+    from fitter.validate.drift import drift_lines
+    from fitter.validate.outside import outside_lines
+    from fitter.validate.tiers import tier_lines
 
     selection = read_selection(datasets, gpu)
     found = check_bundle(bundle, selection)
@@ -280,8 +280,8 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 def _fit_lines(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
-    from fitter.display import error_table, next_lines, selection_lines
-    from fitter.error_notes import held_out_notes, with_missing
+    from fitter.report.text import error_table, next_lines, selection_lines
+    from fitter.validate.notes import held_out_notes, with_missing
 
     errors: Sequence[ErrorRow] = calibration.errors
     notes = held_out_notes(calibration.selection, calibration.held_out)
@@ -302,8 +302,8 @@ def _fit_lines(
 def _fit_document(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> dict[str, Any]:
-    from fitter.display import selection_document
-    from fitter.error_notes import held_out_notes, note_documents
+    from fitter.report.text import selection_document
+    from fitter.validate.notes import held_out_notes, note_documents
 
     notes = held_out_notes(calibration.selection, calibration.held_out)
     return {
@@ -324,7 +324,7 @@ def _fit_document(
 
 def _notes(bundle: "Bundle", calibration: "Calibration") -> list[str]:
     """What the bundle notes about itself, but for its warnings and for counts of rejections, which are told apart."""
-    from fitter.power.evidence import power_rejection_notes
+    from fitter.bundle.power_evidence import power_rejection_notes
 
     told = {*calibration.warnings, *power_rejection_notes(calibration.selection)}
     return [note for note in bundle.notes if note not in told]
@@ -349,14 +349,14 @@ def _finish(
 
     Rows of other GPUs are left out because --gpu asks for that: they are counted, and no cause for a warning.
     """
-    from fitter.rows import OTHER_GPU
+    from fitter.rows.rejected import OTHER_GPU
 
     refused = [row for row in selection.rejected if row.reason != OTHER_GPU]
     if options["verbose"]:
         for row in selection.rejected:
             tell(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}")
     if not options["quiet"]:
-        from fitter.display import missing_workload_lines
+        from fitter.report.text import missing_workload_lines
 
         for line in notes:
             tell(f"note: {line}")

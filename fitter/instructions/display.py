@@ -21,9 +21,9 @@ from estimator.instructions.energies import (
     energies_from_section,
 )
 from estimator.instructions.links import LinkEnergy, links_from_document
-from fitter.instructions.data import SAMPLING
 from fitter.instructions.ptx import PUBLISHED_MODES
 from fitter.instructions.published import sampling_errors
+from fitter.rows.instruction_rows import SAMPLING
 
 PICO: Final = 1e-12
 GIGA: Final = 1e9

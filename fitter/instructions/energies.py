@@ -31,8 +31,8 @@ from estimator.instructions.prices import RARE_SPREAD, is_matrix
 from estimator.quantities import Array, BoolArray
 from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
-from fitter.instructions.data import InstructionRow, InstructionRows
 from fitter.instructions.ptx import ptx_rows
+from fitter.rows.instruction_rows import InstructionRow, InstructionRows
 
 PICO: Final = 1e-12
 

@@ -16,8 +16,8 @@ from estimator.errors import CountsError
 from estimator.instructions.energies import Expansion, InstructionEnergies
 from estimator.resources import resource_folder
 from estimator.specifications import near_match
-from fitter.instructions.data import SAMPLING, at_level
 from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
+from fitter.rows.instruction_rows import SAMPLING, at_level
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")

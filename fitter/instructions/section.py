@@ -1,21 +1,22 @@
 """The bundle of a board whose instructions were measured: the section itself, and what else a bundle needs where nothing else was."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle, GroupCoefficients, HostCost, Provenance
+from estimator.bundles.content import Bundle
+from estimator.errors import BundleError
 from estimator.gpu import GpuSpec
-from estimator.instructions.energies import LINKS, section_of
-from estimator.instructions.links import links_document
+from estimator.instructions.energies import LINKS, energies_from_section, section_of
+from estimator.instructions.links import LinkEnergy, links_document
 from fitter.errors import CalibrationError
-from fitter.export import gain_std
-from fitter.instructions.energies import fit_instructions, fitted_rows
-from fitter.instructions.links import link_energies
-from fitter.latency import prior_groups
-from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
-from fitter.rows import Selection
+from fitter.instructions.energies import excess_power_w, fit_instructions, fitted_rows, row_activity
+from fitter.rows.columns import Selection
+from fitter.rows.instruction_rows import InstructionRow, InstructionRows, at_level
+from fitter.validate.predictions import ErrorRow, errors_of
 
 
 def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -26,7 +27,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, A
     """
     if selection.instructions is None:
         return {}, ()
-    rows, gain = selection.instructions, gain_std(selection)
+    rows, gain = selection.instructions, selection.gain_std
     links = link_energies(rows, gain)
     table = {LINKS: links_document(links)} if links else {}
     if all(row.link for row in rows.rows):
@@ -77,20 +78,88 @@ LIKED: Final = {
 """Columns whose absence is made up for, and by what."""
 
 
-def _at_priors(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group that no row was measured of, as uncertain as its priors."""
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if name in values}
-    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False))
+ERROR_FAMILY: Final = "instruction"
 
 
-def prior_bundle(gpu: GpuSpec) -> Bundle:
-    """A bundle in which nothing was measured yet: latency from priors, no power."""
-    return Bundle(
-        name="draft",
-        version="0.0.0",
-        gpu=gpu,
-        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
-        host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
-        groups={group: _at_priors(group, values) for group, values in prior_groups(gpu).items()},
-        clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
-    )
+def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[ErrorRow], tuple[str, ...]]:
+    """Errors of power by launch mode and level ("full.O3"), and a remark where a bundle cannot predict; rest and time are as measured.
+
+    Runs of operands that are not random are not compared: energies hold for random ones.  Raises BundleError for a damaged section,
+    CalibrationError where no row has its power at rest.
+    """
+    energies = energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
+    if energies is None:
+        return [], ("the bundle has no instruction energies; runs of generated kernels are not compared",)
+    own = rows.select(np.array([row.random and not row.link and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))
+    if not len(own):
+        return [], ("no run of generated kernels on random operands is of the bundle's GPU",)
+    excess, _ = excess_power_w(own)
+    measured = own.column("power_w")
+    predicted, std = np.full(len(own), np.nan), np.full(len(own), np.nan)
+    unknown: dict[str, None] = {}
+    for i, row in enumerate(own.rows):
+        kelvin = row.temperature_c - energies.temperature_c if np.isfinite(row.temperature_c + energies.temperature_c) else 0.0
+        activity = replace(row_activity(row, bundle.gpu, kelvin), voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
+        try:
+            joule, joule_std = energies.energy_j(activity)
+        except BundleError as error:
+            unknown[str(error)] = None
+            continue
+        predicted[i] = measured[i] - excess[i] + joule / row.latency_s
+        std[i] = np.hypot(joule_std / row.latency_s, energies.scatter * excess[i])
+    found = []
+    ways = [at_level(row.mode, row.level) for row in own.rows]
+    for way in dict.fromkeys(ways):
+        chosen = np.array([one == way for one in ways], dtype=np.bool_)
+        power = errors_of(measured[chosen], predicted[chosen], (std / predicted)[chosen])
+        count = int(chosen.sum())
+        found.append(ErrorRow(gpu=bundle.gpu.name, family=ERROR_FAMILY, operator=way, precision="–", n=count, latency=None, power=power))
+    return found, tuple(unknown)
+
+
+LEAST_POWER_STD_W: Final = 0.1
+"""Power is not known better than this, however many readings [W]."""
+
+
+def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
+    """By kernel at a level, or copy; a run without its power at rest takes that of the others at its clock; without any it has no energy.
+
+    gain_std: relative standard deviation of the sensor's gain.
+    """
+    rests: dict[float, list[float]] = {}
+    found: dict[str, list[InstructionRow]] = {}
+    for row in rows.rows:
+        if math.isfinite(row.idle_w):
+            rests.setdefault(_clock(row), []).append(row.idle_w)
+        if row.link and row.random:
+            found.setdefault(row.build, []).append(row)
+    return {name: _energy(own, rests, gain_std) for name, own in sorted(found.items())}
+
+
+def _clock(row: InstructionRow) -> float:
+    """The SM clock that was asked for; 0 for the one that the board had [MHz]."""
+    return 0.0 if math.isnan(row.asked_mhz) else row.asked_mhz
+
+
+def _energy(rows: list[InstructionRow], rests: Mapping[float, list[float]], gain_std: float) -> LinkEnergy:
+    """The mean over runs; where there is one, its own power's error."""
+    rate = float(np.mean([row.link_bytes / row.latency_s for row in rows]))
+    known = []
+    for row in rows:
+        others = rests.get(_clock(row), [])
+        if not math.isfinite(row.idle_w) and not others:
+            continue
+        seconds_a_byte = row.latency_s / row.link_bytes
+        power_std = max(LEAST_POWER_STD_W, 0.0 if math.isnan(row.power_std_w) else row.power_std_w)
+        if math.isfinite(row.idle_w):
+            known.append(((row.power_w - row.idle_w) * seconds_a_byte, power_std * seconds_a_byte))
+        else:
+            known.append(((row.power_w - float(np.mean(others))) * seconds_a_byte, math.hypot(power_std, np.std(others)) * seconds_a_byte))
+    if not known:
+        clocks = ", ".join(dict.fromkeys(f"{_clock(row):g} MHz" if _clock(row) else "the current clock" for row in rows))
+        why = f"no power at rest at {clocks} (idle_before_w of this run or of another); measure with idle_s above 0"
+        return LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=math.nan, std_j=math.nan, runs=len(rows), why_unknown=why)
+    values = np.array([value for value, _ in known])
+    scatter = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    std = math.hypot(max(scatter, float(np.mean([std for _, std in known]))) / math.sqrt(len(values)), gain_std * abs(float(values.mean())))
+    return LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=float(values.mean()), std_j=std, runs=len(rows))

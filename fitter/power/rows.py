@@ -12,9 +12,9 @@ from estimator.kernels.registry import KnownTiles, lower
 from estimator.power import L2_CREDIT, power_events
 from estimator.quantities import HZ_PER_MHZ
 from estimator.timeline import workload_seconds
-from fitter.latency import LatencyFit, group_table, run_kernels, run_seconds
+from fitter.latency.runs import LatencyFit, group_table, run_kernels, run_seconds
 from fitter.power.solver import PowerRows
-from fitter.rows import KernelRows, WorkloadRows
+from fitter.rows.columns import KernelRows, WorkloadRows
 
 HOST_BOUND_FLOORS: Final = 1.3
 """Kernels faster than this many times the host's launch floor may have waited for their launch [1]."""

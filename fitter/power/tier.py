@@ -15,8 +15,8 @@ from estimator.frozen import FrozenMapping
 from estimator.power_residuals import LARGEST_COMMON, POWER_TIER
 from estimator.quantities import Array, IntArray
 from estimator.workload import Operator
-from fitter.kernels.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
-from fitter.kernels.residual_tier import (
+from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
+from fitter.latency.residual_tier import (
     ERROR_DIGITS,
     FEWEST_POINTS,
     Forecast,
@@ -26,8 +26,8 @@ from fitter.kernels.residual_tier import (
     shape_errors,
     tier_document,
 )
-from fitter.rows import KernelRows
-from fitter.validation import predict_kernel_rows, served_groups
+from fitter.rows.columns import KernelRows
+from fitter.validate.predictions import predict_kernel_rows, served_groups
 
 COMMON_ROWS: Final = 5.0
 """So many rows without an error of their own stand beside those of a group when what they have in common is taken."""

@@ -18,10 +18,9 @@ from estimator.gpu import ClockTable
 from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
 from estimator.quantities import Array
 from fitter.power.solver import PowerRows, PowerShape, design_matrix, solve_power
+from fitter.rows.columns import distinct_clocks
 
 FEWEST_CLOCKS: Final = 3
-CLOCK_TOLERANCE: Final = 0.03
-"""Clocks closer than this count as one [relative]."""
 
 SWITCHING_EXPONENT: Final = 2.0
 
@@ -82,15 +81,6 @@ def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: flo
     mean = weight @ rises
     spread = np.sqrt(np.maximum(weight @ (rises - mean) ** 2, 0.0))
     return InferredVoltage(table=_table(grid, mean), std_v=tuple((UNIT_VOLTAGE_V * spread).tolist()))
-
-
-def distinct_clocks(clock_mhz: Array) -> Array:
-    """Clocks of rows, those that lie close together counted once, ascending [MHz]."""
-    found: list[float] = []
-    for clock in np.sort(clock_mhz):
-        if not found or clock > found[-1] * (1.0 + CLOCK_TOLERANCE):
-            found.append(float(clock))
-    return np.array(found)
 
 
 def _rise(grid_mhz: Array, knee: float, slope: float) -> Array:

@@ -16,7 +16,7 @@ from fitter.report.breakdown import CORRECTION, breakdowns
 from fitter.report.charts import correlation_svg
 from fitter.report.errors import charts_html, figure_with_table
 from fitter.report.rows import HeldRows
-from fitter.rows import Selection
+from fitter.rows.columns import Selection
 
 MOST_CORRELATED: Final = 36
 """Coefficients of one correlation chart: those with the strongest correlations."""

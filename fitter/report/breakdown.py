@@ -14,7 +14,7 @@ from estimator.kernels.registry import KnownTiles
 from estimator.power_residuals import log_power_corrections
 from estimator.quantities import IntArray
 from fitter.report.rows import HeldRows
-from fitter.rows import KernelRows, Selection, WorkloadRows
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 
 MOST_BARS: Final = 12
 """Kinds of kernels, and workloads, whose power is taken apart."""

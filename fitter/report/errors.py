@@ -11,11 +11,11 @@ from estimator.display.charts import Axis, Series, axis_over, line_svg
 from estimator.display.pages import number_html, table_html, text_html
 from estimator.quantities import Array
 from estimator.workload import FAMILY_FIELDS
-from fitter.error_notes import NO_INTERVAL, Label
 from fitter.report.charts import MOST_LINES, bins_svg, density_svg, names_svg
 from fitter.report.rows import Bins, HeldRows, binned, by_name, coverage_of, in_order, largest
-from fitter.rows import Selection
-from fitter.validation import PERCENT
+from fitter.rows.columns import Selection
+from fitter.validate.notes import NO_INTERVAL, Label
+from fitter.validate.predictions import PERCENT
 
 MOST_WORST: Final = 12
 """Rows of the largest error that are listed for each quantity."""

@@ -16,12 +16,12 @@ from estimator.display.pages import table_html
 from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.quantities import Array, BoolArray
-from fitter.drafts import draft_from_rows
-from fitter.kernels.groups import KernelFit, fit_kernel_groups
+from fitter.bundle.drafts import draft_from_rows
+from fitter.latency.groups import KernelFit, fit_kernel_groups
 from fitter.report.errors import in_percent
-from fitter.rows import KernelRows, Selection, WorkloadRows
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.transfer.prior_bundle import transfer_source
-from fitter.validation import Errors, Prediction, errors_of, predict_kernel_rows, predict_workload_rows
+from fitter.validate.predictions import Errors, Prediction, errors_of, predict_kernel_rows, predict_workload_rows
 
 MOST_KERNELS: Final = 300
 MOST_ROWS: Final = 900

@@ -7,15 +7,16 @@ from typing import Any, Final
 
 from estimator.bundles.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
-from fitter.error_notes import held_out_notes
 from fitter.instructions.display import instruction_html
 from fitter.report.board import breakdown_html, coefficients_html, correlations_html, curves_html
 from fitter.report.charts import REPORT_STYLE
 from fitter.report.errors import dependences_html, errors_html, residuals_html, scatters_html, worst_html
 from fitter.report.left_out import LeftOut, left_out_html
 from fitter.report.rows import HeldRows, coverage_of, held_rows
-from fitter.rows import RejectedRow, Selection, count_reasons, reason_meaning
-from fitter.validation import Prediction, errors_of
+from fitter.rows.columns import Selection
+from fitter.rows.rejected import RejectedRow, count_reasons, reason_meaning
+from fitter.validate.notes import held_out_notes
+from fitter.validate.predictions import Prediction, errors_of
 
 MOST_REJECTED: Final = 200
 """Rejected rows that are listed one by one; all are counted."""

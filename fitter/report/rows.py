@@ -11,8 +11,8 @@ import numpy as np
 
 from estimator.quantities import Array, IntArray
 from estimator.residuals import operator_work
-from fitter.rows import KernelRows, Selection, WorkloadRows
-from fitter.validation import PERCENT, Prediction
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows
+from fitter.validate.predictions import PERCENT, Prediction
 
 T = TypeVar("T")
 

@@ -21,13 +21,14 @@ from collector.dataset.reader import measured_twice
 from collector.errors import DatasetError
 from estimator.gpu import GpuSpec
 from estimator.quantities import IntArray
-from fitter.kernels.groups import section_key
-from fitter.rows import OTHER_GPU, KernelRows, RejectedRow, join_rows
-from fitter.scale.partitions import Partition, read_batches, shown
-from fitter.sources import kernel_table
-from fitter.sources.kernel_dataset import collected_rows
-from fitter.sources.kernel_table import EQUAL_ROW, read_kernel_table
-from fitter.sources.tables import Table
+from fitter.latency.groups import section_key
+from fitter.rows import kernel_table
+from fitter.rows.columns import KernelRows, join_rows
+from fitter.rows.kernel_dataset import collected_rows
+from fitter.rows.kernel_table import EQUAL_ROW, read_kernel_table
+from fitter.rows.partitions import Partition, read_batches, shown
+from fitter.rows.rejected import OTHER_GPU, RejectedRow
+from fitter.rows.tables import Table
 
 SECTION_KERNELS: Final = 4000
 """Kernels kept of each section."""

@@ -1,23 +1,77 @@
 """The command `fit` on data sets that are read in pieces: which those are, and on whose workers."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from collector.dataset import is_collected, kernel_metadata
 from estimator.gpu import GpuSpec
 from fitter.errors import InputError, SelectionError
-from fitter.rows import Dataset, Selection, count_whole
+from fitter.rows import kernel_table
+from fitter.rows.columns import Dataset, Selection
+from fitter.rows.kernel_table import is_kernel_table
+from fitter.rows.partitions import Partition, PartitionedTable, is_remote, open_partitioned, shown
+from fitter.rows.rejected import count_whole
+from fitter.rows.screening import asked_gpu
+from fitter.rows.selection import joined, read_selection
+from fitter.rows.tables import fits_memory, parquet_columns
 from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, KernelSample, SampleTask, merge_samples, sample_partition
-from fitter.scale.partitions import PartitionedTable, is_remote, open_partitioned, shown
-from fitter.scale.passes import LocalWorkers, Workers, run_pass
-from fitter.selection import joined, read_selection
-from fitter.sources import kernel_table
-from fitter.sources.kernel_table import is_kernel_table
-from fitter.sources.screening import asked_gpu
-from fitter.sources.tables import fits_memory, parquet_columns
+
+Result = TypeVar("Result")
+
+
+class Workers(Protocol):
+    """Where partitions are read: threads of this process, or the workers of a cluster."""
+
+    def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
+        """The task's result for every partition, in their order."""
+
+
+class LocalWorkers:
+    """Threads of this process: reading and summing leave Python's lock to the others."""
+
+    def __init__(self, count: int) -> None:
+        self.count = max(count, 1)
+
+    def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
+        """As `Workers`; few results wait for their turn at any time, which bounds the memory."""
+        if self.count == 1 or len(partitions) < 2:
+            yield from map(task, partitions)
+            return
+        waiting: deque[Future[Result]] = deque()
+        with ThreadPoolExecutor(self.count) as pool:
+            try:
+                for partition in partitions:
+                    waiting.append(pool.submit(task, partition))
+                    if len(waiting) > 2 * self.count:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def run_pass(
+    workers: Workers,
+    task: Callable[[Partition], Result],
+    partitions: Sequence[Partition],
+    merge: Callable[[Result, Result], Result],
+    progress: Callable[[str], None] = lambda text: None,
+    label: str = "reading",
+) -> Result:
+    """The results of all partitions, added one after the other from the first to the last."""
+    total = None
+    for done, result in enumerate(workers.results(task, partitions), start=1):
+        total = result if total is None else merge(total, result)
+        progress(f"{label}: partition {done:,} of {len(partitions):,}")
+    if total is None:
+        raise ValueError("no partition to read")
+    return total
 
 
 @contextmanager
@@ -26,7 +80,7 @@ def open_workers(scheduler: str | None) -> Iterator[Workers]:
     if scheduler is None:
         yield LocalWorkers(usable_cores())
         return
-    from fitter.cluster import open_cluster
+    from fitter.scale.cluster import open_cluster
 
     with open_cluster(scheduler) as workers:
         yield workers

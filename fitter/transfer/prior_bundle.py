@@ -1,7 +1,7 @@
 """Transfer: the bundle of one GPU as the prior of another's fit, so that few measured kernels suffice.
 
 Each section of kernels starts from the other GPU's coefficients.  How far it may leave them – the narrowing of
-`fitter.transfer.priors` – follows from how probable its measured kernels are under wider and narrower priors, which few kernels
+`fitter.latency.lent_priors` – follows from how probable its measured kernels are under wider and narrower priors, which few kernels
 already tell; forecasts of a handful that are left out tell it by chance.  Sections of one family share what sets the family apart.
 Source: D. J. C. MacKay, Bayesian Interpolation, Neural Computation 4 (1992) 415, section 3.
 """
@@ -18,12 +18,12 @@ from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS, BoardTables
 from estimator.quantities import Array
 from estimator.residuals import tier_from_document
-from fitter.kernels.groups import KernelFit, fit_kernel_groups, section_key
+from fitter.latency.groups import KernelFit, fit_kernel_groups, section_key
+from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, PRIOR, TERMS
 from fitter.power.voltage import INFERRED
 from fitter.priors import GROUP_PRIORS
-from fitter.rows import KernelRows
-from fitter.transfer.priors import moved_values
+from fitter.rows.columns import KernelRows
 
 STRENGTHS: Final = (1.0, 0.5, 0.25, 0.12)
 """Narrowings that are tried: from no more trust than in any GPU to a near twin."""

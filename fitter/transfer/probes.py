@@ -17,11 +17,11 @@ from estimator.kernels.registry import is_matrix
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.residuals import shape_points
 from estimator.workload import Operator
-from fitter.kernels.groups import section_key
-from fitter.kernels.latency import FIXED_WIDTH, chosen_phases, kernel_problem
-from fitter.kernels.sensitivities import log_measured
+from fitter.latency.group_fit import FIXED_WIDTH, chosen_phases, kernel_problem
+from fitter.latency.groups import section_key
+from fitter.latency.lent_priors import transferred_priors
+from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
-from fitter.transfer.priors import transferred_priors
 
 MOST_CANDIDATES: Final = 1500
 """Of more kernels of a section a random choice of this many are candidates."""

@@ -1,30 +1,31 @@
 """Copies from global to shared memory that no thread waits for: cp.async, and the bulk copies of the tensor memory accelerator."""
 
-from typing import Final
+from typing import Any, Final
 
-from estimator.frozen import FrozenMapping
 from microbench.families.frames import (
     ADDRESSES,
+    ANY_PATTERN,
     ANY_WORD,
     MEMORY_THREADS,
     SECTOR_BYTES,
     UNIFORM_ADDRESSES,
     VECTOR_BYTES,
     WORD_BYTES,
-    memory_entry,
+    WORDS,
+    MemoryKernel,
     next_place,
     place,
     region_start,
     spread,
     store_word,
 )
-from microbench.families.global_memory import ARGUMENTS, REGISTERS, RESIDENCE, WORDS
-from microbench.kernel import Buffer, Check, Expectation, Kernel, Support, Work
-from microbench.ptx import loop_operations
+from microbench.families.global_memory import ARGUMENTS, REGISTERS, RESIDENCE
+from microbench.kernel import Buffer, Kernel, Support
 
 COPIES: Final = 8
 BULK_COPIES: Final = 4
 BULK_BYTES: Final = 4096
+BULK_COPY: Final = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
 DATA: Final = Buffer(name="data", slots=(ANY_WORD,), per="common")
 
 
@@ -36,9 +37,8 @@ def _cp_async(width: int, cache: str) -> Kernel:
     body = [f"{instruction} [cursor+{copy * row}], [place+{copy * row}], {width};" for copy in range(COPIES)]
     body += ["cp.async.commit_group;", "cp.async.wait_group 0;", *next_place(COPIES * row)]
     words = [f"w{copy}" for copy in range(COPIES)]
-    text = memory_entry(
+    return _kernel(
         name=name,
-        arguments=ARGUMENTS,
         registers={**REGISTERS, "b32": (*REGISTERS["b32"], "first", "cursor", "sum", *words)},
         shared=f".shared .align 16 .b8 pool_{name}[{COPIES * row}];",
         before=[
@@ -56,28 +56,23 @@ def _cp_async(width: int, cache: str) -> Kernel:
             *store_word("sum"),
         ],
         lanes_may_idle=False,
-    )
-    return _kernel(
-        name,
-        instruction,
-        text,
+        instruction=instruction,
         count=COPIES,
-        bytes_each=float(width),
+        moved=float(width * COPIES),
         opcodes=("LDGSTS",),
         companions=(*ADDRESSES, "LDGDEPBAR", "DEPBAR", "LDS"),
-        region=COPIES * row,
+        min_region_bytes=COPIES * row,
         support=Support(minimum="sm_80", feature="cp.async"),
     )
 
 
 def _bulk() -> Kernel:
     """`BULK_COPIES` copies of 4 KB a block, asked for and waited for by one thread; the others sleep at a barrier to the end."""
-    name = "tma_bulk"
-    instruction = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
     total = BULK_COPIES * BULK_BYTES
-    issue = [f"{instruction} [cursor{copy}], [place{copy}], {BULK_BYTES}, [barrier];" for copy in range(BULK_COPIES)]
+    issue = [f"{BULK_COPY} [cursor{copy}], [place{copy}], {BULK_BYTES}, [barrier];" for copy in range(BULK_COPIES)]
     cursors = tuple(f"cursor{copy}" for copy in range(BULK_COPIES))
     places = tuple(f"place{copy}" for copy in range(BULK_COPIES))
+    scattered = [f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)]
     body = [
         f"mbarrier.arrive.expect_tx.shared.b64 state, [barrier], {total};",
         *issue,
@@ -86,11 +81,10 @@ def _bulk() -> Kernel:
         "@!arrived bra WAIT;",
         "xor.b32 parity, parity, 1;",
         *next_place(total),
-        *(f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)),
+        *scattered,
     ]
-    text = memory_entry(
-        name=name,
-        arguments=ARGUMENTS,
+    return _kernel(
+        name="tma_bulk",
         registers={
             "b64": (*REGISTERS["b64"], "state", *places),
             "b32": (*REGISTERS["b32"], "first", "barrier", "parity", "sum", "word", *cursors),
@@ -101,7 +95,7 @@ def _bulk() -> Kernel:
             *region_start("data", 0, common=True),
             *spread(total),
             *place(),
-            *(f"add.u64 {name_}, place, {copy * BULK_BYTES};" for copy, name_ in enumerate(places)),
+            *scattered,
             "mov.u32 first, pool_tma;",
             *(f"add.u32 {cursor}, first, {copy * BULK_BYTES};" for copy, cursor in enumerate(cursors)),
             "mov.u32 barrier, pool_barrier;",
@@ -122,60 +116,31 @@ def _bulk() -> Kernel:
             *store_word("sum"),
         ],
         lanes_may_idle=False,
-    )
-    return _kernel(
-        name,
-        "cp.async.bulk",
-        text,
+        instruction="cp.async.bulk",
         count=BULK_COPIES,
-        bytes_each=float(BULK_BYTES) / MEMORY_THREADS,
+        moved=float(total) / MEMORY_THREADS,
         opcodes=("UBLKCP",),
         companions=(*ADDRESSES, "SYNCS", "BAR", "BRA", "ELECT", "PLOP3", "SEL", "R2UR", "S2UR", "ISETP", "WARPSYNC", "BSSY", "BSYNC"),
         uniform=(*UNIFORM_ADDRESSES, "UPLOP3", "UISETP", "UP2UR", "UR2UP"),
-        region=total,
+        min_region_bytes=total,
         support=Support(minimum="sm_90", feature="cp.async.bulk"),
-        threads_share=1.0 / MEMORY_THREADS,
+        share=1.0 / MEMORY_THREADS,
     )
 
 
-def _kernel(
-    name: str,
-    instruction: str,
-    text: str,
-    *,
-    count: int,
-    bytes_each: float,
-    opcodes: tuple[str, ...],
-    companions: tuple[str, ...],
-    region: int,
-    support: Support,
-    uniform: tuple[str, ...] = UNIFORM_ADDRESSES,
-    threads_share: float = 1.0,
-) -> Kernel:
-    return Kernel(
-        name=name,
-        family=name,
-        instruction=instruction,
+def _kernel(moved: float, **fields: Any) -> Kernel:
+    """A copy from L2 to shared memory of `moved` bytes a thread and turn; `fields` are those of a `MemoryKernel`."""
+    return MemoryKernel(
         module="l2",
         level="l2",
-        text=text,
         buffers=(DATA, WORDS),
         arguments=ARGUMENTS,
-        work=Work(
-            operations=loop_operations(text, threads_share),
-            bytes_moved=FrozenMapping({"l2": bytes_each * count, "shared": bytes_each * count}),
-            transactions=FrozenMapping({"l2": bytes_each * count / SECTOR_BYTES}),
-        ),
-        expectation=Expectation(opcodes=opcodes, fewest=count, most=count, companions=companions, uniform=uniform),
-        check=Check(),
-        support=support,
-        modes=("full", "sm_sweep"),
-        unroll=count,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-        min_region_bytes=region,
+        moved={"l2": moved, "shared": moved},
+        transactions={"l2": moved / SECTOR_BYTES},
+        patterns=ANY_PATTERN,
         residence=RESIDENCE["l2"],
-    )
+        **fields,
+    ).kernel()
 
 
 KERNELS: Final = (_cp_async(VECTOR_BYTES, "cg"), _cp_async(WORD_BYTES, "ca"), _bulk())

@@ -6,23 +6,19 @@ lane do the work of all.
 
 from typing import Final
 
-from estimator.frozen import FrozenMapping
 from microbench.families.frames import (
-    ADDRESSES,
     ANY_WORD,
     ITERATIONS,
     LANES,
     MEMORY_THREADS,
-    RESULT_WORD,
     RESULTS,
     SECTOR_BYTES,
-    UNIFORM_ADDRESSES,
     WORD_BYTES,
-    memory_entry,
+    WORDS,
+    MemoryKernel,
     store_word,
 )
-from microbench.kernel import WARP_LANES, Argument, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.kernel import WARP_LANES, Argument, Buffer, Kernel, Slot
 
 OPERATIONS: Final = 8
 ARGUMENTS: Final = (Argument(pointer="counters"), Argument(pointer="spacing"), RESULTS, ITERATIONS, LANES)
@@ -30,7 +26,6 @@ COUNTERS: Final = Buffer(name="counters", slots=(ANY_WORD,), records=OPERATIONS,
 FROM_ZERO: Final = Buffer(name="counters", slots=(ANY_WORD,), records=OPERATIONS, written=True)
 APART: Final = Buffer(name="spacing", slots=(Slot(name="spacing", kind="u32", low=WORD_BYTES, high=WORD_BYTES),), per="launch")
 TOGETHER: Final = Buffer(name="spacing", slots=(Slot(name="spacing", kind="u32", low=0.0, high=0.0),), per="launch")
-WORDS: Final = Buffer(name="results", slots=(RESULT_WORD,), written=True)
 
 
 def _kernel(name: str, instruction: str, line: str, opcodes: tuple[str, ...], *, same: bool = False, returns: bool = True) -> Kernel:
@@ -50,36 +45,22 @@ def _kernel(name: str, instruction: str, line: str, opcodes: tuple[str, ...], *,
         f"add.u32 word, {owner}, 1;",
         "mov.b32 old, 0;",
     ]
-    text = memory_entry(
+    return MemoryKernel(
         name=name,
+        instruction=instruction,
+        module="l2",
+        level="l2",
         arguments=ARGUMENTS,
+        buffers=(FROM_ZERO if same else COUNTERS, TOGETHER if same else APART, WORDS),
         registers={"b64": ("place", "target"), "b32": ("word", "old", "apart")},
         before=start,
         body=body,
         after=store_word("word"),
-    )
-    return Kernel(
-        name=name,
-        family=name,
-        instruction=instruction,
-        module="l2",
-        level="l2",
-        text=text,
-        buffers=(FROM_ZERO if same else COUNTERS, TOGETHER if same else APART, WORDS),
-        arguments=ARGUMENTS,
-        work=Work(
-            operations=loop_operations(text),
-            bytes_moved=FrozenMapping({"l2": float(WORD_BYTES * OPERATIONS)}),
-            transactions=FrozenMapping({"l2": OPERATIONS / WARP_LANES if same else OPERATIONS * WORD_BYTES / SECTOR_BYTES}),
-        ),
-        expectation=Expectation(opcodes=opcodes, fewest=OPERATIONS, most=OPERATIONS, companions=ADDRESSES, uniform=UNIFORM_ADDRESSES),
-        check=Check(),
-        modes=("full", "sm_sweep"),
-        patterns=("random",),
-        unroll=OPERATIONS,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-    )
+        count=OPERATIONS,
+        opcodes=opcodes,
+        moved={"l2": float(WORD_BYTES * OPERATIONS)},
+        transactions={"l2": OPERATIONS / WARP_LANES if same else OPERATIONS * WORD_BYTES / SECTOR_BYTES},
+    ).kernel()
 
 
 KERNELS: Final = (

@@ -7,7 +7,7 @@ from typing import Final
 
 from microbench.families.frames import ITERATIONS, LANES, RESULT_WORD, RESULTS, store_word
 from microbench.kernel import Buffer, Check, Expectation, HostLoad, Kernel, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 SLEEP_NS: Final = 1_000_000
 """The longest nap that nanosleep takes: 1 ms (PTX ISA, nanosleep)."""

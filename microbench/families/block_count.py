@@ -7,7 +7,7 @@ blocks lasts long enough for a sensor.  Source: Boughzala et al.; the programs a
 
 from typing import Final
 
-from microbench.families.block_frame import block_kernel, real, result, store_result, stream
+from microbench.families.block_frame import BlockKernel, real, result, store_result, stream
 from microbench.families.frames import WORD_BYTES
 from microbench.kernel import Kernel
 
@@ -36,19 +36,17 @@ HALF: Final = 0.5
 
 def _vector_add(threads: int) -> Kernel:
     """c = a + b, one element a thread."""
-    return block_kernel(
-        f"vector_add_{threads}",
-        "vector_add",
-        threads,
-        (stream("a", -1.0, 1.0), stream("b", -1.0, 1.0), stream("c", 0.0, 0.0, written=True)),
+    return BlockKernel(
+        name=f"vector_add_{threads}",
+        threads=threads,
+        buffers=(stream("a", -1.0, 1.0), stream("b", -1.0, 1.0), stream("c", 0.0, 0.0, written=True)),
         floats=("x", "y"),
-        before=[],
         body=["ld.global.b32 x, [at_a];", "ld.global.b32 y, [at_b];", "add.rn.f32 x, x, y;", "st.global.b32 [at_c], x;"],
         fewest=4,
         most=4,
         flop=1.0,
         moved=3.0 * WORD_BYTES,
-    )
+    ).kernel()
 
 
 def _matrix_product(side: int) -> Kernel:
@@ -61,11 +59,10 @@ def _matrix_product(side: int) -> Kernel:
             f"ld.shared.b32 y, [column+{tile + k * side * WORD_BYTES}];",
             "fma.rn.f32 sum, x, y, sum;",
         ]
-    return block_kernel(
-        f"matrix_mul_{side}",
-        "matrix_mul",
-        side * side,
-        (stream("a", -1.0, 1.0), stream("b", -1.0, 1.0), result("c", "sum")),
+    return BlockKernel(
+        name=f"matrix_mul_{side}",
+        threads=side * side,
+        buffers=(stream("a", -1.0, 1.0), stream("b", -1.0, 1.0), result("c", "sum")),
         floats=("x", "y", "sum"),
         integers=("row", "column", "cell"),
         shared=f".shared .align 16 .b8 tiles[{2 * tile}];",
@@ -93,7 +90,7 @@ def _matrix_product(side: int) -> Kernel:
         flop=2.0 * side,
         moved=2.0 * WORD_BYTES,
         shared_bytes=(2.0 * side + 2.0) * WORD_BYTES,
-    )
+    ).kernel()
 
 
 def _normal(target: str, source: str) -> list[str]:
@@ -148,11 +145,10 @@ def _black_scholes() -> Kernel:
         "st.global.b32 [at_calls], call;",
         "st.global.b32 [at_puts], put;",
     ]
-    return block_kernel(
-        f"black_scholes_{OPTIONS_BLOCK}",
-        "black_scholes",
-        OPTIONS_BLOCK,
-        (
+    return BlockKernel(
+        name=f"black_scholes_{OPTIONS_BLOCK}",
+        threads=OPTIONS_BLOCK,
+        buffers=(
             stream("prices", 5.0, 30.0),
             stream("strikes", 1.0, 100.0),
             stream("terms", 0.25, 10.0),
@@ -161,7 +157,6 @@ def _black_scholes() -> Kernel:
         ),
         floats=("price", "strike", "years", "root", "k", "p", "e", "one", "two", "size", "n_one", "n_two", "call", "put"),
         predicates=("positive",),
-        before=[],
         body=body,
         fewest=45,
         most=60,
@@ -169,7 +164,7 @@ def _black_scholes() -> Kernel:
         + 2.0 * sum(line.startswith("fma") for line in body),
         moved=5.0 * WORD_BYTES,
         tolerance=2.0**-14,
-    )
+    ).kernel()
 
 
 KERNELS: Final = (

@@ -2,12 +2,13 @@
 
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from estimator.frozen import FrozenMapping
 from microbench.families.frames import ADDRESSES, ITERATIONS, LANES, REGION, SECTOR_BYTES, UNIFORM_ADDRESSES, WORD_BYTES
 from microbench.kernel import Argument, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 WORK_OPCODES: Final = ("FFMA", "FADD", "FMUL", "LDG", "STG", "LDS", "STS", "BAR", "MUFU")
 
@@ -76,71 +77,84 @@ def _onwards(buffers: Iterable[str], step_bytes: int) -> list[str]:
     ]
 
 
-def block_kernel(
-    name: str,
-    family: str,
-    threads: int,
-    buffers: tuple[Buffer, ...],
-    *,
-    floats: Iterable[str],
-    integers: Iterable[str] = (),
-    before: list[str],
-    body: list[str],
-    after: list[str] | None = None,
-    shared: str = "",
-    predicates: Iterable[str] = (),
-    fewest: int,
-    most: int,
-    flop: float,
-    moved: float,
-    shared_bytes: float = 0.0,
-    tolerance: float = 0.0,
-    guarded: Mapping[str, float] = NONE_GUARDED,
-) -> Kernel:
-    """A kernel of fixed blocks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockKernel:
+    """A kernel of fixed blocks of `threads`; the family is its name without the last part, the size.
 
-    `moved` and `shared_bytes` are bytes a thread and turn, `guarded` what only some threads execute, on average.
+    `moved` and `shared_bytes` are bytes a thread and turn, `guarded` what only some threads execute, on average; `fewest` and `most`
+    instructions of WORK_OPCODES do the work of a turn.
     """
-    streamed = [buffer.name for buffer in buffers if buffer.per == "region"]
-    arguments = (*(Argument(pointer=buffer.name) for buffer in buffers), ITERATIONS, LANES, REGION, REGION_MASK)
-    text = entry_text(
-        name=name,
-        arguments=arguments,
-        registers={
-            "b32": ("mask", "offset", "region_number", *floats, *integers),
-            "b64": ("wide", "target", *(f"{kind}_{buffer}" for kind in ("region", "at") for buffer in streamed)),
-            "pred": tuple(predicates),
-        },
-        shared=shared,
-        before=[*_places(streamed), *before],
-        body=[*body, *_onwards(streamed, threads * WORD_BYTES)],
-        after=after or (),
-        max_threads=threads,
-        lanes_may_idle=False,
-    )
-    return Kernel(
-        name=name,
-        family=family,
-        instruction=family,
-        module="cuda",
-        level="dram",
-        text=text,
-        buffers=buffers,
-        arguments=arguments,
-        work=Work(
-            operations=_with_guarded(loop_operations(text), guarded),
-            bytes_moved=FrozenMapping({"dram": moved, **({"shared": shared_bytes} if shared_bytes else {})}),
-            transactions=FrozenMapping({"dram": moved / SECTOR_BYTES}),
-            flop=FrozenMapping({"fp32": flop}),
-        ),
-        expectation=Expectation(opcodes=WORK_OPCODES, fewest=fewest, most=most, companions=GLUE, uniform=(*UNIFORM_ADDRESSES, "UISETP")),
-        check=Check(relative_tolerance=tolerance),
-        modes=("full", "sm_sweep", "block_sweep"),
-        block_threads=threads,
-        fixed_block=(threads, 1, 1),
-        min_region_bytes=4 * threads * WORD_BYTES,
-        residence=("l2", 16.0),
-    )
+
+    name: str
+    threads: int
+    buffers: tuple[Buffer, ...]
+    floats: Iterable[str]
+    integers: Iterable[str] = ()
+    predicates: Iterable[str] = ()
+    shared: str = ""
+    before: Iterable[str] = ()
+    body: Iterable[str]
+    after: Iterable[str] = ()
+    fewest: int
+    most: int
+    flop: float
+    moved: float
+    shared_bytes: float = 0.0
+    tolerance: float = 0.0
+    guarded: Mapping[str, float] = NONE_GUARDED
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """Its buffers, and what the launch gives."""
+        return (*(Argument(pointer=buffer.name) for buffer in self.buffers), ITERATIONS, LANES, REGION, REGION_MASK)
+
+    def text(self) -> str:
+        """Its entry: every region walked from its start, round at its end."""
+        streamed = [buffer.name for buffer in self.buffers if buffer.per == "region"]
+        return entry_text(
+            name=self.name,
+            arguments=self.arguments,
+            registers={
+                "b32": ("mask", "offset", "region_number", *self.floats, *self.integers),
+                "b64": ("wide", "target", *(f"{kind}_{buffer}" for kind in ("region", "at") for buffer in streamed)),
+                "pred": tuple(self.predicates),
+            },
+            shared=self.shared,
+            before=[*_places(streamed), *self.before],
+            body=[*self.body, *_onwards(streamed, self.threads * WORD_BYTES)],
+            after=self.after,
+            max_threads=self.threads,
+            lanes_may_idle=False,
+        )
+
+    def kernel(self) -> Kernel:
+        """The kernel, its operations counted."""
+        text, family = self.text(), self.name.rpartition("_")[0]
+        return Kernel(
+            name=self.name,
+            family=family,
+            instruction=family,
+            module="cuda",
+            level="dram",
+            text=text,
+            buffers=self.buffers,
+            arguments=self.arguments,
+            work=Work(
+                operations=_with_guarded(loop_operations(text), self.guarded),
+                bytes_moved=FrozenMapping({"dram": self.moved, **({"shared": self.shared_bytes} if self.shared_bytes else {})}),
+                transactions=FrozenMapping({"dram": self.moved / SECTOR_BYTES}),
+                flop=FrozenMapping({"fp32": self.flop}),
+            ),
+            expectation=Expectation(
+                opcodes=WORK_OPCODES, fewest=self.fewest, most=self.most, companions=GLUE, uniform=(*UNIFORM_ADDRESSES, "UISETP")
+            ),
+            check=Check(relative_tolerance=self.tolerance),
+            modes=("full", "sm_sweep", "block_sweep"),
+            block_threads=self.threads,
+            fixed_block=(self.threads, 1, 1),
+            min_region_bytes=4 * self.threads * WORD_BYTES,
+            residence=("l2", 16.0),
+        )
 
 
 def result(name: str, slot: str) -> Buffer:

@@ -8,40 +8,17 @@ from microbench.families import (
     atomics,
     baseline,
     block_count,
-    carry,
     constant_local,
-    conversions,
-    double,
     global_memory,
-    half,
-    integer,
-    intrinsics,
-    logic,
     rodinia,
     shared_memory,
-    single,
-    special,
     stall,
     tensor,
-    warp,
     warpgroup,
 )
-from microbench.families.rows import UNROLL_SWEEP, Row, instruction_kernel
+from microbench.families.rows import UNROLL_SWEEP, instruction_kernel
+from microbench.families.table import ROWS
 from microbench.kernel import HostLoad, Kernel
-
-ROWS: Final[tuple[Row, ...]] = (
-    *integer.ROWS,
-    *logic.ROWS,
-    *single.ROWS,
-    *double.ROWS,
-    *half.ROWS,
-    *carry.ROWS,
-    *special.ROWS,
-    *intrinsics.ROWS,
-    *conversions.ROWS,
-    *warp.ROWS,
-)
-"""Every instruction that a table row describes."""
 
 KERNELS: Final[tuple[Kernel, ...]] = (
     *baseline.KERNELS,

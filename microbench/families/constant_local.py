@@ -2,21 +2,17 @@
 
 from typing import Final
 
-from estimator.frozen import FrozenMapping
 from microbench.families.frames import (
     ADDRESSES,
     ITERATIONS,
     LANES,
-    MEMORY_THREADS,
-    RESULT_WORD,
     RESULTS,
-    UNIFORM_ADDRESSES,
     WORD_BYTES,
-    memory_entry,
+    WORDS,
+    MemoryKernel,
     store_word,
 )
-from microbench.kernel import WARP_LANES, Argument, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.kernel import WARP_LANES, Argument, Buffer, Kernel, Slot
 
 RING_ENTRIES: Final = 512
 """2 KB: what the innermost constant cache of an SM holds (Jia et al., arXiv 1804.06826)."""
@@ -33,9 +29,7 @@ RANDOM_FACTOR: Final = 1664525
 RANDOM_SUMMAND: Final = 1013904223
 """A linear congruential generator (Numerical Recipes, chapter 7)."""
 
-ARGUMENTS: Final = (RESULTS, ITERATIONS, LANES)
 START: Final = Buffer(name="start", slots=(Slot(name="origin", kind="u32", low=0.0, high=0.0),))
-WORDS: Final = Buffer(name="results", slots=(RESULT_WORD,), written=True)
 
 RING: Final = (
     f".const .align 4 .u32 ring[{RING_ENTRIES}] = {{"
@@ -46,11 +40,15 @@ RING: Final = (
 
 def _constant(ways: int) -> Kernel:
     """A chase through a ring in constant memory; the lanes of a warp read `ways` different words."""
-    name = f"ldc_chase_{ways}"
-    arguments = (Argument(pointer="start"), *ARGUMENTS)
-    text = memory_entry(
-        name=name,
-        arguments=arguments,
+    return MemoryKernel(
+        name=f"ldc_chase_{ways}",
+        family="ldc_chase",
+        instruction="ld.const.u32",
+        module="none",
+        level="constant",
+        declarations=RING,
+        buffers=(START, WORDS),
+        arguments=(Argument(pointer="start"), RESULTS, ITERATIONS, LANES),
         registers={"b32": ("first", "link", "origin", "word"), "b64": ("target", "source")},
         before=[
             f"mad.wide.u32 source, thread, {WORD_BYTES}, start;",
@@ -61,36 +59,16 @@ def _constant(ways: int) -> Kernel:
         ],
         body=["add.u32 word, first, link;", "ld.const.u32 link, [word];"] * CHASE_STEPS,
         after=store_word("link"),
-    )
-    return Kernel(
-        name=name,
-        family="ldc_chase",
-        instruction="ld.const.u32",
-        module="none",
-        level="constant",
-        declarations=RING,
-        text=text,
-        buffers=(START, WORDS),
-        arguments=arguments,
-        work=Work(
-            operations=loop_operations(text),
-            bytes_moved=FrozenMapping({"constant": float(WORD_BYTES * CHASE_STEPS)}),
-            transactions=FrozenMapping({"constant": CHASE_STEPS * ways / WARP_LANES}),
-        ),
-        expectation=Expectation(opcodes=("LDC",), fewest=CHASE_STEPS, most=CHASE_STEPS, companions=ADDRESSES),
-        check=Check(),
-        modes=("full", "sm_sweep"),
-        patterns=("random",),
-        unroll=CHASE_STEPS,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-    )
+        count=CHASE_STEPS,
+        opcodes=("LDC",),
+        uniform=(),
+        moved={"constant": float(WORD_BYTES * CHASE_STEPS)},
+        transactions={"constant": CHASE_STEPS * ways / WARP_LANES},
+    ).kernel()
 
 
 def _local(stores: bool) -> Kernel:
     """Loads from, or stores to, a frame of the thread's own at places that the compiler cannot foresee."""
-    name = "local_store" if stores else "local_load"
-    instruction = "st.local.u32" if stores else "ld.local.u32"
     entries = FRAME_BYTES // WORD_BYTES
     prepare = ["mov.u32 first, frame;", "mov.b32 link, thread;"]
     for entry in range(entries):
@@ -116,43 +94,23 @@ def _local(stores: bool) -> Kernel:
     else:
         body = ["ld.local.u32 link, [link];"] * LOCAL_STEPS
         after = ["sub.u32 word, link, first;", *store_word("word")]
-    text = memory_entry(
-        name=name,
-        arguments=ARGUMENTS,
+    return MemoryKernel(
+        name="local_store" if stores else "local_load",
+        instruction="st.local.u32" if stores else "ld.local.u32",
+        module="shared",
+        level="local",
+        buffers=(WORDS,),
         registers={"b32": ("first", "link", "word", "place"), "b64": ("target",)},
         shared=f".local .align 16 .b8 frame[{FRAME_BYTES}];",
         before=prepare,
         body=body,
         after=after,
-    )
-    return Kernel(
-        name=name,
-        family=name,
-        instruction=instruction,
-        module="shared",
-        level="local",
-        text=text,
-        buffers=(WORDS,),
-        arguments=ARGUMENTS,
-        work=Work(
-            operations=loop_operations(text),
-            bytes_moved=FrozenMapping({"local": float(WORD_BYTES * LOCAL_STEPS)}),
-        ),
-        expectation=Expectation(
-            opcodes=("STL",) if stores else ("LDL",),
-            fewest=LOCAL_STEPS,
-            most=LOCAL_STEPS,
-            companions=(*ADDRESSES, "IMAD"),
-            uniform=UNIFORM_ADDRESSES,
-            local=True,
-        ),
-        check=Check(),
-        modes=("full", "sm_sweep"),
-        patterns=("random",),
-        unroll=LOCAL_STEPS,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-    )
+        count=LOCAL_STEPS,
+        opcodes=("STL",) if stores else ("LDL",),
+        companions=(*ADDRESSES, "IMAD"),
+        local=True,
+        moved={"local": float(WORD_BYTES * LOCAL_STEPS)},
+    ).kernel()
 
 
 KERNELS: Final = (*(_constant(ways) for ways in WAYS), _local(False), _local(True))

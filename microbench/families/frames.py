@@ -1,10 +1,12 @@
 """Pieces that the memory kernels share: who walks where, and what becomes of what was read."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from microbench.kernel import Argument, Slot
-from microbench.ptx import entry_text
+from estimator.frozen import FrozenMapping
+from microbench.kernel import EVERYWHERE, Argument, Buffer, Check, Expectation, Kernel, Level, Module, Pattern, Slot, Support, Work
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 MEMORY_THREADS: Final = 256
 """Threads of a block that walks memory: fixed, so that the distances in its loop are constants."""
@@ -27,6 +29,9 @@ RESULTS: Final = Argument(pointer="results")
 
 ANY_WORD: Final = Slot(name="word", kind="u32", low=0.0, high=2.0**32 - 1)
 RESULT_WORD: Final = Slot(name="word", kind="u32", low=0.0, high=0.0)
+WORDS: Final = Buffer(name="results", slots=(RESULT_WORD,), written=True)
+
+ANY_PATTERN: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
 
 ADDRESSES: Final = (
     "IADD3",
@@ -51,29 +56,91 @@ UNIFORM_ADDRESSES: Final = ("ULDC", "UIADD3", "ULOP3", "UMOV", "UIADD3.X", "USHF
 """The same where it is one for all threads: loop offsets."""
 
 
-def memory_entry(
-    *,
-    name: str,
-    arguments: tuple[Argument, ...],
-    registers: Mapping[str, Iterable[str]],
-    before: Iterable[str],
-    body: Iterable[str],
-    after: Iterable[str] = (),
-    shared: str = "",
-    lanes_may_idle: bool = True,
-) -> str:
-    """An entry for blocks of MEMORY_THREADS threads."""
-    return entry_text(
-        name=name,
-        arguments=arguments,
-        registers=registers,
-        shared=shared,
-        before=before,
-        body=body,
-        after=after,
-        max_threads=MEMORY_THREADS,
-        lanes_may_idle=lanes_may_idle,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKernel:
+    """A kernel of blocks of MEMORY_THREADS threads around one loop over memory.
+
+    In one turn a thread makes `count` accesses, which become as many `opcodes`; `moved` [byte] and `transactions` are those of a thread and
+    turn by level, `flop` by precision.  `share` of the threads reach the loop.  Without a `family` the name is the family.
+    """
+
+    name: str
+    family: str = ""
+    instruction: str
+    module: Module
+    level: Level
+    buffers: tuple[Buffer, ...]
+    arguments: tuple[Argument, ...] = (RESULTS, ITERATIONS, LANES)
+    registers: Mapping[str, Iterable[str]]
+    declarations: str = ""
+    shared: str = ""
+    before: Iterable[str]
+    body: Iterable[str]
+    after: Iterable[str] = ()
+    lanes_may_idle: bool = True
+    count: int
+    opcodes: tuple[str, ...]
+    companions: tuple[str, ...] = ADDRESSES
+    uniform: tuple[str, ...] = UNIFORM_ADDRESSES
+    local: bool = False
+    converges: bool = False
+    moved: Mapping[str, float]
+    transactions: Mapping[str, float] = FrozenMapping({})
+    flop: Mapping[str, float] = FrozenMapping({})
+    share: float = 1.0
+    support: Support = EVERYWHERE
+    patterns: tuple[Pattern, ...] = ("random",)
+    min_region_bytes: int = 0
+    residence: tuple[Literal["l1", "l2"], float] | None = None
+
+    def kernel(self) -> Kernel:
+        """The kernel, its text written and its operations counted."""
+        text = entry_text(
+            name=self.name,
+            arguments=self.arguments,
+            registers=self.registers,
+            shared=self.shared,
+            before=self.before,
+            body=self.body,
+            after=self.after,
+            max_threads=MEMORY_THREADS,
+            lanes_may_idle=self.lanes_may_idle,
+        )
+        return Kernel(
+            name=self.name,
+            family=self.family or self.name,
+            instruction=self.instruction,
+            module=self.module,
+            level=self.level,
+            declarations=self.declarations,
+            text=text,
+            buffers=self.buffers,
+            arguments=self.arguments,
+            work=Work(
+                operations=loop_operations(text, self.share),
+                bytes_moved=FrozenMapping(self.moved),
+                transactions=FrozenMapping(self.transactions),
+                flop=FrozenMapping(self.flop),
+            ),
+            expectation=Expectation(
+                opcodes=self.opcodes,
+                fewest=self.count,
+                most=self.count,
+                companions=self.companions,
+                uniform=self.uniform,
+                local=self.local,
+                converges=self.converges,
+            ),
+            check=Check(),
+            support=self.support,
+            modes=("full", "sm_sweep"),
+            patterns=self.patterns,
+            unroll=self.count,
+            block_threads=MEMORY_THREADS,
+            fixed_block=(MEMORY_THREADS, 1, 1),
+            min_region_bytes=self.min_region_bytes,
+            residence=self.residence,
+        )
 
 
 def region_start(buffer: str, step_bytes: int, *, common: bool = False) -> list[str]:

@@ -5,32 +5,29 @@ to all.  Which level answers is decided by the size of all regions together and 
 L2 alone, .cs in neither for long.
 """
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from estimator.frozen import FrozenMapping
 from microbench.families.frames import (
-    ADDRESSES,
+    ANY_PATTERN,
     ANY_WORD,
     ITERATIONS,
     LANES,
     LINE_BYTES,
     MEMORY_THREADS,
     REGION,
-    RESULT_WORD,
     RESULTS,
     SECTOR_BYTES,
-    UNIFORM_ADDRESSES,
     VECTOR_BYTES,
     WORD_BYTES,
-    memory_entry,
+    WORDS,
+    MemoryKernel,
     next_place,
     place,
     region_start,
     spread,
     store_word,
 )
-from microbench.kernel import WARP_LANES, Argument, Buffer, Chase, Check, Expectation, Kernel, Level, Module, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.kernel import WARP_LANES, Argument, Buffer, Chase, Kernel, Level, Module, Slot
 
 LINK_BYTES: Final = 8
 CHASE_STEPS: Final = 16
@@ -68,56 +65,27 @@ LOADS: Final[dict[str, int]] = {"l1": 4, "l2": 8, "dram": 8, "peer": 8, "host": 
 
 ARGUMENTS: Final = (Argument(pointer="data"), RESULTS, ITERATIONS, LANES, REGION)
 REGISTERS: Final = {"b64": ("region", "wide", "place", "target"), "b32": ("mask", "offset")}
-WORDS: Final = Buffer(name="results", slots=(RESULT_WORD,), written=True)
 
 
 def _location(level: Level) -> Literal["device", "peer", "host"]:
     return level if level in ("peer", "host") else "device"
 
 
-def _kernel(
-    name: str,
-    family: str,
-    instruction: str,
-    level: Level,
-    *,
-    buffers: tuple[Buffer, ...],
-    text: str,
-    count: int,
-    bytes_each: float,
-    transaction_bytes: int,
-    opcodes: tuple[str, ...],
-    arguments: tuple[Argument, ...] = ARGUMENTS,
-    min_region_bytes: int,
-    transactions_each: float | None = None,
-) -> Kernel:
-    moved = bytes_each * count
-    return Kernel(
-        name=name,
-        family=family,
-        instruction=instruction,
+def _kernel(level: Level, count: int, bytes_each: int, transactions_each: float | None = None, **fields: Any) -> Kernel:
+    """`count` accesses of `bytes_each` a thread and turn to a level, each so many transactions; `fields` are those of a `MemoryKernel`.
+
+    Without `transactions_each` every byte that is moved is asked for.
+    """
+    each = bytes_each / _unit(level) if transactions_each is None else transactions_each
+    return MemoryKernel(
         module=MODULE[level],
         level=level,
-        text=text,
-        buffers=buffers,
-        arguments=arguments,
-        work=Work(
-            operations=loop_operations(text),
-            bytes_moved=FrozenMapping({level: moved}),
-            transactions=FrozenMapping(
-                {level: count * (bytes_each / transaction_bytes if transactions_each is None else transactions_each)}
-            ),
-        ),
-        expectation=Expectation(opcodes=opcodes, fewest=count, most=count, companions=ADDRESSES, uniform=UNIFORM_ADDRESSES),
-        check=Check(),
-        modes=("full", "sm_sweep"),
-        patterns=("random",) if any(buffer.chase for buffer in buffers) else ("zero", "constant", "random"),
-        unroll=count,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-        min_region_bytes=min_region_bytes,
+        count=count,
+        moved={level: float(bytes_each * count)},
+        transactions={level: count * each},
         residence=RESIDENCE[level],
-    )
+        **{"arguments": ARGUMENTS, "patterns": ANY_PATTERN, **fields},
+    ).kernel()
 
 
 def _common(level: Level) -> bool:
@@ -144,28 +112,22 @@ def _chase(level: Level) -> Kernel:
     """Every load gives the address of the next: each thread goes down its own column of the block's region."""
     name = f"{level}_chase"
     instruction = f"ld.global.{OPERATOR[level]}.u64"
-    text = memory_entry(
+    link = Slot(name="link", kind="u64", low=0.0, high=0.0)
+    data = Buffer(name="data", slots=(link,), per=_share(level), chase=Chase(stride_entries=MEMORY_THREADS), location=_location(level))
+    return _kernel(
+        level,
         name=name,
-        arguments=ARGUMENTS,
+        instruction=instruction,
         registers={**REGISTERS, "b64": (*REGISTERS["b64"], "link"), "b32": (*REGISTERS["b32"], "word")},
         before=[*_start(level, LINK_BYTES, MEMORY_THREADS * LINK_BYTES), "mov.b64 link, place;"],
         body=[f"{instruction} link, [link];"] * CHASE_STEPS,
         after=["sub.u64 link, link, region;", "cvt.u32.u64 word, link;", *store_word("word")],
-    )
-    link = Slot(name="link", kind="u64", low=0.0, high=0.0)
-    data = Buffer(name="data", slots=(link,), per=_share(level), chase=Chase(stride_entries=MEMORY_THREADS), location=_location(level))
-    return _kernel(
-        name,
-        name,
-        instruction,
-        level,
         buffers=(data, WORDS),
-        text=text,
         count=CHASE_STEPS,
         bytes_each=LINK_BYTES,
-        transaction_bytes=_unit(level),
         opcodes=("LDG",),
         min_region_bytes=CHASE_STEPS * MEMORY_THREADS * LINK_BYTES,
+        patterns=("random",),
     )
 
 
@@ -185,24 +147,17 @@ def _stream(level: Level) -> Kernel:
         for load in range(0, loads, 2)
         for part in range(4)
     ]
-    text = memory_entry(
+    return _kernel(
+        level,
         name=name,
-        arguments=ARGUMENTS,
+        instruction=instruction,
         registers={**REGISTERS, "b32": (*REGISTERS["b32"], *words, "sum0", "sum1")},
         before=[*_start(level, VECTOR_BYTES, loads * ROW_BYTES), "mov.b32 sum0, thread;", "mov.b32 sum1, local;"],
         body=[*body, *next_place(loads * ROW_BYTES)],
         after=["add.u32 sum0, sum0, sum1;", *store_word("sum0")],
-    )
-    return _kernel(
-        name,
-        name,
-        instruction,
-        level,
         buffers=(_data(level), WORDS),
-        text=text,
         count=loads,
         bytes_each=VECTOR_BYTES,
-        transaction_bytes=_unit(level),
         opcodes=("LDG",),
         min_region_bytes=loads * ROW_BYTES,
     )
@@ -219,8 +174,12 @@ def _store(level: Level) -> Kernel:
         f"{instruction} [place+{place_ * ROW_BYTES}], {{{', '.join(values[place_ % 4 :] + values[: place_ % 4])}}};"
         for place_ in range(stores)
     ]
-    text = memory_entry(
+    words = Buffer(name="words", slots=tuple(Slot(name=value, kind="u32", low=0.0, high=2.0**32 - 1) for value in values))
+    data = Buffer(name="data", slots=(ANY_WORD,), per="region", location=_location(level), written=True)
+    return _kernel(
+        level,
         name=name,
+        instruction=instruction,
         arguments=arguments,
         registers={**REGISTERS, "b32": (*REGISTERS["b32"], *values)},
         before=[
@@ -230,20 +189,9 @@ def _store(level: Level) -> Kernel:
             *place(),
         ],
         body=[*body, *next_place(stores * ROW_BYTES)],
-    )
-    words = Buffer(name="words", slots=tuple(Slot(name=value, kind="u32", low=0.0, high=2.0**32 - 1) for value in values))
-    data = Buffer(name="data", slots=(ANY_WORD,), per="region", location=_location(level), written=True)
-    return _kernel(
-        name,
-        name,
-        instruction,
-        level,
         buffers=(words, data),
-        arguments=arguments,
-        text=text,
         count=stores,
         bytes_each=VECTOR_BYTES,
-        transaction_bytes=_unit(level),
         opcodes=("STG",),
         min_region_bytes=stores * ROW_BYTES,
     )
@@ -257,28 +205,20 @@ def _copy() -> Kernel:
     body = [f"ld.global.cs.v4.u32 {vector}, [place+{load * ROW_BYTES}];" for load, vector in enumerate(vectors)]
     body += [f"st.global.cs.v4.u32 [there+{load * ROW_BYTES}], {vector};" for load, vector in enumerate(vectors)]
     words = [f"w{load}_{part}" for load in range(loads) for part in range(4)]
-    text = memory_entry(
+    return _kernel(
+        "dram",
         name="dram_copy",
+        instruction="ld.global.cs.v4.u32",
         arguments=arguments,
         registers={"b64": (*REGISTERS["b64"], "there", "gap"), "b32": (*REGISTERS["b32"], *words)},
         before=[*region_start("data", VECTOR_BYTES), *place(), "sub.u64 gap, copied, data;", "add.u64 there, place, gap;"],
         body=[*body, *next_place(loads * ROW_BYTES), "add.u64 there, place, gap;"],
-    )
-    kernel = _kernel(
-        "dram_copy",
-        "dram_copy",
-        "ld.global.cs.v4.u32",
-        "dram",
         buffers=(_data("dram"), Buffer(name="copied", slots=(ANY_WORD,), per="region", written=True)),
-        arguments=arguments,
-        text=text,
         count=2 * loads,
         bytes_each=VECTOR_BYTES,
-        transaction_bytes=SECTOR_BYTES,
         opcodes=("LDG", "STG"),
         min_region_bytes=loads * ROW_BYTES,
     )
-    return kernel
 
 
 def _sweep(name: str, family: str, level: Level, lane_offset: list[str], span_bytes: int, sectors: float, lines: int) -> Kernel:
@@ -295,9 +235,11 @@ def _sweep(name: str, family: str, level: Level, lane_offset: list[str], span_by
             f"{instruction} w1, [place+{(load + 1) * step}];",
             "lop3.b32 sum, sum, w0, w1, 0x96;",
         ]
-    text = memory_entry(
+    return _kernel(
+        level,
         name=name,
-        arguments=ARGUMENTS,
+        family=family,
+        instruction=instruction,
         registers={**REGISTERS, "b32": (*REGISTERS["b32"], "w0", "w1", "sum", "warp", "part")},
         before=[
             *region_start("data", WORD_BYTES, common=_common(level)),
@@ -310,17 +252,9 @@ def _sweep(name: str, family: str, level: Level, lane_offset: list[str], span_by
         ],
         body=[*body, *next_place(stride)],
         after=store_word("sum"),
-    )
-    return _kernel(
-        name,
-        family,
-        instruction,
-        level,
         buffers=(_data(level), WORDS),
-        text=text,
         count=loads,
         bytes_each=WORD_BYTES,
-        transaction_bytes=_unit(level),
         transactions_each=(lines if level == "l1" else sectors) / WARP_LANES,
         opcodes=("LDG",),
         min_region_bytes=stride,

@@ -5,7 +5,7 @@ Sources: Boughzala et al.; Che et al., "Rodinia" (2009).  Written anew.
 
 from typing import Final
 
-from microbench.families.block_frame import block_kernel, real, result, store_result, stream
+from microbench.families.block_frame import BlockKernel, real, result, store_result, stream
 from microbench.families.frames import WORD_BYTES
 from microbench.kernel import Kernel
 
@@ -51,11 +51,10 @@ def _hotspot() -> Kernel:
         "st.shared.b32 [cell], heat;",
         "bar.sync 0;",
     ]
-    return block_kernel(
-        "hotspot_16",
-        "hotspot",
-        AREA,
-        (stream("powers", 0.0, 1.0), stream("heats", 70.0, 90.0), result("result", "heat")),
+    return BlockKernel(
+        name="hotspot_16",
+        threads=AREA,
+        buffers=(stream("powers", 0.0, 1.0), stream("heats", 70.0, 90.0), result("result", "heat")),
         floats=("power", "heat", "north", "south", "west", "east", "x", "y"),
         integers=("cell", "column", "row", "to_north", "to_south", "to_west", "to_east"),
         predicates=("border",),
@@ -80,7 +79,7 @@ def _hotspot() -> Kernel:
         flop=12.0,
         moved=float(WORD_BYTES),
         shared_bytes=5.0 * WORD_BYTES,
-    )
+    ).kernel()
 
 
 def _neighbour(register: str, along: str, edge: int, step: str) -> list[str]:
@@ -109,11 +108,10 @@ def _layer_forward() -> Kernel:
     masks = [
         line for step in range(STEPS_OF_SUM) for line in (f"and.b32 column, row, {(2 << step) - 1};", f"setp.eq.u32 adds{step}, column, 0;")
     ]
-    return block_kernel(
-        "backprop_forward_16",
-        "backprop_forward",
-        AREA,
-        (stream("weights", -1.0, 1.0), stream("inputs", -1.0, 1.0), result("result", "sum")),
+    return BlockKernel(
+        name="backprop_forward_16",
+        threads=AREA,
+        buffers=(stream("weights", -1.0, 1.0), stream("inputs", -1.0, 1.0), result("result", "sum")),
         floats=("weight", "input", "x", "y", "sum"),
         integers=("cell", "row", "column", "top"),
         predicates=tuple(f"adds{step}" for step in range(STEPS_OF_SUM)),
@@ -136,16 +134,15 @@ def _layer_forward() -> Kernel:
         moved=float(WORD_BYTES),
         shared_bytes=(2.0 + 3.0 * ADDING) * WORD_BYTES,
         guarded={"ld.shared.b32": 2.0 * ADDING, "add.rn.f32": ADDING, "st.shared.b32": ADDING},
-    )
+    ).kernel()
 
 
 def _adjust_weights() -> Kernel:
     """Backprop's second kernel: weights moved along the gradient, with momentum."""
-    return block_kernel(
-        "backprop_adjust_16",
-        "backprop_adjust",
-        AREA,
-        (
+    return BlockKernel(
+        name="backprop_adjust_16",
+        threads=AREA,
+        buffers=(
             stream("weights", -1.0, 1.0, written=True),
             stream("earlier", -0.1, 0.1, written=True),
             stream("delta", -0.1, 0.1),
@@ -167,7 +164,7 @@ def _adjust_weights() -> Kernel:
         most=8,
         flop=5.0,
         moved=4.0 * WORD_BYTES,
-    )
+    ).kernel()
 
 
 KERNELS: Final = (_hotspot(), _layer_forward(), _adjust_weights())

@@ -15,7 +15,7 @@ from typing import Final
 
 from estimator.frozen import FrozenMapping
 from microbench.kernel import EVERYWHERE, Argument, Buffer, Check, Expectation, Kernel, Module, Pattern, Slot, Support, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 WIDTH_BITS: Final[dict[str, int]] = {
     "f16": 16,
@@ -51,9 +51,6 @@ ARGUMENTS: Final = (
     Argument(scalar="iterations"),
     Argument(scalar="active_lanes"),
 )
-
-ANY_U32: Final = (0, 2.0**32 - 1)
-ANY_U64: Final = (0, 2.0**64 - 2.0**11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

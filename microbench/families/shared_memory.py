@@ -1,24 +1,17 @@
 """Shared memory: chases, streams, stores, bank conflicts, matrices, atomics."""
 
-from typing import Final
+from typing import Any, Final
 
-from estimator.frozen import FrozenMapping
 from microbench.families.frames import (
-    ADDRESSES,
-    ITERATIONS,
-    LANES,
     LINE_BYTES,
     MEMORY_THREADS,
-    RESULT_WORD,
-    RESULTS,
-    UNIFORM_ADDRESSES,
     VECTOR_BYTES,
     WORD_BYTES,
-    memory_entry,
+    WORDS,
+    MemoryKernel,
     store_word,
 )
-from microbench.kernel import WARP_LANES, Buffer, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.kernel import WARP_LANES, Buffer, Kernel, Slot
 
 POOL_BYTES: Final = 16384
 """Shared memory of a block: two thirds of a third of an SM's, so that several blocks stay resident on every architecture."""
@@ -33,8 +26,6 @@ MATRIX_LOADS: Final = 8
 MATRIX_BYTES: Final = 512
 """Four 8 × 8 matrices of halves: what ldmatrix.x4 brings to a warp."""
 
-ARGUMENTS: Final = (RESULTS, ITERATIONS, LANES)
-WORDS: Final = (Buffer(name="results", slots=(RESULT_WORD,), written=True),)
 FOUR_WORDS: Final = Buffer(
     name="results", slots=tuple(Slot(name=f"sum{place}", kind="u32", low=0.0, high=0.0) for place in range(4)), written=True
 )
@@ -58,66 +49,28 @@ HASH: Final = ("sub.u32 word, cursor, first;", f"mul.lo.u32 word, word, {SWIZZLE
 FILL_REGISTERS: Final = ("first", "cursor", "word")
 
 
-def _kernel(
-    name: str,
-    family: str,
-    instruction: str,
-    *,
-    fill: tuple[str, ...],
-    registers: tuple[str, ...],
-    before: list[str],
-    body: list[str],
-    after: list[str],
-    opcodes: tuple[str, ...],
-    count: int,
-    bytes_each: float,
-    transactions_each: float,
-    buffers: tuple[Buffer, ...] = WORDS,
-    companions: tuple[str, ...] = ADDRESSES,
-    whole_warp: bool = False,
-) -> Kernel:
-    text = memory_entry(
-        name=name,
-        arguments=ARGUMENTS,
+def _kernel(fill: tuple[str, ...], count: int, bytes_each: float, transactions_each: float, **fields: Any) -> Kernel:
+    """`count` accesses a thread and turn to the pool of the block, which `fill` fills first; `fields` are those of a `MemoryKernel`."""
+    registers, before = fields.pop("registers"), fields.pop("before")
+    return MemoryKernel(
+        module="shared",
+        level="shared",
         registers={"b32": (*FILL_REGISTERS, *registers), "b64": ("target",)},
         shared=POOL,
         before=[*_fill(fill), *before],
-        body=body,
-        after=after,
         lanes_may_idle=False,
-    )
-    return Kernel(
-        name=name,
-        family=family,
-        instruction=instruction,
-        module="shared",
-        level="shared",
-        text=text,
-        buffers=buffers,
-        arguments=ARGUMENTS,
-        work=Work(
-            operations=loop_operations(text),
-            bytes_moved=FrozenMapping({"shared": bytes_each * count}),
-            transactions=FrozenMapping({"shared": transactions_each * count}),
-        ),
-        expectation=Expectation(
-            opcodes=opcodes, fewest=count, most=count, companions=companions, uniform=UNIFORM_ADDRESSES, converges=whole_warp
-        ),
-        check=Check(),
-        modes=("full", "sm_sweep"),
-        patterns=("random",),
-        unroll=count,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
-    )
+        count=count,
+        moved={"shared": bytes_each * count},
+        transactions={"shared": transactions_each * count},
+        **{"buffers": (WORDS,), **fields},
+    ).kernel()
 
 
 def _chase() -> Kernel:
     """Each lane walks down its own bank: dependent loads without a conflict."""
     return _kernel(
-        "lds_chase",
-        "lds_chase",
-        "ld.shared.u32",
+        name="lds_chase",
+        instruction="ld.shared.u32",
         fill=(
             "sub.u32 word, cursor, first;",
             f"add.u32 word, word, {LINE_BYTES};",
@@ -152,9 +105,8 @@ def _stream() -> Kernel:
     ]
     stores = [f"st.global.b32 [target+{WORD_BYTES * part}], sum{part};" for part in range(4)]
     return _kernel(
-        "lds_stream",
-        "lds_stream",
-        "ld.volatile.shared.v4.u32",
+        name="lds_stream",
+        instruction="ld.volatile.shared.v4.u32",
         fill=HASH,
         registers=(*words, *sums),
         before=[f"mad.lo.u32 cursor, local, {VECTOR_BYTES}, first;", *(f"mov.b32 {name}, local;" for name in sums)],
@@ -174,9 +126,8 @@ def _store() -> Kernel:
     stores = [f"st.volatile.shared.u32 [cursor+{row * (place % (POOL_BYTES // row))}], v{place % 4};" for place in range(STORES)]
     turn = ["add.u32 v0, v0, v1;", "xor.b32 v1, v1, v2;", "add.u32 v2, v2, v3;", "xor.b32 v3, v3, v0;"]
     return _kernel(
-        "sts",
-        "sts",
-        "st.volatile.shared.u32",
+        name="sts",
+        instruction="st.volatile.shared.u32",
         fill=HASH,
         registers=("v0", "v1", "v2", "v3", "back"),
         before=[
@@ -198,9 +149,9 @@ def _conflict(ways: int) -> Kernel:
     folds = "lop3.b32 sum, sum, w0, w1, 0x96;"
     body = [line for pair in range(0, CONFLICT_LOADS, 2) for line in (*loads[pair : pair + 2], folds)]
     return _kernel(
-        f"lds_conflict_{ways}",
-        "lds_conflict",
-        "ld.volatile.shared.u32",
+        name=f"lds_conflict_{ways}",
+        family="lds_conflict",
+        instruction="ld.volatile.shared.u32",
         fill=HASH,
         registers=("w0", "w1", "sum"),
         before=[f"mul.lo.u32 cursor, lane, {WORD_BYTES * ways};", "add.u32 cursor, cursor, first;", "mov.b32 sum, local;"],
@@ -228,9 +179,9 @@ def _matrices(transposed: bool) -> Kernel:
             "add.u32 cursor, first, place;",
         ]
     return _kernel(
-        "ldmatrix_trans" if transposed else "ldmatrix",
-        "ldmatrix",
-        instruction,
+        name="ldmatrix_trans" if transposed else "ldmatrix",
+        family="ldmatrix",
+        instruction=instruction,
         fill=HASH,
         registers=("w0", "w1", "w2", "w3", "sum", "place"),
         before=[
@@ -245,7 +196,7 @@ def _matrices(transposed: bool) -> Kernel:
         count=MATRIX_LOADS,
         bytes_each=VECTOR_BYTES,
         transactions_each=VECTOR_BYTES / LINE_BYTES,
-        whole_warp=True,
+        converges=True,
     )
 
 
@@ -255,9 +206,8 @@ def _atomic() -> Kernel:
     for place in range(ATOMICS):
         body += [f"atom.shared.add.u32 w0, [cursor+{place * MEMORY_THREADS * WORD_BYTES}], word;", "xor.b32 sum, sum, w0;"]
     return _kernel(
-        "atoms_add",
-        "atoms_add",
-        "atom.shared.add.u32",
+        name="atoms_add",
+        instruction="atom.shared.add.u32",
         fill=HASH,
         registers=("w0", "sum"),
         before=[f"mad.lo.u32 cursor, local, {WORD_BYTES}, first;", "mad.lo.u32 word, local, 7, 3;", "mov.b32 sum, local;"],

@@ -6,20 +6,17 @@ that of an access.  Source: Arunkumar et al., GPUJoule, section IV.
 
 from typing import Final
 
-from estimator.frozen import FrozenMapping
-from microbench.families.double import PADDING
 from microbench.families.frames import (
     ADDRESSES,
     LINE_BYTES,
     MEMORY_THREADS,
-    UNIFORM_ADDRESSES,
-    memory_entry,
+    MemoryKernel,
     place,
     region_start,
 )
 from microbench.families.global_memory import ARGUMENTS, CHASE_STEPS, LINK_BYTES, REGISTERS, RESIDENCE
-from microbench.kernel import Buffer, Chase, Check, Expectation, Kernel, Slot, Work
-from microbench.ptx import loop_operations
+from microbench.families.table import opcodes
+from microbench.kernel import Buffer, Chase, Kernel, Slot
 
 MIX_OPERATIONS: Final = 20
 """Operations of a mix: twenty, so that a tenth is two."""
@@ -31,7 +28,6 @@ RESULTS: Final = Buffer(name="results", slots=(Slot(name="sum", kind="f64", low=
 
 def _mix(percent: int) -> Kernel:
     """`percent` of the operations are additions, evenly spread among the loads."""
-    name = f"stall_mix_{percent}"
     additions = MIX_OPERATIONS * percent // 100
     loads = MIX_OPERATIONS - additions
     body: list[str] = []
@@ -43,8 +39,14 @@ def _mix(percent: int) -> Kernel:
             done += 1
         else:
             body.append("ld.global.ca.u64 link, [link];")
-    text = memory_entry(
-        name=name,
+    link = Slot(name="link", kind="u64", low=0.0, high=0.0)
+    return MemoryKernel(
+        name=f"stall_mix_{percent}",
+        family="stall_mix",
+        instruction="ld.global.ca.u64",
+        module="shared",
+        level="l1",
+        buffers=(Buffer(name="data", slots=(link,), per="region", chase=Chase(stride_entries=MEMORY_THREADS)), RESULTS),
         arguments=ARGUMENTS,
         registers={
             "b64": (*REGISTERS["b64"], "link", "step", *(f"sum{place_}" for place_ in range(SUMS))),
@@ -66,39 +68,15 @@ def _mix(percent: int) -> Kernel:
             f"mad.wide.u32 target, thread, {LINK_BYTES}, results;",
             "st.global.b64 [target], step;",
         ],
-    )
-    link = Slot(name="link", kind="u64", low=0.0, high=0.0)
-    return Kernel(
-        name=name,
-        family="stall_mix",
-        instruction="ld.global.ca.u64",
-        module="shared",
-        level="l1",
-        text=text,
-        buffers=(Buffer(name="data", slots=(link,), per="region", chase=Chase(stride_entries=MEMORY_THREADS)), RESULTS),
-        arguments=ARGUMENTS,
-        work=Work(
-            operations=loop_operations(text),
-            bytes_moved=FrozenMapping({"l1": float(loads * LINK_BYTES)}),
-            transactions=FrozenMapping({"l1": loads * LINK_BYTES / LINE_BYTES}),
-            flop=FrozenMapping({"fp64": float(additions)}),
-        ),
-        expectation=Expectation(
-            opcodes=("LDG", "DADD"),
-            fewest=MIX_OPERATIONS,
-            most=MIX_OPERATIONS,
-            companions=ADDRESSES + PADDING,
-            uniform=UNIFORM_ADDRESSES,
-        ),
-        check=Check(),
-        modes=("full", "sm_sweep"),
-        patterns=("random",),
-        unroll=MIX_OPERATIONS,
-        block_threads=MEMORY_THREADS,
-        fixed_block=(MEMORY_THREADS, 1, 1),
+        count=MIX_OPERATIONS,
+        opcodes=("LDG", "DADD"),
+        companions=ADDRESSES + opcodes("padding"),
+        moved={"l1": float(loads * LINK_BYTES)},
+        transactions={"l1": loads * LINK_BYTES / LINE_BYTES},
+        flop={"fp64": float(additions)},
         min_region_bytes=CHASE_STEPS * MEMORY_THREADS * LINK_BYTES,
         residence=RESIDENCE["l1"],
-    )
+    ).kernel()
 
 
 KERNELS: Final = tuple(_mix(percent) for percent in SHARES_PERCENT)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from estimator.frozen import FrozenMapping
-from microbench.families.integer import MOVES
 from microbench.families.rows import ARGUMENTS, WIDTH_BITS, offsets, record_bytes
+from microbench.families.table import opcodes
 from microbench.kernel import EVERYWHERE, WARP_LANES, Buffer, Check, Expectation, Kernel, Slot, Support, Work
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 TENSOR_CHAINS: Final = 4
 STEPS: Final = 4
@@ -22,8 +22,6 @@ TOLERANCE: Final = 2.0**-7
 
 FIRST_TWO_OF_FOUR: Final = "0x44444444"
 """Metadata of a sparse A whose numbers stand in columns 0 and 1 of every four."""
-
-PADDING: Final = ("NOP",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +204,7 @@ def matrix_kernel(row: MatrixRow) -> Kernel:
             opcodes=row.sass,
             fewest=int(count * row.per_operation[0]),
             most=round(count * row.per_operation[1]),
-            companions=(*MOVES, *PADDING),
+            companions=opcodes("moves", "padding"),
             uniform=row.uniform,
             converges=True,
         ),

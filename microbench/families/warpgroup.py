@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from estimator.frozen import FrozenMapping
 from microbench.families.frames import WORD_BYTES
-from microbench.families.integer import ADDERS, LOGIC, MOVES
+from microbench.families.table import opcodes
 from microbench.kernel import Argument, Buffer, Buffers, Check, Expectation, Kernel, Launch, Slot, Support, Work
 from microbench.numbers import decode
-from microbench.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import entry_text, loop_operations
 
 GROUP_THREADS: Final = 128
 ROWS_A: Final = 64
@@ -32,7 +32,9 @@ CORES_OF_A_STEP: Final = STEP_BYTES // CORE_ROW_BYTES
 HOPPER: Final = Support(only=("sm_90a",), feature="wgmma")
 ARGUMENTS: Final = (Argument(pointer="tiles"), Argument(pointer="results"), Argument(scalar="iterations"), Argument(scalar="active_lanes"))
 TOLERANCE: Final = 2.0**-7
-COMPANIONS: Final = (*MOVES, *ADDERS, *LOGIC, "WARPGROUP", "WARPSYNC", "R2UR", "DEPBAR", "SHF", "NOP", "WARPGROUPSET", "BAR", "S2R")
+COMPANIONS: Final = opcodes(
+    *("moves", "adders", "logic", "WARPGROUP", "WARPSYNC", "R2UR", "DEPBAR", "SHF", "NOP", "WARPGROUPSET", "BAR", "S2R")
+)
 UNIFORM: Final = ("UMOV", "UIADD3", "ULOP3", "USHF", "USGXT", "UPLOP3", "UP2UR")
 
 

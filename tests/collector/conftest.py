@@ -9,8 +9,8 @@ from collector.campaigns.files import CampaignSpec, load_campaign
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.characterisation import characterise_sensor
-from microbench.compile import Toolchain, find_toolchain
 from microbench.errors import CompileError
+from microbench.toolchain.compile import Toolchain, find_toolchain
 from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "sim:a100-pcie-40gb"

@@ -18,8 +18,8 @@ from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.sensor.calibration import SensorCalibration
 from estimator.workload import make_operator
-from microbench.compile import find_toolchain
 from microbench.errors import CompileError
+from microbench.toolchain.compile import find_toolchain
 
 BOARD = "a100-pcie-40gb"
 GEMM = make_operator("gemm", "linear", "fp16", batch=1, m=256, n=256, k=256)

@@ -23,10 +23,10 @@ from collector.energy.sampling_methods import sampled_energies_j
 from collector.errors import CampaignError, DatasetError, RunnerError
 from collector.sensor.calibration import SensorCalibration
 from estimator.specifications import load_gpu
-from microbench.compile import Toolchain
-from microbench.copy_load import copy_loads
 from microbench.errors import UnsupportedError
-from microbench.generated_load import GeneratedLoad, LoadGroup, architecture_of, generated_loads
+from microbench.loads.copies import copy_loads
+from microbench.loads.generated import GeneratedLoad, LoadGroup, architecture_of, generated_loads
+from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board
 

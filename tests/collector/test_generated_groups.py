@@ -11,11 +11,11 @@ from collector.campaigns.files import campaign_from_document
 from collector.cli import main
 from collector.errors import CampaignError
 from estimator.specifications import load_gpu
-from microbench.compile import Toolchain
-from microbench.copy_load import copy_loads
 from microbench.families.catalogue import KERNELS, SWEEP
-from microbench.generated_load import COPIES, COPY_WAYS, LoadGroup, generated_loads
-from microbench.listing import listed_kernels
+from microbench.loads.copies import copy_loads
+from microbench.loads.generated import COPIES, COPY_WAYS, LoadGroup, generated_loads
+from microbench.loads.listing import listed_kernels
+from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 
 BOARD = "a100-pcie-40gb"

@@ -14,11 +14,11 @@ from collector.errors import RunnerError
 from collector.sensor.calibration import SensorCalibration
 from collector.simulated.profile import load_board
 from estimator.specifications import load_gpu
-from fitter.instructions.links import link_energies
-from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
-from microbench.compile import Toolchain
-from microbench.copy_load import CopyLoad, copy_loads
-from microbench.generated_load import COPIES, GeneratedLoad, LoadGroup, generated_loads
+from fitter.instructions.section import link_energies
+from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
+from microbench.loads.copies import CopyLoad, copy_loads
+from microbench.loads.generated import COPIES, GeneratedLoad, LoadGroup, generated_loads
+from microbench.toolchain.compile import Toolchain
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"

@@ -16,11 +16,11 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensor.calibration import SensorCalibration
 from estimator.specifications import load_gpu
-from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
-from microbench.compile import Toolchain, user_cache
+from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
 from microbench.errors import CompileError
-from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
 from microbench.kernel import Kernel
+from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
+from microbench.toolchain.compile import Toolchain, user_cache
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse

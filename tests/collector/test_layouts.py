@@ -19,7 +19,7 @@ from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.sensor.calibration import SensorCalibration
 from estimator.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
-from microbench.names import parse_kernel_name
+from microbench.runners.kernel_names import parse_kernel_name
 from tests.collector.campaign_texts import ONE_SOFTMAX
 
 BOARD = "sim:a100-pcie-40gb"

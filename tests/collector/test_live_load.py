@@ -5,8 +5,8 @@ import pytest
 from collector.bench import open_bench
 from collector.sampling import Sampler
 from collector.sensor.live_load import ChainLoad, LibraryLoad, open_live_load
-from microbench.compile import find_toolchain
 from microbench.errors import CompileError
+from microbench.toolchain.compile import find_toolchain
 
 
 def test_the_chain_lasts_as_long_as_it_should_on_the_share_that_was_asked_for() -> None:

@@ -17,7 +17,7 @@ from collector.errors import CampaignError
 from collector.sampling import Sampler
 from collector.sensor.calibration import SensorCalibration
 from collector.sensor.characterisation import characterise_sensor
-from microbench.compile import Toolchain
+from microbench.toolchain.compile import Toolchain
 
 BOARD = "sim:a100-pcie-40gb"
 

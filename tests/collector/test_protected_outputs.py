@@ -13,7 +13,7 @@ from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.replacing import check_replaceable
 from collector.errors import DatasetError
 from estimator.errors import WorkloadError
-from fitter.sources.tables import open_table
+from fitter.rows.tables import open_table
 from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
 
 CAMPAIGN = """

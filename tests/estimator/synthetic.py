@@ -7,10 +7,10 @@ from estimator.gpu import GpuSpec
 from estimator.power import BoardTables
 from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.workload import Operator, Workload, make_operator, merge_operators
-from fitter.latency import TIED, Host, LatencyFit, prior_groups
+from fitter.bundle.sections import draft_bundle
+from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PRIOR, TERMS
-from fitter.sections import draft_bundle
 
 REFERENCE_CLOCK_MHZ = 900.0
 HOST_LAUNCH_S = 30e-6

@@ -16,7 +16,7 @@ from estimator.questions.judging import QUANTITIES, STEP, Asked, difference_std,
 from estimator.tied_parameters import TIED_COEFFICIENTS, parameter_targets
 from estimator.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
-from fitter.latency import TIED, affected_groups
+from fitter.latency.runs import TIED, affected_groups
 from tests.estimator.synthetic import transformer
 
 A100, A10 = load_bundle("a100-pcie-40gb-eager"), load_bundle("a10-eager")

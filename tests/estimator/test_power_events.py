@@ -24,7 +24,7 @@ from estimator.power import (
 from estimator.specifications import load_gpu
 from estimator.timeline import warm_ratio
 from estimator.workload import Operator, make_operator
-from fitter.latency import prior_groups
+from fitter.latency.runs import prior_groups
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from estimator.questions.sweeping import sweep
 from estimator.specifications import override_gpu
 from estimator.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
-from fitter.selection import read_selection
+from fitter.rows.selection import read_selection
 from tests.estimator.estimating import unlimited
 
 A100 = load_bundle("a100-pcie-40gb-eager")

@@ -22,7 +22,7 @@ from estimator.residuals import (
     neighbour_error,
 )
 from estimator.workload import Operator, make_operator
-from fitter.kernels.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
+from fitter.latency.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
 
 GROUP = "gemm.linear.bf16"
 

@@ -25,7 +25,7 @@ from estimator.spread import unfitted_groups
 from estimator.untried import fitted_precisions
 from estimator.workload import Operator, make_operator
 from examples.gpt2_prefill import gpt2_prefill
-from fitter.latency import prior_groups
+from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer
 
 

@@ -16,7 +16,7 @@ from estimator.specifications import load_gpu
 from estimator.tiles.tiling import tile_candidates
 from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
 from estimator.workload import Operator, make_operator
-from fitter.latency import prior_groups
+from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer
 
 positive = st.floats(1e-9, 1e3)

@@ -12,7 +12,7 @@ from estimator.kernel_prediction import predict_kernels
 from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, Workload, make_operator
-from fitter.rows import Dataset, KernelRows, Selection, WorkloadRows
+from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows
 from tests.estimator.synthetic import known_bundle, transformer
 
 GPU_NAME = "a100-pcie-40gb"

@@ -13,13 +13,13 @@ from estimator.bundles.files import load_bundle
 from estimator.cli import main as estimate
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
-from fitter.blocks.data import BlockRows, join_block_rows
 from fitter.blocks.model import fit_block_model, fit_block_models, left_out_errors
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError
-from fitter.sources import block_table
-from fitter.sources.block_table import is_block_table, read_block_table
-from fitter.sources.tables import open_table
+from fitter.rows import block_table
+from fitter.rows.block_rows import BlockRows, join_block_rows
+from fitter.rows.block_table import is_block_table, read_block_table
+from fitter.rows.tables import open_table
 
 GPU = load_gpu("a100-pcie-40gb")
 TIMES = np.array([5e-6, 1.2e-3, 0.9e-3])

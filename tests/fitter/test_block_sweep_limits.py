@@ -10,8 +10,8 @@ from collector.dataset.schema import rows_to_table
 from estimator.specifications import load_gpu
 from fitter.blocks.section import block_section
 from fitter.errors import CalibrationError
-from fitter.rows import Selection
-from fitter.sources.block_table import is_block_sweep, read_block_sweep
+from fitter.rows.block_table import is_block_sweep, read_block_sweep
+from fitter.rows.columns import Selection
 from tests.fitter.test_block_count import planted_s
 from tests.fitter.test_instruction_rows import ROW
 

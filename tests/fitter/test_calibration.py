@@ -5,13 +5,14 @@ import pytest
 
 from estimator.bundles.files import bundle_from_document, document_of
 from estimator.questions.estimates import estimate
-from fitter.calibration import Calibration, calibrate
-from fitter.diagnostics import fit_warnings
-from fitter.drafts import draft_from_rows
+from fitter.bundle.calibration import Calibration, calibrate
+from fitter.bundle.drafts import draft_from_rows
+from fitter.bundle.export import board_knowledge, default_name, domain_of, environment_of
 from fitter.errors import CalibrationError
-from fitter.export import UNKNOWN_GAIN_STD, board_knowledge, default_name, domain_of, environment_of, gain_std
-from fitter.rows import RejectedRow, with_rejected
-from fitter.validation import ErrorRow, Errors, error_rows, predict_workload_rows
+from fitter.rows.columns import UNKNOWN_GAIN_STD, with_rejected
+from fitter.rows.rejected import RejectedRow
+from fitter.validate.notes import fit_warnings
+from fitter.validate.predictions import ErrorRow, Errors, error_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 
 NOISE = 0.02
@@ -199,8 +200,8 @@ def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_me
     selection = selection_of(kernel_rows(planted_bundle(), various_operators(30), noise=0.02))
     metered = {"sensor": {"gain": 0.95, "gain_std": 0.0095, "offset_w": -1.0}}
     known = replace(selection, datasets=(replace(selection.datasets[0], metadata=metered),))
-    assert gain_std(known) == pytest.approx(0.01)
-    assert gain_std(selection) == UNKNOWN_GAIN_STD
+    assert known.gain_std == pytest.approx(0.01)
+    assert selection.gain_std == UNKNOWN_GAIN_STD
     wide, narrow = (calibrate(one, spec(), holdout=0.0).bundle.power for one in (selection, known))
     assert wide is not None
     assert narrow is not None

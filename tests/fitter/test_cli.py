@@ -17,7 +17,7 @@ import pytest
 
 from estimator.bundles.files import load_bundle
 from fitter.cli import main
-from fitter.display import next_lines, show_lines
+from fitter.report.text import next_lines, show_lines
 from tests.fitter.measured import planted_bundle, saved
 
 HEADER = "family,operator,gpu,precision,rows,dim,latency_s"
@@ -173,7 +173,7 @@ def test_rows_of_other_gpus_that_one_asked_to_leave_out_are_no_warning(run: Run,
 
 
 def test_what_a_table_cannot_be_is_said_before_anything_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fitter.selection.read_selection", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("fitter.rows.selection.read_selection", lambda *_: pytest.fail("read"))
     os.mkfifo(tmp_path / "pipe")
     table = small_table(tmp_path)
     for arguments, said in (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from estimator.bundles.content import Covariance
-from fitter.collinearity import collinearity_notes, tied_sets
+from fitter.bundle.collinearity import collinearity_notes, tied_sets
 from tests.fitter.measured import planted_bundle
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from estimator.bundles.content import Bundle
-from fitter.check import check_bundle
-from fitter.drift import LEAST_SHIFT, TOGETHER, Drift, drift_lines, drifts
-from fitter.outside import outside_lines, outside_reasons
-from fitter.rows import KernelRows, Selection
-from fitter.validation import error_rows, predict_kernel_rows
+from fitter.report.check import check_bundle
+from fitter.rows.columns import KernelRows, Selection
+from fitter.validate.drift import LEAST_SHIFT, TOGETHER, Drift, drift_lines, drifts
+from fitter.validate.outside import outside_lines, outside_reasons
+from fitter.validate.predictions import error_rows, predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 ERROR = 0.06

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fitter.cli import main
-from fitter.error_notes import NO_INTERVAL, note_documents
-from fitter.validation import ErrorRow, Errors
+from fitter.validate.notes import NO_INTERVAL, note_documents
+from fitter.validate.predictions import ErrorRow, Errors
 
 HEAD = ["operator", "gpu", "precision", "batch", "m", "n", "k", "rows", "dim", "sm_clock_mhz", "latency_s"]
 SINGLE = "a single kernel: left out, the fit has none of its kind"

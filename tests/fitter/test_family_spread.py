@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.planted_spread import RATIOS, WITHIN, planted_coverage
 from estimator.quantities import NORMAL_90
-from fitter.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, family_posterior, family_spread, family_std
-from fitter.run_spread import PacedSpread, RunErrors, RunSpread
+from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, family_posterior, family_spread, family_std
+from fitter.bundle.run_spread import PacedSpread, RunErrors, RunSpread
 
 DRAWS = 25
 KNOWN = 0.05

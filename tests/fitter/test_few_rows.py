@@ -10,11 +10,11 @@ import pytest
 from estimator.bundles.files import load_bundle, save_bundle
 from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
-from fitter.calibration import calibrate
-from fitter.check import check_bundle
+from fitter.bundle.calibration import calibrate
 from fitter.errors import SelectionError
-from fitter.rows import KernelRows, Selection, join_rows
-from fitter.selection import read_selection
+from fitter.report.check import check_bundle
+from fitter.rows.columns import KernelRows, Selection, join_rows
+from fitter.rows.selection import read_selection
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 

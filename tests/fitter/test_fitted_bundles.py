@@ -8,8 +8,8 @@ import pytest
 
 import estimator.schema
 from estimator.bundles.files import save_bundle
-from fitter.calibration import calibrate
-from fitter.rows import Selection
+from fitter.bundle.calibration import calibrate
+from fitter.rows.columns import Selection
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 
 SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))

@@ -12,10 +12,23 @@ from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.specifications import load_gpu
 from estimator.timeline import workload_seconds
-from fitter.host_pace import MOST_SLOW, SHARE_RUNS, SLOW_PACE, SLOW_SHARE, slow_probability, slow_share
-from fitter.latency import TIED, fit_latency, group_table, prior_groups, run_kernels, run_seconds, shifted
+from fitter.latency.runs import (
+    MOST_SLOW,
+    SHARE_RUNS,
+    SLOW_PACE,
+    SLOW_SHARE,
+    TIED,
+    fit_latency,
+    group_table,
+    prior_groups,
+    run_kernels,
+    run_seconds,
+    shifted,
+    slow_probability,
+    slow_share,
+)
 from fitter.priors import HOST_LAUNCH
-from fitter.rows import WorkloadRows, join_rows
+from fitter.rows.columns import WorkloadRows, join_rows
 from tests.fitter.test_recovery import PLANTED_SHIFT, runs
 
 NOISE = 0.01

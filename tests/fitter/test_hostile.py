@@ -20,13 +20,13 @@ from estimator.command_line import LONGEST_LINE
 from estimator.errors import EstimatorError
 from estimator.questions.estimates import estimate
 from fitter.cli import main
-from fitter.display import diff_lines, show_document, show_lines
 from fitter.errors import FitterError
-from fitter.releases.release import differences_document
-from fitter.releases.workload_changes import workload_changes
+from fitter.release.release import differences_document
+from fitter.release.workload_changes import workload_changes
+from fitter.report.text import diff_lines, show_document, show_lines
+from fitter.rows.partitions import open_partitioned
+from fitter.rows.selection import read_selection
 from fitter.scale.kernel_sample import SampleTask, sample_partition
-from fitter.scale.partitions import open_partitioned
-from fitter.selection import read_selection
 from tests.estimator.synthetic import transformer
 from tests.estimator.test_bundle_schema import full
 

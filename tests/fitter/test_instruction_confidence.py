@@ -14,11 +14,11 @@ from estimator.instructions.links import links_document
 from estimator.instructions.opcodes import RARE
 from estimator.instructions.prices import LIKE_SPREAD
 from estimator.specifications import load_gpu
-from fitter.instructions.data import InstructionRow, InstructionRows
+from fitter.bundle.drafts import prior_bundle
 from fitter.instructions.display import instruction_html, instruction_lines
 from fitter.instructions.energies import fit_instructions
-from fitter.instructions.links import link_energies
-from fitter.instructions.section import prior_bundle
+from fitter.instructions.section import link_energies
+from fitter.rows.instruction_rows import InstructionRow, InstructionRows
 from tests.fitter.test_instruction_links import COPY, rows_of
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row, made_rows
 

@@ -15,14 +15,14 @@ from estimator.frozen import FrozenMapping
 from estimator.instructions.energies import energies_from_section
 from estimator.instructions.links import LINK_FIELDS, LinkEnergy, links_document, links_from_document
 from estimator.specifications import load_gpu
+from fitter.bundle.drafts import prior_bundle
 from fitter.errors import CalibrationError
-from fitter.instructions.data import InstructionRow, InstructionRows
 from fitter.instructions.display import bundle_energies, instruction_html, instruction_lines
 from fitter.instructions.energies import fitted_rows
-from fitter.instructions.links import link_energies
-from fitter.instructions.section import instruction_notes, instruction_section, prior_bundle
-from fitter.rows import Selection
-from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+from fitter.instructions.section import instruction_notes, instruction_section, link_energies
+from fitter.rows.columns import Selection
+from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
+from fitter.rows.instruction_rows import InstructionRow, InstructionRows
 from tests.fitter.test_instruction_rows import ROW, made_row
 
 GPU = load_gpu("a100-pcie-40gb")

@@ -25,13 +25,13 @@ from estimator.instructions.energies import (
 from estimator.instructions.opcodes import loop_classes, sass_class
 from estimator.specifications import load_gpu
 from fitter.errors import CalibrationError
-from fitter.instructions.data import InstructionRow, InstructionRows
 from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
-from fitter.instructions.links import link_energies
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import compared_with_table, errors_against, sampling_errors, table_document, table_errors, table_lines
-from fitter.rows import RejectedRow
-from fitter.sources.instruction_rows import is_instruction, read_instruction_rows
+from fitter.instructions.section import link_energies
+from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
+from fitter.rows.instruction_rows import InstructionRow, InstructionRows
+from fitter.rows.rejected import RejectedRow
 
 GPU = load_gpu("a100-pcie-40gb")
 TRUTH = {CONSTANT: 60.0, STALL: 45e-12, ISSUE: 65e-12, LOOP: 2e-12, "FFMA": 4.5e-12, "LOP3": 2.1e-12, "FADD": 3.2e-12}

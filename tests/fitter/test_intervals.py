@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from estimator.residuals import Fading
-from fitter.kernels.intervals import FEWEST_LOCAL, FIRST_OCTAVES, NEXT_GROWTH, few_errors_half, interval_quantiles
-from fitter.kernels.residual_tier import Forecast, ShapeErrors, shape_errors
+from fitter.latency.intervals import FEWEST_LOCAL, FIRST_OCTAVES, NEXT_GROWTH, few_errors_half, interval_quantiles
+from fitter.latency.residual_tier import Forecast, ShapeErrors, shape_errors
 from tests.fitter.measured import various_operators
 
 SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.family == "softmax"])

@@ -9,10 +9,10 @@ from estimator.coefficients import group_key
 from estimator.kernel_prediction import kernel_times
 from estimator.kernels.registry import KnownTiles
 from estimator.workload import Operator, make_operator
-from fitter.kernels.groups import KernelFit, fit_kernel_groups
-from fitter.kernels.intervals import NEXT_GROWTH, folds_of, interval_quantiles
-from fitter.kernels.residual_tier import Forecast, shape_errors
-from fitter.rows import KernelRows
+from fitter.latency.groups import KernelFit, fit_kernel_groups
+from fitter.latency.intervals import NEXT_GROWTH, folds_of, interval_quantiles
+from fitter.latency.residual_tier import Forecast, shape_errors
+from fitter.rows.columns import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()

@@ -10,7 +10,7 @@ from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import KernelTable, predict_kernels
 from estimator.power_residuals import log_power_corrections
 from estimator.specifications import load_gpu
-from fitter.kernels.groups import fit_kernel_groups
+from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 

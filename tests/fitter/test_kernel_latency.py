@@ -12,8 +12,8 @@ from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from estimator.timeline import kernel_seconds, measured_seconds
 from estimator.workload import Operator, make_operator
-from fitter.kernels.latency import GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
-from fitter.kernels.sensitivities import log_measured
+from fitter.latency.group_fit import GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
+from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
 
 GPU = load_gpu("h100-sxm")

@@ -15,9 +15,8 @@ from estimator.quantities import Array
 from estimator.residuals import LARGEST_CORRECTION, Fading, log_corrections
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
-from fitter.kernels.kriging import fit_kriging
-from fitter.kernels.latency import kernel_problem, predicted_features
-from fitter.kernels.residual_tier import GroupErrors, shape_errors, tier_document
+from fitter.latency.group_fit import kernel_problem, predicted_features
+from fitter.latency.residual_tier import GroupErrors, fit_kriging, shape_errors, tier_document
 from fitter.priors import kernel_priors
 
 GROUP = "gemm.linear.bf16"

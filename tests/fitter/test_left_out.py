@@ -9,7 +9,7 @@ from estimator.power import BoardTables
 from estimator.specifications import load_gpu
 from fitter.report.left_out import MOST_CLOCKS, LeftOut, leave_out, left_out_html
 from fitter.report.page import report_html
-from fitter.rows import KernelRows, Selection
+from fitter.rows.columns import KernelRows, Selection
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 from tests.fitter.page import Page
 

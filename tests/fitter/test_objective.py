@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from estimator.quantities import Array
-from fitter.objective import solve
+from fitter.latency.objective import solve
 
 
 def log_evidence(slopes: Array, target: Array, width: Array, scale: float) -> float:

@@ -12,10 +12,10 @@ import pytest
 from estimator.bundles.files import load_bundle
 from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
-from fitter.calibration import calibrate
+from fitter.bundle.calibration import calibrate
+from fitter.bundle.power_evidence import FEWEST_ROWS, few_power_warnings, widened_for_few
 from fitter.cli import main
-from fitter.power.evidence import FEWEST_ROWS, few_power_warnings, widened_for_few
-from fitter.selection import read_selection
+from fitter.rows.selection import read_selection
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 

@@ -11,11 +11,11 @@ from estimator.bundles.content import Bundle
 from estimator.frozen import FrozenMapping
 from estimator.power_residuals import POWER_TIER
 from estimator.specifications import load_gpu
-from fitter.drafts import draft_from_rows
-from fitter.export import board_knowledge
-from fitter.rows import KernelRows
-from fitter.selection import read_selection
-from fitter.validation import predict_kernel_rows
+from fitter.bundle.drafts import draft_from_rows
+from fitter.bundle.export import board_knowledge
+from fitter.rows.columns import KernelRows
+from fitter.rows.selection import read_selection
+from fitter.validate.predictions import predict_kernel_rows
 from tests.fitter.measured import selection_of
 
 GB200 = load_gpu("gb200")

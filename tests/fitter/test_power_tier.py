@@ -11,10 +11,10 @@ from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import predict_kernels
 from estimator.power_residuals import POWER_TIER, log_power_corrections
 from estimator.specifications import load_gpu
-from fitter.check import check_bundle
-from fitter.kernels.groups import fit_kernel_groups
+from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
-from fitter.rows import KernelRows
+from fitter.report.check import check_bundle
+from fitter.rows.columns import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100 = load_gpu("a100-pcie-40gb")

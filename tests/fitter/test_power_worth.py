@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fitter.power.worth import power_notes
+from fitter.bundle.power_evidence import power_notes
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 ROWS = kernel_rows(planted_bundle(), various_operators(90), noise=0.03)

@@ -10,7 +10,7 @@ from estimator.quantities import HZ_PER_MHZ
 from estimator.specifications import load_gpu
 from estimator.timeline import kernel_seconds
 from estimator.workload import Operator, make_operator
-from fitter.latency import MATRIX_GROUPS, prior_groups
+from fitter.latency.runs import MATRIX_GROUPS, prior_groups
 from fitter.priors import PERSISTENT, kernel_priors
 
 ALIKE = ("a100-pcie-40gb", "a10", "l4", "t4", "v100-pcie-32gb")

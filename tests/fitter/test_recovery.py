@@ -10,12 +10,12 @@ from estimator.power import POWER_TERMS, BoardTables, warm_dram_share
 from estimator.quantities import Array
 from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
-from fitter.latency import TIED, fit_latency, prior_groups, shifted
+from fitter.bundle.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workload_folds
+from fitter.latency.runs import TIED, fit_latency, prior_groups, shifted
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import workload_power_rows
 from fitter.power.solver import PRIOR, TERMS, PowerRows
-from fitter.rows import WorkloadRows
-from fitter.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workload_folds
+from fitter.rows.columns import WorkloadRows
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer
 

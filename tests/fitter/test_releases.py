@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from estimator.bundles.files import load_bundle
 from fitter.errors import ReleaseError
-from fitter.releases import release as changelog_module
-from fitter.releases.release import differences, differences_document, release
-from fitter.releases.version_rule import version_key
+from fitter.release import release as changelog_module
+from fitter.release.release import differences, differences_document, release
+from fitter.release.version_rule import version_key
 from tests.fitter.measured import planted_bundle
 
 ORDERED = ("0.1.0", "0.1.1", "0.2.0-alpha", "0.2.0-alpha.1", "0.2.0-beta.2", "0.2.0-beta.11", "0.2.0", "0.10.0", "1.0.0", "10.0.0")

@@ -18,8 +18,8 @@ from fitter.report.breakdown import CORRECTION, breakdowns
 from fitter.report.charts import density_svg
 from fitter.report.page import report_html
 from fitter.report.rows import NOMINAL, QUANTILES, binned, coverage_of, held_rows, largest
-from fitter.rows import RejectedRow
-from fitter.validation import Prediction, error_rows, predict_kernel_rows, predict_workload_rows, row_origins
+from fitter.rows.rejected import RejectedRow
+from fitter.validate.predictions import Prediction, error_rows, predict_kernel_rows, predict_workload_rows, row_origins
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 from tests.fitter.page import Page, colours, contrast, over, style_of
 

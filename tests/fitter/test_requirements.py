@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitter.requirements import a_requirement, judge, missed_line
-from fitter.validation import ErrorRow, Errors
+from fitter.validate.predictions import ErrorRow, Errors
+from fitter.validate.requirements import a_requirement, judge, missed_line
 
 CONTEXT = click.Context(click.Command("fit"))
 PARAMETER = click.Option(["--require"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from estimator.quantities import NORMAL_90
 from estimator.spread import joined, latency_sources
-from fitter.run_spread import (
+from fitter.bundle.run_spread import (
     LATENCY_PRIOR,
     POWER_PRIOR,
     PacedSpread,

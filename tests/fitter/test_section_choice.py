@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitter.kernels.section import Tiles
-from fitter.kernels.section_choice import STEADIEST, TELLING, steadiest
+from fitter.latency.section import Tiles
+from fitter.latency.section_choice import STEADIEST, TELLING, steadiest
 
 WAYS: list[Tiles] = ["named", "chosen", "free", "matched"]
 SHAPES = 70

@@ -9,8 +9,9 @@ import pytest
 from collector.dataset import DatasetError
 from estimator.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
-from fitter.rows import RejectedRow, join_rows, with_rejected
-from fitter.selection import joined, read_selection, require_one_gpu
+from fitter.rows.columns import join_rows, with_rejected
+from fitter.rows.rejected import RejectedRow
+from fitter.rows.selection import joined, read_selection, require_one_gpu
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 

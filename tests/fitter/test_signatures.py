@@ -9,7 +9,7 @@ import pytest
 
 from fitter.cli import main
 from fitter.errors import SignatureError
-from fitter.releases.signatures import verify
+from fitter.release.signatures import verify
 from tests.fitter.measured import planted_bundle, saved
 
 KEY_NUMBER = bytes(range(8))

@@ -11,9 +11,10 @@ from collector.dataset import FLAGS, DatasetError, operator_columns, write_kerne
 from estimator.gpu import simulated_uuid
 from estimator.workload import make_operator
 from fitter.errors import SelectionError
-from fitter.rows import KernelRows, RejectedRow
-from fitter.selection import read_selection, require_one_world
-from fitter.sources.kernel_dataset import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW, read_collected
+from fitter.rows.columns import KernelRows
+from fitter.rows.kernel_dataset import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW, read_collected
+from fitter.rows.rejected import RejectedRow
+from fitter.rows.selection import read_selection, require_one_world
 
 Write = Callable[..., Path]
 GEMM = make_operator("gemm", "linear", "bf16", batch=1, m=1024, n=1024, k=1024)

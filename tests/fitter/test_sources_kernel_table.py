@@ -7,11 +7,11 @@ import pytest
 from estimator.kernel_names import tile_from_name
 from estimator.specifications import load_gpu
 from fitter.errors import InputError
-from fitter.rows import KernelRows, RejectedRow, count_reasons
-from fitter.sources.kernel_table import COLUMNS, read_kernel_table
-from fitter.sources.power_windows import window_reasons
-from fitter.sources.roofline import minimal_work, roof_seconds
-from fitter.sources.tables import open_table
+from fitter.rows.columns import KernelRows
+from fitter.rows.kernel_table import COLUMNS, read_kernel_table, window_reasons
+from fitter.rows.rejected import RejectedRow, count_reasons
+from fitter.rows.roofline import minimal_work, roof_seconds
+from fitter.rows.tables import open_table
 
 GEMM = "gemm,linear,a100-sxm-80gb,bf16,1,1024,1024,1024"
 HEADER = "family,operator,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,reason"

@@ -6,9 +6,9 @@ import numpy as np
 
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
-from fitter.rows import count_reasons
-from fitter.selection import read_selection
-from fitter.sources.other_kernels import other_kernel_rows
+from fitter.rows.rejected import count_reasons
+from fitter.rows.screening import other_kernel_rows
+from fitter.rows.selection import read_selection
 
 GPU = load_gpu("h200-sxm")
 

@@ -8,7 +8,7 @@ import pytest
 
 from collector.errors import DatasetError
 from fitter.errors import InputError
-from fitter.sources.tables import LONGEST_TEXT, Table, file_digest, open_table, read_header
+from fitter.rows.tables import LONGEST_TEXT, Table, file_digest, open_table, read_header
 
 COLUMNS = frozenset({"a", "b", "name"})
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitter.display import selection_document, selection_lines
 from fitter.errors import InputError
-from fitter.rows import Dataset, Selection, count_reasons
-from fitter.sources.startup import estimate_startup, is_perturbed, target_duration_s
-from fitter.sources.tables import open_table
-from fitter.sources.workload_dataset import COLUMNS, WorkloadReading, read_workload_dataset
+from fitter.report.text import selection_document, selection_lines
+from fitter.rows.columns import Dataset, Selection
+from fitter.rows.rejected import count_reasons
+from fitter.rows.startup import estimate_startup, is_perturbed, target_duration_s
+from fitter.rows.tables import open_table
+from fitter.rows.workload_dataset import COLUMNS, WorkloadReading, read_workload_dataset
 
 LIST = "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json"
 

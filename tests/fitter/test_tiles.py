@@ -12,8 +12,8 @@ from estimator.tiles.choice import candidate_seconds, choice_from_document, chos
 from estimator.tiles.predictor import group_tiles, predicted_tiles, tile_features, tree_from_document, tree_leaves
 from estimator.tiles.tiling import Candidates, tile_candidates
 from estimator.workload import Operator, make_operator
-from fitter.kernels.tile_choice import FEWEST_SHAPES, fit_choice
-from fitter.kernels.tiles import FEWEST_PRODUCTS, fit_tiles
+from fitter.latency.tile_choice import FEWEST_SHAPES, fit_choice
+from fitter.latency.tiles import FEWEST_PRODUCTS, fit_tiles
 
 GPU = load_gpu("a100-pcie-40gb")
 VALUES = {"math": 1.05, "l2": 1.0, "dram": 1.1, "dram_activations": 1.1, "loop": 0.5, "exponent": 2.0, "epsilon_s": 2e-6}

@@ -13,13 +13,14 @@ from estimator.bundles.files import load_bundle
 from estimator.coefficients import Prior
 from estimator.specifications import load_gpu
 from estimator.workload import Operator
-from fitter.calibration import calibrate
+from fitter.bundle.calibration import calibrate
+from fitter.bundle.probe_fit import probe_rows
 from fitter.cli import main
-from fitter.kernels.groups import fit_kernel_groups
+from fitter.latency.groups import fit_kernel_groups
+from fitter.latency.lent_priors import moved_values, transferred_priors, with_family_shift
 from fitter.priors import kernel_priors
-from fitter.rows import KernelRows
-from fitter.selection import read_selection
-from fitter.tiers import kernel_tiers, tier_counts, tier_errors
+from fitter.rows.columns import KernelRows
+from fitter.rows.selection import read_selection
 from fitter.transfer.prior_bundle import (
     STRENGTHS,
     equation_errors,
@@ -28,10 +29,9 @@ from fitter.transfer.prior_bundle import (
     transfer_source,
     with_strengths,
 )
-from fitter.transfer.priors import moved_values, transferred_priors, with_family_shift
-from fitter.transfer.probe_selection import probe_rows
 from fitter.transfer.probes import Candidates, choose_probes
-from fitter.validation import predict_kernel_rows
+from fitter.validate.predictions import predict_kernel_rows
+from fitter.validate.tiers import kernel_tiers, tier_counts, tier_errors
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.quantities import NORMAL_90
-from fitter.check import check_bundle
-from fitter.validation import (
+from fitter.report.check import check_bundle
+from fitter.validate.predictions import (
     WORKLOAD_FAMILY,
     error_rows,
     errors_of,

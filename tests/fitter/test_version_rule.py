@@ -8,8 +8,8 @@ import pytest
 
 from estimator.bundles.content import Bundle, VoltageTable
 from fitter.errors import ReleaseError
-from fitter.releases.release import release, release_before
-from fitter.releases.version_rule import least_version, needed_step, require_step
+from fitter.release.release import release, release_before
+from fitter.release.version_rule import least_version, needed_step, require_step
 from tests.fitter.measured import planted_bundle
 
 VOLTAGE = VoltageTable(sm_clock_mhz=(510.0, 1410.0), voltage_v=(0.7, 0.9), std_v=None, source="")

@@ -25,7 +25,7 @@ from benchmarks.whole_models import (
     summary,
 )
 from estimator.questions.estimates import estimate
-from fitter.runs import fit_runs
+from fitter.bundle.runs import fit_runs
 
 SPLITS = 20
 DIVISIONS = 2

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from estimator.bundles.content import Bundle
-from fitter.display import diff_lines
-from fitter.releases.release import differences_document
-from fitter.releases.workload_changes import change_lines, workload_changes, workloads_of
+from fitter.release.release import differences_document
+from fitter.release.workload_changes import change_lines, workload_changes, workloads_of
+from fitter.report.text import diff_lines
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 

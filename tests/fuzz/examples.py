@@ -34,7 +34,7 @@ from estimator.instructions.tables import load_energy_table
 from estimator.tracing.models import load_model_config
 from fitter.commands.fit import run as fit
 from fitter.errors import FitterError
-from fitter.selection import read_selection
+from fitter.rows.selection import read_selection
 from tests.collector.dataset_rows import LINEAR, METADATA, a_row, write_log
 from tests.collector.pmd.streams import stream
 

@@ -11,8 +11,8 @@ from collector.devices.nvml import open_board
 from estimator.errors import SpecificationError
 from estimator.gpu import GpuSpec
 from estimator.specifications import load_gpu
-from microbench.cupy_runner import load_cupy
 from microbench.errors import UnsupportedError
+from microbench.runners.cupy_device import load_cupy
 
 BOARD = "0"
 """NVML index of the board that tests run on."""

@@ -12,13 +12,13 @@ from collector.errors import RunnerError
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ
 from microbench.check import verify
-from microbench.compile import CompiledModule, compile_kernels, find_toolchain, user_cache
-from microbench.copy_load import CopyLoad, copy_loads
 from microbench.errors import CompileError, UnsupportedError
 from microbench.families.catalogue import KERNELS, kernels_for
-from microbench.generated_load import LoadGroup, architecture_of
 from microbench.kernel import Kernel, Launch
+from microbench.loads.copies import CopyLoad, copy_loads
+from microbench.loads.generated import LoadGroup, architecture_of
 from microbench.occupancy import resident_blocks
+from microbench.toolchain.compile import CompiledModule, compile_kernels, find_toolchain, user_cache
 from tests.hardware.board import BOARD, open_real_runner, real_specification
 from tests.hardware.rates import SATURATING, reachable_share
 

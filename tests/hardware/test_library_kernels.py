@@ -10,8 +10,8 @@ from collector.devices.board_runner import BoardRunner
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator, make_operator
 from microbench.layouts import LAYOUTS
-from microbench.library.cublas import reference_product
-from microbench.names import parse_kernel_name
+from microbench.runners.cublas import reference_product
+from microbench.runners.kernel_names import parse_kernel_name
 from microbench.sizing import operator_bytes, operator_flop
 from tests.hardware.board import open_real_runner, real_specification
 

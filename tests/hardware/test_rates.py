@@ -6,8 +6,8 @@ import pytest
 
 from estimator.gpu import GpuSpec
 from estimator.specifications import gpu_names, load_gpu
-from microbench.generated_load import ARCHITECTURE_FEATURES
 from microbench.kernel import ARCHITECTURES
+from microbench.loads.generated import ARCHITECTURE_FEATURES
 from tests.hardware.rates import PRODUCTS, SATURATING, reachable_share
 
 LANES = 128

@@ -16,7 +16,7 @@ from estimator.bundles.files import load_bundle, save_bundle
 from estimator.errors import CountsError
 from estimator.instructions.nsight_compute import read_ncu
 from estimator.specifications import load_gpu
-from fitter.instructions.section import prior_bundle
+from fitter.bundle.drafts import prior_bundle
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
 
 HEADER = [

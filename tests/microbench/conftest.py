@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from microbench.compile import Toolchain, find_toolchain
 from microbench.errors import CompileError
+from microbench.toolchain.compile import Toolchain, find_toolchain
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from microbench.compile import CompiledModule, Toolchain, compile_kernels, disassemble, find_toolchain
 from microbench.families import KERNELS, SWEEP
-from microbench.inspect import PRODUCTS, SUMS, InspectedEntry
 from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS, Kernel
+from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels, disassemble, find_toolchain
+from microbench.toolchain.inspect import PRODUCTS, SUMS, InspectedEntry
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden" / "microbench"
 

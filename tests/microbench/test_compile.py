@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from microbench.compile import Toolchain, compile_kernels, disassemble, find_toolchain
 from microbench.errors import CompileError, UnsupportedError
 from microbench.families import kernel_named
-from microbench.inspect import histogram, loop_body, read_listings
+from microbench.toolchain.compile import Toolchain, compile_kernels, disassemble, find_toolchain
+from microbench.toolchain.inspect import histogram, loop_body, read_listings
 
 KERNELS = (kernel_named("ffma_k8_u64"), kernel_named("lds_chase"))
 

@@ -7,10 +7,10 @@ import pytest
 
 from collector.campaigns.files import load_campaign
 from estimator.specifications import load_gpu
-from microbench.compile import Toolchain
 from microbench.families import kernel_named
-from microbench.generated_load import LoadGroup, generated_loads
 from microbench.kernel import Mode
+from microbench.loads.generated import LoadGroup, generated_loads
+from microbench.toolchain.compile import Toolchain
 
 GPU = load_gpu("a100-pcie-40gb")
 NAMES = ("ffma_k8_u64", "mma_f16", "vector_add_256")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from microbench.compile import Toolchain, compile_kernels
 from microbench.errors import InspectionError
 from microbench.families.rows import Row, instruction_kernel, slots, start
 from microbench.families.tensor import ROWS, matrix_kernel
-from microbench.inspect import InspectedEntry, body_complaint, check_body, histogram, loop_body, read_listings
 from microbench.kernel import EVERYWHERE, Expectation, Kernel
+from microbench.toolchain.compile import Toolchain, compile_kernels
+from microbench.toolchain.inspect import InspectedEntry, body_complaint, check_body, histogram, loop_body, read_listings
 
 LISTING = """
 	.section	.text.twice,"ax",@progbits

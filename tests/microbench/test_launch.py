@@ -10,12 +10,12 @@ from estimator.gpu import GpuSpec
 from estimator.specifications import gpu_names, load_gpu
 from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
-from microbench.inspect import InspectedEntry
 from microbench.kernel import Kernel
-from microbench.launch import plan_launches, shares_region, swept_sms
+from microbench.loads.launch import plan_launches, shares_region, swept_sms
+from microbench.loads.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
 from microbench.occupancy import resident_blocks
 from microbench.operands import buffer_bytes
-from microbench.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
+from microbench.toolchain.inspect import InspectedEntry
 
 GPUS = gpu_names()
 FITTING = 0.5

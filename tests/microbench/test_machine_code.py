@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from microbench.compile import Toolchain
 from microbench.errors import UnsupportedError
 from microbench.families import KERNELS, kernels_for
-from microbench.inspect import body_complaint
 from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
-from microbench.ptx import module_text
+from microbench.toolchain.compile import Toolchain
+from microbench.toolchain.inspect import body_complaint
+from microbench.toolchain.ptx import module_text
 from tests.microbench.golden import FOLDER, compiled, expected_line, golden_file, kernels_at, line
 
 

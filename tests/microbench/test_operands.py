@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from estimator.instructions.opcodes import sass_class
-from microbench.compile import Toolchain
 from microbench.families import kernel_named
-from microbench.inspect import PRODUCTS, operation
+from microbench.toolchain.compile import Toolchain
+from microbench.toolchain.inspect import PRODUCTS, operation
 from tests.microbench.golden import OPERAND_ARCHITECTURES, OPERANDS, operand_forms
 
 FORMS = json.loads(OPERANDS.read_text(encoding="utf-8"))

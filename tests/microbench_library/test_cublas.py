@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.workload import make_operator
-from microbench.cupy_runner import CupyDevice, open_cupy_device
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.layouts import LAYOUTS
-from microbench.library.cublas import WORKSPACE_BYTES, Product, open_cublas, reference_product
+from microbench.runners.cublas import WORKSPACE_BYTES, Product, open_cublas, reference_product
+from microbench.runners.cupy_device import CupyDevice, open_cupy_device
 from tests.microbench_library.cuda_fake import PCI_ADDRESS, FakeCublas, World, fake_cupy
 
 TOLERANCE = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microbench.cupy_runner import CupyDevice, open_cupy_device
 from microbench.errors import DeviceLostError, DeviceMemoryError, LaunchError, UnsupportedError
-from microbench.generated_runner import GeneratedRun, load_generated
 from microbench.kernel import Argument, Buffer, Check, Expectation, Kernel, Launch, Slot, Work
 from microbench.operands import contents
+from microbench.runners.cupy_device import CupyDevice, open_cupy_device
+from microbench.runners.generated_runner import GeneratedRun, load_generated
 from tests.microbench_library.cuda_fake import PCI_ADDRESS, CudaRuntimeError, World, fake_cupy
 
 ENTRY = "add_turns"

@@ -16,7 +16,7 @@ from collector.errors import DeviceError, RunnerError
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
 from microbench.layouts import LAYOUTS
-from microbench.library.cublas import reference_product
+from microbench.runners.cublas import reference_product
 from microbench.sizing import DISPLACING_L2_SIZES
 from tests.microbench_library.conftest import OpenBoard, open_fake_board
 from tests.microbench_library.cuda_fake import HOST_LAUNCH_S, CudaRuntimeError, OutOfMemoryError, World, fake_cupy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.kernel_names import LONGEST_NAME, NO_TILE, tile_from_name
-from microbench.names import parse_kernel_name
+from microbench.runners.kernel_names import parse_kernel_name
 from tests.microbench_library.public_names import PUBLIC_NAMES
 
 LEAST_SHARE = 0.999

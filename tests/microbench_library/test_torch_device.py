@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from microbench.errors import DeviceLostError
-from microbench.torch_runner import open_torch_device
+from microbench.runners.torch_device import open_torch_device
 
 
 def fake_torch(calls: list[Any], fault: Exception | None = None) -> Any:

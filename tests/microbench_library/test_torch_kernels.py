@@ -9,10 +9,10 @@ import pytest
 
 from estimator.workload import Operator, make_operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
-from microbench.library.torch_attention import BACKENDS
-from microbench.library.torch_kernels import torch_kernel
+from microbench.runners.torch_attention import BACKENDS
+from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device, torch_failure
+from microbench.runners.torch_kernels import torch_kernel
 from microbench.sizing import operator_bytes
-from microbench.torch_runner import TorchDevice, load_torch, open_torch_device, torch_failure
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 

@@ -13,8 +13,8 @@ from estimator.blocks.model import models_from_section
 from estimator.bundles.files import load_bundle
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
-from microbench.compile import find_toolchain
 from microbench.errors import CompileError
+from microbench.toolchain.compile import find_toolchain
 
 CAMPAIGN = """
 description = "two kernels over their number of blocks"

@@ -39,15 +39,15 @@ from estimator.instructions.opcodes import loop_classes
 from estimator.quantities import Array
 from estimator.specifications import load_gpu
 from fitter.cli import main as fit
-from fitter.instructions.data import InstructionRows
 from fitter.instructions.display import bias_svg, sampling_svg
 from fitter.instructions.energies import excess_power_w, fit_instructions, row_activity
-from fitter.selection import read_selection
-from microbench.compile import find_toolchain, user_cache
+from fitter.rows.instruction_rows import InstructionRows
+from fitter.rows.selection import read_selection
 from microbench.errors import CompileError
-from microbench.generated_load import GeneratedLoad, LoadGroup, generated_loads
-from microbench.inspect import InspectedEntry
 from microbench.kernel import WARP_LANES
+from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
+from microbench.toolchain.compile import find_toolchain, user_cache
+from microbench.toolchain.inspect import InspectedEntry
 
 BOARD = "a100-pcie-40gb"
 SEEDS = (1, 2)

@@ -13,8 +13,8 @@ from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import campaign_key, run_campaign
 from collector.simulated.profile import Faults
 from estimator.specifications import load_gpu
-from fitter.calibration import Calibration, calibrate
-from fitter.selection import read_selection
+from fitter.bundle.calibration import Calibration, calibrate
+from fitter.rows.selection import read_selection
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS_MHZ = (510.0, 1410.0)

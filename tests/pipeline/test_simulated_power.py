@@ -17,8 +17,8 @@ from estimator.kernels.registry import KnownTiles
 from estimator.quantities import Array
 from estimator.resources import resource_folder
 from estimator.specifications import load_gpu
-from fitter.calibration import Calibration, calibrate
-from fitter.selection import read_selection
+from fitter.bundle.calibration import Calibration, calibrate
+from fitter.rows.selection import read_selection
 
 BOARD = "a100-pcie-40gb"
 POWER_LIMIT_PERCENT = 3.0

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 
-from fitter.cluster import check_versions, open_cluster
 from fitter.errors import ClusterError, InputError
+from fitter.rows.partitions import Partition, open_partitioned, read_batches
+from fitter.scale.cluster import check_versions, open_cluster
 from fitter.scale.kernel_sample import merge_samples, sample_partition
-from fitter.scale.partitions import Partition, open_partitioned, read_batches
-from fitter.scale.passes import run_pass
+from fitter.scale.streamed import run_pass
 from tests.fitter.scale.generated import write_parts
 from tests.fitter.scale.test_kernel_sample import TASK, contents, kernel_table, same, sampled
 

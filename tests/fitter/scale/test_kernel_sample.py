@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from estimator.specifications import load_gpu
-from fitter.rows import KernelRows, count_reasons
+from fitter.rows.columns import KernelRows
+from fitter.rows.partitions import open_partitioned
+from fitter.rows.rejected import count_reasons
+from fitter.rows.selection import read_selection
 from fitter.scale.kernel_sample import KernelSample, SampleTask, merge_samples, pruned_rows, row_hashes, sample_partition
-from fitter.scale.partitions import open_partitioned
-from fitter.scale.passes import LocalWorkers, run_pass
-from fitter.selection import read_selection
+from fitter.scale.streamed import LocalWorkers, run_pass
 from tests.fitter.scale.generated import write_parts
 
 TASK = SampleTask(source="kernels", collected=None, gpu=None, seed=0)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from distributed import Client, LocalCluster
 
-from fitter.cluster import DaskWorkers
+from fitter.rows.partitions import open_partitioned
+from fitter.scale.cluster import DaskWorkers
 from fitter.scale.kernel_sample import KernelSample, sample_partition
-from fitter.scale.partitions import open_partitioned
-from fitter.scale.passes import LocalWorkers
+from fitter.scale.streamed import LocalWorkers
 from tests.fitter.scale.generated import write_parts
 from tests.fitter.scale.test_kernel_sample import TASK, contents, kernel_table
 

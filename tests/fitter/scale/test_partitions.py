@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import fitter.scale.partitions as partitions
+import fitter.rows.partitions as partitions
 from collector.errors import DatasetError
 from fitter.errors import InputError
-from fitter.scale.partitions import open_partitioned, read_batches, shown
+from fitter.rows.partitions import open_partitioned, read_batches, shown
 from tests.fitter.scale.generated import write_parts
 
 TABLE = pa.table(

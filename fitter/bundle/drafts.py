@@ -1,0 +1,229 @@
+"""Rows → a bundle that predicts: kernels first, then runs of whole workloads, then power from both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from estimator.bundles.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
+from estimator.coefficients import group_key, longest_prefix
+from estimator.gpu import GpuSpec
+from estimator.power import BoardTables
+from fitter.bundle.runs import fit_runs
+from fitter.bundle.sections import idle_section, power_section, voltage_section
+from fitter.errors import CalibrationError
+from fitter.latency.group_fit import GroupFit
+from fitter.latency.groups import KernelFit, fit_kernel_groups
+from fitter.latency.runs import prior_groups
+from fitter.power.coefficients import fit_power
+from fitter.power.rows import kernel_power_rows
+from fitter.power.solver import PRIOR, PowerPriors, PowerRows
+from fitter.power.tier import with_power_tiers
+from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.rows.columns import KernelRows, WorkloadRows
+from fitter.rows.rejected import RejectedRow
+from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
+
+DONOR: Final = "elementwise"
+"""The group whose measured coefficients serve memory kernels that were not measured."""
+
+LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
+"""Coefficients that memory kernels have in common."""
+
+MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
+
+CONSTANT_WIDTH: Final = 1e-3
+"""A coefficient with a narrower prior is a constant, not an estimate."""
+
+COVARIANCE_DEPTH: Final = 2
+"""Groups down to this depth (family, operator) keep their covariance; finer ones keep standard deviations."""
+
+Values = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A bundle that predicts, but says nothing of its origin or worth; `kernel_fit` is None where no kernels were measured alone."""
+
+    bundle: Bundle
+    kernel_fit: KernelFit | None
+
+    @property
+    def group_std(self) -> Mapping[str, float]:
+        """Standard deviations of ln(time) of kernels left out of the fit, by group."""
+        return self.kernel_fit.group_std if self.kernel_fit is not None else {}
+
+    @property
+    def rejected(self) -> tuple[RejectedRow, ...]:
+        """Rows that disagree with all others of their kind; they are not in the fit."""
+        return self.kernel_fit.rejected if self.kernel_fit is not None else ()
+
+
+def draft_from_rows(
+    kernels: KernelRows | None,
+    workloads: WorkloadRows | None,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    seed: int,
+    kernel_fit: KernelFit | None = None,
+    source: TransferSource | None = None,
+) -> Draft:
+    """Everything that rows of one GPU teach.
+
+    kernel_fit: the fit of exactly these kernels, where it was made before.  source: another GPU's bundle as prior.  Groups without
+    rows are at their priors, at what related kernels taught, or as the other GPU has them; their row count is 0.
+    """
+    priors = PRIOR if source is None else power_priors(source, tables)
+    if kernels is None:
+        if workloads is None:
+            raise CalibrationError("no rows to fit")
+        lent = None if source is None else lent_groups(source, {})
+        runs = fit_runs(workloads, gpu, tables, measured_groups=lent, power_priors=priors)
+        return Draft(bundle=_with_source(runs.bundle, source), kernel_fit=None)
+    fit = kernel_fit or _kernel_fit(kernels, gpu, source, seed)
+    measured = {group: one.coefficients for group, one in fit.groups.items()}
+    lent = {} if source is None else lent_groups(source, measured)
+    start = _lent(measured) | lent | measured
+    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups(gpu) | start)
+    if workloads is None:
+        bundle = _kernel_draft(fit, start, gpu, tables, power_rows, priors, source)
+    else:
+        served = _serving(start, fit, workloads)
+        runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
+        bundle = _with_kernels(runs.bundle, fit, served)
+    bundle = with_power_tiers(_with_source(bundle, source), kernels, seed)
+    return Draft(bundle=bundle, kernel_fit=fit)
+
+
+def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None, seed: int) -> KernelFit:
+    return fit_kernel_groups(kernels, gpu, seed=seed) if source is None else fit_transferred(kernels, gpu, source, seed)
+
+
+def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
+    """Power as the other GPU has it where none was measured; the forecast of its groups stays marked by 0 rows."""
+    return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
+
+
+def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:
+    """The rows that the latency fit did not reject."""
+    places = {(row.source, row.row) for row in rejected}
+    keep = [(rows.sources[source], int(row)) not in places for source, row in zip(rows.source_index, rows.row, strict=True)]
+    return rows.select(np.array(keep, dtype=np.bool_)) if places else rows
+
+
+def _lent(measured: Values) -> dict[str, dict[str, float]]:
+    """Memory groups that were not measured, with the coefficients that they share with element-wise kernels."""
+    if DONOR not in measured:
+        return {}
+    lent = {name: value for name, value in measured[DONOR].items() if name in LENT}
+    priors = prior_groups()
+    return {group: priors[group] | lent for group in MEMORY_GROUPS if group not in measured}
+
+
+def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
+    """The measured groups that serve kernels of the runs; the runs say nothing about the others.
+
+    A matrix group that stands in for a number format that was not measured does not: its prior is nearer.
+    """
+    used = np.unique(workloads.workload_index)
+    operators = {operator for i in used for operator in workloads.workloads[i].operators}
+    formats = {(longest_prefix(group_key(operator), GROUP_PRIORS), operator.precision) for operator in operators}
+    usable = {}
+    for group, values in start.items():
+        leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
+        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[PRECISION_LEVEL]) not in formats
+        if not foreign:
+            usable[group] = dict(values)
+    known = {*prior_groups(), *usable}
+    serving = {longest_prefix(group_key(operator), known) for operator in operators}
+    return {group: values for group, values in usable.items() if group in serving}
+
+
+MATRIX_ROOTS: Final = ("gemm", "gemm.bmm", "conv")
+"""Groups whose kernels differ from one number format to another."""
+
+PRECISION_LEVEL: Final = 2
+"""Place of the number format in a group's dotted name."""
+
+
+def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
+    usable = np.isfinite(kernels.power_w) & ~kernels.at_limit
+    return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
+
+
+def _kernel_draft(
+    fit: KernelFit,
+    start: Values,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    power_rows: PowerRows | None,
+    priors: PowerPriors,
+    source: TransferSource | None,
+) -> Bundle:
+    """A bundle from kernels alone: the host's launch cost is assumed."""
+    power = None if power_rows is None else fit_power(power_rows, tables, tables.reference_clock_mhz, priors)
+    groups = prior_groups(gpu) | {group: dict(values) for group, values in start.items()}
+    return replace(
+        prior_bundle(gpu),
+        groups={group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()},
+        latency_parameters=_covariance(fit.groups),
+        power=None if power is None else power_section(power, gpu),
+        voltage=None if power is None else voltage_section(power.tables, power.voltage_std_v),
+        idle=None if power is None else idle_section(power.tables),
+        tile_predictors=fit.tile_predictors,
+        residuals=fit.residuals,
+    )
+
+
+def prior_bundle(gpu: GpuSpec) -> Bundle:
+    """A bundle in which nothing was measured yet: latency from priors, no power."""
+    return Bundle(
+        name="draft",
+        version="0.0.0",
+        gpu=gpu,
+        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
+        host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
+        groups={group: _section(group, values, None) for group, values in prior_groups(gpu).items()},
+        clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
+    )
+
+
+def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
+    """One group's coefficients; without a fit they are as uncertain as their priors."""
+    if fit is not None:
+        spread = {name: std for name, std in fit.ln_std.items() if name in values}
+        known = {name: decided for name, decided in fit.identified.items() if name in values}
+        return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
+    if source is not None and group in source.values:
+        return lent_section(group, values)
+    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > CONSTANT_WIDTH}
+    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
+
+
+def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
+    """A bundle from runs with what only measured kernels tell: groups that the runs do not use, rows, spread, tiles, residuals."""
+    groups = dict(bundle.groups)
+    for key, one in fit.groups.items():
+        if key in served:
+            section = groups[key]
+            alone = _section(key, section.coefficients, one)
+            moved = {name: min(std, alone.ln_std.get(name, std)) for name, std in section.ln_std.items()}
+            known = {name: decided or section.identified.get(name, False) for name, decided in alone.identified.items()}
+            groups[key] = replace(section, ln_std={**alone.ln_std, **moved}, identified={**section.identified, **known}, rows=one.rows)
+        elif key not in GROUP_PRIORS:
+            groups[key] = _section(key, one.coefficients, one)
+    return replace(bundle, groups=groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
+
+
+def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
+    """Covariance of the logarithms of the coefficients of families and operators: blocks, as groups are fitted one by one."""
+    chosen = {group: fit for group, fit in fits.items() if group.count(".") < COVARIANCE_DEPTH}
+    names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
+    matrix = np.zeros((len(names), len(names)))
+    start = 0
+    for fit in chosen.values():
+        stop = start + len(fit.names)
+        matrix[start:stop, start:stop] = (fit.covariance + fit.covariance.T) / 2.0
+        start = stop
+    return Covariance(names=names, covariance=tuple(tuple(row) for row in matrix.tolist()))

@@ -1,0 +1,186 @@
+"""Runs of whole workloads: fit, predict, and how wrong the prediction is on runs that the fit has not seen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.board import open_board
+from estimator.bundles.content import Bundle
+from estimator.engine import predict
+from estimator.gpu import GpuSpec
+from estimator.power import BoardTables
+from estimator.power_limit import UNLIMITED_W
+from estimator.quantities import Array, BoolArray
+from estimator.questions.estimates import estimate
+from estimator.spread import UNTESTED_STD, group_shares, joined
+from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
+from fitter.bundle.run_spread import LATENCY_PRIOR, POWER_PRIOR, PacedSpread, RunErrors, RunSpread, known_spread
+from fitter.bundle.sections import draft_bundle
+from fitter.latency.runs import STREAM_GROUPS, LatencyFit, fit_latency
+from fitter.power.coefficients import PowerFit, fit_power
+from fitter.power.rows import join_power_rows, workload_power_rows
+from fitter.power.solver import PRIOR, PowerPriors, PowerRows
+from fitter.rows.columns import WorkloadRows
+
+MOST_FOLDS: Final = 20
+"""Each workload is left out by itself, of more than these some at a time: a fit of 95 % of the runs errs as that of all does."""
+
+ONE_KIND: Final = frozenset(STREAM_GROUPS) - {"conv.depthwise"}
+"""Groups whose coefficients runs fit as one: a family that uses any of them tests all.  How well a library's depthwise convolution
+reuses neighbours is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsFit:
+    """Fitted coefficients and the bundle that predicts with them."""
+
+    latency: LatencyFit
+    power: PowerFit | None
+    bundle: Bundle
+
+
+def fit_runs(
+    rows: WorkloadRows,
+    gpu: GpuSpec,
+    tables: BoardTables,
+    *,
+    kernel_power: PowerRows | None = None,
+    measured_groups: Mapping[str, Mapping[str, float]] | None = None,
+    power_priors: PowerPriors = PRIOR,
+) -> RunsFit:
+    """Latency, then power at the predicted latency; `kernel_power` rows join the power fit."""
+    latency = fit_latency(rows, gpu, measured_groups)
+    parts = [] if kernel_power is None else [kernel_power]
+    if np.isfinite(rows.energy_j).any():
+        parts.append(workload_power_rows(rows, gpu, latency))
+    power = fit_power(join_power_rows(parts), tables, tables.reference_clock_mhz, power_priors) if parts else None
+    clocks = rows.clock_mhz(gpu)
+    bundle = draft_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
+    return RunsFit(latency=latency, power=power, bundle=bundle)
+
+
+def _predict_unlimited(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
+    """Latency [s], power [W] and launch-bound share of each run at the clock that ran, without a power limit; shapes (n,)."""
+    clocks_mhz = np.clip(rows.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
+    answers = [
+        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=UNLIMITED_W)[0]
+        for workload, clock in zip(rows.row_workloads(), clocks_mhz, strict=True)
+    ]
+    columns = np.array([(a.latency_s, a.power_w, a.launch_bound_share) for a in answers]).reshape(len(answers), 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def held_out_errors(
+    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray], use: Sequence[Mapping[str, float]] = ()
+) -> RunErrors:
+    """Every fold predicted by a fit of the others; runs in no fold have nan.  use: as from `group_use`; without it nothing is untested.
+
+    Errors are those of the equations at the clock that ran: what a power limit makes of them `estimator.power_limit` tells.
+    """
+    latency, power, share = (np.full(len(rows), np.nan) for _ in range(3))
+    untested = np.zeros(len(rows))
+    for held in folds:
+        rest, test = rows.select(~held), rows.select(held)
+        fit = fit_runs(rest, gpu, tables)
+        predicted_s, predicted_w, bound = _predict_unlimited(fit.bundle, test, gpu)
+        latency[held] = np.log(test.latency_s / predicted_s)
+        power[held] = np.log(test.power_w / predicted_w)
+        share[held] = bound
+        if use:
+            counts = family_counts(use, rest)
+            untested[held] = [untested_std(use[i], counts) for i in test.workload_index]
+    return RunErrors(latency=latency, power=power, launch_bound=share, untested=untested)
+
+
+def workload_folds(rows: WorkloadRows, seed: int) -> list[BoolArray]:
+    """Random folds over workloads, one each while these are few: runs of one workload stay together."""
+    unique = np.unique(rows.workload_index)
+    shuffled = np.random.default_rng(seed).permutation(unique)
+    return [np.isin(rows.workload_index, part) for part in np.array_split(shuffled, min(MOST_FOLDS, len(shuffled))) if len(part)]
+
+
+def family_folds(rows: WorkloadRows) -> list[BoolArray]:
+    """One fold a model family."""
+    families = np.array([rows.workloads[i].model_family for i in rows.workload_index])
+    return [families == family for family in np.unique(families)]
+
+
+def families_by_group(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> dict[str, int]:
+    """How many model families of these runs spend a notable part of their GPU time in each group of kernels, or in its like."""
+    return family_counts(group_use(bundle, rows, gpu), rows)
+
+
+def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str, float]]:
+    """Share of the GPU time by group of kernels of each workload; nothing for workloads that no row runs."""
+    used = set(rows.workload_index.tolist())
+    found: list[dict[str, float]] = []
+    for i, workload in enumerate(rows.workloads):
+        shares: dict[str, float] = {}
+        if i in used:
+            prediction = predict([workload], open_board(bundle, gpu=gpu))
+            _, kinds = prediction.prepared.blocks_of(0)
+            shares = {group: float(share) for group, share in group_shares([kind.group for kind in kinds], prediction.shares[:, 0]).items()}
+        found.append(shares)
+    return found
+
+
+def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dict[str, int]:
+    """As `families_by_group`, from what `group_use` tells."""
+    found: dict[str, set[str]] = {}
+    for i in np.unique(rows.workload_index).tolist():
+        common = sum(share for group, share in use[i].items() if group in ONE_KIND)
+        for group, share in use[i].items():
+            if (common if group in ONE_KIND else share) >= NOTABLE_SHARE:
+                found.setdefault(group, set()).add(rows.workloads[i].model_family)
+    alike = set().union(*(families for group, families in found.items() if group in ONE_KIND))
+    return {group: len(alike if group in ONE_KIND else families) for group, families in sorted(found.items())}
+
+
+def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> float:
+    """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.spread` states it."""
+    return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
+
+
+NOTABLE_SHARE: Final = 0.1
+"""A group with less of the GPU time leaves no trace in the latency of a run that anything could be learnt from [1]."""
+
+
+def stated_uncertainty(
+    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int, bundle: Bundle | None = None
+) -> dict[str, dict[str, object]]:
+    """The `uncertainty` section of a bundle: from runs left out of fits, never from the fit's own residuals.
+
+    bundle: the fit of all rows, by which is counted how many model families used each group of kernels.
+    """
+    stated = _stated(rows, gpu, tables, seed)
+    if bundle is not None:
+        stated["latency"]["families_by_group"] = families_by_group(bundle, rows, gpu)
+    return stated
+
+
+def _stated(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) -> dict[str, dict[str, object]]:
+    names = np.array([rows.workloads[i].model_family for i in rows.workload_index])
+    families = sorted(set(names.tolist()))
+    folds = workload_folds(rows, seed)
+    if len(folds) < 2:
+        unknown = RunSpread(
+            latency=PacedSpread(gpu=2.0 * LATENCY_PRIOR[0], launch=LATENCY_PRIOR[1]),
+            power=PacedSpread(gpu=2.0 * POWER_PRIOR[0], launch=2.0 * POWER_PRIOR[1]),
+        )
+        return _section(unknown, (FAMILY_PRIOR, FAMILY_POWER_PRIOR), families)
+    spread = known_spread(held_out_errors(rows, gpu, tables, folds))
+    between = (FAMILY_PRIOR, FAMILY_POWER_PRIOR)
+    if len(families) >= FEWEST_FAMILIES:
+        use = group_use(fit_runs(rows, gpu, tables).bundle, rows, gpu)
+        between = family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
+    return _section(spread, between, families)
+
+
+def _section(spread: RunSpread, between: tuple[float, float], families: list[str]) -> dict[str, dict[str, object]]:
+    """Latency and power of the `uncertainty` section."""
+    return {
+        quantity: {"gpu": known.gpu, "launch": known.launch, "family": added, "families": families}
+        for quantity, known, added in zip(("latency", "power"), (spread.latency, spread.power), between, strict=True)
+    }

@@ -1,1 +1,0 @@
-"""Kernels measured one by one: coefficients by group, tiles, residual tier, intervals."""

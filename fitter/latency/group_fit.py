@@ -1,0 +1,334 @@
+"""Latency coefficients of one group from kernels measured one by one.
+
+The tile of a matrix product is known from its kernel's name or chosen as a library would: the candidate of least
+predicted time.  Choice and coefficients depend on each other, so they alternate.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.coefficients import COLUMN, Prior, coefficient_vector, column_index
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import KnownTiles, candidates_of
+from estimator.kriging import PhaseFeatures, phase_features
+from estimator.phases import Phases
+from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
+from estimator.workload import Operator
+from fitter.latency.objective import Solution, robust_residual, solve
+from fitter.latency.sensitivities import log_measured
+from fitter.priors import FLOOR_WIDTH, LIMITS, WIDEST_SHIFT
+
+ERROR_SCALE: Final = 0.05
+"""Ordinary relative error of a kernel; errors well beyond it count linearly."""
+
+DURATION_WEIGHT: Final = 0.2
+"""Rows count as (their time)^this: long kernels make up the time of a workload, and short ones outnumber them."""
+
+INFORMATIVE_ROWS: Final = 600.0
+"""However many rows a table has, they count as fewer than this many: kernels of a kind err alike."""
+
+TILE_ROUNDS: Final = 5
+"""Alternations of tile choice and coefficients; the choice usually settles after about four."""
+
+SETTLED: Final = 0.995
+MORE_ROUNDS: Final = 12
+"""Where the last round still lowered the objective to below this share, rounds go on, up to so many more: where starting coefficients
+choose other tiles than the library (fp32 batched products on A100 without their names), each round mends only some of them."""
+
+ROUND_EVALUATIONS: Final = 12
+LAST_EVALUATIONS: Final = 30
+
+FIXED_WIDTH: Final = 1e-3
+"""A coefficient with a narrower prior is a constant."""
+
+IDENTIFIED_SHRINKAGE: Final = 0.7
+"""A coefficient is identified when the data shrink its prior's width to below this share."""
+
+FLOOR_QUANTILE: Final = 0.02
+FLOOR_BAND: Final = 1.15
+"""Rows within this factor of the shortest times show a host's launch floor, if they are many."""
+
+FLOOR_ROWS: Final = 10
+FLOOR_SHARE: Final = 0.02
+"""Fewer rows, or a smaller share, near the shortest time are no floor."""
+
+ABOVE_FLOOR: Final = 1.3
+"""From this many floors on a time says something about the kernel."""
+
+HOST_FLOOR_S: Final = 20e-6
+"""A floor this long is a host's way to and from a launch; no kernel's own fixed cost is [s]."""
+
+HOST_SHARE: Final = 0.6
+"""Share of a host's floor that usually passes before the kernel starts [1]."""
+
+SHORTEST_EPSILON: Final = 0.3
+LARGEST_EPSILON: Final = 0.8
+"""The fixed cost of a kernel starts between these shares of its prior and of the shortest time."""
+
+EPSILON_WIDTH: Final = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelProblem:
+    """Kernels of one group, columns of shape (n,): `candidates` (n, c, ·) holds each tile that a kernel may have.
+
+    settled marks rows whose tile is known: it is their first candidate.  choice_hz is the clock for which libraries
+    choose tiles, whatever clock then runs.
+    """
+
+    candidates: Phases
+    settled: BoolArray
+    choice_hz: float
+    sm_clock_hz: Array
+    ratio: Array
+    latency_s: Array
+    weight: Array
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def select(self, index: IntArray) -> "KernelProblem":
+        """The rows `index`."""
+        columns = {name: getattr(self, name)[index] for name in self.__slots__ if name not in ("candidates", "choice_hz")}
+        return KernelProblem(candidates=self.candidates.select(index), choice_hz=self.choice_hz, **columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFit:
+    """Coefficients of one group and what is known about them.
+
+    coefficients   every coefficient of the group, fitted or constant
+    names, covariance   fitted ones and the covariance of their logarithms
+    identified     whether the data, not the prior, decided, by name
+    rows           kernels behind it
+    log_evidence   as in `fitter.latency.objective.Solution`: how probable the rows were under the priors
+    """
+
+    coefficients: Mapping[str, float]
+    names: tuple[str, ...]
+    covariance: Array
+    identified: Mapping[str, bool]
+    rows: int
+    log_evidence: float
+
+    @property
+    def ln_std(self) -> dict[str, float]:
+        """Standard deviation of the logarithm of each fitted coefficient."""
+        return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+
+
+def kernel_problem(
+    operators: Sequence[Operator],
+    gpu: GpuSpec,
+    *,
+    sm_clock_hz: Array,
+    warm: BoolArray,
+    latency_s: Array | None = None,
+    weight: Array | None = None,
+    known: KnownTiles | None = None,
+    widest_split: float = 0.0,
+) -> KernelProblem:
+    """Kernels of one group with all tiles that each may have.  Without latencies: for prediction only."""
+    candidates, settled = candidates_of(operators, gpu, known, widest_split)
+    count = len(operators)
+    first = candidates.take(np.zeros(count, dtype=np.int64))
+    return KernelProblem(
+        candidates=candidates,
+        settled=settled,
+        choice_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
+        sm_clock_hz=sm_clock_hz,
+        ratio=warm_ratio(first, gpu, warm),
+        latency_s=np.full(count, np.nan) if latency_s is None else latency_s,
+        weight=np.ones(count) if weight is None else weight,
+    )
+
+
+def chosen_phases(problem: KernelProblem, coefficients: Array) -> Phases:
+    """Phases of each kernel with its known tile, else with the tile that is fastest at the libraries' clock."""
+    count, width = problem.candidates.tile_area.shape
+    if width == 1 or problem.settled.all():
+        return problem.candidates.take(np.zeros(count, dtype=np.int64))
+    seconds = kernel_seconds(problem.candidates, coefficients, problem.choice_hz)
+    return problem.candidates.take(np.where(problem.settled, 0, seconds.argmin(axis=1)))
+
+
+def predicted_seconds(problem: KernelProblem, coefficients: Mapping[str, float]) -> Array:
+    """What the measuring host would read for each kernel [s], shape (n,)."""
+    vector = coefficient_vector(coefficients)
+    gpu_s = kernel_seconds(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
+    return measured_seconds(gpu_s, vector)
+
+
+def predicted_features(problem: KernelProblem, coefficients: Mapping[str, float]) -> PhaseFeatures:
+    """How each kernel spends its time, with the tile that `predicted_seconds` takes."""
+    vector = coefficient_vector(coefficients)
+    return phase_features(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
+
+
+def fit_group(
+    problem: KernelProblem, priors: Mapping[str, Prior], *, start: Mapping[str, float] | None = None, rounds: int = TILE_ROUNDS
+) -> GroupFit:
+    """Coefficients of one group.  Needs a few rows only: what these do not tell stays at the priors.
+
+    start: coefficients from which to start in place of the priors' centres, where a similar fit is known.
+    """
+    host_known = "floor_s" in priors
+    priors = _with_host(problem, dict(priors))
+    names = tuple(name for name, prior in priors.items() if prior.width >= FIXED_WIDTH)
+    centre = coefficient_vector({name: prior.centre for name, prior in priors.items()})
+    first = np.zeros(len(names))
+    if start is not None:
+        whole = dict(start) if "offset_s" in priors else {**start, "epsilon_s": start["epsilon_s"] + start.get("offset_s", 0.0)}
+        first = np.array([np.log(max(whole.get(name, priors[name].centre), 1e-300) / priors[name].centre) for name in names])
+    solution = _Fit(problem, names, priors, centre).run(rounds, first)
+    values = centre[column_index(priors)].copy()
+    moved = dict(zip(names, np.exp(solution.log_shift), strict=True))
+    coefficients = {name: float(value * moved.get(name, 1.0)) for name, value in zip(priors, values, strict=True)}
+    spread = np.sqrt(np.diag(solution.covariance))
+    identified = {name: bool(s < IDENTIFIED_SHRINKAGE * priors[name].width) for name, s in zip(names, spread, strict=True)}
+    return GroupFit(
+        coefficients=coefficients if host_known else _split_host(problem, coefficients),
+        names=names,
+        covariance=solution.covariance,
+        identified=identified,
+        rows=len(problem),
+        log_evidence=solution.log_evidence,
+    )
+
+
+class _Fit:
+    """The alternation of tile choice and least squares; holds what stays the same."""
+
+    def __init__(self, problem: KernelProblem, names: tuple[str, ...], priors: Mapping[str, Prior], centre: Array) -> None:
+        self.problem = problem
+        self.columns = column_index(names)
+        self.centre = centre
+        self.width = np.array([priors[name].width for name in names])
+        self.limits = _log_limits(names, priors)
+        self.floor = centre[COLUMN["floor_s"]]
+
+    def run(self, rounds: int, start: Array) -> Solution:
+        """Rounds on kernels well above the floor first, then on all, where tiles are free until the choice of tiles has settled."""
+        shift = np.clip(start, *self.limits)
+        above = np.flatnonzero(self.problem.latency_s > ABOVE_FLOOR * self.floor)
+        free = not (self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1)
+        passes = rounds if free else 2
+        for _ in range(passes - 1):
+            rows = above if len(above) >= len(self.columns) else np.arange(len(self.problem))
+            part = self.problem.select(rows) if len(rows) < len(self.problem) else self.problem
+            phases = chosen_phases(part, self.vector(shift))
+            shift = self.solve(part, phases, shift, ROUND_EVALUATIONS if free else LAST_EVALUATIONS).log_shift
+        phases = chosen_phases(self.problem, self.vector(shift))
+        loss = self.loss(phases, shift)
+        solution = self.solve(self.problem, phases, shift, LAST_EVALUATIONS)
+        for _ in range(MORE_ROUNDS if free else 0):
+            before, shift = loss, solution.log_shift
+            phases = chosen_phases(self.problem, self.vector(shift))
+            loss = self.loss(phases, shift)
+            if loss > SETTLED * before:
+                break
+            solution = self.solve(self.problem, phases, shift, LAST_EVALUATIONS)
+        return solution
+
+    def loss(self, phases: Phases, shift: Array) -> float:
+        """The objective at a shift, with the tiles that `phases` have."""
+        vector = self.vector(shift)
+        seconds = measured_seconds(kernel_seconds(phases, vector, self.problem.sm_clock_hz, self.problem.ratio), vector)
+        error = robust_residual(np.log(seconds / self.problem.latency_s), ERROR_SCALE)
+        return float(row_weights(self.problem.latency_s, self.problem.weight) @ error**2 + np.sum((shift / self.width) ** 2))
+
+    def vector(self, shift: Array) -> Array:
+        """All coefficients at a shift of the fitted ones."""
+        vector = self.centre.copy()
+        vector[self.columns] *= np.exp(shift)
+        return vector
+
+    def solve(self, part: KernelProblem, phases: Phases, start: Array, evaluations: int) -> Solution:
+        """Least squares with the tiles held."""
+        remembered: dict[bytes, tuple[Array, Array]] = {}
+
+        def at(shift: Array) -> tuple[Array, Array]:
+            key = shift.tobytes()
+            if key not in remembered:
+                remembered.clear()
+                remembered[key] = log_measured(phases, self.vector(shift), part.sm_clock_hz, part.ratio)
+            return remembered[key]
+
+        return solve(
+            lambda shift: at(shift)[0],
+            np.log(part.latency_s),
+            self.width,
+            scale=ERROR_SCALE,
+            weight=row_weights(part.latency_s, part.weight),
+            start=start,
+            evaluations=evaluations,
+            log_jacobian=lambda shift: at(shift)[1][:, self.columns],
+            limits=self.limits,
+        )
+
+
+def weighted_loss(problem: KernelProblem, coefficients: Mapping[str, float]) -> float:
+    """The objective of a fit without its priors."""
+    error = np.log(predicted_seconds(problem, coefficients) / problem.latency_s)
+    return float(row_weights(problem.latency_s, problem.weight) @ robust_residual(error, ERROR_SCALE) ** 2)
+
+
+def row_weights(latency_s: Array, weight: Array) -> Array:
+    """Weights of rows against each other and, all together, against the priors; shape (n,)."""
+    relative = weight * (latency_s / np.median(latency_s)) ** DURATION_WEIGHT
+    count = len(latency_s)
+    result: Array = relative / relative.mean() * INFORMATIVE_ROWS / (INFORMATIVE_ROWS + count)
+    return result
+
+
+def _log_limits(names: Sequence[str], priors: Mapping[str, Prior]) -> tuple[Array, Array]:
+    """Bounds of ln θ − ln θ₀."""
+    low, high = [], []
+    for name in names:
+        prior = priors[name]
+        reach = WIDEST_SHIFT * prior.width
+        bottom, top = LIMITS.get(name, (0.0, np.inf))
+        low.append(max(-reach, np.log(max(bottom, 1e-300) / prior.centre)))
+        high.append(min(reach, np.log(top / prior.centre)))
+    lower, upper = np.array(low), np.array(high)
+    return np.minimum(lower, -1e-9), np.maximum(upper, 1e-9)
+
+
+def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Prior]:
+    """Priors of the fixed cost and, where many kernels take the same shortest time, of the host's floor."""
+    if "offset_s" in priors:  # known from the whole of which these rows are a part
+        return priors
+    shortest = float(np.quantile(problem.latency_s, FLOOR_QUANTILE))
+    near = int((problem.latency_s < FLOOR_BAND * shortest).sum())
+    if "floor_s" not in priors and near >= max(FLOOR_ROWS, FLOOR_SHARE * len(problem)):
+        priors["floor_s"] = Prior(centre=shortest, width=FLOOR_WIDTH)
+    epsilon = priors["epsilon_s"]
+    if "floor_s" in priors and shortest > HOST_FLOOR_S:
+        start = HOST_SHARE * shortest
+    else:
+        without = coefficient_vector({name: prior.centre for name, prior in priors.items()} | {"epsilon_s": 0.0, "floor_s": 0.0})
+        rest = problem.latency_s - kernel_seconds(chosen_phases(problem, without), without, problem.sm_clock_hz, problem.ratio)
+        low, high = SHORTEST_EPSILON * epsilon.centre, max(LARGEST_EPSILON * shortest, SHORTEST_EPSILON * epsilon.centre)
+        start = float(np.clip(np.quantile(rest, 2.0 * FLOOR_QUANTILE), low, high))
+    priors["epsilon_s"] = Prior(centre=start, width=max(epsilon.width, EPSILON_WIDTH))
+    return priors
+
+
+def _split_host(problem: KernelProblem, coefficients: dict[str, float]) -> dict[str, float]:
+    """A floor that no kernel meets is dropped; below a host's floor most of the fixed cost is the host's."""
+    floor, epsilon = coefficients.get("floor_s", 0.0), coefficients["epsilon_s"]
+    if not floor or "offset_s" in coefficients:
+        return coefficients
+    if (predicted_seconds(problem, coefficients) <= floor).mean() < FLOOR_SHARE:
+        return {name: value for name, value in coefficients.items() if name != "floor_s"}
+    if floor > HOST_FLOOR_S and epsilon > KERNEL_EPSILON_S:
+        return coefficients | {"epsilon_s": KERNEL_EPSILON_S, "offset_s": epsilon - KERNEL_EPSILON_S}
+    return coefficients
+
+
+KERNEL_EPSILON_S: Final = 3.0e-6
+"""Fixed cost of a kernel on the GPU, where a measurement cannot tell it from its host's share [s]."""

@@ -1,0 +1,252 @@
+"""Building the residual tier of a group: measured shapes, what the equations leave over there, how wrong predictions were."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.spatial import cKDTree
+
+from estimator.frozen import FrozenMapping
+from estimator.kriging import NOISE, SHARES, Kriging, PhaseFeatures, covariance, kriged
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.residuals import (
+    FIELD_WEIGHT,
+    LARGEST_CORRECTION,
+    NEIGHBOURS,
+    USUAL_REACH,
+    Fading,
+    faded,
+    neighbour_error,
+    operator_work,
+    shape_points,
+)
+from estimator.workload import FAMILY_FIELDS, Operator
+
+MOST_POINTS: Final = 4000
+"""Shapes kept for a group; more would cost a bundle more than they add."""
+
+FEWEST_POINTS: Final = 12
+"""Fewer shapes say nothing about their neighbourhood."""
+
+ERROR_DIGITS: Final = 4
+
+NOWHERE: Final = 1e3
+"""Distance of the nearest shape where there are too few to speak of neighbours [octave]."""
+
+REACHES: Final = (1.0, 1.5, USUAL_REACH, 3.0, 4.0)
+BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Fadings that are tried: reaches [octave], and shares beyond the largest work [1]."""
+
+UNFADED: Final = (1e6,)
+"""Kriging fades by itself; its neighbours' distances say nothing [octave]."""
+
+RELUCTANCE: Final = 0.05
+"""By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share [1]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeErrors:
+    """Errors by shape, columns of shape (n,): rows of equal shape, at several clocks or measured twice, are one.
+
+    operators; index (rows,) of each row's shape; points (n, f) as in `estimator.residuals`; work (n,).
+    """
+
+    operators: tuple[Operator, ...]
+    index: IntArray
+    points: Array
+    work: Array
+
+    def mean(self, values: Array) -> Array:
+        """Mean over the rows of each shape, (rows,) → (n,)."""
+        counts = np.bincount(self.index, minlength=len(self.operators))
+        result: Array = np.bincount(self.index, values, len(self.operators)) / np.maximum(counts, 1)
+        return result
+
+
+def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
+    """Rows gathered by shape."""
+    known: dict[tuple[float, ...], int] = {}
+    index = np.array([known.setdefault(operator.shape, len(known)) for operator in operators], dtype=np.int64)
+    first = np.unique(index, return_index=True)[1]
+    unique = tuple(operators[i] for i in first)
+    return ShapeErrors(operators=unique, index=index, points=shape_points(unique), work=operator_work(unique))
+
+
+def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:
+    """As `estimator.residuals.nearest`, by a tree: for thousands of queries."""
+    distance, index = cKDTree(points).query(queries, k=list(range(1, min(count, len(points)) + 1)))
+    return np.asarray(distance), np.asarray(index, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Rows forecast by a fit of other rows, columns of shape (n,).
+
+    bare        ln(measured / equations)
+    neighbours  the mean of that error over the nearest shapes in the fit
+    distance    distance of the nearest of them [octave]
+    excess      how far the work lies beyond the largest in the fit [octave]
+    """
+
+    bare: Array
+    neighbours: Array
+    distance: Array
+    excess: Array
+
+    def select(self, index: IntArray | BoolArray) -> "Forecast":
+        """The rows `index`."""
+        return Forecast(**{name: getattr(self, name)[index] for name in Forecast.__slots__})
+
+    def errors(self, fading: Fading | None) -> Array:
+        """ln(measured / prediction), shape (n,): with what neighbours add, or without (None)."""
+        return self.bare if fading is None else self.bare - faded(self.neighbours, self.distance, self.excess, fading)
+
+
+def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray) -> Forecast:
+    """The rows `test` of a group, forecast from its rows `train`; ln_error (rows,) by equations fitted to `train`."""
+    own = np.unique(shapes.index[train])
+    asked, where = np.unique(shapes.index[test], return_inverse=True)
+    if len(own) < FEWEST_POINTS:
+        nothing = np.zeros(len(test))
+        return Forecast(bare=ln_error[test], neighbours=nothing, distance=np.full(len(test), NOWHERE), excess=nothing)
+    counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
+    mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
+    distance, near = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
+    return Forecast(
+        bare=ln_error[test],
+        neighbours=neighbour_error(distance, mean[own][near])[where],
+        distance=distance[where, 0],
+        excess=np.log2(shapes.work[asked] / shapes.work[own].max())[where],
+    )
+
+
+def kriged_forecast(
+    near: Forecast, shapes: ShapeErrors, features: PhaseFeatures, ln_error: Array, train: IntArray, test: IntArray
+) -> Forecast:
+    """`near`, the forecast of the rows `test`, with what kriging over the rows `train` says in place of neighbours.
+
+    features: of all rows, by equations fitted to `train`.
+    """
+    points = shapes.points[shapes.index]
+    known = fit_kriging(points[train], features.select(train), ln_error[train])
+    return replace(near, neighbours=kriged(known, points[test], features.select(test)))
+
+
+def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) -> Fading | None:
+    """The fading with which rows were forecast best; None where neighbours made the forecasts of the first set worse.
+
+    sets: rows left out at random first, then the largest forecast from the rest; all sets count alike.  What the largest of one set err
+    in common counts for nothing: it is what equations of smaller kernels lack, and those fitted to all kernels have learnt it.
+    Neighbours that seem to help a forecast so would carry the wrong way from where the equations are right.
+    """
+    filled = [rows for rows in sets if len(rows.bare)]
+    best, least = Fading(), np.inf
+    usual = USUAL_REACH if USUAL_REACH in reaches else reaches[0]
+    for reach, share in product(reaches, BEYOND_SHARES):
+        tried = Fading(reach=reach, beyond_share=share)
+        found = [rows.errors(tried) for rows in filled]
+        loss = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
+        loss *= 1.0 + RELUCTANCE * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
+        if loss < least:
+            best, least = tried, loss
+    useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
+    return best if useful else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupErrors:
+    """Errors of a group's rows, with their tiles told in one way; columns of shape (rows,).
+
+    ln_error   ln(measured / equations) of the fit
+    left_out   |ln(measured / prediction)| when left out of it
+    fading     how far neighbours' errors carry; None: not at all
+    quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.residuals.TierErrors`
+    kriging    what takes the neighbours' place where phases are known, and its share beyond the largest work; None: nothing does
+    """
+
+    ln_error: Array
+    left_out: Array
+    fading: Fading | None
+    quantiles: tuple[float, float, float, float]
+    kriging: tuple[Kriging, float] | None = None
+
+
+def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
+    """The tier as a bundle holds it; `named` where kernel names told the tiles."""
+    keep = np.arange(len(shapes.operators))
+    if len(keep) > MOST_POINTS:
+        keep = np.sort(np.random.default_rng(seed).choice(keep, MOST_POINTS, replace=False))
+    family = shapes.operators[0].family
+    sizes = np.array([operator.shape for operator in shapes.operators])[keep]
+    names = FAMILY_FIELDS[family]
+    weights = FIELD_WEIGHT.get(family, {})
+    document = {
+        "fields": tuple(names),
+        "weights": tuple(weights.get(name, 1.0) for name in names),
+        "points": FrozenMapping({name: _compact(sizes[:, i]) for i, name in enumerate(names)}),
+        "largest_work": float(shapes.work.max()),
+        **_error_document(shapes, predicted, keep),
+    }
+    if named is not None:
+        document["named"] = FrozenMapping(_error_document(shapes, named, keep))
+    return FrozenMapping(document)
+
+
+def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, Any]:
+    used = Fading() if errors.fading is None else errors.fading
+    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
+    names = ("near", "far", "beyond", "beyond_octaves")
+    known = {} if errors.kriging is None else {"kriging": kriging_document(errors.kriging[0], shapes.index, errors.kriging[1])}
+    return {
+        **known,
+        "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
+        "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
+        "reach": used.reach,
+        "beyond_share": used.beyond_share,
+        **{name: round(value, ERROR_DIGITS) for name, value in zip(names, errors.quantiles, strict=True)},
+    }
+
+
+def _compact(sizes: Array) -> tuple[float, ...]:
+    """Whole sizes as integers, which JSON writes shorter, and a size that all share once."""
+    if np.ptp(sizes) == 0:
+        sizes = sizes[:1]
+    if np.all(sizes == np.round(sizes)):
+        return tuple(sizes.astype(np.int64).tolist())
+    return tuple(sizes.tolist())
+
+
+MOST_KRIGED: Final = 400
+"""Rows of a group up to which kriging is tried; more cost seconds and a large bundle, and have near neighbours anyway."""
+
+SHARE_DIGITS: Final = 4
+WEIGHT_DIGITS: Final = 5
+
+
+def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Kriging:
+    """Kriging over rows with these errors, shape (n,); errors beyond LARGEST_CORRECTION count as that."""
+    matrix = covariance(points, features, points, features)
+    matrix[np.diag_indices_from(matrix)] += NOISE**2
+    weight = cho_solve(cho_factor(matrix, lower=True), np.clip(ln_error, -LARGEST_CORRECTION, LARGEST_CORRECTION))
+    return Kriging(points=points, features=features, weight=weight)
+
+
+def kriging_document(known: Kriging, shape: IntArray, beyond_share: float) -> FrozenMapping[Any]:
+    """Kriging as a bundle holds it; shape (n,): the place of each row's shape among the tier's points."""
+    features = known.features
+    shares = {name: features.shares[:, i] for i, name in enumerate(SHARES)}
+    return FrozenMapping(
+        {
+            "shape": tuple(shape.tolist()),
+            "sm_clock_mhz": tuple(np.round(np.exp2(features.log_clock) / 1e6, 3).tolist()),
+            "tile_area": tuple(features.tile_area.tolist()) if features.tile_area.any() else (0.0,),
+            "shares": FrozenMapping(
+                {name: tuple(np.round(column, SHARE_DIGITS).tolist()) for name, column in shares.items() if column.any()}
+            ),
+            "weight": tuple(np.round(known.weight, WEIGHT_DIGITS).tolist()),
+            "beyond_share": beyond_share,
+        }
+    )

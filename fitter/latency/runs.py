@@ -1,0 +1,363 @@
+"""Latency coefficients from runs of whole workloads.
+
+A run's time is a sum over its kernels, joined with the host's launch time, so a run is one row of the same problem
+as a kernel measured alone.  Few runs cannot tell many coefficients: those that act alike are tied, and all start
+from priors or, where kernels of this GPU were measured, from what those taught.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from estimator.bundles.limits import OVERLAP_EXPONENT
+from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import lower
+from estimator.phases import Phases, join_phases
+from estimator.power import tensor_rate
+from estimator.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.tied_parameters import HOST_LAUNCH as LAUNCH_NAME
+from estimator.tied_parameters import HOST_OVERLAP as OVERLAP_NAME
+from estimator.timeline import kernel_seconds, launch_bound_share, workload_seconds
+from estimator.workload import Workload
+from fitter.latency.objective import Solution, robust_residual, solve
+from fitter.priors import FILL_FLOP_PER_CLOCK, GROUP_PRIORS, HOST_LAUNCH, HOST_OVERLAP, PERSISTENT, PERSISTENT_ARCHITECTURES
+from fitter.rows.columns import WorkloadRows
+
+MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
+STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
+
+GPU_SCALE: Final = 0.06
+"""Ordinary relative error of a run that the GPU paces; errors well beyond it count linearly."""
+
+HOST_SCALE: Final = 0.04
+"""The same for a run that the host's launches pace, about the pace that it had: hosts have two (`fitter.latency.runs`)."""
+
+IDENTIFIED_SHRINKAGE: Final = 0.7
+"""A coefficient is called identified when the data shrink its prior's width to below this share."""
+
+MEASURED_WIDTH: Final = 0.3
+"""Prior widths shrink to this share for groups whose kernels were measured alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedParameter:
+    """One fitted number: the coefficients that it multiplies, in which groups, and its prior width in ln."""
+
+    name: str
+    groups: tuple[str, ...]
+    coefficients: tuple[str, ...]
+    width: float
+
+
+TIED: Final = (
+    TiedParameter(name=LAUNCH_NAME, groups=(), coefficients=(), width=HOST_LAUNCH.width),
+    TiedParameter(name=OVERLAP_NAME, groups=(), coefficients=(), width=HOST_OVERLAP.width),
+    TiedParameter(name="math.gemm", groups=("gemm",), coefficients=("math",), width=0.2),
+    TiedParameter(name="math.bmm", groups=("gemm.bmm",), coefficients=("math",), width=0.25),
+    TiedParameter(name="math.conv", groups=("conv",), coefficients=("math",), width=0.3),
+    TiedParameter(name="dram", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("dram", "dram_activations", "epilogue"), width=0.1),
+    TiedParameter(name="stream", groups=STREAM_GROUPS, coefficients=("l2",), width=0.15),
+    TiedParameter(name="issue", groups=STREAM_GROUPS, coefficients=("issue",), width=0.25),
+    TiedParameter(name="epsilon", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("epsilon_s", "start"), width=0.4),
+    TiedParameter(name="prologue", groups=MATRIX_GROUPS, coefficients=("prologue",), width=0.4),
+)
+"""What runs of whole workloads can tell apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKernels:
+    """The kernels of all runs, one after the other.
+
+    phases (k, ·); group (k,) number of the coefficient group; run (k,), count (k,) launches in an iteration of that
+    run; clock_hz (k,); host_share (r,) framework operators per iteration, weighted by their launch cost.
+    """
+
+    phases: Phases
+    group: IntArray
+    run: IntArray
+    count: Array
+    clock_hz: Array
+    host_share: Array
+
+
+class Host(NamedTuple):
+    """Launch cost of one framework operator [s], and the sharpness of the maximum of launch time and GPU time [1]."""
+
+    launch_s: float
+    overlap_exponent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyFit:
+    """Coefficients by group and what is known about them.
+
+    names, log_shift, covariance   fitted parameters: ln of the factor on their start, shape (p,), and its covariance
+    identified                     whether the data, not the prior, decided
+    slow                           probability of each run to have had its host's slow pace, shape (r,)
+    """
+
+    groups: Mapping[str, Mapping[str, float]]
+    host: Host
+    names: tuple[str, ...]
+    parameters: tuple[TiedParameter, ...]
+    log_shift: Array
+    covariance: Array
+    identified: Mapping[str, bool]
+    slow: Array
+
+    def paced_launch_s(self) -> Array:
+        """Launch cost of one framework operator in each run, at the pace that it is thought to have had [s], shape (r,)."""
+        result: Array = self.host.launch_s * SLOW_PACE**self.slow
+        return result
+
+
+def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
+    """Every group's coefficients at the centre of its priors; without a GPU, those of an A10 and its kin."""
+    groups = {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
+    if gpu is None:
+        return groups
+    for group in MATRIX_GROUPS:
+        if gpu.architecture in PERSISTENT_ARCHITECTURES:
+            groups[group] |= {name: prior.centre for name, prior in PERSISTENT.items()}
+        elif gpu.tensor_flop_per_clock:
+            groups[group]["prologue"] *= tensor_rate(gpu) / FILL_FLOP_PER_CLOCK
+    return groups
+
+
+def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, Mapping[str, float]] | None = None) -> LatencyFit:
+    """Coefficients from runs of whole workloads on one GPU.
+
+    measured_groups: coefficients of groups whose kernels were measured alone; the runs then only adjust them, within
+    a third of the usual width.  Tiles are chosen twice: with the starting and with the fitted coefficients.
+    """
+    start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
+    parameters = _with_widths(TIED, measured_groups or {})
+    widths = np.array([parameter.width for parameter in parameters])
+    shift, fitted = None, start
+    for _ in range(TILE_ROUNDS):
+        runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
+        solution, slow = _solve(rows, _problem(runs, start, parameters), widths, shift)
+        shift = solution.log_shift
+        fitted, host = shifted(start, parameters, shift)
+    spread = np.sqrt(np.diag(solution.covariance))
+    return LatencyFit(
+        groups=fitted,
+        host=host,
+        names=tuple(parameter.name for parameter in parameters),
+        parameters=parameters,
+        log_shift=solution.log_shift,
+        covariance=solution.covariance,
+        identified={p.name: bool(s < IDENTIFIED_SHRINKAGE * p.width) for p, s in zip(parameters, spread, strict=True)},
+        slow=slow,
+    )
+
+
+TILE_ROUNDS: Final = 2
+
+
+def _with_widths(parameters: Sequence[TiedParameter], measured: Mapping[str, object]) -> tuple[TiedParameter, ...]:
+    """Parameters with narrower priors where all groups that they act on were measured alone."""
+    tightened = []
+    for parameter in parameters:
+        known = bool(parameter.groups) and any(group in measured for group in parameter.groups)
+        width = parameter.width * (MEASURED_WIDTH if known else 1.0)
+        tightened.append(TiedParameter(name=parameter.name, groups=parameter.groups, coefficients=parameter.coefficients, width=width))
+    return tuple(tightened)
+
+
+def run_kernels(
+    workloads: Sequence[Workload], index: IntArray, clock_hz: Array, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]
+) -> RunKernels:
+    """Kernels of runs: run i executes workloads[index[i]] at clock_hz[i]."""
+    names = list(groups)
+    parts: list[Phases] = []
+    group, run, count, clock, shares = [], [], [], [], []
+    lowered: dict[int, tuple[Phases, IntArray, Array, float]] = {}
+    for i, which in enumerate(index):
+        if which not in lowered:
+            workload = workloads[which]
+            coefficients, served = coefficient_rows(groups, [group_key(o) for o in workload.operators])
+            numbers = np.array([names.index(name) if name else -1 for name in served], dtype=np.int64)
+            counts = np.array(workload.counts)
+            share = float(counts @ np.array([o.host_share for o in workload.operators]))
+            lowered[which] = (lower(workload.operators, gpu, coefficients).phases, numbers, counts, share)
+        phases, numbers, counts, share = lowered[which]
+        parts.append(phases)
+        group.append(numbers)
+        run.append(np.full(len(counts), i))
+        count.append(counts)
+        clock.append(np.full(len(counts), clock_hz[i]))
+        shares.append(share)
+    ends = np.cumsum([len(own) for own in count], dtype=np.int64)
+    places = [np.arange(end - len(own), end) for end, own in zip(ends.tolist(), count, strict=True)]
+    return RunKernels(
+        phases=join_phases(parts, places, int(ends[-1])),
+        group=np.concatenate(group),
+        run=np.concatenate(run),
+        count=np.concatenate(count),
+        clock_hz=np.concatenate(clock),
+        host_share=np.array(shares),
+    )
+
+
+def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) -> tuple[Array, Array]:
+    """GPU time and host launch time of each run [s], shapes (r,); host_launch_s: of all runs, or of each."""
+    seconds = kernel_seconds(runs.phases, table[runs.group], runs.clock_hz)
+    gpu_s: Array = np.bincount(runs.run, seconds * runs.count, len(runs.host_share)).astype(np.float64)
+    return gpu_s, host_launch_s * runs.host_share
+
+
+def shifted(
+    start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], log_shift: Array
+) -> tuple[dict[str, dict[str, float]], Host]:
+    """Groups and host with every parameter moved by its factor."""
+    groups = {group: dict(values) for group, values in start.items()}
+    for parameter, shift in zip(parameters, log_shift, strict=True):
+        factor = float(np.exp(shift))
+        for group in affected_groups(parameter, groups):
+            for name in parameter.coefficients:
+                if name in groups[group]:
+                    groups[group][name] *= factor
+    return groups, host_of(parameters, log_shift)
+
+
+def host_of(parameters: Sequence[TiedParameter], log_shift: Array) -> Host:
+    """The host with its parameters moved by their factors."""
+    factors = {parameter.name: float(np.exp(shift)) for parameter, shift in zip(parameters, log_shift, strict=True)}
+    low, high, _ = OVERLAP_EXPONENT
+    return Host(
+        launch_s=HOST_LAUNCH.centre * factors[LAUNCH_NAME],
+        overlap_exponent=min(max(HOST_OVERLAP.centre * factors[OVERLAP_NAME], low), high),
+    )
+
+
+def affected_groups(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
+    """Groups that a parameter moves: those it names and, below them, those that no other named group serves."""
+    named = set(GROUP_PRIORS)
+    affected = []
+    for group in groups:
+        parent = group
+        while parent and parent not in named:
+            parent = parent.rpartition(".")[0]
+        if parent in parameter.groups:
+            affected.append(group)
+    return affected
+
+
+def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
+    """Coefficients of all groups, and defaults in the last row for kernels without a group."""
+    return np.array([coefficient_vector(values) for values in groups.values()] + [coefficient_vector({})])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """Runs, and how fitted parameters move the coefficients that they start from.
+
+    base (g, c): coefficients of all groups; moves (p, g, c): 1 where a parameter moves a coefficient.
+    """
+
+    runs: RunKernels
+    base: Array
+    moves: Array
+    parameters: Sequence[TiedParameter]
+
+    def seconds(self, shift: Array) -> tuple[Array, Array, float]:
+        """GPU time and host launch time, at the usual pace, of each run [s], shapes (r,), and the sharpness of their maximum.
+
+        shift (p,): ln of the factors.
+        """
+        table = self.base * np.exp(np.tensordot(shift, self.moves, axes=1))
+        host = host_of(self.parameters, shift)
+        return *run_seconds(self.runs, table, host.launch_s), host.overlap_exponent
+
+    def log_paces(self, shift: Array) -> Array:
+        """ln of the time of each run at its host's usual pace, and of each at the slow one, shape (2 r,)."""
+        gpu_s, host_s, p = self.seconds(shift)
+        result: Array = np.log(np.concatenate([workload_seconds(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
+        return result
+
+    def launch_bound(self, shift: Array) -> Array:
+        """Share of host launches in the latency of each run, at the usual pace, shape (r,)."""
+        return launch_bound_share(*self.seconds(shift))
+
+
+def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter]) -> _Problem:
+    names = list(start)
+    moves = np.zeros((len(parameters), len(names) + 1, len(COEFFICIENTS)))
+    for i, parameter in enumerate(parameters):
+        for group in affected_groups(parameter, start):
+            for name in parameter.coefficients:
+                moves[i, names.index(group), COLUMN[name]] = 1.0
+    return _Problem(runs=runs, base=group_table(start), moves=moves, parameters=parameters)
+
+
+def _scale(launch_bound: Array) -> Array:
+    """Ordinary error of runs, by the share of the host's launches in their latency, shape (r,)."""
+    result: Array = np.sqrt((1.0 - launch_bound) * GPU_SCALE**2 + launch_bound * HOST_SCALE**2)
+    return result
+
+
+def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, before: Array | None) -> tuple[Solution, Array]:
+    """Parameters with prior widths (p,), and the probability of each run to have had its host's slow pace, shape (r,).
+
+    before: parameters to start from (p,); without them all runs are first taken for the usual pace.
+    """
+    target, count = np.log(rows.latency_s), len(rows)
+    shift = np.zeros(len(widths)) if before is None else before
+    if before is None:
+        scale = _scale(problem.launch_bound(shift))
+        shift = solve(lambda x: problem.log_paces(x)[:count], target, widths, scale=scale, weight=rows.weight, start=shift).log_shift
+    twice, share = np.tile(target, 2), SLOW_SHARE
+    for _ in range(PACE_ROUNDS):
+        launch_bound = problem.launch_bound(shift)
+        scale = np.tile(_scale(launch_bound), 2)
+        cost = robust_residual(problem.log_paces(shift) - twice, scale) ** 2
+        slow = slow_probability(cost.reshape(2, count), share)
+        share = slow_share(slow, launch_bound)
+        weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
+        solution = solve(problem.log_paces, twice, widths, scale=scale, weight=weight, start=shift)
+        moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
+        if moved < SETTLED:
+            break
+    return solution, slow
+
+
+PACE_ROUNDS: Final = 8
+SETTLED: Final = 1e-3
+"""Rounds of telling the paces apart and fitting; the last one moves no parameter by more than this [ln]."""
+
+
+SLOW_PACE: Final = 1.25
+"""Launch cost at the slow pace over the usual one: runs that changed from one to the other show 1.22 to 1.30 by their two readings (three
+published sets, two boards); Qwen2 1 × 128, in no fit, took 26.4 to 27.0 or 33.9 to 34.7 ms [1]."""
+
+SLOW_SHARE: Final = 0.25
+"""Share of runs at the slow pace that is expected before any is seen [1]."""
+
+SHARE_RUNS: Final = 4.0
+"""Runs paced by the host that this expectation counts for."""
+
+MOST_SLOW: Final = 0.5
+"""The usual pace is that of at least half of the runs; otherwise one pace could be taken for the other [1]."""
+
+
+def slow_probability(cost: Array, share: float) -> Array:
+    """Probability of each run to have had the slow pace, shape (n,).
+
+    A host launches operators at its usual pace or, for seconds or minutes, at a slower one, and a run's time does not say at which.
+    Each run is a mixture of both (expectation and maximisation: Dempster, Laird, Rubin, J. R. Stat. Soc. B 39 (1977) 1).
+
+    cost (2, n): −2·ln(likelihood) of each run at the usual and at the slow pace; share of slow runs among all.
+    """
+    odds = np.log(share / (1.0 - share)) - 0.5 * (cost[1] - cost[0])
+    result: Array = 0.5 * (1.0 + np.tanh(0.5 * odds))
+    return result
+
+
+def slow_share(slow: Array, launch_bound: Array) -> float:
+    """Share of slow runs; each counts as far as its host paces it.  slow, launch_bound (n,): probability to be slow, share of launches."""
+    seen, slow_seen = float(launch_bound.sum()), float(slow @ launch_bound)
+    return min((slow_seen + SLOW_SHARE * SHARE_RUNS) / (seen + SHARE_RUNS), MOST_SLOW)

@@ -1,0 +1,247 @@
+"""One section of kernels – an operator in one precision – as a chain that can be fitted to some rows and asked for others.
+
+Library kernels of a section come in classes (attention by head size, mask and length; normalisations by row length).
+The section is fitted as a whole first, then each class with priors around the whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from estimator.coefficients import Prior, coefficient_vector
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import KnownTiles
+from estimator.kriging import SHARES, PhaseFeatures
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.tiles.predictor import group_tiles
+from estimator.workload import Operator
+from fitter.latency.group_fit import (
+    EPSILON_WIDTH,
+    TILE_ROUNDS,
+    GroupFit,
+    KernelProblem,
+    fit_group,
+    kernel_problem,
+    predicted_features,
+    predicted_seconds,
+    weighted_loss,
+)
+from fitter.latency.tile_choice import fit_choice
+from fitter.latency.tiles import fit_tiles
+from fitter.priors import FLOOR_WIDTH, around
+
+Tiles = Literal["none", "free", "named", "chosen", "matched"]
+"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from.
+
+"named" learns a decision tree, "chosen" how the library weighs time and its likings (`estimator.tiles.choice`);
+"matched" takes coefficients from kernels with their named tiles, and predicts with the fastest candidate.
+"""
+
+NAMED_WAYS: Final = frozenset({"named", "chosen", "matched"})
+"""Ways whose coefficients come from tiles that kernel names tell."""
+
+CLASS_NARROWING: Final = 0.5
+CLASS_NARROWING_PREFILL: Final = 0.8
+"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors; prefill classes differ more."""
+
+FEWEST_CLASS_ROWS: Final = 12
+FEWEST_CLASS_SHAPES: Final = 8
+"""Classes with fewer rows, or with fewer shapes (each measured at several clocks), keep the section's coefficients."""
+
+MOST_FREE_ROWS: Final = 4000
+"""With free tiles a random choice of this many rows sets the coefficients."""
+
+REFIT_ROUNDS: Final = 2
+"""Rounds of a fit that starts from a similar one."""
+
+WIDEST_SPLITS: Final = (0.0, 64.0)
+"""Split-K limits to try where tiles are free: the architecture's usual splits, and all."""
+
+TRIAL_ROWS: Final = 1500
+"""Rows that decide between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionRows:
+    """Rows of one section, columns of shape (n,)."""
+
+    operators: tuple[Operator, ...]
+    leaves: tuple[str, ...]
+    sm_clock_hz: Array
+    warm: BoolArray
+    latency_s: Array
+    weight: Array
+    known: KnownTiles
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def select(self, index: IntArray) -> "SectionRows":
+        """The rows `index`."""
+        known = KnownTiles(**{name: getattr(self.known, name)[index] for name in KnownTiles.__slots__})
+        columns = {name: getattr(self, name)[index] for name in ("sm_clock_hz", "warm", "latency_s", "weight")}
+        chosen = index.tolist()
+        return SectionRows(
+            operators=tuple(self.operators[i] for i in chosen), leaves=tuple(self.leaves[i] for i in chosen), known=known, **columns
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionFit:
+    """What a section's rows taught: coefficients of the section and of its classes, and the predictor of its tiles, if any."""
+
+    groups: Mapping[str, GroupFit]
+    tree: Mapping[str, Any] | None
+
+    def coefficients(self) -> dict[str, Mapping[str, float]]:
+        """Coefficients by group."""
+        return {key: fit.coefficients for key, fit in self.groups.items()}
+
+
+class KernelSection:
+    """The rows of a section with their phases, for any number of fits."""
+
+    def __init__(self, key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], tiles: Tiles, *, seed: int) -> None:
+        self.key = key
+        self.rows = rows
+        self.gpu = gpu
+        self.tiles = tiles
+        self.seed = seed
+        self.priors = dict(priors)
+        self.problem = _problem(rows, gpu, rows.known if tiles in NAMED_WAYS else None, priors)
+        self.asked = _problem(rows, gpu, None, priors) if tiles == "matched" else self.problem
+
+    def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
+        """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
+        rows = self.rows.select(train)
+        sample = self._sample(train)
+        leaves = _shown([self.rows.operators[i] for i in sample], [self.rows.leaves[i] for i in sample], self.key)
+        groups = fit_classes(self.problem.select(sample), leaves, self.key, self.priors, start)
+        tree = None
+        if self.tiles == "named":
+            tree = fit_tiles(rows.operators, self.gpu, rows.known, seed=self.seed)
+        elif self.tiles == "chosen":
+            tree = fit_choice(rows.operators, self.gpu, rows.known, groups[self.key].coefficients)
+        return SectionFit(groups=groups, tree=tree)
+
+    def knows_names(self) -> bool:
+        """Whether coefficients come from tiles that kernel names tell."""
+        return self.tiles in NAMED_WAYS
+
+    def predict(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> Array:
+        """Times of the rows `index` [s], with tiles as a prediction without kernel names has them, or by these names."""
+        return class_seconds(self._asked(fit, index, named), [self.rows.leaves[i] for i in index], self.key, fit)
+
+    def features(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> PhaseFeatures:
+        """How the rows `index` spend their time, with the same tiles."""
+        return class_features(self._asked(fit, index, named), [self.rows.leaves[i] for i in index], self.key, fit)
+
+    def _asked(self, fit: SectionFit, index: IntArray, named: bool) -> KernelProblem:
+        """The rows `index` with the tiles that they are predicted with."""
+        if named:
+            return self.problem.select(index)
+        rows = self.rows.select(index)
+        if fit.tree is None:
+            # Names of the rows asked for are no part of a prediction, even where too few were known to learn from.
+            unnamed = self.tiles in ("named", "chosen")
+            return _problem(rows, self.gpu, None, self.priors) if unnamed else self.asked.select(index)
+        known = group_tiles(rows.operators, self.gpu, fit.tree, coefficient_vector(fit.groups[self.key].coefficients))
+        return _problem(rows, self.gpu, known, self.priors)
+
+    def _sample(self, train: IntArray) -> IntArray:
+        if self.tiles != "free" or len(train) <= MOST_FREE_ROWS:
+            return train
+        return np.sort(np.random.default_rng(self.seed).choice(train, MOST_FREE_ROWS, replace=False))
+
+
+def _problem(rows: SectionRows, gpu: GpuSpec, known: KnownTiles | None, priors: Mapping[str, Prior]) -> KernelProblem:
+    widest = priors["widest_split"].centre if "widest_split" in priors else 0.0
+    return kernel_problem(
+        rows.operators,
+        gpu,
+        sm_clock_hz=rows.sm_clock_hz,
+        warm=rows.warm,
+        latency_s=rows.latency_s,
+        weight=rows.weight,
+        known=known,
+        widest_split=widest,
+    )
+
+
+def fit_classes(
+    problem: KernelProblem, leaves: Sequence[str], key: str, priors: Mapping[str, Prior], start: SectionFit | None
+) -> dict[str, GroupFit]:
+    """The section's coefficients under `key`, and those of each class with enough rows under its own key."""
+    rounds = TILE_ROUNDS if start is None else REFIT_ROUNDS
+    known = {} if start is None else start.coefficients()
+    whole = fit_group(problem, priors, start=known.get(key), rounds=rounds)
+    groups = {key: whole}
+    classes = _members(leaves)
+    if list(classes) == [key]:
+        return groups
+    narrowing = CLASS_NARROWING_PREFILL if key.startswith("attention.prefill") else CLASS_NARROWING
+    narrowed = class_priors(whole.coefficients, priors, narrowing)
+    for leaf, index in classes.items():
+        if leaf != key and len(index) >= FEWEST_CLASS_ROWS:
+            groups[leaf] = fit_group(problem.select(index), narrowed, start=known.get(leaf), rounds=rounds)
+    return groups
+
+
+def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
+    """Priors of a class around its section; what belongs to the host is the same for all classes."""
+    narrowed = around(whole, priors, narrowing)
+    offset, floor = whole.get("offset_s", 0.0), whole.get("floor_s", 0.0)
+    narrowed["epsilon_s"] = Prior(centre=whole["epsilon_s"], width=0.0 if offset else narrowing * EPSILON_WIDTH)
+    narrowed["offset_s"] = Prior(centre=offset, width=narrowing * EPSILON_WIDTH if offset else 0.0)
+    if floor:
+        narrowed["floor_s"] = Prior(centre=floor, width=FLOOR_WIDTH)
+    return narrowed
+
+
+def class_seconds(problem: KernelProblem, leaves: Sequence[str], key: str, fit: SectionFit) -> Array:
+    """Times of kernels [s], each with the coefficients of its class, else of the section; shape (n,)."""
+    seconds = np.zeros(len(problem))
+    for group, index in _members([leaf if leaf in fit.groups else key for leaf in leaves]).items():
+        seconds[index] = predicted_seconds(problem.select(index), fit.groups[group].coefficients)
+    return seconds
+
+
+def class_features(problem: KernelProblem, leaves: Sequence[str], key: str, fit: SectionFit) -> PhaseFeatures:
+    """How kernels spend their time, each with the coefficients of its class, else of the section."""
+    count = len(problem)
+    columns = {"log_clock": np.zeros(count), "tile_area": np.zeros(count), "shares": np.zeros((count, len(SHARES)))}
+    for group, index in _members([leaf if leaf in fit.groups else key for leaf in leaves]).items():
+        found = predicted_features(problem.select(index), fit.groups[group].coefficients)
+        for name, column in columns.items():
+            column[index] = getattr(found, name)
+    return PhaseFeatures(**columns)
+
+
+def with_widest_split(key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], *, seed: int) -> dict[str, Prior]:
+    """The priors with the split-K limit that explains free tiles better, as a random choice of rows tells."""
+    if len(rows) > TRIAL_ROWS:
+        rows = rows.select(np.sort(np.random.default_rng(seed).choice(len(rows), TRIAL_ROWS, replace=False)))
+    losses = []
+    for widest in WIDEST_SPLITS:
+        tried = {**priors, "widest_split": Prior(centre=widest, width=0.0)}
+        problem = KernelSection(key, rows, gpu, tried, "free", seed=seed).problem
+        losses.append(weighted_loss(problem, fit_group(problem, tried).coefficients))
+    widest = WIDEST_SPLITS[int(np.argmin(losses))]
+    return {**priors, "widest_split": Prior(centre=widest, width=0.0)} if widest else dict(priors)
+
+
+def _shown(operators: Sequence[Operator], leaves: Sequence[str], key: str) -> list[str]:
+    """The classes of kernels; `key` for those of classes with few shapes."""
+    shapes: dict[str, set[Operator]] = {}
+    for operator, leaf in zip(operators, leaves, strict=True):
+        shapes.setdefault(leaf, set()).add(operator)
+    return [leaf if len(shapes[leaf]) >= FEWEST_CLASS_SHAPES else key for leaf in leaves]
+
+
+def _members(leaves: Sequence[str]) -> dict[str, IntArray]:
+    found: dict[str, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        found.setdefault(leaf, []).append(i)
+    return {leaf: np.array(index, dtype=np.int64) for leaf, index in found.items()}

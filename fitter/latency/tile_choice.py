@@ -1,0 +1,104 @@
+"""Learning how a library chooses among its tiles, from products whose kernel names are known."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy.optimize import minimize
+
+from estimator.coefficients import coefficient_vector
+from estimator.frozen import FrozenMapping
+from estimator.gpu import GpuSpec
+from estimator.kernels.registry import KnownTiles, matrix_columns
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.tiles.choice import KIND, candidate_seconds
+from estimator.tiles.tiling import Candidates, tile_candidates
+from estimator.workload import Operator
+from fitter.latency.tiles import SPLIT_CLASSES, split_class
+
+FEWEST_SHAPES: Final = 12
+"""Fewer products with names do not show all tiles that a library takes: the usual ones of the architecture stay possible beside those
+seen, and likings, which start even, tell how far a few names speak against them."""
+
+LIKING_WIDTH: Final = 3.0
+"""Standard deviation of likings before any is seen [ln of odds]."""
+
+FIRST_SHARPNESS: Final = 15.0
+SHARPNESS_WIDTH: Final = 1.0
+"""How sharply libraries compare times before any is seen: odds fall e-fold for 1/15 more time; deviation of its logarithm."""
+
+DIGITS: Final = 4
+
+
+def fit_choice(
+    operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles, coefficients: Mapping[str, float]
+) -> FrozenMapping[Any] | None:
+    """The choice as a bundle holds it, from products with known tiles; None where no tile is known.
+
+    coefficients: of the group, from which the times of all candidates follow.  Each shape counts once.
+    """
+    first = {operator: i for i, operator in reversed(list(enumerate(operators)))}
+    rows = np.array([i for i in sorted(first.values()) if np.isfinite(known.tile_m[i]) and np.isfinite(known.tile_n[i])], dtype=np.int64)
+    if not len(rows):
+        return None
+    split = np.array(SPLIT_CLASSES)[split_class(np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0))]
+    taken = np.stack([known.tile_m[rows], known.tile_n[rows], split], axis=1)
+    columns = matrix_columns([operators[i] for i in rows], gpu)
+    usual = _usual_tiles(gpu, cuda_cores=bool(columns.tensor[0] == 0.0)) if len(rows) < FEWEST_SHAPES else taken[:0]
+    grid = np.concatenate([taken, usual])
+    tiles, tile = np.unique(grid[:, :2], axis=0, return_inverse=True)
+    splits, share = np.unique(grid[:, 2], return_inverse=True)
+    label = (tile.reshape(-1) * len(splits) + share.reshape(-1))[: len(rows)]
+    pairs = np.array([(m, n, s) for m, n in tiles for s in splits])
+    candidates = Candidates(tile_m=pairs[:, 0], tile_n=pairs[:, 1], split=pairs[:, 2])
+    seconds, possible = candidate_seconds(columns, candidates, gpu, coefficient_vector(coefficients))
+    usable = possible[np.arange(len(rows)), label]
+    if not usable.any():
+        return None
+    liking, sharpness = _likelihood_fit(np.log(seconds[usable]), possible[usable], label[usable], len(tiles), len(splits))
+    return FrozenMapping(
+        {
+            "kind": KIND,
+            "tile_m": tuple(pairs[:, 0].astype(np.int64).tolist()),
+            "tile_n": tuple(pairs[:, 1].astype(np.int64).tolist()),
+            "split": tuple(pairs[:, 2].astype(np.int64).tolist()),
+            "liking": tuple(np.round(liking, DIGITS).tolist()),
+            "sharpness": round(sharpness, DIGITS),
+        }
+    )
+
+
+def _usual_tiles(gpu: GpuSpec, *, cuda_cores: bool) -> Array:
+    """Tiles and splits that libraries offer on this architecture, rows of (tile_m, tile_n, split), shape (c, 3).
+
+    Without splits where libraries limit them by the SMs that they fill, which a choice cannot say.
+    """
+    offered = tile_candidates(gpu, cuda_cores)
+    kept = (offered.split == 1.0) | np.isinf(offered.split_waves)
+    tiles: Array = np.stack([offered.tile_m, offered.tile_n, offered.split], axis=1)[kept]
+    return tiles
+
+
+def _likelihood_fit(log_seconds: Array, possible: BoolArray, label: IntArray, tiles: int, splits: int) -> tuple[Array, float]:
+    """Likings of the candidates, a tile's and a split's added, shape (tiles · splits,), and the sharpness: penalised maximum likelihood."""
+    rows = np.arange(len(label))
+    relative = log_seconds - log_seconds.min(axis=1, keepdims=True)
+    of_tile = np.repeat(np.eye(tiles), splits, axis=0)
+    of_split = np.tile(np.eye(splits), (tiles, 1))
+    design = np.concatenate([of_tile, of_split], axis=1)
+
+    def loss(values: Array) -> tuple[float, Array]:
+        sharpness = FIRST_SHARPNESS * np.exp(values[0])
+        score = np.where(possible, design @ values[1:] - sharpness * relative, -np.inf)
+        top = score.max(axis=1, keepdims=True)
+        weight = np.exp(score - top)
+        total = weight.sum(axis=1, keepdims=True)
+        error = weight / total
+        value = float((top[:, 0] + np.log(total[:, 0]) - score[rows, label]).sum())
+        error[rows, label] -= 1.0
+        slope = np.concatenate([[-(error * sharpness * relative).sum()], error.sum(axis=0) @ design])
+        width = np.concatenate([[SHARPNESS_WIDTH], np.full(len(values) - 1, LIKING_WIDTH)])
+        return value + 0.5 * float(((values / width) ** 2).sum()), slope + values / width**2
+
+    found = minimize(loss, np.zeros(1 + tiles + splits), jac=True, method="L-BFGS-B")
+    return design @ found.x[1:], float(FIRST_SHARPNESS * np.exp(found.x[0]))

@@ -1,0 +1,1 @@
+"""Bundles as a product: versions, signatures, what a change changes."""

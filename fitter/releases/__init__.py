@@ -1,1 +1,0 @@
-"""Bundles as a product: versions, changelogs, signatures, what a change changes."""

@@ -1,0 +1,1 @@
+"""Measured rows: the data sets that are read, the columns that the solvers see, and what is rejected."""

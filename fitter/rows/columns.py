@@ -1,0 +1,337 @@
+"""What the solvers see: accepted rows as columns, and every rejected row with its reason.
+
+A row keeps the file and the row number it came from, so that a residual can be followed back to its measurement.
+Values are as measured; what is unknown is nan.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from estimator.gpu import GpuSpec
+from estimator.quantities import Array, BoolArray, IntArray
+from estimator.workload import Operator, Workload
+from fitter.rows.block_rows import BlockRows
+from fitter.rows.instruction_rows import InstructionRows
+from fitter.rows.rejected import RejectedRow, count_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRows:
+    """Measured kernels as columns of shape (n,).
+
+    operators, operator_index    unique operators, and the one of each row
+    gpus, gpu_index              unique GPU names, and the one of each row
+    sm_clock_mhz                 measured SM clock; nan where not recorded (clocks were free, the boost clock ran)
+    sm_clock_asked_mhz           asked SM clock; nan where none was asked
+    latency_s, latency_std_s     time of one launch
+    power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
+    power_limit_w, idle_w        limit in force and idle power before; nan where not recorded
+    temperature_c                nan where not recorded
+    at_limit                     power says "at least this much": the board held its power limit
+    l2_warm                      operands were left in L2 by earlier launches of the same kernel, as far as they fit
+    library                      library or framework and its version, "" where not recorded
+    kernel_name                  the library's kernel, "" where not recorded
+    tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
+    grid_blocks, block_threads   launch size; nan where not recorded
+    trial                        number of the repetition, 0 where rows are not repeated
+    started_s                    wall time of the measurement [s since 1970]; nan where not recorded
+    weight                       weight in the fit, 1 for a row without remark
+    flags                        quality flags of the row
+    sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
+    """
+
+    operators: tuple[Operator, ...]
+    operator_index: IntArray
+    gpus: tuple[str, ...]
+    gpu_index: IntArray
+    sm_clock_mhz: Array
+    sm_clock_asked_mhz: Array
+    latency_s: Array
+    latency_std_s: Array
+    power_w: Array
+    power_std_w: Array
+    power_limit_w: Array
+    idle_w: Array
+    temperature_c: Array
+    at_limit: BoolArray
+    l2_warm: BoolArray
+    library: tuple[str, ...]
+    kernel_name: tuple[str, ...]
+    tile_m: Array
+    tile_n: Array
+    split_k: Array
+    grid_blocks: Array
+    block_threads: Array
+    trial: IntArray
+    started_s: Array
+    weight: Array
+    flags: tuple[tuple[str, ...], ...]
+    sources: tuple[str, ...]
+    source_index: IntArray
+    row: IntArray
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def row_operators(self) -> list[Operator]:
+        """The operator of each row."""
+        return [self.operators[i] for i in self.operator_index]
+
+    def clock_mhz(self, gpu: GpuSpec) -> Array:
+        """SM clock of each row [MHz]: measured, else asked, else the clock for which the vendor quotes peak rates."""
+        asked = np.where(np.isfinite(self.sm_clock_asked_mhz), self.sm_clock_asked_mhz, gpu.sm_clock_max_mhz)
+        return np.where(np.isfinite(self.sm_clock_mhz), self.sm_clock_mhz, asked)
+
+    def select(self, index: IntArray | BoolArray) -> "KernelRows":
+        """The rows `index`; unique operators, GPUs and sources are kept as they are."""
+        return _select(self, index, unique=("operators", "gpus", "sources"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRows:
+    """Measured runs of whole workloads as columns of shape (n,).
+
+    workloads, workload_index    unique workloads, and the one of each row
+    gpus, gpu_index              unique GPU names, and the one of each row
+    attention                    "eager", "flash" or "" where not recorded
+    sm_clock_asked_mhz           nan where none was asked
+    sm_clock_measured_mhz        nan where not recorded
+    latency_s, energy_j          of one iteration, start-up removed; energy nan where missing or rejected
+    raw_latency_s, raw_energy_j  the same as recorded
+    iterations, temperature_c
+    startup_s                    time before the first iteration that the run's host spent inside the window; 0 where unknown
+    planned_latency_s            the run's target duration / iterations: what one trial iteration had taken; nan where unknown
+    gpu_bound                    the GPU, not the host's launches, set the pace
+    perturbed                    the pace changed during the run
+    weight                       weight in the fit, below 1 for perturbed runs
+    flags                        quality flags of the row
+    sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
+    """
+
+    workloads: tuple[Workload, ...]
+    workload_index: IntArray
+    gpus: tuple[str, ...]
+    gpu_index: IntArray
+    attention: tuple[str, ...]
+    sm_clock_asked_mhz: Array
+    sm_clock_measured_mhz: Array
+    latency_s: Array
+    energy_j: Array
+    raw_latency_s: Array
+    raw_energy_j: Array
+    iterations: Array
+    temperature_c: Array
+    startup_s: Array
+    planned_latency_s: Array
+    gpu_bound: BoolArray
+    perturbed: BoolArray
+    weight: Array
+    flags: tuple[tuple[str, ...], ...]
+    sources: tuple[str, ...]
+    source_index: IntArray
+    row: IntArray
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    @property
+    def power_w(self) -> Array:
+        """Mean power of an iteration, start-up removed [W]."""
+        return self.energy_j / self.latency_s
+
+    @property
+    def raw_power_w(self) -> Array:
+        """Mean power as recorded, start-up included [W]."""
+        return self.raw_energy_j / self.raw_latency_s
+
+    def clock_mhz(self, gpu: GpuSpec) -> Array:
+        """SM clock that ran [MHz]: measured, else asked, else the clock for which the vendor quotes peak rates."""
+        return np.where(np.isfinite(self.sm_clock_measured_mhz), self.sm_clock_measured_mhz, self.asked_clock_mhz(gpu))
+
+    def asked_clock_mhz(self, gpu: GpuSpec) -> Array:
+        """SM clock that was asked for [MHz], else the measured one, else the clock for which the vendor quotes peak rates.
+
+        Within the range that the GPU can lock: files round clocks.
+        """
+        known = np.where(np.isfinite(self.sm_clock_measured_mhz), self.sm_clock_measured_mhz, gpu.sm_clock_max_mhz)
+        asked = np.where(np.isfinite(self.sm_clock_asked_mhz), self.sm_clock_asked_mhz, known)
+        return np.clip(asked, gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
+
+    def row_workloads(self) -> list[Workload]:
+        """The workload of each row."""
+        return [self.workloads[i] for i in self.workload_index]
+
+    def select(self, index: IntArray | BoolArray) -> "WorkloadRows":
+        """The rows `index`; unique workloads, GPUs and sources are kept as they are."""
+        return _select(self, index, unique=("workloads", "gpus", "sources"))
+
+
+Rows = TypeVar("Rows", KernelRows, WorkloadRows)
+
+
+def _select(rows: Rows, index: IntArray | BoolArray, unique: tuple[str, ...]) -> Rows:
+    keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
+    changes: dict[str, Any] = {}
+    for column in fields(rows):
+        if column.name in unique:
+            continue
+        value = getattr(rows, column.name)
+        changes[column.name] = tuple(value[i] for i in keep) if isinstance(value, tuple) else value[keep]
+    return replace(rows, **changes)
+
+
+def join_rows(parts: list[Rows]) -> Rows | None:
+    """Rows of several files as one, None where there are none; unique values are merged and re-numbered."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) < 2:
+        return filled[0] if filled else None
+    changes: dict[str, Any] = {}
+    for unique, index in _UNIQUE_COLUMNS:
+        if unique not in filled[0].__slots__:
+            continue
+        known: dict[object, int] = {}
+        numbers = []
+        for part in filled:
+            own = np.array([known.setdefault(value, len(known)) for value in getattr(part, unique)], dtype=np.int64)
+            numbers.append(own[getattr(part, index)])
+        changes[unique], changes[index] = tuple(known), np.concatenate(numbers)
+    for column in fields(filled[0]):
+        if column.name not in changes:
+            values = [getattr(part, column.name) for part in filled]
+            changes[column.name] = sum(values, ()) if isinstance(values[0], tuple) else np.concatenate(values)
+    return replace(filled[0], **changes)
+
+
+_UNIQUE_COLUMNS: Final = (
+    ("operators", "operator_index"),
+    ("workloads", "workload_index"),
+    ("gpus", "gpu_index"),
+    ("sources", "source_index"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startup:
+    """Start-up of the runs of one host: `target_s` is the duration they aimed at, `startup_s` what came before it.
+
+    `quartiles_s` are the 25th and 75th percentile over the GPU-bound runs; `runs` is their number.
+    """
+
+    source: str
+    gpu: str
+    target_s: float
+    startup_s: float
+    quartiles_s: tuple[float, float]
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Where rows came from: file name, digest of its bytes, kind, and how many rows were used.
+
+    `rejected`: rows left out as wholes, by reason, so that rows = used + Σ rejected.
+    `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `metadata` is what the file says about itself.
+    """
+
+    name: str
+    sha256: str
+    kind: str
+    rows: int
+    used: int
+    rejected: Mapping[str, int]
+    metadata: Mapping[str, object]
+
+    @property
+    def gain_std(self) -> float | None:
+        """Relative standard deviation of the gain of the power sensor, None where no meter stood beside it."""
+        sensor = self.metadata.get("sensor")
+        gain, std = (sensor.get("gain"), sensor.get("gain_std")) if isinstance(sensor, Mapping) else (None, None)
+        return float(std) / float(gain) if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0 else None
+
+
+UNKNOWN_GAIN_STD: Final = 0.05
+"""Relative standard deviation of the gains of power sensors from card to card, where no meter told the gain.
+Source: published comparisons of sensors with meters: ±5 % a card (docs/model.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """All that was read: accepted rows, rejected rows, start-up per host, the files, and remarks for the user."""
+
+    kernels: KernelRows | None
+    workloads: WorkloadRows | None
+    rejected: tuple[RejectedRow, ...]
+    startups: tuple[Startup, ...]
+    datasets: tuple[Dataset, ...]
+    notes: tuple[str, ...]
+    instructions: InstructionRows | None = None
+    blocks: BlockRows | None = None
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """GPUs with at least one accepted row, in first-seen order."""
+        found: dict[str, None] = {}
+        for rows in (self.kernels, self.workloads):
+            if rows is not None:
+                found.update(dict.fromkeys(rows.gpus[i] for i in np.unique(rows.gpu_index)))
+        if self.instructions is not None:
+            found.update(dict.fromkeys(self.instructions.gpus))
+        if self.blocks is not None:
+            found.update(dict.fromkeys(self.blocks.gpu.tolist()))
+        return tuple(found)
+
+    @property
+    def latency_only(self) -> int:
+        """Kernels and runs in use that have no power: it was not measured, or was rejected."""
+        tables = [rows for rows in (self.kernels, self.workloads) if rows is not None]
+        return sum(int((np.isnan(rows.power_w) & ~self._left_out(rows)).sum()) for rows in tables)
+
+    def _left_out(self, rows: KernelRows | WorkloadRows) -> BoolArray:
+        """Rows that the fit itself rejected, shape (n,): they stay in the table and count among the rejected ones."""
+        found = np.zeros(len(rows), dtype=np.bool_)
+        for place, source in enumerate(rows.sources):
+            numbers = [row.row for row in self.rejected if row.source == source and not row.power_only]
+            if numbers:
+                found |= (rows.source_index == place) & np.isin(rows.row, numbers)
+        return found
+
+    @property
+    def gain_std(self) -> float:
+        """Relative standard deviation of the gain with which power was measured: the largest of all data sets."""
+        return max((UNKNOWN_GAIN_STD if one.gain_std is None else one.gain_std for one in self.datasets), default=UNKNOWN_GAIN_STD)
+
+    @property
+    def row_count(self) -> int:
+        """Rows that were read, accepted or not."""
+        return sum(dataset.rows for dataset in self.datasets)
+
+
+def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Selection:
+    """The selection with further rejected rows counted; its accepted rows stay, the fit has left these out by itself."""
+    if not rejected:
+        return selection
+    datasets = []
+    for dataset in selection.datasets:
+        own = [row for row in rejected if row.source == dataset.name]
+        counts = dict(dataset.rejected)
+        for reason, count in count_whole(own).items():
+            counts[reason] = counts.get(reason, 0) + count
+        used = dataset.used - sum(row.count for row in own if not row.power_only)
+        datasets.append(replace(dataset, used=used, rejected=counts))
+    return replace(selection, rejected=(*selection.rejected, *rejected), datasets=tuple(datasets))
+
+
+CLOCK_TOLERANCE: Final = 0.03
+"""Clocks closer than this count as one [relative]."""
+
+
+def distinct_clocks(clock_mhz: Array) -> Array:
+    """Clocks of rows, those that lie close together counted once, ascending [MHz]."""
+    found: list[float] = []
+    for clock in np.sort(clock_mhz):
+        if not found or clock > found[-1] * (1.0 + CLOCK_TOLERANCE):
+            found.append(float(clock))
+    return np.array(found)

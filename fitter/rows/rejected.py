@@ -1,0 +1,95 @@
+"""Rejected rows: where each is, and why it is not used."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+OTHER_GPU: Final = "OTHER_GPU"
+"""The reason of rows that `--gpu` leaves out."""
+
+REASONS: Final[dict[str, str]] = {
+    "BAD_LATENCY": "latency missing, not finite, zero or negative",
+    "BAD_POWER": "power or energy not finite, zero, negative, or less than the board draws at rest",
+    "BAD_SHAPE": "a dimension missing, not a number, or impossible",
+    "BAD_TEXT": "a field longer than any name can be",
+    "MARKED": "marked as unusable by the data set itself",
+    "UNKNOWN_GPU": "a GPU without a specification",
+    "UNKNOWN_OPERATOR": "a kernel that no family describes",
+    "UNKNOWN_PRECISION": "a number format that is not known",
+    "NO_RATE": "a number format in which the GPU has no matrix units",
+    OTHER_GPU: "another GPU than the one asked for",
+    "DUPLICATE": "the same row as an earlier one, to the last digit",
+    "ABOVE_ROOF": "faster than the hardware's peak rates allow",
+    "OTHER_KERNEL": "a kernel that computes otherwise than those of its operator: many times slower than a fused one",
+    "OUTLIER": "time far from that of all other kernels of its kind",
+    "ABOVE_LIMIT": "power above the power limit",
+    "TRUNCATED_RUN": "a run far shorter than the runs of its data set: it failed or was cut off",
+    "MISSING_WORKLOAD": "the workload file is missing or cannot be read",
+    "WORKLOAD_WITHOUT_OPERATORS": "a workload of which no operator is known",
+    "BAD_ITERATIONS": "a number of iterations that cannot be",
+    "BAD_TEMPERATURE": "a temperature that no board has",
+    "UNKNOWN_ATTENTION": "a form of attention that is not known",
+    "BAD_CLOCK": "a clock that the GPU cannot run",
+    "SINGLE_SAMPLE": "power from one sensor reading, taken at the launch",
+    "SHORT_WINDOW": "power from too few sensor readings",
+    "HISTORY": "power that carries what ran before",
+    "SEQUENCE": "power averaged over this and other kernels",
+    "COLD_START": "power of a test that began on an idle GPU",
+    "NO_NEIGHBOUR": "power that nothing comparable confirms",
+    "UNSET_OPERANDS": "operands that were never initialised, on which power and sustained clock depend",
+    "HOST_BOUND": "the host's launches were timed, not the kernel",
+    "SHARED_BOARD": "another process computed on the board meanwhile",
+    "LATENCY_ABSURD": "the time of a launch was not finite or not positive",
+    "POWER_MISSING": "no reading fell into the window",
+    "POWER_ABSURD": "readings that no board gives",
+    "SENSOR_STUCK": "readings that did not change although the load did",
+    "CLOCK_VARIED": "the clock changed while a generated kernel ran",
+    "NO_HISTOGRAM": "a generated kernel without its machine instructions",
+    "NO_LATENCY": "a generated kernel without its time",
+    "NO_POWER": "a generated kernel without its power",
+    "NO_CLOCK": "a generated kernel without its clock",
+    "NO_COUNT": "a generated kernel without a count of what it did",
+    "RESULT_WRONG": "a generated kernel that computed wrong results on this board",
+    "BAD_HISTOGRAM": "a generated kernel whose machine instructions are not counted",
+    "BAD_COUNT": "a count that is not finite, or negative",
+}
+"""Reason codes and their meaning.  A code of a file's own `reason` column that is not here is kept as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRow:
+    """A row that was not used: where it is, why, and the value in question.
+
+    `power_only`: its power (or energy) was rejected, its latency kept.  `count`: rows that this one stands for, where data
+    are read in pieces and rows are counted, not listed.
+    """
+
+    source: str
+    row: int
+    reason: str
+    detail: str = ""
+    power_only: bool = False
+    count: int = 1
+
+
+def count_reasons(rejected: Iterable[RejectedRow]) -> dict[str, int]:
+    """Rejected rows by reason, most frequent first; a row whose time and whose power are rejected counts under both."""
+    counts: dict[str, int] = {}
+    for row in rejected:
+        counts[row.reason] = counts.get(row.reason, 0) + row.count
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def count_whole(rejected: Iterable[RejectedRow]) -> dict[str, int]:
+    """Rows left out as wholes, by reason."""
+    return count_reasons(row for row in rejected if not row.power_only)
+
+
+def count_power_only(rejected: Iterable[RejectedRow]) -> dict[str, int]:
+    """Rows whose power alone was rejected, by reason."""
+    return count_reasons(row for row in rejected if row.power_only)
+
+
+def reason_meaning(reason: str) -> str:
+    """What a reason code means, in words."""
+    return REASONS.get(reason, "so marked in the data set")

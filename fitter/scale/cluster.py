@@ -1,0 +1,98 @@
+"""Workers of a Dask cluster; the only file that imports `distributed`.
+
+Tasks are pure: one that was lost with its worker is done again elsewhere, by Dask itself, and gives the same result.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any, Final, TypeVar
+
+from distributed import Client, KilledWorker
+from distributed.client import FutureCancelledError
+from distributed.comm.core import CommClosedError
+
+from fitter.errors import ClusterError
+from fitter.rows.partitions import Partition
+
+Result = TypeVar("Result")
+
+CONNECT_S: Final = 10.0
+"""A scheduler that does not answer for so long is not there, and one without a worker for so long has none [s]."""
+
+RETRIES: Final = 3
+"""How often a task that failed for want of its worker or store is tried again [1]."""
+
+AHEAD: Final = 4
+"""Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory [1]."""
+
+DISTRIBUTION: Final = "wattprint"
+
+
+class DaskWorkers:
+    """The workers of a connected cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
+        """As `fitter.scale.streamed.Workers`.  Raises ClusterError where a task fails again and again, or the scheduler is lost."""
+        waiting: deque[Any] = deque()
+        ahead = AHEAD * max(sum(self.client.nthreads().values()), 1)
+        try:
+            for partition in partitions:
+                waiting.append(self.client.submit(task, partition, pure=False, retries=RETRIES))
+                if len(waiting) >= ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except KilledWorker as error:
+            raise ClusterError(
+                f"workers of the cluster died over and over on one partition ({_line(error)}); give them more memory"
+            ) from error
+        except (CommClosedError, FutureCancelledError, TimeoutError) as error:
+            raise ClusterError(f"the cluster was lost ({_line(error)}); fit again") from error
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def open_cluster(address: str, connect_s: float = CONNECT_S) -> Iterator[DaskWorkers]:
+    """Workers of the cluster whose scheduler has this address, such as tcp://10.0.0.1:8786.
+
+    Raises ClusterError where no scheduler answers, it has no workers, or these have another wattprint.
+    """
+    connect: Any = Client  # its package is typed in parts
+    try:
+        client = connect(address, timeout=connect_s, set_as_default=False)
+    except (OSError, TimeoutError, ValueError, ImportError) as error:
+        raise ClusterError(f"--scheduler {address}: no Dask scheduler answers there ({_line(error)})") from error
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=connect_s)
+            found = client.run(version, DISTRIBUTION, on_error="return")
+        except (OSError, TimeoutError) as error:
+            raise ClusterError(f"--scheduler {address}: the scheduler has no workers; start some with `dask worker {address}`") from error
+        check_versions(found, version(DISTRIBUTION), address)
+        yield DaskWorkers(client)
+
+
+def check_versions(found: Mapping[str, object], own: str, address: str) -> None:
+    """Refuses workers that would compute something else.
+
+    found: version by worker, or the exception in place of one where wattprint is not installed.
+    """
+    for worker, theirs in sorted(found.items()):
+        if isinstance(theirs, Exception):
+            raise ClusterError(
+                f"--scheduler {address}: worker {worker} has no wattprint ({_line(theirs)}); install wattprint[cluster] {own} there"
+            )
+        if theirs != own:
+            raise ClusterError(f"--scheduler {address}: worker {worker} has wattprint {theirs}, this is {own}; install the same on both")
+
+
+def _line(error: BaseException) -> str:
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text[:200]

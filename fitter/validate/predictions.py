@@ -1,0 +1,323 @@
+"""Validation: what a bundle is worth on rows that its fit has not seen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.bundles.content import Bundle
+from estimator.coefficients import group_key, longest_prefix
+from estimator.forecast import FORECAST_STD
+from estimator.gpu import GpuSpec
+from estimator.kernel_prediction import predict_kernels
+from estimator.kernels.registry import KnownTiles
+from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.questions.estimates import estimate
+from estimator.specifications import load_gpu
+from estimator.workload import Workload
+from fitter.rows.columns import KernelRows, WorkloadRows
+
+PERCENT: Final = 100.0
+
+WORKLOAD_FAMILY: Final = "workload"
+"""The `family` of error rows of whole workloads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Predictions beside measurements, columns of shape (n,); nan where there is none.
+
+    ln_std are the stated standard deviations of ln(latency) and ln(power).  `labels` holds (gpu, family, operator,
+    precision) of each row, `origins` its file and row number.
+    """
+
+    labels: tuple[tuple[str, str, str, str], ...]
+    origins: tuple[str, ...]
+    measured_s: Array
+    predicted_s: Array
+    latency_ln_std: Array
+    measured_w: Array
+    predicted_w: Array
+    power_ln_std: Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, index: IntArray | BoolArray) -> "Prediction":
+        """The rows `index`."""
+        keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        columns = {name: getattr(self, name)[keep] for name in Prediction.__slots__ if name not in ("labels", "origins")}
+        places = keep.tolist()
+        return Prediction(labels=tuple(self.labels[i] for i in places), origins=tuple(self.origins[i] for i in places), **columns)
+
+    def known(self) -> "Prediction":
+        """Rows with a prediction."""
+        return self.select(np.isfinite(self.predicted_s))
+
+
+def filled_prediction(parts: Sequence[tuple[BoolArray, Prediction]]) -> Prediction:
+    """Predictions of folds as one, in the order of the rows; rows in no fold have nan.
+
+    parts: for each fold which rows it holds, shape (n,), and their predictions.
+    """
+    count = len(parts[0][0])
+    labels, origins = [("", "", "", "")] * count, [""] * count
+    columns = {name: np.full(count, np.nan) for name in Prediction.__slots__ if name not in ("labels", "origins")}
+    for fold, part in parts:
+        index = np.flatnonzero(fold)
+        for name, column in columns.items():
+            column[index] = getattr(part, name)
+        for position, i in enumerate(index.tolist()):
+            labels[i], origins[i] = part.labels[position], part.origins[position]
+    return Prediction(labels=tuple(labels), origins=tuple(origins), **columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors of one quantity over n rows, in percent of the measured value: mean, median and 95th percentile of the
+    absolute error, and the mean signed error; share of the rows inside their stated 90 % interval (nan: none is stated).
+    """
+
+    n: int
+    mape: float
+    median: float
+    p95: float
+    bias: float
+    coverage: float
+
+    def document(self) -> dict[str, float | int | None]:
+        """As plain data; what is unknown is null."""
+        return {name: None if isinstance(v := getattr(self, name), float) and np.isnan(v) else v for name in Errors.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRow:
+    """Errors of one kind of kernel (or of whole workloads) on one GPU; None where nothing could be compared."""
+
+    gpu: str
+    family: str
+    operator: str
+    precision: str
+    n: int
+    latency: Errors | None
+    power: Errors | None
+
+    @property
+    def coverage(self) -> float:
+        """Share of all stated 90 % intervals, of latency and power, that hold the measured value; nan where none is stated."""
+        parts = [e for e in (self.latency, self.power) if e is not None and not np.isnan(e.coverage)]
+        total = sum(e.n for e in parts)
+        return sum(e.coverage * e.n for e in parts) / total if total else float("nan")
+
+    def document(self) -> dict[str, Any]:
+        """As plain data, in the form of `fit check --json`."""
+        return {
+            "gpu": self.gpu,
+            "family": self.family,
+            "operator": self.operator,
+            "precision": self.precision,
+            "n": self.n,
+            "latency": None if self.latency is None else self.latency.document(),
+            "power": None if self.power is None else self.power.document(),
+            "coverage": None if np.isnan(self.coverage) else self.coverage,
+        }
+
+
+def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None:
+    """Errors over the rows where both values are known; None where there are none."""
+    known = np.isfinite(measured) & np.isfinite(predicted) & (measured > 0) & (predicted > 0)
+    if not known.any():
+        return None
+    ratio = predicted[known] / measured[known]
+    error = np.abs(ratio - 1.0) * PERCENT
+    stated = np.isfinite(ln_std[known])
+    inside = np.abs(np.log(ratio[stated])) <= NORMAL_90 * ln_std[known][stated]
+    return Errors(
+        n=int(known.sum()),
+        mape=float(error.mean()),
+        median=float(np.median(error)),
+        p95=float(np.quantile(error, 0.95)),
+        bias=float((ratio - 1.0).mean() * PERCENT),
+        coverage=float(inside.mean()) if stated.any() else float("nan"),
+    )
+
+
+def error_rows(prediction: Prediction) -> list[ErrorRow]:
+    """Errors by GPU, family, operator and precision, in first-seen order."""
+    members: dict[tuple[str, str, str, str], list[int]] = {}
+    for i, label in enumerate(prediction.labels):
+        members.setdefault(label, []).append(i)
+    rows = []
+    for (gpu, family, operator, precision), index in members.items():
+        part = prediction.select(np.array(index, dtype=np.int64))
+        rows.append(
+            ErrorRow(
+                gpu=gpu,
+                family=family,
+                operator=operator,
+                precision=precision,
+                n=len(part),
+                latency=errors_of(part.measured_s, part.predicted_s, part.latency_ln_std),
+                power=errors_of(part.measured_w, part.predicted_w, part.power_ln_std),
+            )
+        )
+    return rows
+
+
+def summary_row(prediction: Prediction, family: str) -> ErrorRow:
+    """Errors over all rows together, whatever their kind."""
+    gpus = sorted({label[0] for label in prediction.labels})
+    return ErrorRow(
+        gpu=", ".join(gpus),
+        family=family,
+        operator="all",
+        precision="",
+        n=len(prediction),
+        latency=errors_of(prediction.measured_s, prediction.predicted_s, prediction.latency_ln_std),
+        power=errors_of(prediction.measured_w, prediction.predicted_w, prediction.power_ln_std),
+    )
+
+
+def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
+    """Kernels at their own clocks, each on its own GPU; tiles from kernel names are used where known.
+
+    Kernels of which the bundle knows nothing get nan.  Power of rows at the power limit is left out: there the
+    measurement is a lower bound.
+    """
+    count = len(rows)
+    columns = {name: np.full(count, np.nan) for name in ("latency", "power", "latency_ln", "power_ln")}
+    for number, name in enumerate(rows.gpus):
+        own = np.flatnonzero(rows.gpu_index == number)
+        if not len(own):
+            continue
+        part, gpu = rows.select(own), gpu_of(bundle, name)
+        known = KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k)
+        table = predict_kernels(
+            part.row_operators(),
+            bundle,
+            gpu,
+            sm_clock_mhz=part.clock_mhz(gpu),
+            warm=part.l2_warm,
+            known=known,
+            temperature_c=part.temperature_c,
+        )
+        served = np.array([group is not None for group in table.groups])
+        columns["latency"][own] = np.where(served, table.latency_s, np.nan)
+        columns["power"][own] = np.where(served, table.power_w, np.nan)
+        common = _stated_std(bundle.uncertainty.get("latency", {}), table.groups)
+        stated = np.where(np.isfinite(table.latency_ln_std), table.latency_ln_std, common)
+        forecast_s, forecast_w = _forecast_std(bundle, gpu)
+        columns["latency_ln"][own] = np.hypot(stated, forecast_s)
+        common = _stated_std(bundle.uncertainty.get("power", {}), table.groups)
+        columns["power_ln"][own] = np.hypot(np.where(np.isfinite(table.power_ln_std), table.power_ln_std, common), forecast_w)
+    operators = rows.row_operators()
+    return Prediction(
+        labels=tuple((rows.gpus[g], o.family, o.operator, o.precision) for g, o in zip(rows.gpu_index, operators, strict=True)),
+        origins=row_origins(rows),
+        measured_s=rows.latency_s,
+        predicted_s=columns["latency"],
+        latency_ln_std=columns["latency_ln"],
+        measured_w=np.where(rows.at_limit, np.nan, rows.power_w),
+        predicted_w=columns["power"],
+        power_ln_std=columns["power_ln"],
+    )
+
+
+def _forecast_std(bundle: Bundle, gpu: GpuSpec) -> tuple[float, float]:
+    """What another GPU than the bundle's adds to the deviations of ln(latency) and ln(power)."""
+    if gpu.name == bundle.gpu.name:
+        return 0.0, 0.0
+    return FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"]
+
+
+def predict_workload_rows(bundle: Bundle, rows: WorkloadRows, *, raw: bool = False) -> Prediction:
+    """Runs of whole workloads at the clocks asked for, the power limit solved, each on its own GPU.
+
+    raw: compare with the values as recorded, start-up included.
+    """
+    labels, columns = [], []
+    for i in range(len(rows)):
+        name = rows.gpus[rows.gpu_index[i]]
+        gpu, workload = gpu_of(bundle, name), rows.workloads[rows.workload_index[i]]
+        clock = float(rows.select(np.array([i])).asked_clock_mhz(gpu)[0])
+        answer = estimate(workload, bundle, sm_clock_mhz=clock, gpu=gpu)[0]
+        intervals = (
+            (answer.latency_s_low, answer.latency_s, answer.latency_s_high),
+            (answer.power_w_low, answer.power_w, answer.power_w_high),
+        )
+        columns.append([np.log(limit) for interval in intervals for limit in interval])
+        labels.append((name, WORKLOAD_FAMILY, "model", workload_precision(workload)))
+    table = np.array(columns).reshape(len(columns), 2, 3)
+    measured_s, measured_w = (rows.raw_latency_s, rows.raw_power_w) if raw else (rows.latency_s, rows.power_w)
+    return Prediction(
+        labels=tuple(labels),
+        origins=row_origins(rows),
+        measured_s=measured_s,
+        predicted_s=np.exp(table[:, 0, 1]),
+        latency_ln_std=facing_std(measured_s, table[:, 0]),
+        measured_w=measured_w,
+        predicted_w=np.exp(table[:, 1, 1]),
+        power_ln_std=facing_std(measured_w, table[:, 1]),
+    )
+
+
+def facing_std(measured: Array, log_interval: Array) -> Array:
+    """Deviation of a logarithm on the side of each prediction on which the measured value lies, shape (n,): intervals may be lopsided.
+
+    log_interval: logarithms of lower limit, value and upper limit of 90 % intervals, shape (n, 3).
+    """
+    low, value, high = log_interval.T
+    with np.errstate(invalid="ignore"):
+        std: Array = np.where(np.log(measured) > value, high - value, value - low) / NORMAL_90
+    return std
+
+
+def by_model_family(prediction: Prediction, rows: WorkloadRows) -> Prediction:
+    """The same predictions, the model family in place of the operator."""
+    families = [rows.workloads[i].model_family for i in rows.workload_index]
+    pairs = zip(prediction.labels, families, strict=True)
+    labels = tuple((gpu, family, own or "unnamed", precision) for (gpu, family, _, precision), own in pairs)
+    return replace(prediction, labels=labels)
+
+
+def row_origins(rows: KernelRows | WorkloadRows) -> tuple[str, ...]:
+    """File and row number of each row, to follow a residual back to its measurement."""
+    return tuple(f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index.tolist(), rows.row.tolist(), strict=True))
+
+
+def gpu_of(bundle: Bundle, name: str) -> GpuSpec:
+    """The specification of a row's GPU: the bundle's own, else the shipped one."""
+    return bundle.gpu if name == bundle.gpu.name else load_gpu(name)
+
+
+def workload_precision(workload: Workload) -> str:
+    """The number format of most of a workload's matrix products, else of most of its operators."""
+    counts: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    for operator, count in zip(workload.operators, workload.counts, strict=True):
+        tally = counts[operator.family in ("gemm", "conv", "attention")]
+        tally[operator.precision] = tally.get(operator.precision, 0.0) + count
+    chosen = counts[True] or counts[False]
+    return max(chosen, key=lambda precision: chosen[precision]) if chosen else ""
+
+
+def served_groups(bundle: Bundle, rows: KernelRows) -> list[str | None]:
+    """The coefficient group that serves each row, None where none does."""
+    names = [longest_prefix(group_key(operator), bundle.groups) for operator in rows.operators]
+    return [names[i] for i in rows.operator_index]
+
+
+def _stated_std(stated: Mapping[str, Any], groups: Sequence[str | None]) -> Array:
+    """Stated standard deviations of ln for kernels of these groups, nan where none is stated."""
+    known: Mapping[str, float] = stated.get("groups", {})
+    return np.array([float(known[group]) if group is not None and group in known else np.nan for group in groups])
+
+
+def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
+    """All rows in random folds of about this share of the labels: rows of one label stay together.  None where `share` is 0."""
+    unique = np.unique(labels)
+    if len(unique) < 2 or share <= 0:
+        return []
+    count = int(np.clip(round(1.0 / share), 2, len(unique)))
+    shuffled = np.random.default_rng(seed).permutation(unique)
+    return [np.isin(labels, part) for part in np.array_split(shuffled, count)]

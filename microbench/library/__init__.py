@@ -1,1 +1,0 @@
-"""Library kernels: which library offers what for an operator, and how its operands lie in memory."""

@@ -1,0 +1,70 @@
+"""Copies by the copy engines, made ready to be measured: no kernel runs, the SMs rest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from estimator.workload import Operator
+from microbench.kernel import HostLoad, PreparedKernel
+from microbench.loads.generated import COPIES, FAMILY, LoadGroup, copy_refusal, named_copies
+
+COPY_ENGINE: Final = "copy engine"
+"""What a copy is said to be where a kernel has its PTX instruction."""
+
+NOT_ON_SMS: Final = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyLoad:
+    """One copy of `host.bytes_moved` bytes from `host.origin` to `host.target`, back to back."""
+
+    host: HostLoad
+
+    @property
+    def operator(self) -> Operator:
+        """The copy under the names of a dataset."""
+        return Operator(family=FAMILY, operator=self.host.name, precision="none", shape=())
+
+    @property
+    def link(self) -> str:
+        """What the data cross: "host", "peer", or "device" where they stay on the board."""
+        ends = {self.host.origin, self.host.target} - {"device"}
+        return ends.pop() if ends else "device"
+
+    def identity(self) -> tuple[str | int, ...]:
+        """What tells this load from others of a campaign."""
+        return (self.host.name, COPY_ENGINE, self.host.bytes_moved)
+
+    def told(self) -> tuple[str | int, ...]:
+        """What must agree for it to be the same load."""
+        return self.identity()
+
+
+def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
+    """The copies that groups name among their kernels and that run as they are asked for, each once, in the catalogue's order."""
+    named = {copy.name for group in groups for copy in named_copies(group) if not copy_refusal(copy, group)}
+    return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in named)
+
+
+def prepared_copy(load: CopyLoad, corrupted: str = "") -> PreparedKernel:
+    """A copy as runners speak of kernels."""
+    return PreparedKernel(
+        operator=load.operator,
+        l2_state="warm",
+        library=COPY_ENGINE,
+        kernel_name=load.host.name,
+        grid=NOT_ON_SMS,
+        block=NOT_ON_SMS,
+        registers_per_thread=0,
+        shared_bytes_per_block=0,
+        blocks_per_sm=0,
+        tile_m=0,
+        tile_n=0,
+        tile_k=0,
+        stages=0,
+        split_k=0,
+        transpose="",
+        working_set_bytes=2 * load.host.bytes_moved,
+        buffer_sets=1,
+        corrupted=corrupted,
+    )

@@ -1,0 +1,166 @@
+"""How a kernel is launched: the whole GPU, some SMs, some lanes, the published single thread, or grids of several sizes.
+
+Only a full GPU gives a signal well above a sensor's error.  The sweep over SMs tells the power of an SM that works from that of an idle
+one, the sweep over lanes what divergence saves.
+"""
+
+import math
+from numbers import Integral
+from typing import Final, cast
+
+from estimator.gpu import GpuSpec
+from microbench.errors import LaunchError
+from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
+from microbench.occupancy import MOST_BLOCK_THREADS, resident_blocks
+from microbench.toolchain.inspect import InspectedEntry
+
+LANE_SWEEP: Final = (1, 8, 16, 24, 32)
+"""Active lanes of a warp (AccelWattch's static-power benchmarks use the same steps)."""
+
+SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
+"""Shares of the SMs that work, beside a single one (AccelWattch's idle-SM benchmarks)."""
+
+GRID_SHARES: Final = (0.5, 2.0, 3.5, 9.0, 20.5, 40.0)
+"""Grids of a sweep over blocks, beside one block an SM, in rounds of all blocks that the GPU holds at once: half a round, and 2 to 40."""
+
+SWEPT_FOOTPRINT: Final = 2.0
+"""What one block an SM walks in a sweep over blocks, as a multiple of L2, rounded down to a power of two: the smallest grid must miss it as
+the largest does."""
+
+MOST_ITERATIONS: Final = 2**32 - 1
+"""The loop's counter has 32 bits."""
+
+MAX_REGION_BYTES: Final = 1 << 31
+"""Offsets within a region are 32-bit numbers."""
+
+
+def plan_launches(
+    kernel: Kernel,
+    gpu: GpuSpec,
+    entry: InspectedEntry,
+    mode: Mode,
+    *,
+    iterations: int,
+    pattern: Pattern = "random",
+    seed: int = 0,
+) -> tuple[Launch, ...]:
+    """The launches of a mode: one for "full" and "single", several for the sweeps, in ascending order.
+
+    Raises LaunchError for a mode or pattern that the kernel does not have, a block that cannot be or does not fit an SM, or iterations
+    that are no whole number that a 32-bit counter holds.
+    """
+    if mode not in kernel.modes:
+        raise LaunchError(f"{kernel.name} cannot run as {mode}; it has {', '.join(kernel.modes)}")
+    if pattern not in kernel.patterns:
+        raise LaunchError(f"{kernel.name} cannot take {pattern} data; it has {', '.join(kernel.patterns)}")
+    check_iterations(kernel.name, iterations)
+    threads = math.prod(kernel.fixed_block) if kernel.fixed_block else kernel.block_threads
+    if not 1 <= threads <= MOST_BLOCK_THREADS:
+        raise LaunchError(f"{kernel.name}: a block of {threads} threads cannot be; give 1 to {MOST_BLOCK_THREADS}")
+    resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
+    if not resident:
+        raise LaunchError(
+            f"{kernel.name}: a block of {threads} threads with {entry.registers} registers and {entry.shared_bytes} bytes of shared memory "
+            f"does not fit an SM of {gpu.name}"
+        )
+
+    def launch(blocks: int, *, lanes: int = WARP_LANES, block: int = threads, region: int = 0, regions: int = 0) -> Launch:
+        return Launch(
+            mode=mode,
+            grid=(blocks, 1, 1),
+            block=kernel.fixed_block or (block, 1, 1),
+            iterations=iterations,
+            active_lanes=lanes,
+            region_bytes=region or region_bytes(kernel, gpu, blocks, resident),
+            regions=regions,
+            pattern=pattern,
+            seed=seed,
+            low_confidence=mode == "single",
+        )
+
+    full = gpu.num_sms * _blocks_an_sm(kernel, gpu, resident)
+    match mode:
+        case "full":
+            return (launch(full),)
+        case "sm_sweep":
+            return tuple(launch(count) for count in swept_sms(gpu.num_sms))
+        case "lane_sweep":
+            return tuple(launch(full, lanes=lanes) for lanes in LANE_SWEEP)
+        case "block_sweep":
+            region, regions = swept_region_bytes(kernel, gpu), _power_of_two(gpu.num_sms * resident, upwards=True)
+            return tuple(launch(count, region=region, regions=regions) for count in swept_grids(gpu.num_sms, resident))
+        case _:
+            return (launch(1, lanes=1, block=1),)
+
+
+def check_iterations(name: str, iterations: object) -> None:
+    """Raises LaunchError for turns of a kernel's loop that are no whole number from 1 to what its 32-bit counter holds."""
+    whole = isinstance(iterations, Integral) and not isinstance(iterations, bool)
+    if not (whole and 1 <= int(cast(Integral, iterations)) <= MOST_ITERATIONS):
+        raise LaunchError(f"{iterations!r} iterations of {name} do not fit its 32-bit counter; give 1 to {MOST_ITERATIONS}, a whole number")
+
+
+def swept_sms(num_sms: int) -> tuple[int, ...]:
+    """Numbers of SMs of the sweep: one, and shares of all.  A grid of as many blocks puts one on each."""
+    return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in SM_SHARES)}))
+
+
+def swept_grids(num_sms: int, resident: int) -> tuple[int, ...]:
+    """Grids of a sweep over blocks, in ascending order: one block an SM, and multiples of all that are resident at once."""
+    return tuple(sorted({num_sms, *(round(share * num_sms * resident) for share in GRID_SHARES)} - {round(0.5 * num_sms)}))
+
+
+def swept_region_bytes(kernel: Kernel, gpu: GpuSpec) -> int:
+    """The region of a block in every grid of a sweep [byte]; 0 for kernels that walk no memory."""
+    if not kernel.min_region_bytes:
+        return 0
+    region = _power_of_two(gpu.l2_bytes * SWEPT_FOOTPRINT / gpu.num_sms, upwards=False)
+    return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
+
+
+def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> int:
+    """What each block walks, or all of them share: a power of two, so that all together stay within, or go well beyond, a cache [byte].
+
+    L1 and shared memory are one store, whose size stands for L1's.  0 for kernels that walk no memory.  Raises LaunchError where even
+    the smallest region is too large to stay in the cache.
+    """
+    if not kernel.min_region_bytes or kernel.residence is None:
+        return 0
+    cache, share = kernel.residence
+    if shares_region(kernel):
+        blocks = 1
+    on_an_sm = min(resident, -(-blocks // gpu.num_sms))
+    budget = gpu.shared_bytes_per_sm * share / on_an_sm if cache == "l1" else gpu.l2_bytes * share / blocks
+    region = _power_of_two(budget, upwards=share > 1.0)
+    if share > 1.0:
+        return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
+    if region < kernel.min_region_bytes:
+        raise LaunchError(
+            f"{kernel.name}: {blocks} blocks leave each {budget:.0f} bytes of {cache.upper()}, {kernel.min_region_bytes} is the least; "
+            f"use fewer blocks"
+        )
+    return region
+
+
+def shares_region(kernel: Kernel) -> bool:
+    """Whether all blocks walk one region."""
+    return any(buffer.per == "common" for buffer in kernel.buffers)
+
+
+def _blocks_an_sm(kernel: Kernel, gpu: GpuSpec, resident: int) -> int:
+    """Resident blocks, or fewer where more regions would not fit the cache that they must stay in."""
+    if not kernel.min_region_bytes or kernel.residence is None:
+        return resident
+    cache, share = kernel.residence
+    if share > 1.0:
+        return resident
+    room = gpu.shared_bytes_per_sm * share if cache == "l1" else gpu.l2_bytes * share / gpu.num_sms
+    if shares_region(kernel):
+        return resident
+    return max(1, min(resident, int(room // kernel.min_region_bytes)))
+
+
+def _power_of_two(size: float, *, upwards: bool) -> int:
+    whole = max(1, int(size))
+    below = 1 << (whole.bit_length() - 1)
+    return below << 1 if upwards and below < size else below

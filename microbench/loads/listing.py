@@ -1,0 +1,115 @@
+"""The catalogue for people: what each generated kernel and each copy is, where it runs and how it may be launched."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from estimator.specifications import near_match
+from microbench.errors import UnsupportedError
+from microbench.families.catalogue import KERNELS, SWEEP
+from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
+from microbench.loads.copies import COPY_ENGINE, CopyLoad
+from microbench.loads.generated import COPIES, COPY_WAYS
+
+CATALOGUE: Final = "catalogue"
+VARIANT: Final = "variant"
+COPY: Final = "copy"
+KINDS: Final = {CATALOGUE: "of the catalogue", VARIANT: "variants in chains and unrolling (for the regression)", COPY: "copies"}
+"""What a listed name is: a kernel with an energy of its own to tell, the same with other chains or unrolling (`SWEEP`), or a copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedKernel:
+    """A name that a campaign can give; `kind` is one of `KINDS`.
+
+    `instruction` is the PTX instruction or access that it prices, `level` the memory level, or the link, that its data come from.
+    `architectures` run it; `modes`, `patterns` and `levels` are what a campaign's keys `modes`, `pattern` and `level` may say.
+    """
+
+    name: str
+    kind: str
+    family: str
+    instruction: str
+    module: str
+    level: str
+    chains: int
+    unroll: int
+    architectures: tuple[str, ...]
+    modes: tuple[str, ...]
+    patterns: tuple[str, ...]
+    levels: tuple[str, ...]
+
+    @property
+    def runs_on(self) -> str:
+        """The architectures in few words."""
+        lacking = [name for name in ARCHITECTURES if name not in self.architectures]
+        if not lacking:
+            return "all"
+        return f"all but {', '.join(lacking)}" if len(lacking) < len(self.architectures) else ", ".join(self.architectures)
+
+
+def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tuple[list[ListedKernel], list[str]]:
+    """The kernels of some families (wildcards allowed; none: all) that an architecture runs ("": any), and why it does not run others.
+
+    Raises UnsupportedError for a family that the catalogue does not have.
+    """
+    every = [*_generated(), *_copies()]
+    known = dict.fromkeys(kernel.family for kernel in every)
+    for pattern in families:
+        if not any(fnmatchcase(family, pattern) for family in known):
+            raise UnsupportedError(f"no family is named {pattern!r}{near_match(pattern.lower(), known)}; without a name all are listed")
+    asked = [one for one in every if not families or any(fnmatchcase(one.family, pattern) for pattern in families)]
+    if not architecture:
+        return asked, []
+    names = {one.name for one in asked}
+    refusals = [kernel.refusal(architecture) for kernel in (*KERNELS, *SWEEP) if kernel.name in names]
+    return [one for one in asked if architecture in one.architectures], [refusal for refusal in refusals if refusal]
+
+
+def counted_kinds(kernels: Sequence[ListedKernel]) -> str:
+    """How many names and families a listing has, and what they are, in one line."""
+    numbers = {kind: sum(one.kind == kind for one in kernels) for kind in KINDS}
+    parts = ", ".join(f"{number} {KINDS[kind]}" for kind, number in numbers.items() if number)
+    return f"{len(kernels)} names in {len({one.family for one in kernels})} families: {parts}"
+
+
+def _generated() -> list[ListedKernel]:
+    return [
+        ListedKernel(
+            name=kernel.name,
+            kind=kind,
+            family=kernel.family,
+            instruction=kernel.instruction,
+            module=kernel.module,
+            level=kernel.level,
+            chains=kernel.chains,
+            unroll=kernel.unroll,
+            architectures=tuple(name for name in ARCHITECTURES if not kernel.refusal(name)),
+            modes=kernel.modes,
+            patterns=kernel.patterns,
+            levels=OPTIMISATION_LEVELS,
+        )
+        for kind, kernels in ((CATALOGUE, KERNELS), (VARIANT, SWEEP))
+        for kernel in kernels
+    ]
+
+
+def _copies() -> list[ListedKernel]:
+    return [
+        ListedKernel(
+            name=copy.name,
+            kind=COPY,
+            family=copy.family,
+            instruction=COPY_ENGINE,
+            module="none",
+            level=CopyLoad(host=copy).link,
+            chains=1,
+            unroll=1,
+            architectures=ARCHITECTURES,
+            modes=(COPY_WAYS["modes"],),
+            patterns=(COPY_WAYS["pattern"],),
+            levels=(COPY_WAYS["level"],),
+        )
+        for copy in COPIES
+    ]

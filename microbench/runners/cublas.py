@@ -1,0 +1,270 @@
+"""Matrix products by cuBLAS, called in the library that CuPy has loaded.
+
+cuBLAS thinks in columns.  The row-major product C[m, n] = A[m, k] · B[k, n] is its C' = B' · A' with the outputs n along
+its rows, so its first operand is our B and its second our A: the two letters of a layout (`microbench.layouts`) are its own for these two.
+
+Source: cuBLAS manual, cublasGemmEx, cublasGemmStridedBatchedEx, and "CUDA graphs support" for the workspace.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from estimator.quantities import Array
+from estimator.workload import Operator
+from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
+from microbench.layouts import layout_of
+from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel
+from microbench.sizing import operator_bytes
+
+DATA_TYPES: Final[dict[str, int]] = {"fp32": 0, "tf32": 0, "fp64": 1, "fp16": 2, "bf16": 14}
+"""cudaDataType of a precision."""
+
+COMPUTE_TYPES: Final[dict[str, int]] = {"fp16": 68, "bf16": 68, "fp32": 68, "tf32": 77, "fp64": 70}
+"""cublasComputeType of a precision: accumulation in fp32 (68), on tensor cores with tf32 operands (77), in fp64 (70)."""
+
+WIDER_OUTPUTS: Final[dict[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp32"), "bf16": ("bf16", "fp32")}
+"""Output precisions that cublasGemmEx offers beyond the operands' own."""
+
+DEFAULT_ALGORITHM: Final = -1
+"""CUBLAS_GEMM_DEFAULT: the library's own choice."""
+
+WORKSPACE_BYTES: Final = 32 << 20
+"""What cuBLAS wants on compute capability 9.0; a workspace of our own, so that graphs hold no allocations."""
+
+LARGEST_DIMENSION: Final = 2**31 - 1
+
+NOT_ON_TENSOR_CORES_BEFORE: Final[dict[str, float]] = {"bf16": 8.0, "tf32": 8.0}
+"""Compute capability from which cuBLAS has kernels of a precision."""
+
+STATUS: Final[dict[int, str]] = {
+    1: "not initialised",
+    3: "allocation failed",
+    7: "invalid value",
+    8: "architecture mismatch",
+    11: "mapping error",
+    13: "execution failed",
+    14: "internal error",
+    15: "not supported",
+    16: "licence error",
+}
+"""cublasStatus_t."""
+
+ALLOCATION_FAILED: Final = 3
+NOT_SUPPORTED: Final = frozenset({7, 8, 15})
+EXECUTION_FAILED: Final = frozenset({1, 11, 13})
+
+
+class Operands(Protocol):
+    """Where operands come from: the part of a CUDA device that cuBLAS needs."""
+
+    @property
+    def stream_pointer(self) -> int:
+        """Address of the stream."""
+
+    def empty(self, elements: int, precision: str) -> Any:
+        """Uninitialised memory."""
+
+    def empty_sets(self, sets: int, elements: int, precision: str) -> list[Any]:
+        """Pieces of uninitialised memory."""
+
+    def normal_sets(self, sets: int, elements: int, precision: str, seed: int) -> list[Any]:
+        """Pieces of random numbers."""
+
+    def to_host(self, values: Any, precision: str) -> Array:
+        """Numbers on the host."""
+
+    def capture(self, work: Launch) -> Launch:
+        """A graph of what `work` launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """`batch` products of m × n × k in a layout, with the precisions of operands and output."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    layout: str
+    precision: str
+    precision_out: str
+
+
+class Cublas:
+    """One cuBLAS handle on one stream; `open_cublas` makes it."""
+
+    def __init__(self, library: Any, device: Operands, handle: ctypes.c_void_p) -> None:
+        self._library = library
+        self._device = device
+        self._handle = handle
+
+    def version(self) -> int:
+        """cuBLAS's version, for example 130100."""
+        version = ctypes.c_int()
+        check(self._library.cublasGetVersion_v2(self._handle, ctypes.byref(version)), "cublasGetVersion")
+        return version.value
+
+    def kernel(self, operator: Operator, compute_capability: float, transpose: str = "") -> LibraryKernel:
+        """cuBLAS's kernel for a GEMM operator in a layout; without one tn for linear layers, nn for products of activations.
+
+        Raises UnsupportedError for a precision, a size, a layout or a combination that cuBLAS does not have here.
+        """
+        return self.product_kernel(_product(operator, compute_capability, transpose), int(operator_bytes(operator)))
+
+    def product_kernel(self, product: Product, working_set_bytes: int) -> LibraryKernel:
+        """cuBLAS's kernel for a product in any layout."""
+
+        def bind(buffer_sets: int, seed: int) -> BoundKernel:
+            sets = self._operands(product, buffer_sets, seed)
+
+            def host_values(index: int) -> HostValues:
+                a, b, c = sets[index]
+                host = self._device.to_host
+                rows_a, rows_b = (_stored(product)[side] for side in ("a", "b"))
+                return HostValues(
+                    inputs=(
+                        host(a, product.precision).reshape(product.batch, *rows_a),
+                        host(b, product.precision).reshape(product.batch, *rows_b),
+                    ),
+                    output=host(c, product.precision_out).reshape(product.batch, product.m, product.n),
+                )
+
+            return BoundKernel(
+                launches=tuple(self._launch(product, *operands) for operands in sets),
+                capture=self._device.capture,
+                host_values=host_values,
+            )
+
+        return LibraryKernel(
+            library="cublas",
+            transpose=product.layout,
+            working_set_bytes=working_set_bytes,
+            scratch_bytes=WORKSPACE_BYTES,
+            bind=bind,
+        )
+
+    def _operands(self, product: Product, sets: int, seed: int) -> list[tuple[Any, Any, Any]]:
+        """A, B and C of every buffer set."""
+        batch, m, n, k = product.batch, product.m, product.n, product.k
+        left = self._device.normal_sets(sets, batch * m * k, product.precision, seed)
+        right = self._device.normal_sets(sets, batch * n * k, product.precision, seed + 1)
+        return list(zip(left, right, self._device.empty_sets(sets, batch * m * n, product.precision_out), strict=True))
+
+    def _launch(self, product: Product, a: Any, b: Any, c: Any) -> Callable[[], None]:
+        """The call for one set of operands."""
+        scale = ctypes.c_double if product.precision == "fp64" else ctypes.c_float
+        alpha, beta = scale(1.0), scale(0.0)
+        m, n, k = product.m, product.n, product.k
+        first, second = product.layout[0], product.layout[1]
+        kind, kind_out = DATA_TYPES[product.precision], DATA_TYPES[product.precision_out]
+        operation_b, lead_b = (1, k) if first == "t" else (0, n)
+        operation_a, lead_a = (0, k) if second == "n" else (1, m)
+        compute = COMPUTE_TYPES[product.precision]
+        address = [ctypes.c_void_p(int(array.data.ptr)) for array in (b, a, c)]
+        head = (self._handle, operation_b, operation_a, n, m, k, ctypes.byref(alpha))
+        tail = (compute, DEFAULT_ALGORITHM)
+        if product.batch == 1:
+            function = self._library.cublasGemmEx
+            arguments: tuple[Any, ...] = (
+                *head, address[0], kind, lead_b, address[1], kind, lead_a, ctypes.byref(beta), address[2], kind_out, n, *tail,
+            )  # fmt: skip
+        else:
+            function = self._library.cublasGemmStridedBatchedEx
+            stride = [ctypes.c_longlong(size) for size in (n * k, m * k, m * n)]
+            arguments = (
+                *head, address[0], kind, lead_b, stride[0], address[1], kind, lead_a, stride[1], ctypes.byref(beta),
+                address[2], kind_out, n, stride[2], product.batch, *tail,
+            )  # fmt: skip
+        what = f"cuBLAS product {m}x{n}x{k} in {product.precision}"
+
+        def launch(_kept: tuple[Any, ...] = (a, b, c)) -> None:  # addresses alone keep no memory
+            status = function(*arguments)
+            if status:
+                check(status, what)
+
+        return launch
+
+
+@contextmanager
+def open_cublas(library: Any, device: Operands) -> Iterator[Cublas]:
+    """A handle on the device's stream with a workspace of its own; destroyed at the end.
+
+    `library` is libcublas as ctypes loads it.  Raises UnsupportedError where it cannot be initialised.
+    """
+    handle = ctypes.c_void_p()
+    check(library.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
+    try:
+        check(library.cublasSetStream_v2(handle, ctypes.c_void_p(device.stream_pointer)), "cublasSetStream")
+        workspace = device.empty(WORKSPACE_BYTES, "int8")
+        address = ctypes.c_void_p(int(workspace.data.ptr))
+        check(library.cublasSetWorkspace_v2(handle, address, ctypes.c_size_t(WORKSPACE_BYTES)), "cublasSetWorkspace")
+        yield Cublas(library, device, handle)
+    finally:
+        library.cublasDestroy_v2(handle)
+
+
+def load_cublas(file: str) -> Any:
+    """libcublas from a file.  Raises UnsupportedError where it cannot be loaded."""
+    try:
+        return ctypes.CDLL(file)
+    except OSError as error:
+        raise UnsupportedError(f"{file} cannot be loaded: {error}") from error
+
+
+def check(status: int, what: str) -> None:
+    """Raises the error that a cuBLAS status stands for."""
+    if not status:
+        return
+    message = f"{what}: {STATUS.get(status, f'status {status}')}"
+    if status == ALLOCATION_FAILED:
+        raise DeviceMemoryError(message)
+    if status in NOT_SUPPORTED:
+        raise UnsupportedError(message)
+    if status in EXECUTION_FAILED:
+        raise DeviceLostError(f"{message}; this process cannot use the board any more")
+    raise KernelFailedError(message)
+
+
+def _product(operator: Operator, compute_capability: float, transpose: str) -> Product:
+    """The product behind an operator.  Raises UnsupportedError for what cuBLAS does not have."""
+    precision = operator.precision
+    where = f"gemm.{operator.operator} in {precision}"
+    if precision not in DATA_TYPES:
+        raise UnsupportedError(f"{where}: cublasGemmEx has {', '.join(DATA_TYPES)}")
+    least = NOT_ON_TENSOR_CORES_BEFORE.get(precision, 0.0)
+    if compute_capability < least:
+        raise UnsupportedError(f"{where}: needs compute capability {least:g}, this board has {compute_capability:g}")
+    if operator.cuda_cores and precision not in ("fp32", "fp64"):
+        raise UnsupportedError(f"{where}: cuBLAS runs it on tensor cores; cuda_cores cannot be had")
+    precision_out = operator.precision_out or precision
+    if precision_out not in WIDER_OUTPUTS.get(precision, (precision,)):
+        raise UnsupportedError(f"{where}: no output in {precision_out}")
+    batch, m, n, k = (int(size) for size in operator.shape)
+    if max(batch, m, n, k) > LARGEST_DIMENSION:
+        raise UnsupportedError(f"{where}: dimensions up to {LARGEST_DIMENSION}, got {max(batch, m, n, k)}")
+    layout = layout_of(operator, transpose)
+    return Product(batch=batch, m=m, n=n, k=k, layout=layout, precision=precision, precision_out=precision_out)
+
+
+def _stored(product: Product) -> dict[str, tuple[int, int]]:
+    """Rows and columns of the operands as they lie in memory."""
+    first, second = product.layout[0], product.layout[1]
+    return {
+        "a": (product.m, product.k) if second == "n" else (product.k, product.m),
+        "b": (product.n, product.k) if first == "t" else (product.k, product.n),
+    }
+
+
+def reference_product(values: HostValues, layout: str) -> Array:
+    """What a product must give, in float64 on the host; shape (batch, m, n)."""
+    a, b = values.inputs
+    first, second = layout[0], layout[1]
+    left = a if second == "n" else np.swapaxes(a, 1, 2)
+    right = np.swapaxes(b, 1, 2) if first == "t" else b
+    product: Array = left @ right
+    return product

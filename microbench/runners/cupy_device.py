@@ -1,0 +1,373 @@
+"""The device as CuPy shows it: memory, one stream, events, graphs, compiled kernels; and what its errors mean.
+
+The one file that imports CuPy.  cuBLAS is reached through the library that CuPy itself loads (`library_file`), because
+CuPy's own binding refuses to be captured into a graph (cupy/cupy issue 6290).
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimator.quantities import Array
+from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
+from microbench.runners.runner import Launch
+
+OUT_OF_MEMORY: Final = frozenset({2})
+"""cudaErrorMemoryAllocation.  Source for all codes: CUDA runtime API, cudaError_t; the driver's share them from 2 on."""
+
+CONTEXT_LOST: Final[dict[int, str]] = {
+    700: "illegal address",
+    702: "launch timed out",
+    709: "context destroyed",
+    710: "device assertion",
+    714: "hardware stack error",
+    715: "illegal instruction",
+    716: "misaligned address",
+    717: "invalid address space",
+    718: "invalid program counter",
+    719: "launch failure",
+    721: "contained memory error",
+}
+"""Errors after which every further call of this process fails."""
+
+DEVICE_LOST: Final[dict[int, str]] = {
+    4: "driver shutting down",
+    46: "device unavailable",
+    100: "no device",
+    101: "invalid device",
+    214: "uncorrectable memory error",
+    220: "uncorrectable NVLink error",
+    226: "uncorrectable tensor memory error",
+    802: "system not ready",
+    803: "driver too old for this CUDA version",
+    999: "unknown error",
+}
+"""Errors of the board or its driver."""
+
+PEER_ACCESS_OPEN: Final = 704
+"""cudaErrorPeerAccessAlreadyEnabled."""
+
+KIND_BY_ADDRESS: Final = 4
+"""cudaMemcpyDefault: the addresses say where both ends lie."""
+
+EMPTY_KERNEL: Final = 'extern "C" __global__ void nothing() {}'
+EMPTY_LAUNCHES: Final = 500
+"""Launches from which the host's cost is taken; fewer than the device queues without making the host wait (1024)."""
+
+ALIGNED_ELEMENTS: Final = 256
+"""Operands begin at a multiple of this many numbers: at least on the 256 bytes of cudaMalloc."""
+
+CHUNK_ELEMENTS: Final = 1 << 24
+"""Random numbers drawn at a time: 64 MiB of fp32."""
+
+DTYPES: Final[dict[str, str]] = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "uint16",
+    "int8": "int8",
+}
+"""NumPy type in which a precision is stored; bf16 as its bits."""
+
+ROUND_TO_BF16: Final = 0x8000
+"""Half of the last place that bf16 keeps of an fp32."""
+
+
+def load_cupy() -> Any:
+    """The CuPy module.  Raises UnsupportedError where it is missing or cannot be loaded."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise UnsupportedError(
+            f"CuPy cannot be loaded ({_first_line(error)}); pip install 'wattprint[cuda13]' or 'wattprint[cuda12]'"
+        ) from error
+    return cupy
+
+
+class CupyDevice:
+    """One context on one board; implements microbench.runners.runner.Device.  `open_cupy_device` makes it."""
+
+    def __init__(self, cupy: Any, ordinal: int, stream: Any) -> None:
+        self._cupy = cupy
+        self.ordinal = ordinal
+        self._stream = stream
+
+    @property
+    def module(self) -> Any:
+        """The CuPy module."""
+        return self._cupy
+
+    @property
+    def stream_pointer(self) -> int:
+        """Address of the stream, for other libraries."""
+        return int(self._stream.ptr)
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Maps CUDA's errors within a block; `what` says what was being done."""
+        cuda = self._cupy.cuda
+        try:
+            yield
+        except cuda.memory.OutOfMemoryError as error:
+            raise DeviceMemoryError(f"{what}: {_first_line(error)}") from error
+        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+            raise cuda_failure(int(getattr(error, "status", -1)), what, _first_line(error)) from error
+
+    def free_bytes(self) -> int:
+        """Memory that new operands can take, CuPy's own reserve included [byte]."""
+        with self.errors("asking for free memory"):
+            free, _ = self._cupy.cuda.runtime.memGetInfo()
+            return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
+
+    def total_bytes(self) -> int:
+        """Memory of the board [byte]."""
+        with self.errors("asking for the size of the memory"):
+            _, total = self._cupy.cuda.runtime.memGetInfo()
+            return int(total)
+
+    def trim(self) -> None:
+        """Give cached memory back to the board."""
+        with self.errors("freeing memory"):
+            self._stream.synchronize()
+            self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def mark(self) -> Any:
+        """A timing event on the stream."""
+        event = self._cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def elapsed_s(self, earlier: Any, later: Any) -> float:
+        """Device time between two events that have passed [s]."""
+        return float(self._cupy.cuda.get_elapsed_time(earlier, later)) * 1e-3
+
+    def synchronize(self) -> None:
+        """Wait until the stream has done everything."""
+        self._stream.synchronize()
+
+    def host_launch_s(self) -> float:
+        """What one launch costs the host, from a kernel that does nothing [s]."""
+        with self.errors("measuring what a launch costs"):
+            kernel = self._cupy.RawKernel(EMPTY_KERNEL, "nothing")
+            for _ in range(2):  # the first round compiles and loads
+                self._stream.synchronize()
+                start = time.perf_counter_ns()
+                for _ in range(EMPTY_LAUNCHES):
+                    kernel((1,), (32,), ())
+                spent_ns = time.perf_counter_ns() - start
+                self._stream.synchronize()
+        return spent_ns * 1e-9 / EMPTY_LAUNCHES
+
+    def capture(self, work: Launch) -> Launch:
+        """What `work` launches, as one graph."""
+        self._stream.begin_capture()
+        try:
+            work()
+        finally:
+            graph = self._stream.end_capture()
+        graph.upload(self._stream)
+        return lambda: graph.launch(self._stream)
+
+    def empty(self, elements: int, precision: str) -> Any:
+        """Uninitialised memory for so many numbers."""
+        return self._cupy.empty(elements, dtype=DTYPES[precision])
+
+    def normal(self, elements: int, precision: str, seed: int) -> Any:
+        """Standard normal random numbers; small whole numbers for int8."""
+        target = self.empty(elements, precision)
+        random = self._cupy.random.RandomState(seed)
+        for start in range(0, elements, CHUNK_ELEMENTS):
+            stop = min(start + CHUNK_ELEMENTS, elements)
+            drawn = random.standard_normal(stop - start, dtype="float64" if precision == "fp64" else "float32")
+            if precision == "bf16":
+                drawn = ((drawn.view("uint32") + np.uint32(ROUND_TO_BF16)) >> np.uint32(16)).astype("uint16")
+            elif precision == "int8":
+                drawn = self._cupy.rint(drawn * np.float32(16.0)).clip(-127.0, 127.0)
+            target[start:stop] = drawn
+        return target
+
+    def empty_sets(self, sets: int, elements: int, precision: str) -> list[Any]:
+        """So many pieces of one allocation, each on a boundary that libraries like."""
+        stride = _aligned(elements)
+        whole = self.empty(sets * stride, precision)
+        return [whole[i * stride : i * stride + elements] for i in range(sets)]
+
+    def normal_sets(self, sets: int, elements: int, precision: str, seed: int) -> list[Any]:
+        """So many pieces of one stretch of random numbers: a generator takes longer to begin than to draw."""
+        stride = _aligned(elements)
+        whole = self.normal(sets * stride, precision, seed)
+        return [whole[i * stride : i * stride + elements] for i in range(sets)]
+
+    def to_host(self, values: Any, precision: str) -> Array:
+        """Numbers of the device as float64 on the host."""
+        host = self._cupy.asnumpy(values)
+        if precision == "bf16":
+            host = (host.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return np.asarray(host, dtype=np.float64)
+
+    def pinned(self, size: int, who: str) -> Any:
+        """Memory of the host that the board reaches directly [byte].  Raises DeviceMemoryError where the host has too little."""
+        try:
+            return self._cupy.cuda.alloc_pinned_memory(size)
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            if int(getattr(error, "status", -1)) in OUT_OF_MEMORY:
+                raise DeviceMemoryError(f"{who}: the host has no {size / 1e9:.1f} GB of memory to pin") from error
+            raise
+
+    def pinned_view(self, memory: Any, size: int) -> NDArray[np.uint8]:
+        """The bytes of pinned memory, which may be read and written."""
+        return np.frombuffer(memory, dtype=np.uint8, count=size)
+
+    def peer(self) -> int | None:
+        """The first other board whose memory this one reaches directly, the way there opened; None without one."""
+        runtime = self._cupy.cuda.runtime
+        with self.errors("looking for another GPU"):
+            for other in range(int(runtime.getDeviceCount())):
+                if other == self.ordinal or not runtime.deviceCanAccessPeer(self.ordinal, other):
+                    continue
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except runtime.CUDARuntimeError as error:
+                    if int(getattr(error, "status", -1)) != PEER_ACCESS_OPEN:
+                        raise
+                return other
+        return None
+
+    def free_bytes_of(self, ordinal: int) -> int:
+        """Memory that new operands can take on a board [byte]."""
+        if ordinal == self.ordinal:
+            return self.free_bytes()
+        with self.errors("asking for free memory"), self._cupy.cuda.Device(ordinal):
+            return int(self._cupy.cuda.runtime.memGetInfo()[0])
+
+    def empty_on(self, ordinal: int, size: int) -> Any:
+        """Uninitialised bytes on a board."""
+        if ordinal == self.ordinal:
+            return self.empty(size, "int8")
+        with self._cupy.cuda.Device(ordinal):
+            return self.empty(size, "int8")
+
+    def fill_on(self, ordinal: int, target: Any, values: NDArray[Any]) -> None:
+        """Copies host memory into memory of a board, of the same type and length."""
+        if ordinal == self.ordinal:
+            self.fill(target, values)
+            return
+        with self._cupy.cuda.Device(ordinal):
+            self.fill(target, values)
+            self._cupy.cuda.runtime.deviceSynchronize()
+
+    def copy(self, target: int, target_ordinal: int, origin: int, origin_ordinal: int, size: int) -> None:
+        """Puts a copy between two addresses on the stream; an ordinal below 0 is the host's."""
+        runtime, stream = self._cupy.cuda.runtime, self.stream_pointer
+        if target_ordinal >= 0 and origin_ordinal >= 0 and target_ordinal != origin_ordinal:
+            runtime.memcpyPeerAsync(target, target_ordinal, origin, origin_ordinal, size, stream)
+        else:
+            runtime.memcpyAsync(target, origin, size, KIND_BY_ADDRESS, stream)
+
+    def fill(self, target: Any, values: NDArray[Any]) -> None:
+        """Copies host memory into device memory of the same type and length."""
+        target.set(values)
+
+    def raw_to_host(self, values: Any) -> NDArray[Any]:
+        """A copy of device memory on the host, as it is."""
+        return np.asarray(self._cupy.asnumpy(values))
+
+    def library_file(self, stem: str) -> Path:
+        """The file of a CUDA library that CuPy has loaded ("libcublas.so").  Raises UnsupportedError where it has none."""
+        with self.errors("loading cuBLAS"):
+            self._cupy.cuda.device.get_cublas_handle()
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = Path(line.split(maxsplit=5)[-1]) if "/" in line else Path()
+            if path.name.startswith(stem):
+                return path
+        raise UnsupportedError(f"CuPy has loaded no {stem}; install the CUDA libraries (pip install 'cupy-cuda13x[ctk]')")
+
+    def load_cubin(self, cubin: bytes, entry: str, dynamic_shared_bytes: int = 0) -> "LoadedCubin":
+        """An entry of compiled machine code."""
+        with self.errors(f"loading {entry}"), tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            kernel = self._cupy.RawModule(path=file.name).get_function(entry)
+            if dynamic_shared_bytes:
+                kernel.max_dynamic_shared_size_bytes = dynamic_shared_bytes
+            registers, static = int(kernel.num_regs), int(kernel.shared_size_bytes)
+
+        def launch(grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any]) -> None:
+            kernel(tuple(grid), tuple(block), tuple(arguments), shared_mem=dynamic_shared_bytes)
+
+        return LoadedCubin(launch, registers, static + dynamic_shared_bytes)
+
+
+class LoadedCubin:
+    """Machine code on the device: `launch(grid, block, arguments)`, with what it needs of an SM."""
+
+    __slots__ = ("launch", "registers_per_thread", "shared_bytes_per_block")
+
+    def __init__(
+        self,
+        launch: Callable[[Sequence[int], Sequence[int], Sequence[Any]], None],
+        registers_per_thread: int,
+        shared_bytes_per_block: int,
+    ) -> None:
+        self.launch = launch
+        self.registers_per_thread = registers_per_thread
+        self.shared_bytes_per_block = shared_bytes_per_block
+
+
+@contextmanager
+def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]:
+    """The context on the board at a PCI address, current for this thread; its memory is given back at the end.
+
+    `cupy` is the module (None: import it).  Raises UnsupportedError without CuPy, DeviceLostError where the board does not answer.
+    """
+    module = load_cupy() if cupy is None else cupy
+    runtime = module.cuda.runtime
+    try:
+        ordinal = int(runtime.deviceGetByPCIBusId(short_pci_address(pci_address)))
+    except runtime.CUDARuntimeError as error:
+        raise DeviceLostError(
+            f"CUDA sees no board at {pci_address} ({_first_line(error)}); check CUDA_VISIBLE_DEVICES and the driver"
+        ) from error
+    try:
+        with module.cuda.Device(ordinal):
+            stream = module.cuda.Stream(non_blocking=True)
+            with stream:
+                yield CupyDevice(module, ordinal, stream)
+            module.get_default_memory_pool().free_all_blocks()
+    except (runtime.CUDARuntimeError, module.cuda.driver.CUDADriverError) as error:
+        raise cuda_failure(int(getattr(error, "status", -1)), f"board {pci_address}", _first_line(error)) from error
+
+
+def short_pci_address(pci_address: str) -> str:
+    """A PCI address with a domain of four digits, as CUDA prints it; NVML writes eight."""
+    domain, _, rest = pci_address.partition(":")
+    return f"{domain[-4:]}:{rest}" if len(domain) > 4 and not domain[:-4].strip("0") else pci_address
+
+
+def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | KernelFailedError | DeviceLostError:
+    """The error that a CUDA status stands for."""
+    if status in OUT_OF_MEMORY:
+        return DeviceMemoryError(f"{what}: {message}")
+    if status in CONTEXT_LOST:
+        return DeviceLostError(f"{what}: {CONTEXT_LOST[status]} ({message}); this process cannot use the board any more")
+    if status in DEVICE_LOST:
+        return DeviceLostError(f"{what}: {DEVICE_LOST[status]} ({message}); check the board with nvidia-smi")
+    return KernelFailedError(f"{what}: {message}")
+
+
+def _aligned(elements: int) -> int:
+    """A number of elements rounded up to whole aligned pieces."""
+    return -(-elements // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
+
+
+def _first_line(error: BaseException) -> str:
+    """An error's message without what follows its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" =\t")]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,156 @@
+"""The device as PyTorch shows it, on the stream of another library: tensors, graphs, and what its errors mean.
+
+The one file of the load that imports PyTorch.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.quantities import Array
+from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, MicrobenchError, UnsupportedError
+from microbench.runners.runner import Launch
+
+DTYPES: Final[dict[str, str]] = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+}
+"""PyTorch's type for a precision."""
+
+CHUNK_ELEMENTS: Final = 1 << 24
+"""Numbers converted at a time: 64 MiB of fp32."""
+
+LOST_WORDS: Final = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "misaligned address",
+    "illegal instruction",
+    "device-side assert",
+    "launch timed out",
+    "uncorrectable",
+    "unknown error",
+    "no cuda-capable device",
+    "devices unavailable",
+    "device is lost",
+    "busy or unavailable",
+)
+"""How PyTorch's message tells of an error after which the context is of no use.  Source: CUDA runtime API, cudaGetErrorString."""
+
+
+def load_torch() -> Any:
+    """The PyTorch module.  Raises UnsupportedError where it is missing or cannot be loaded."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        raise UnsupportedError(f"PyTorch cannot be loaded ({error}); pip install 'wattprint[torch]'") from error
+    return torch
+
+
+class TorchDevice:
+    """PyTorch on one device; `open_torch_device` makes it."""
+
+    def __init__(self, torch: Any, device: str, stream: Any = None) -> None:
+        self.torch = torch
+        self.device = device
+        self._stream = stream
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Maps PyTorch's errors within a block; `what` says what was being done."""
+        try:
+            yield
+        except self.torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(f"{what}: out of memory ({_first_line(error)})") from error
+        except NotImplementedError as error:
+            raise UnsupportedError(f"{what}: {_first_line(error)}") from error
+        except RuntimeError as error:
+            raise torch_failure(what, _first_line(error)) from error
+
+    def dtype(self, precision: str) -> Any:
+        """PyTorch's type for a precision.  Raises UnsupportedError where it has none."""
+        if precision not in DTYPES:
+            raise UnsupportedError(f"PyTorch has no {precision}; it has {', '.join(DTYPES)}")
+        return getattr(self.torch, DTYPES[precision])
+
+    def normal(self, shape: Sequence[int], precision: str, seed: int) -> Any:
+        """Standard normal random numbers; small whole numbers for int8."""
+        torch = self.torch
+        dtype = self.dtype(precision)
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+        if precision not in ("fp8", "int8"):
+            return torch.randn(tuple(shape), dtype=dtype, device=self.device, generator=generator)
+        values = torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        flat = values.view(-1)
+        for start in range(0, flat.numel(), CHUNK_ELEMENTS):
+            part = flat[start : start + CHUNK_ELEMENTS]
+            drawn = torch.randn(part.shape, device=self.device, generator=generator)
+            part.copy_(drawn if precision == "fp8" else (16.0 * drawn).round().clamp(-127.0, 127.0))
+        return values
+
+    def to_host(self, values: Any) -> Array:
+        """Numbers of the device as float64 on the host."""
+        return np.asarray(
+            values.detach().to(self.torch.float32 if values.dtype != self.torch.float64 else values.dtype).cpu().double().numpy()
+        )
+
+    def capture(self, work: Launch) -> Launch:
+        """What `work` launches, as one graph; its results keep their memory as long as the graph lives."""
+        torch = self.torch
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            work()
+        replay: Launch = graph.replay
+        return replay
+
+    def trim(self) -> None:
+        """Give cached memory back to the board."""
+        if self.device != "cpu":
+            self.torch.cuda.empty_cache()
+
+
+@contextmanager
+def open_torch_device(ordinal: int, stream_pointer: int, torch: Any = None) -> Iterator[TorchDevice]:
+    """PyTorch on a board and a stream that another library opened, current for this thread.
+
+    `torch` is the module (None: import it).  Raises UnsupportedError without PyTorch or without its CUDA part.
+    """
+    module = load_torch() if torch is None else torch
+    if not module.cuda.is_available():
+        raise UnsupportedError("this PyTorch does not see the board (built without CUDA, or for another driver)")
+    device = f"cuda:{ordinal}"
+    with _as_failures(f"opening PyTorch on {device}", module):
+        stream = module.cuda.ExternalStream(stream_pointer, device=device)
+    with module.cuda.device(ordinal), module.cuda.stream(stream), module.no_grad():
+        opened = TorchDevice(module, device, stream)
+        yield opened
+    opened.trim()
+
+
+def torch_failure(what: str, message: str) -> MicrobenchError:
+    """The error that a message of PyTorch stands for."""
+    lowered = message.lower()
+    if any(word in lowered for word in LOST_WORDS):
+        return DeviceLostError(f"{what}: {message}; this process cannot use the board any more")
+    if "out of memory" in lowered or "alloc_failed" in lowered:
+        return DeviceMemoryError(f"{what}: {message}")
+    if "not implemented" in lowered or "not supported" in lowered or "no available kernel" in lowered or "only supported" in lowered:
+        return UnsupportedError(f"{what}: {message}")
+    return KernelFailedError(f"{what}: {message}")
+
+
+@contextmanager
+def _as_failures(what: str, torch: Any) -> Iterator[None]:
+    with TorchDevice(torch, "cpu").errors(what):
+        yield
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

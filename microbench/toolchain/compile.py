@@ -1,0 +1,304 @@
+"""PTX → cubin → what it holds.  The cubin that is inspected here is the one that the runner loads.
+
+The assembler and the disassembler come from wheels (`pip install 'wattprint[ptx]'`) or from a CUDA toolkit on the PATH.
+All kernels of one architecture go through one call: the disassembler's start takes longer than its work.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.frozen import FrozenMapping
+from estimator.regular_files import read_regular
+from estimator.whole_file import write_whole
+from microbench.errors import CompileError
+from microbench.kernel import OPTIMISATION_LEVELS, Kernel
+from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
+from microbench.toolchain.ptx import module_text
+
+INSTALL: Final = "install it with: pip install 'wattprint[ptx]'"
+
+WHEEL_FOLDERS: Final = ("cuda_nvcc/bin", "cu13/bin", "cuda_nvdisasm/bin")
+"""Where the wheels put their programs, below the `nvidia` package."""
+
+TOOLKIT: Final = "/usr/local/cuda"
+"""Where a CUDA toolkit is installed that is not on the PATH (CUDA installation guide, Linux)."""
+
+TOOL_TIMEOUT_S: Final = 300.0
+"""Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
+
+CACHE_FORMAT: Final = 3
+
+MOST_REASON: Final = 300
+"""Characters of what a program says of its failure that a message repeats."""
+
+_ENTRY: Final = re.compile(r"Compiling entry function '([^']+)'")
+_FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED: Final = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """The two programs and their versions."""
+
+    ptxas: Path
+    nvdisasm: Path
+    ptxas_version: str
+    nvdisasm_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledModule:
+    """A cubin and what is in it.
+
+    `digest` is the cubin's SHA-256, `source_digest` that of the PTX text.  `entries` are by kernel name.
+    """
+
+    architecture: str
+    level: str
+    compiler: str
+    disassembler: str
+    source_digest: str
+    digest: str
+    cubin: bytes
+    entries: Mapping[str, InspectedEntry]
+
+
+def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
+    """The assembler and the disassembler: those named, else the wheels', else those on the PATH, in CUDA_HOME or in TOOLKIT.
+
+    Raises CompileError where one is missing or does not answer.
+    """
+    assembler = _find("ptxas", ptxas)
+    disassembler = _find("nvdisasm", nvdisasm)
+    return Toolchain(
+        ptxas=assembler,
+        nvdisasm=disassembler,
+        ptxas_version=_version(assembler),
+        nvdisasm_version=_version(disassembler),
+    )
+
+
+def user_cache() -> Path | None:
+    """The folder that keeps machine code from one run to the next; None where there is none that this user can write.
+
+    `wattprint/cubins` in XDG_CACHE_HOME, else in ~/.cache (XDG Base Directory Specification: a relative path does not count).
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
+        if not base.is_absolute():  # HOME is empty
+            return None
+        folder = base / "wattprint" / "cubins"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def compile_kernels(
+    kernels: Sequence[Kernel],
+    architecture: str,
+    level: str,
+    toolchain: Toolchain,
+    cache: Path | None = None,
+    remark: Callable[[str], None] = lambda text: None,
+) -> CompiledModule:
+    """One cubin of several kernels, inspected.
+
+    With `cache`, a folder, what was compiled before from the same text by the same programs is read back; what is there but torn,
+    changed, of another recipe or no file is compiled anew.  `remark` is told where the folder cannot take it.  Raises UnsupportedError for
+    a kernel that the architecture cannot run, CompileError where the assembler refuses or a kernel is not in what the programs give.
+    """
+    if level not in OPTIMISATION_LEVELS:
+        raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
+    if not kernels:
+        raise CompileError(f"no kernel to compile for {architecture}; name at least one")
+    text = module_text(kernels, architecture)
+    source_digest = hashlib.sha256(text.encode()).hexdigest()
+    recipe = f"{CACHE_FORMAT} {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
+    key = hashlib.sha256(recipe.encode()).hexdigest()
+    if cache is not None and (known := _read_cache(cache, key)) is not None:
+        return known
+    cubin, verbose = _assemble(text, architecture, level, toolchain)
+    entries = _inspect(cubin, verbose, toolchain)
+    if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:
+        raise CompileError(
+            f"{missing[0]} is not in what nvdisasm {toolchain.nvdisasm_version} and ptxas {toolchain.ptxas_version} say of the cubin for "
+            f"{architecture}; take both programs from the wheels: {INSTALL}"
+        )
+    module = CompiledModule(
+        architecture=architecture,
+        level=level,
+        compiler=f"ptxas {toolchain.ptxas_version}",
+        disassembler=f"nvdisasm {toolchain.nvdisasm_version}",
+        source_digest=source_digest,
+        digest=hashlib.sha256(cubin).hexdigest(),
+        cubin=cubin,
+        entries=entries,
+    )
+    if cache is not None:
+        try:
+            _write_cache(cache, key, module)
+        except OSError:
+            remark(
+                f"machine code is not kept for the next time, {cache} cannot be written; "
+                f"make room, remove what is in the way, or name another folder (XDG_CACHE_HOME)"
+            )
+    return module
+
+
+def disassemble(cubin: bytes, toolchain: Toolchain) -> str:
+    """nvdisasm's text of a cubin.  Raises CompileError where it refuses."""
+    with _scratch() as folder:
+        file = folder / "module.cubin"
+        file.write_bytes(cubin)
+        return _run([str(toolchain.nvdisasm), "-c", str(file)], "nvdisasm refuses the cubin").stdout
+
+
+def _find(program: str, named: Path | None) -> Path:
+    if named is not None:
+        if not named.is_file():
+            raise CompileError(f"{program}: {named} is not a file; name the program itself or leave it out")
+        return named
+    package = importlib.util.find_spec("nvidia")
+    for root in package.submodule_search_locations or () if package else ():
+        for folder in WHEEL_FOLDERS:
+            candidate = Path(root) / folder / program
+            if candidate.is_file():
+                return candidate
+    toolkits = (Path(home) / "bin" for home in (os.environ.get("CUDA_HOME", ""), TOOLKIT) if home)
+    on_path = shutil.which(program) or shutil.which(program, path=os.pathsep.join(map(str, toolkits)))
+    if on_path is None:
+        raise CompileError(f"{program} is not installed; {INSTALL}")
+    return Path(on_path)
+
+
+def _version(program: Path) -> str:
+    answer = _run([str(program), "--version"], f"{program} does not say its version").stdout
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", answer)
+    if not found:
+        raise CompileError(f"{program} gives no version; {INSTALL}")
+    return found[1]
+
+
+def _assemble(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
+    """The cubin, and what the assembler says of each entry."""
+    with _scratch() as folder:
+        source, target = folder / "module.ptx", folder / "module.cubin"
+        source.write_text(text, encoding="utf-8")
+        command = [str(toolchain.ptxas), "-v", f"-{level}", f"-arch={architecture}", str(source), "-o", str(target)]
+        done = _run(command, f"ptxas {toolchain.ptxas_version} refuses the kernels for {architecture}")
+        if not target.is_file():
+            raise CompileError(f"ptxas {toolchain.ptxas_version} ({toolchain.ptxas}) writes no cubin for {architecture}; {INSTALL}")
+        return target.read_bytes(), done.stderr
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the programs' files that is gone afterwards."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise CompileError(f"temporary files cannot be written: {error.strerror or error}; make room or set TMPDIR") from error
+
+
+def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[InspectedEntry]:
+    resources = _read_resources(verbose)
+    entries = {}
+    for name, listing in read_listings(disassemble(cubin, toolchain)).items():
+        if name not in resources:
+            continue  # a callee in a section of its own
+        body: tuple[Instruction, ...] = loop_body(listing)
+        entries[name] = InspectedEntry(name=name, body=histogram(body), reads=register_reads(body), **resources[name])
+    return FrozenMapping(dict(sorted(entries.items())))
+
+
+def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
+    """Registers, spills, stack and shared memory by entry, from `ptxas -v`."""
+    resources: dict[str, dict[str, int]] = {}
+    current: dict[str, int] = {}
+    for line in verbose.splitlines():
+        if entry := _ENTRY.search(line):
+            current = {"registers": 0, "spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0, "shared_bytes": 0}
+            resources[entry[1]] = current
+        elif not resources:
+            continue  # of no entry
+        elif frame := _FRAME.search(line):
+            current |= {"stack_bytes": int(frame[1]), "spill_store_bytes": int(frame[2]), "spill_load_bytes": int(frame[3])}
+            resources[next(reversed(resources))] = current
+        elif used := _USED.search(line):
+            current |= {"registers": int(used[1]), "shared_bytes": int(used[2] or 0)}
+            resources[next(reversed(resources))] = current
+    return resources
+
+
+def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=TOOL_TIMEOUT_S, check=False)
+    except OSError as error:
+        raise CompileError(f"{failure}: {error.strerror or error}; {INSTALL}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{failure}: no answer within {TOOL_TIMEOUT_S:.0f} s") from error
+    if done.returncode < 0:
+        raise CompileError(f"{failure}: ended by signal {-done.returncode}; is there memory left?")
+    if done.returncode != 0:
+        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in said if "error" in line.lower() or "fatal" in line.lower()), said[0] if said else "no reason given")
+        plain = "".join(letter if letter.isprintable() else "?" for letter in re.sub(r"^ptxas .*?, (?=line)", "", reason))
+        raise CompileError(f"{failure}: {plain[:MOST_REASON]}")
+    return done
+
+
+def _seal(key: str, stored: Mapping[str, Any]) -> str:
+    """Digest of what is stored under a key: an entry that was changed, or that is another key's, does not match its own."""
+    return hashlib.sha256(f"{key} {json.dumps(stored)}".encode()).hexdigest()
+
+
+MOST_CACHED_BYTES: Final = 64 << 20
+
+
+def _read_cache(cache: Path, key: str) -> CompiledModule | None:
+    """What was compiled before; None where it is missing, torn or changed since."""
+    binary, described = cache / f"{key}.cubin", cache / f"{key}.json"
+    try:
+        cubin = read_regular(binary, MOST_CACHED_BYTES)
+        stored: dict[str, Any] = json.loads(read_regular(described, MOST_CACHED_BYTES))
+        if stored.pop("seal") != _seal(key, stored) or stored["digest"] != hashlib.sha256(cubin).hexdigest():
+            return None
+        entries = {
+            name: InspectedEntry(**{**entry, "body": FrozenMapping(entry["body"]), "reads": FrozenMapping(entry["reads"])})
+            for name, entry in stored.pop("entries").items()
+        }
+        return CompiledModule(**stored, cubin=cubin, entries=FrozenMapping(entries))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
+    """Keep a module.  Raises OSError where the folder cannot be written, or something else has the name of an entry."""
+    cache.mkdir(parents=True, exist_ok=True)
+    write_whole(cache / f"{key}.cubin", module.cubin)
+    stored = {
+        "architecture": module.architecture,
+        "level": module.level,
+        "compiler": module.compiler,
+        "disassembler": module.disassembler,
+        "source_digest": module.source_digest,
+        "digest": module.digest,
+        "entries": {
+            name: {**asdict(entry), "body": dict(entry.body), "reads": dict(entry.reads)} for name, entry in module.entries.items()
+        },
+    }
+    write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())
