@@ -56,23 +56,24 @@ ALLOWED = Counter(
         ("estimator/serve/command.py", "open"): 1,  # a browser
         ("estimator/serve/server.py", "read_bytes"): 3,  # the page's own files
         ("estimator/whole_file.py", "open"): 1,  # a folder, to sync it
-        ("collector/daemon/locks.py", "open"): 1,  # a lock, opened to write
+        ("collector/daemon/log_file.py", "open"): 1,  # its own log, opened to write
+        ("collector/daemon/server.py", "open"): 2,  # the page's token in the daemon's own folder
         ("collector/daemon/schema.py", "connect"): 2,  # SQLite's own file, looked at first by `_check_file`
         ("collector/daemon/schema.py", "open"): 1,  # a folder, to sync it
         ("collector/dataset/claim.py", "read_text"): 2,  # /proc
         ("collector/dataset/log.py", "open"): 3,  # the writer's own log
         ("collector/dataset/parquet.py", "ParquetFile"): 1,  # a stream
         ("collector/dataset/partition.py", "read_bytes"): 2,  # the part that this process has written
-        ("collector/dataset/writer.py", "open"): 1,  # a folder, to sync it
-        ("collector/devices/clock_record.py", "open"): 3,  # a lock and a record, opened to write; a folder
+        ("collector/devices/board_claim.py", "read_text"): 1,  # /proc
+        ("collector/devices/file_lock.py", "open"): 1,  # a lock, opened to write
+        ("collector/sensor/catalogue.py", "read_text"): 1,  # data of the package
+        ("collector/devices/clock_record.py", "open"): 2,  # a record, opened to write; a folder
         ("collector/devices/clock_record.py", "read_text"): 1,  # /proc
         ("collector/pmd/emulated_wave.py", "loadtxt"): 1,  # lines
         ("collector/pmd/recording_files.py", "loadtxt"): 1,  # lines
-        ("collector/privileged/audit.py", "open"): 1,  # opened to write
         ("collector/privileged/client.py", "read_text"): 1,  # /proc
         ("collector/recordings/text_columns.py", "open_csv"): 1,  # a stream
         ("collector/replay/play.py", "open"): 1,  # gzip, of a stream
-        ("collector/replay/record.py", "open"): 1,  # gzip, of a stream
         ("fitter/bundle/export.py", "read_text"): 3,  # the source tree that this program runs from
         ("fitter/instructions/published.py", "read_text"): 1,  # data of the package
         ("fitter/release/release.py", "open"): 1,  # a folder, to sync it

@@ -53,7 +53,8 @@ READ = [
     "--add", "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--fold", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget", "--pmd",
-    "--power", "--precision", "--prior", "--rails", "--readings", "--reference", "--remove", "--require", "--scheduler", "--sensor",
+    "--power", "--precision", "--prior", "--published", "--rails", "--readings",
+    "--reference", "--remove", "--require", "--scheduler", "--sensor",
     "--sequence", "--set", "--signature", "--version", "--workload", "--zero",
 ]  # fmt: skip
 """Options with a text that name no file to write; another one is an output, or is added here."""

@@ -336,7 +336,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tm
         assert found.status == 1
         assert found.err.count("\n") == 1
         assert found.out == "", "the fit was made first"
-    assert all("-o" in run(table, "-o", out).err for out in unwritable)
+    assert all("/proc/b.json" in run(table, "-o", out).err for out in unwritable)
     assert table.read_text().startswith(HEADER)
     same = run(table, "-o", tmp_path / "x", "--report", tmp_path / "x")
     assert same.status == 1
@@ -412,7 +412,7 @@ def test_a_time_beyond_all_reason_is_rejected(run: Run, tmp_path: Path) -> None:
     table.write_text("\n".join([*lines, ",".join(fields.values())]) + "\n")
     found = run(table, "-o", tmp_path / "out.json", "-v")
     assert found.status == 3
-    assert "BAD_LATENCY: latency_s = 1e+308" in found.err
+    assert "BAD_LATENCY: latency_s = " in found.err
 
 
 @pytest.mark.parametrize(("asked", "given"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])

@@ -47,7 +47,7 @@ def test_a_kind_of_one_kernel_is_left_out_whole_and_marked(folder: Path, capsys:
     in_sample = {row["operator"]: row["latency"]["mape"] for row in json.loads(capsys.readouterr().out)["errors"]}
     assert by_kind["bmm"]["latency"]["mape"] > 2 * in_sample["bmm"]
     assert SINGLE in page.read_text(encoding="utf-8")
-    main([str(data), "-o", str(out), "-q"])
+    main([str(data), "-o", str(out), "--force", "-q"])
     lines = capsys.readouterr().out.splitlines()
     assert any("gemm bmm bf16 [1] " in line for line in lines)
     assert any(line.strip().startswith(f"[1] {SINGLE}") for line in lines)
@@ -58,10 +58,10 @@ def test_a_kind_of_one_kernel_is_left_out_whole_and_marked(folder: Path, capsys:
 )
 def test_a_fit_without_errors_says_why(folder: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], reason: str) -> None:
     data = table(folder / "few.csv", (1024, 2048) if more else ())
-    main([str(data), "-o", str(folder / "few.json"), "--report", str(folder / "few.html"), *more, "-q"])
+    main([str(data), "-o", str(folder / "few.json"), "--report", str(folder / "few.html"), "--force", *more, "-q"])
     assert f"errors are not known: {reason}" in capsys.readouterr().out
     assert reason in (folder / "few.html").read_text(encoding="utf-8")
-    main([str(data), "-o", str(folder / "few.json"), *more, "--json", "-q"])
+    main([str(data), "-o", str(folder / "few.json"), "--force", *more, "--json", "-q"])
     document = json.loads(capsys.readouterr().out)
     assert document["errors"] == []
     assert {one["note"] for one in document["error_notes"]} == {reason}

@@ -126,5 +126,5 @@ def test_a_column_that_stands_twice_in_parquet_is_named(tmp_path: Path) -> None:
     names = ["operator", "precision", "gpu", "rows", "dim", "latency_s", "latency_s"]
     table = pa.table([pa.array(["softmax"]), pa.array(["fp32"]), pa.array(["a10"]), pa.array([64]), pa.array([64]), column, column], names)
     pq.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="column 'latency_s' stands twice in the header"):
+    with pytest.raises(DatasetError, match="column 'latency_s' stands twice in the header"):
         read_selection([tmp_path / "t.parquet"])

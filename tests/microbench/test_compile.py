@@ -102,7 +102,7 @@ def test_what_is_in_the_way_of_an_entry_stops_nothing(
     heard: list[str] = []
     assert compile_kernels(KERNELS[:1], "sm_75", "O3", toolchain, tmp_path, heard.append) == first
     (remark,) = heard
-    assert remark.startswith(f"machine code is not kept for the next time, {tmp_path} cannot be written (")
+    assert remark.startswith(f"machine code is not kept for the next time, {tmp_path} cannot be written;")
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing_and_is_named(toolchain: Toolchain, tmp_path: Path) -> None:

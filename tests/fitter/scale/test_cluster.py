@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from distributed import LocalCluster
 
-from fitter.errors import ClusterError, InputError
+from collector.errors import DatasetError
+from fitter.errors import ClusterError
 from fitter.rows.partitions import Partition, open_partitioned, read_batches
 from fitter.scale.cluster import check_versions, open_cluster
 from fitter.scale.kernel_sample import merge_samples, sample_partition
@@ -67,7 +68,7 @@ def test_results_come_in_the_order_of_the_partitions(cluster: Any, folder: Path)
 def test_a_damaged_file_is_named_by_the_worker_that_read_it(cluster: Any, folder: Path) -> None:
     table = open_partitioned(folder)
     (folder / "part-002.parquet").write_bytes(b"PAR1")
-    with open_cluster(cluster.scheduler_address) as workers, pytest.raises(InputError, match="part-002.parquet: truncated"):
+    with open_cluster(cluster.scheduler_address) as workers, pytest.raises(DatasetError, match="part-002.parquet: truncated"):
         list(workers.results(rows_of, table.partitions()))
 
 
