@@ -25,7 +25,10 @@ def biweight_fit(design: Array, values: Array, penalty: Array, scatter: float, s
         weighted = design * weight[:, None]
         normal: Array = weighted.T @ design / scatter**2 + penalty
         right: Array = weighted.T @ values / scatter**2
-        coefficients = np.linalg.solve(normal, right).astype(np.float64)
+        try:
+            coefficients = np.linalg.solve(normal, right).astype(np.float64)
+        except np.linalg.LinAlgError:  # packets that came in few bursts, on a busy host, do not reach every knot
+            coefficients = np.linalg.lstsq(normal, right, rcond=None)[0].astype(np.float64)
         residual = values - design @ coefficients
         centred = residual - np.median(residual)
         if count > 2 * unknowns:

@@ -12,6 +12,7 @@ from collector.pmd.clock_tie import fit_clock_tie
 from collector.pmd.edge_tie import tie_from_load
 from collector.pmd.packets import NOMINAL_TICKS_PER_MS, STAMP_TURN
 from collector.pmd.recording_files import Recording, read_recording
+from collector.pmd.robust_fit import biweight_fit
 from collector.pmd.stamp_turns import TurnWatch
 from estimator.quantities import Array, IntArray
 
@@ -114,3 +115,11 @@ def test_edges_that_show_are_counted_so_that_a_start_off_by_periods_of_the_load_
     for periods in (-9, 4):
         shifted = tie_from_load(recording, load, start_s + periods * 0.10434)
         assert shifted.blocks <= 152 - 2 * abs(periods)
+
+
+def test_a_fit_whose_points_do_not_reach_every_knot_gives_finite_coefficients() -> None:
+    design = np.zeros((6, 3))
+    design[:, 0] = 1.0
+    coefficients, _, scatter = biweight_fit(design, np.arange(6.0) * 1e3, np.zeros((3, 3)), 10.0, 1.0)
+    assert np.isfinite(coefficients).all()
+    assert np.isfinite(scatter)
