@@ -138,11 +138,11 @@ def test_the_command_writes_growth_or_warns_once_and_ends_in_3(tmp_path: Path, c
         ("ignores", (), "nothing grows from batch 1, sequence 512 to batch 2, sequence 1536; a --batch of 2 or more may help"),
         ("positions", ("--batch", "2"), "at batch 4, sequence 1536 its memory does not follow"),
     ):
-        assert main(["trace", f"{lab}:{function}", *words, "--resizable", "-o", str(out)]) == 3
+        assert main(["trace", f"{lab}:{function}", *words, "--resizable", "-o", str(out), "--force"]) == 3
         warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
         assert warnings == [f"warning: the file cannot be rescaled: {reason}"]
         assert read_workload(out).resizing is None
-    assert main(["trace", f"{lab}:images", "--resizable", "-o", str(out)]) == 0
+    assert main(["trace", f"{lab}:images", "--resizable", "-o", str(out), "--force"]) == 0
     assert read_workload(out).resizing is not None
     capsys.readouterr()
     assert main(["sweep", str(out), "--bundle", "a100-pcie-40gb-eager", "--batch", "1,32", "--freqs", "1410", "--json", "-q"]) in (0, 3)
