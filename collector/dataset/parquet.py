@@ -179,10 +179,9 @@ def read_batches(
     *,
     groups: Iterable[int] | None = None,
     rows: int = BATCH_ROWS,
-    kept: Sequence[str] = (),
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """The columns `names` of a file, or of some row groups of it, batch by batch; texts decoded, but for the columns `kept`.
+    """The columns `names` of a file, or of some row groups of it, batch by batch; texts decoded.
 
     Raises DatasetError for a file that is damaged, for columns of anything but plain values and lists of texts, and for pages and batches
     that take too much memory.
@@ -196,7 +195,7 @@ def read_batches(
             size = page_bytes(stream, metadata, schema, names, group)
             check_size(where, size, metadata.row_group(group).num_rows, MOST_STORED_BYTES)
             for batch in file.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False):
-                yield _decoded(batch.select(list(names)), where, kept)
+                yield _decoded(batch.select(list(names)), where)
 
 
 def check_size(where: Path | str, size: int, rows: int, most_bytes: int = MOST_BYTES) -> None:
@@ -225,14 +224,13 @@ def _text_leaves(metadata: pq.FileMetaData, schema: pa.Schema, names: Iterable[s
     return [path for path, kind in found.items() if kind is not None and (_is_text(kind) or pa.types.is_list(kind))]
 
 
-def _decoded(batch: pa.RecordBatch, where: Path | str, kept: Sequence[str]) -> pa.RecordBatch:
-    """A batch with plain texts in place of dictionaries, but for the columns `kept`.
+def _decoded(batch: pa.RecordBatch, where: Path | str) -> pa.RecordBatch:
+    """A batch with plain texts in place of dictionaries.
 
     Raises DatasetError where that takes too much, ValueError for text that is no UTF-8 and for endless lists.
     """
     check_size(where, _counted_bytes(batch), batch.num_rows)
-    columns = [column if name in kept else _plain(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=batch.schema.names)
 
 
 def _counted_bytes(batch: pa.RecordBatch) -> int:
