@@ -60,6 +60,10 @@ def _lock(path: Path, gpu_uuid: str) -> int:
         with suppress(PermissionError):  # another user's file has its mode already
             os.fchmod(claim, GROUP_MAY)
     except OSError as error:
+        if os.path.lexists(path):
+            raise DeviceError(
+                f"{path} of user {user_name(path.lstat().st_uid)} is no lock ({error.strerror}); have root remove it"
+            ) from error
         remedy = f"have root add you to group {group_of(path.parent)} (usermod -aG), and log in again"
         raise DeviceError(f"{path}: this user may not claim boards ({error.strerror}); {remedy}") from error
     return claim

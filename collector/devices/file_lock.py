@@ -1,4 +1,4 @@
-"""Locks of files that a dying process cannot keep (flock(2)): they belong to the open file, and so to whoever inherits it."""
+"""File locks (flock(2)) that end with the last process that has the file open."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ def locked_file(path: Path, how: int = fcntl.LOCK_EX, mode: int = 0o600) -> int 
 
     `how`: alone, or with others (LOCK_SH); `mode`: of a file that is made.  Raises OSError.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor = _opened(path, mode)
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError as error:
@@ -19,3 +19,17 @@ def locked_file(path: Path, how: int = fcntl.LOCK_EX, mode: int = 0o600) -> int 
             return None
         raise
     return descriptor
+
+
+def _opened(path: Path, mode: int) -> int:
+    """A descriptor of an existing or a new file.  Linux refuses O_CREAT on another user's file in a sticky folder (protected_regular)."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            try:
+                return os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+            except FileExistsError:  # another process made it in between, or a link leads nowhere
+                if path.is_symlink():
+                    raise

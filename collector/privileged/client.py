@@ -174,7 +174,8 @@ class LeasedClock:
                     return
                 try:
                     self._ask(do="renew")
-                except ClockHelperError:  # kept for whoever asks next
+                except ClockHelperError as error:  # the next check raises it
+                    self._lost = self._lost or error
                     return
 
     def _ask(self, **content: Any) -> dict[str, Any]:

@@ -193,14 +193,14 @@ class Helper:
     def _do(self, client: Client, asked: Request) -> dict[str, Any]:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
+        if lease is not None and asked.do != "unlock":
+            self._look_again(lease)
         if asked.do == "status":
             return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._settings.boards)]}
         if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
             raise RefusedError("no_lease", "this connection holds no clock")
-        elif asked.do == "renew":
-            self._look_again(lease)
         elif asked.do == "unlock" and not self._end(lease, "asked for"):
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True, "silence_s": self._settings.silence_s}

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def shared() -> Iterator[Path]:
     around.chmod(0o755)
     if os.geteuid() == 0:
         os.chown(folder, 0, MEMBERS.gr_gid)
-    folder.chmod(0o2770)
+    folder.chmod(0o3770)
     yield folder
     shutil.rmtree(around)
 
@@ -103,6 +103,35 @@ def test_campaigns_of_two_users_exclude_each_other(with_folder: bool, shared: Pa
 
 
 @only_root
+@pytest.mark.parametrize("change", [os.unlink, lambda path: os.rename(path, f"{path}.away")])
+def test_no_member_removes_the_claim_of_another(change: Callable[[str], None], shared: Path) -> None:
+    with holder(shared, ALICE) as (_, said):
+        assert said == "mine"
+        pid = os.fork()
+        if pid == 0:
+            os.setgroups([MEMBERS.gr_gid])
+            os.setuid(BOB)
+            try:
+                change(str(shared / f"{UUID}.lock"))
+            except PermissionError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+@only_root
+@pytest.mark.parametrize(
+    "make", [os.mkdir, lambda path: os.symlink("/nowhere", path), lambda path: os.close(os.open(path, os.O_CREAT, 0o600))]
+)
+def test_what_stands_at_a_locks_name_is_named_with_its_user(make: Callable[[str], None], shared: Path) -> None:
+    path = str(shared / f"{UUID}.lock")
+    make(path)
+    os.chown(path, ALICE, -1, follow_symlinks=False)
+    with holder(shared, BOB) as (_, told):
+        assert told.startswith(f"{path} of user {ALICE} is no lock")
+
+
+@only_root
 def test_where_root_has_made_the_folder_no_other_user_can_hold_a_board(shared: Path) -> None:
     with holder(shared, MALLORY, name=CLAIM_PREFIX + UUID) as (_, named), holder(shared, MALLORY, member=False) as (_, told):
         assert named == "mine"
@@ -114,7 +143,7 @@ def test_where_root_has_made_the_folder_no_other_user_can_hold_a_board(shared: P
 
 def test_the_packaged_folder_is_the_one_that_is_looked_for(repository: Path) -> None:
     (line,) = (repository / "packaging" / "wattprint-boards.tmpfiles.conf").read_text().splitlines()[1:]
-    assert line.split() == ["d", str(SHARED_FOLDER), "2770", "root", "wattprint-boards", "-"]
+    assert line.split() == ["d", str(SHARED_FOLDER), "3770", "root", "wattprint-boards", "-"]
     assert "g wattprint-boards -" in (repository / "packaging" / "wattprint-boards.sysusers.conf").read_text().splitlines()
     unit = (repository / "packaging" / "wattprint-collect.service").read_text()
     assert f"ReadWritePaths=-/srv/wattprint -{SHARED_FOLDER}" in unit.splitlines()

@@ -134,7 +134,7 @@ def test_without_a_helper_the_drivers_refusal_and_the_way_out_are_told(place: Pl
     assert "docs/how-to/lock-clocks-without-root.md" in said
 
 
-def answering(place: Place, reply: bytes) -> tuple[socket.socket, threading.Thread]:
+def answering(place: Place, *replies: bytes) -> tuple[socket.socket, threading.Thread]:
     """Something else that listens where the helper should."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place.socket))
@@ -147,8 +147,9 @@ def answering(place: Place, reply: bytes) -> tuple[socket.socket, threading.Thre
             except OSError:
                 return
             with end:
-                end.recv(4096)
-                end.sendall(reply)
+                for reply in replies:
+                    end.recv(4096)
+                    end.sendall(reply)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -230,3 +231,28 @@ def test_the_command_starts_the_helper_in_its_own_process(place: Place, opened: 
     shown = command_output(place, "privileged", "serve", "--config", str(place.config), "--check")
     assert shown["boards_mhz"][UUID] == [510, 1410]
     assert shown["group"] == os.getegid()
+
+
+def test_a_renewal_that_fails_for_any_reason_ends_the_measurement(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, renewal = (
+        b'{"version": 1, "ok": true, "silence_s": 0.1}\n',
+        b'{"version": 1, "ok": false, "error": "too_fast", "text": "slower"}\n',
+    )
+    listener, thread = answering(place, lock, renewal)
+    monkeypatch.setenv("WATTPRINT_CLOCKS_SOCKET", str(place.socket))
+    leased = leased_clock(UUID, 900.0, ClockError("refused"))
+
+    def ended() -> bool:
+        try:
+            leased.check()
+        except ClockHelperError:
+            return True
+        return False
+
+    try:
+        assert until(ended), "the clock may have been given back"
+    finally:
+        leased.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
