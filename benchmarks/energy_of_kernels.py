@@ -21,12 +21,12 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor
-from collector.energy.practice import naive_energy, practice_for, published_energy
-from collector.energy.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.errors import SensorError
 from collector.sampling import Sampler, host_seconds
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.load import LoadStamps
+from collector.sensing.baselines import naive_energy, practice_for, published_energy
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
 from estimator.quantities import Array

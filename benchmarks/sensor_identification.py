@@ -1,6 +1,6 @@
 """How well sensors are identified: real traces, random simulated sensors, locked loads and lone steps.
 
-    python benchmarks/sensor_identification.py [--data ../shared/data] [--sensors 300] [--first 0] [--special 30] [--timed 10]
+    python benchmarks/sensor_identification.py [--data ../shared/data] [--sensors 300] [--first 0] [--special 30]
         [--rows 10000000] [--jobs 1] [--keep FOLDER] [--json]
 
 Each simulated sensor is identified twice, from its readings with an external meter and with load stamps alone.  The world
@@ -29,13 +29,8 @@ from random_sensors import PlantedSensor, Recording, draw_sensor, record
 
 from collector.recordings.loads import stamps_of_levels
 from collector.recordings.run import read_run
-from collector.sensor.averaging import KERNELS
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
-from collector.sensor.kernel_errors import with_errors
-from collector.sensor.kernel_fit import KernelProblem, fit_kernel
-from collector.sensor.sources import load_source, meter_source
-from collector.sensor.update_clock import fit_update_clock
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
 from estimator.whole_file import write_whole
 
 NAME = SensorName(gpu_uuid="", driver="", sensor="simulated", field="instant")
@@ -166,6 +161,9 @@ def _averaging_numbers(rows: list[Outcome]) -> dict[str, Any]:
         "width_error_median_ms": float(np.median(np.abs(error))) * 1e3 if len(error) else None,
         "width_within_4_std": _share(np.abs(error) < 4.0 * np.array([row.found.window_std_s or np.nan for row in width])),
         "width_coverage": _coverage(error)(row.found.window_std_s or np.nan for row in width),
+        "width_rms_over_std": float(np.sqrt(np.mean((error / [row.found.window_std_s or np.nan for row in width]) ** 2)))
+        if width
+        else None,
         "seconds_median": float(np.median([row.seconds for row in rows])) if rows else None,
         "wrong_cases": [_case(row) for row in claimed if row not in right],
     }
@@ -248,27 +246,6 @@ def real_traces(data: Path) -> dict[str, Any]:
     return result
 
 
-def hypothesis_seconds(seeds: range) -> dict[str, Any]:
-    """Processor time of the update clock, and of each kernel that is tried, on 10 s of random sensors' readings [s]."""
-    clock_s: list[float] = []
-    kernel_s: dict[str, list[float]] = {}
-    for seed in seeds:
-        random = np.random.default_rng(seed)
-        recording = record(draw_sensor(random), random)
-        begun = time.process_time()
-        clock, updates = fit_update_clock(recording.time_s, recording.reading_w)
-        clock_s.append(time.process_time() - begun)
-        load = stamps_of_levels(recording.edge_s, recording.level)
-        for source in (meter_source(recording.meter_s, recording.meter_w), load_source(load, float(updates.time_s[-1]))):
-            inside = (updates.time_s > source.from_s) & (updates.time_s < source.until_s)
-            for kernel in KERNELS:
-                begun = time.process_time()
-                problem = KernelProblem(kernel, source, updates.time_s[inside], updates.value[inside], clock.jitter_s)
-                with_errors(problem, fit_kernel(problem, clock.period_s))
-                kernel_s.setdefault(f"{kernel}, {source.kind}", []).append(time.process_time() - begun)
-    return {name: [float(np.median(values)), max(values)] for name, values in {"update clock": clock_s, **kernel_s}.items()}
-
-
 def long_log(rows: int) -> dict[str, Any]:
     """Time to read a log of so many polls and to find its update clock, and the memory at its highest."""
     random = np.random.default_rng(0)
@@ -334,7 +311,6 @@ def _kept(task: Callable[[int], list[Outcome]], keep: Path | None, seed: int) ->
 @click.option("--sensors", default=300, show_default=True, help="Random simulated sensors.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first.")
 @click.option("--special", default=30, show_default=True, help="Lone steps, and locked loads, each so many.")
-@click.option("--timed", default=10, show_default=True, help="Sensors of which every hypothesis is timed.")
 @click.option("--rows", default=10_000_000, show_default=True, help="Rows of a long log; 0 for none.")
 @click.option("--jobs", default=1, show_default=True)
 @click.option(
@@ -343,7 +319,7 @@ def _kept(task: Callable[[int], list[Outcome]], keep: Path | None, seed: int) ->
     help="Folder for each sensor's outcome: a stopped run goes on, parts add up.  Of one code only.",
 )
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, sensors: int, first: int, special: int, timed: int, rows: int, jobs: int, keep: Path | None, as_json: bool) -> None:
+def main(data: Path, sensors: int, first: int, special: int, rows: int, jobs: int, keep: Path | None, as_json: bool) -> None:
     """Print the numbers."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     document: dict[str, Any] = {}
@@ -351,8 +327,6 @@ def main(data: Path, sensors: int, first: int, special: int, timed: int, rows: i
         document["real traces"] = real_traces(data)
     else:
         click.echo(f"real traces skipped: {data / 'sensors'} is not there", err=True)
-    if timed:
-        document["simulated, 10 s: processor seconds, median / longest"] = hypothesis_seconds(range(first, first + timed))
     if rows:
         document["simulated, long log"] = long_log(rows)
     document["simulated, random"] = summary(_sampled(outcomes, range(first, first + sensors), jobs, keep))

@@ -16,7 +16,7 @@ import numpy as np
 from random_sensors import SLOW_FORMS, PlantedSensor, draw_sensor, record
 from sensor_identification import NAME, sensor_record
 
-from collector.sensor.identification import identify_sensor
+from collector.sensing.identify import identify_sensor
 
 FASTEST_S, SLOWEST_S = 5e-3, 0.2
 LATE_SHARES, LATE_S = (0.05, 0.3), (5e-3, 6e-2)

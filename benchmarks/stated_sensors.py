@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 from scipy.signal import lfilter
 
-from collector.correction.recording import correct_recording
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.correct import correct_recording
 from estimator.quantities import Array
 
 STEP_S: Final = 1e-4

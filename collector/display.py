@@ -13,8 +13,8 @@ from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
 from collector.dataset import FLAGS
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.figures import remarks, shown_figures, why_unknown
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.figures import remarks, shown_figures, why_unknown
 
 MANY_CLOCKS: Final = 12
 NAMES_SHOWN: Final = 4

@@ -18,7 +18,7 @@ from collector.recordings.loads import read_load
 from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
 from collector.replay.play import open_recording
-from collector.sensor.calibration import load_calibration
+from collector.sensing.calibration import load_calibration
 from collector.simulated.profile import load_board
 from estimator.bundles.files import load_bundle
 from estimator.errors import EstimatorError
@@ -66,7 +66,7 @@ ALLOWED = Counter(
         ("collector/dataset/partition.py", "read_bytes"): 2,  # the part that this process has written
         ("collector/devices/board_claim.py", "read_text"): 1,  # /proc
         ("collector/devices/file_lock.py", "open"): 1,  # a lock, opened to write
-        ("collector/sensor/catalogue.py", "read_text"): 1,  # data of the package
+        ("collector/sensing/catalogue.py", "read_text"): 1,  # data of the package
         ("collector/devices/clock_record.py", "open"): 2,  # a record, opened to write; a folder
         ("collector/devices/clock_record.py", "read_text"): 1,  # /proc
         ("collector/pmd/emulated_wave.py", "loadtxt"): 1,  # lines

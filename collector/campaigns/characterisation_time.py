@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from collector.correction.settled import DEFAULT_PERIOD_S
-from collector.sensor.characterisation import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
-from collector.sensor.live_load import CALIBRATION, WARM_RUNS
+from collector.sensing.known_sensor import DEFAULT_PERIOD_S
+from collector.sensing.live import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
+from collector.sensing.live_load import CALIBRATION, WARM_RUNS
 from microbench.loads.generated import LAUNCH_S
 
 CLOCKS_PER_MULTIPLY_ADD: Final = 2

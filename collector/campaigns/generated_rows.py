@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from collector.devices.protocols import LaunchRecord, PowerReadings
-from collector.energy.sampling_methods import sampled_energies_j
 from collector.sampling import SECONDS_PER_NS
+from collector.sensing.baselines import sampled_energies_j
 from microbench.loads.copies import COPY_ENGINE, CopyLoad
 from microbench.loads.generated import LEVELS, GeneratedLoad
 

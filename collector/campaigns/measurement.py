@@ -13,7 +13,7 @@ from collector.dataset import operator_columns
 from collector.dataset.traces import REST, RUN, TraceRecord
 from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from estimator.workload import Operator
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import GeneratedLoad

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from collector.campaigns.generated_rows import sampled_columns
-from collector.correction.settled import SteadyPower, settle_time_s, steady_power, update_period_s
 from collector.dataset.traces import TraceRecord
 from collector.devices.protocols import LaunchRecord, StateReadings, limiting_reasons
-from collector.energy.launch import CounterEnergy, counter_energy, launch_energy
 from collector.sampling import SECONDS_PER_NS, host_seconds
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.counter import CounterEnergy, counter_energy, launch_energy
+from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
 from estimator.quantities import Array
 
 RANGE_TOLERANCE: Final = 0.15

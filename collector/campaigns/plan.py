@@ -15,10 +15,10 @@ from collector.campaigns.generated_plan import campaign_loads, load_points
 from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, PointCosts, Way, choose_points, least_time_s, no_time_text
 from collector.campaigns.timed_point import TIMED_GAP_S, TIMED_RUN_S
-from collector.correction.settled import DEFAULT_PERIOD_S
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from estimator.errors import WorkloadError
 from estimator.gpu import GpuSpec
 from estimator.specifications import near_match

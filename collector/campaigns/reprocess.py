@@ -13,8 +13,8 @@ from collector.dataset import file_digest, read_kernel_dataset, rows_to_table, w
 from collector.dataset.log import LOG_SUFFIX
 from collector.dataset.traces import IDLE, RUN, TraceRecord, read_traces, running_traces_path, traces_path
 from collector.errors import DatasetError
-from collector.sensor.calibration import SensorCalibration, calibration_from_document
-from collector.sensor.catalogue import given_sensor
+from collector.sensing.calibration import SensorCalibration, calibration_from_document
+from collector.sensing.catalogue import given_sensor
 from collector.tables import TableReader
 from estimator import __version__
 

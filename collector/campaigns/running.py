@@ -28,8 +28,8 @@ from collector.dataset.log import log_path
 from collector.dataset.traces import IDLE, TraceRecord
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration, calibration_from_document
-from collector.sensor.characterisation import characterise_sensor
+from collector.sensing.calibration import SensorCalibration, calibration_from_document
+from collector.sensing.live import characterise_sensor
 from estimator import __version__
 
 NS_PER_S: Final = 1e9

@@ -12,7 +12,7 @@ from collector.campaigns.files import CampaignSpec
 from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
 from collector.dataset.schema import IDENTITY_COLUMNS
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from estimator import __version__
 
 SPOILT: Final = frozenset({"throttled", "shared_board", "sensor_stuck"})

@@ -5,7 +5,7 @@ from typing import Final
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import ranged_launch_s
-from collector.sensor.live_load import load_operator
+from collector.sensing.live_load import load_operator
 from microbench.sizing import launches_for
 
 RANGING_S: Final = 0.05

@@ -16,7 +16,7 @@ from estimator.output_files import output_option
 from estimator.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from collector.correction.recording import CorrectedRecording
+    from collector.sensing.correct import CorrectedRecording
 
 FOLD_AUTO: Final = "auto"
 DOUBTS: Final = (
@@ -81,12 +81,12 @@ def correct_command(
     the sensor's averaging is taken out as far as the readings allow, and the energy is that of the recording.
     """
     require_dataset_packages()
-    from collector.correction.display import correction_lines, trace_csv
-    from collector.correction.recording import correct_recording
-    from collector.correction.report import correction_html
-    from collector.correction.same_sensor import check_board, field_doubt
     from collector.recordings.run import read_run
-    from collector.sensor.catalogue import CATALOGUE, given_sensor, not_characterised
+    from collector.sensing.catalogue import CATALOGUE, given_sensor, not_characterised
+    from collector.sensing.correct import correct_recording
+    from collector.sensing.correction_report import correction_html
+    from collector.sensing.correction_text import correction_lines, trace_csv
+    from collector.sensing.same_sensor import check_board, field_doubt
 
     period = fold_of(fold)
     run = read_run(readings, load, column=column, board=board)

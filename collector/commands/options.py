@@ -19,7 +19,7 @@ from estimator.output_files import output_option
 if TYPE_CHECKING:
     from collector.bench import Bench, Instruments
     from collector.devices.protocols import Gpu
-    from collector.sensor.calibration import SensorCalibration
+    from collector.sensing.calibration import SensorCalibration
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 MOST_JOBS: Final = 2**31 - 1
@@ -107,7 +107,7 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) ->
     if not text:
         return None
     from collector.sampling import Sampler
-    from collector.sensor.catalogue import given_sensor, not_characterised
+    from collector.sensing.catalogue import given_sensor, not_characterised
 
     identity = bench.gpu.identity()
     found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field, identity.name)

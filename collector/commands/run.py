@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collector.bench import Instruments
     from collector.programs.program import ProgramRun
     from collector.sampling import Sampler
-    from collector.sensor.calibration import SensorCalibration
+    from collector.sensing.calibration import SensorCalibration
 
 
 @click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
@@ -197,7 +197,7 @@ def _lost(plan: _Plan, finished: int, clocks: int) -> str:
 
 def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCalibration":
     """The board's sensor where nothing is known of it but its name."""
-    from collector.sensor.calibration import SensorCalibration
+    from collector.sensing.calibration import SensorCalibration
 
     identity = instruments.gpu.identity()
     return SensorCalibration(

@@ -31,8 +31,8 @@ from estimator.output_files import output_option
 from estimator.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from collector.sensor.calibration import SensorCalibration
-    from collector.sensor.characterisation import CharacterisationGoal
+    from collector.sensing.calibration import SensorCalibration
+    from collector.sensing.live import CharacterisationGoal
 
 REPLAYED, UUID_MARK = "replay:", "GPU-"
 RECORDED_ONLY = ("load", "reference", "column")
@@ -93,7 +93,7 @@ def sensor_command(
         calibration, left_out, page = _recorded(readings, load, reference, column, board)
         open_question = load is None and reference is None and calibration.update_period_s is not None
     else:
-        from collector.sensor.characterisation import CharacterisationGoal
+        from collector.sensing.live import CharacterisationGoal
 
         if gain_std is not None and not pmd and not gpu.strip().startswith(REPLAYED):
             raise click.UsageError("--gain-std needs --pmd: without a meter the gain cannot be told", context)
@@ -138,8 +138,8 @@ def _recorded(
     """The sensor behind a recording, how many of its rows were left out, and what makes a page of it."""
     require_dataset_packages()
     from collector.recordings.run import read_run
-    from collector.sensor.identification import SensorName, SensorRecord, identify_sensor
-    from collector.sensor.report import sensor_html
+    from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
+    from collector.sensing.sensor_report import sensor_html
 
     run = read_run(readings, load, reference, column, board)
     polled = SensorRecord(
@@ -164,8 +164,8 @@ def _measured(
     from collector.boards import sole_use
     from collector.clocks import held_clock
     from collector.sampling import Sampler
-    from collector.sensor.characterisation import characterise_sensor
-    from collector.sensor.report import sensor_html
+    from collector.sensing.live import characterise_sensor
+    from collector.sensing.sensor_report import sensor_html
 
     board = one_board(gpu)
     with (

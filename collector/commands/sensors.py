@@ -12,7 +12,7 @@ from collector.errors import SensorError
 from estimator.command_line import DONE
 
 if TYPE_CHECKING:
-    from collector.sensor.catalogue import PublishedSensor
+    from collector.sensing.catalogue import PublishedSensor
 
 COLUMNS: Final = ("sensor", "driver", "fields", "averaging", "period ms", "width ms", "rise ms", "gain", "runs")
 
@@ -26,7 +26,7 @@ def sensors_command(name: str | None, as_json: bool, quiet: bool, verbose: bool)
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  What an entry says is another card's: characterise
     yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry where nothing better is known.
     """
-    from collector.sensor.catalogue import catalogue, near_entries
+    from collector.sensing.catalogue import catalogue, near_entries
 
     found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
     if not found:

@@ -108,7 +108,7 @@ def submit_command(
     from collector.daemon.store import open_store
     from collector.daemon.submission import checked_arguments, frozen_campaign
     from collector.devices.board_claim import board_is_claimed
-    from collector.sensor.catalogue import is_file_name
+    from collector.sensing.catalogue import is_file_name
 
     folder, defaults = client_state_folder(config, os.environ)
     budget_text = budget if budget is not None else defaults.budget

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import DaemonError
-from collector.sensor.catalogue import is_file_name
+from collector.sensing.catalogue import is_file_name
 from collector.tables import TableReader
 from estimator.user_folders import user_folder
 

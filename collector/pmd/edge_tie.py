@@ -18,7 +18,7 @@ from collector.pmd.recording_files import Recording
 from collector.pmd.robust_fit import biweight_fit
 from collector.pmd.samples import MODEL_RAILS
 from collector.recordings.loads import read_load
-from collector.sensor.figures import time_text
+from collector.sensing.figures import time_text
 from estimator.quantities import Array, BoolArray
 
 HALF_WINDOW_S: Final = 8e-3

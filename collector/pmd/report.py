@@ -7,7 +7,7 @@ from collector.pmd.clock_tie import NS_PER_S
 from collector.pmd.recording import ScannedRecording
 from collector.pmd.samples import MODEL_RAILS
 from collector.pmd.table import PowerSummary
-from collector.sensor.figures import figure, time_text
+from collector.sensing.figures import figure, time_text
 
 MOST_HOLES: Final = 100
 """Holes that are listed one by one; all are counted."""

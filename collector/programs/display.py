@@ -9,8 +9,8 @@ import numpy as np
 
 from collector.bench import Instruments
 from collector.programs.program import ProgramRun
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.figures import figure, rounded_like
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.figures import figure, rounded_like
 
 COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
 

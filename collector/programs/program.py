@@ -18,13 +18,14 @@ import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION
-from collector.correction.recording import correct_recording
-from collector.correction.settled import Inversion, SteadyPower, inversion, settle_time_s, steady_power, update_period_s
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
 from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.figures import figure
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.correct import correct_recording
+from collector.sensing.figures import figure
+from collector.sensing.known_sensor import Inversion, inversion
+from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
 from estimator.quantities import Array
 
 LEAST_REST_S: Final = 1.0

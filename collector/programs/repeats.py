@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from collector.bench import Instruments
-from collector.correction.settled import inversion
 from collector.devices.protocols import limiting_reasons
-from collector.energy.repeated_measurement import measure_repeated
 from collector.errors import ProgramError
 from collector.programs.program import ProgramRun, clock_doubts, program_environment, run_command
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.known_sensor import inversion
+from collector.sensing.repeated_measurement import measure_repeated
 
 
 def measure_program_repeats(

@@ -9,7 +9,7 @@ from collector.errors import SensorError
 from collector.recordings.ordering import LAST_TIME_S
 from collector.recordings.readings import TIME, only_place
 from collector.recordings.text_columns import LogFile, numbers, open_log, read_columns, shown_names
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
 from estimator.quantities import Array
 
 LEVEL: Final = "level"

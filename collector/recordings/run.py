@@ -7,18 +7,16 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.recordings.alignment import align_meter
 from collector.recordings.loads import read_load
 from collector.recordings.ordering import ZONE_STEP_S
 from collector.recordings.readings import RecordedReadings, read_readings
 from collector.recordings.reference import RecordedReference, read_reference
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
 from estimator.quantities import Array
 
 MIN_OVERLAP_S: Final = 1.0
 MOST_ZONE_S: Final = 15 * 3600.0
 """Zones lie between −12 and +14 hours, with summer time."""
-PPM: Final = 1e6
 UNTIED_RATE: Final = 5e-4
 """Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond."""
 
@@ -62,9 +60,7 @@ def read_run(
     rate_std = 0.0
     if meter is not None:
         meter_s, meter_w = meter.time_s, meter.power_w
-        meter_s, rate_std, remark = _tied(meter, stamps)
-        if remark:
-            remarks["reference_clock"] = remark
+        rate_std = UNTIED_RATE if meter.own_clock else 0.0
         _check_overlap(time_s, float(meter_s[0]), float(meter_s[-1]), "reference", reference)
         if meter.remarks:
             remarks["reference"] = "; ".join(meter.remarks)
@@ -108,15 +104,3 @@ def _check_overlap(time_s: Array, begin_s: float, end_s: float, what: str, path:
         near = abs(apart - zone) < 0.5 * (end_s - begin_s + float(time_s[-1] - time_s[0])) - MIN_OVERLAP_S
         hours = f" (moved by {zone / 3600.0:+g} h it would: another time zone?)" if near and 0.0 < abs(zone) <= MOST_ZONE_S else ""
         raise SensorError(f"{path}: shares no time with the readings: {spans}{hours}; give both on one time base, in seconds")
-
-
-def _tied(meter: RecordedReference, load: LoadStamps | None) -> tuple[Array, float, str]:
-    """The meter's stamps in host time, the relative error of its rate, and a remark where it has a clock of its own."""
-    found = align_meter(meter.time_s, meter.power_w, load) if load is not None else None
-    if found is None:
-        untied = "the meter's own clock at its nominal rate: no edges of a load tie it to the host's"
-        return (meter.time_s, UNTIED_RATE, untied) if meter.own_clock else (meter.time_s, 0.0, "")
-    if not meter.own_clock and not found.drifts:
-        return meter.time_s, 0.0, ""
-    said = f"meter's clock off by {found.rate * PPM:+.0f} ± {found.rate_std * PPM:.0f} ppm by {found.edges} edges"
-    return found.host_s(meter.time_s), found.rate_std, f"{said} (scatter {found.scatter_s * 1e3:.2f} ms), put right"

@@ -7,8 +7,8 @@ import pytest
 from collector.bench import open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.characterisation import characterise_sensor
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.live import characterise_sensor
 from microbench.errors import CompileError
 from microbench.toolchain.compile import Toolchain, find_toolchain
 from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes

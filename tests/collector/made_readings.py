@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
 from estimator.quantities import Array
 
 STEP_S = 2e-4

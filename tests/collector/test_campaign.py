@@ -19,7 +19,7 @@ from collector.dataset import DatasetError, operator_columns, operators_of, read
 from collector.dataset.log import log_path
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, ClockError, RunnerError
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from estimator.errors import WorkloadError
 from estimator.workload import Operator, make_operator
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators

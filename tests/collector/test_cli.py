@@ -14,7 +14,7 @@ from collector.cli import main
 from collector.commands.stopping import stoppable
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from tests.words import changed
 
 BOARD = "sim:a100-pcie-40gb"

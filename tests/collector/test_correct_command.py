@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.commands.correct import correct_command
-from collector.correction.recording import correct_recording
-from collector.correction.report_energies import energy_errors_chart
-from collector.energy.practice import naive_energy
 from collector.errors import CollectorError
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.identification import SensorRecord
-from collector.sensor.load import LoadStamps
-from collector.sensor.report import sensor_html
-from collector.sensor.update_clock import fit_update_clock
+from collector.sensing.baselines import naive_energy
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.clock import fit_update_clock
+from collector.sensing.correct import correct_recording
+from collector.sensing.correction_report import energy_errors_chart
+from collector.sensing.identify import SensorRecord
+from collector.sensing.sensor_report import sensor_html
 from estimator.command_line import run_command
 from estimator.errors import EstimatorError
 from tests.collector.made_readings import Made, made

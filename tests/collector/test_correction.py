@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.correction.settled import corrected_power, inversion, settle_time_s, steady_power
 from collector.devices.protocols import EnergyReading, PowerReadings
-from collector.energy.launch import counter_energy, launch_energy
 from collector.errors import SensorError
-from collector.sensor.calibration import SensorCalibration, check_plausible
-from collector.sensor.update_clock import held_updates
+from collector.sensing.calibration import SensorCalibration, check_plausible
+from collector.sensing.clock import held_updates
+from collector.sensing.counter import counter_energy, launch_energy
+from collector.sensing.steady import corrected_power, inversion, settle_time_s, steady_power
 from estimator.quantities import Array
 
 PERIOD_S = 0.1

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.correction.recording import correct_recording
-from collector.correction.updates import board_updates
+from collector.sensing.correct import correct_recording
+from collector.sensing.updates import board_updates
 from tests.collector.made_readings import Made, made
 
 HOLES_S = (2e3, 1.2e6, 1e9)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.devices.protocols import EnergyReading
-from collector.energy.counter import counter_estimate
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.counter import counter_estimate
 
 PERIOD_S = 0.1
 LIMIT_W = 400.0

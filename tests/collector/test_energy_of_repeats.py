@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.correction.recording import correct_recording
-from collector.correction.response import SensorResponse, interval_shares, possible_responses
-from collector.correction.updates import board_updates, repeated_values
-from collector.energy.execution_fit import FitSettings, fit_executions
-from collector.energy.practice import (
+from collector.errors import SensorError
+from collector.sensing.baselines import (
     FULL_WINDOW,
     SHORT_WINDOW,
     TRAILING_SECOND,
@@ -24,10 +21,14 @@ from collector.energy.practice import (
     practice_refusal,
     published_energy,
 )
-from collector.energy.repeated_energy import RepeatedEnergy, bins_for, repeated_energy
-from collector.energy.repeats import plan_repeats
-from collector.errors import SensorError
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.correct import correct_recording
+from collector.sensing.executions import FitSettings, fit_executions
+from collector.sensing.known_sensor import possible_responses
+from collector.sensing.repeat_plan import plan_repeats
+from collector.sensing.repeated import RepeatedEnergy, bins_for, repeated_energy
+from collector.sensing.response import SensorResponse, run_shares
+from collector.sensing.updates import board_updates
 from tests.collector.made_readings import Made, made
 
 SENSORS = {
@@ -54,7 +55,7 @@ def planned(name: str, length_s: float, seed: int, pauses: bool = True) -> tuple
 
 def evaluated(record: Made, discard_s: float) -> tuple[RepeatedEnergy, float]:
     updates = board_updates(record.time_s, record.power_w, record.calibration)
-    found = repeated_energy(record.time_s, record.power_w, updates, record.load, record.calibration, discard_s=discard_s)
+    found = repeated_energy((record.time_s, record.power_w), updates, record.load, record.calibration, discard_s=discard_s)
     kept = record.load.start_s >= record.load.start_s[0] + discard_s
     return found, float(record.energy_j(record.load.start_s[kept], record.load.end_s[kept]).mean())
 
@@ -222,7 +223,7 @@ def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None
 @pytest.mark.parametrize("name", ["low-pass 53/15", "trailing 1 s"])
 def test_what_the_board_did_before_it_rested_is_not_taken_for_noise(name: str) -> None:
     from benchmarks.energy_of_kernels import CLASSES, stand
-    from collector.energy.repeated_measurement import measure_repeated
+    from collector.sensing.repeated_measurement import measure_repeated
 
     kind = next(kind for kind in CLASSES if kind.name == name)
     with stand(kind, 0.05, 5) as here:
@@ -233,8 +234,8 @@ def test_what_the_board_did_before_it_rested_is_not_taken_for_noise(name: str) -
 
 def test_executions_too_short_for_stamps_are_refused() -> None:
     from collector.bench import Bench
-    from collector.energy.repeated_measurement import measure_repeated
     from collector.sampling import Sampler
+    from collector.sensing.repeated_measurement import measure_repeated
 
     with open_simulated("a100-pcie-40gb", seed=1) as board:
         bench = Bench(
@@ -260,9 +261,9 @@ def test_executions_too_short_for_stamps_are_refused() -> None:
 @pytest.mark.parametrize("held_up_s", [0.1, 2.0])
 def test_executions_that_were_held_up_while_ranging_are_repeated_until_enough_readings_came(held_up_s: float) -> None:
     from collector.bench import open_instruments
-    from collector.energy.repeated_measurement import measure_repeated
     from collector.sampling import Sampler
-    from collector.sensor.calibration import SensorCalibration
+    from collector.sensing.calibration import SensorCalibration
+    from collector.sensing.repeated_measurement import measure_repeated
 
     with open_instruments("sim:a100-pcie-40gb", seed=1) as instruments:
         executions = 0
@@ -308,9 +309,9 @@ def test_a_step_within_an_execution_fits_the_parts_that_it_is_divided_into(
     response = SensorResponse(kernel=kernel, width_s=width_s, delay_s=0.0)
     start = 1.0 + length_s * np.arange(4.0)
     time_s = np.linspace(start[2], start[3], 400)
-    step = interval_shares(response, start + place * length_s, start + length_s, 1, time_s)[:, 0]
+    step = run_shares(response, start + place * length_s, start + length_s, 1, time_s)[:, 0]
     bins = bins_for(response, length_s)
-    parts = interval_shares(response, start, start + length_s, bins, time_s)
+    parts = run_shares(response, start, start + length_s, bins, time_s)
     in_part = np.clip(np.arange(1, bins + 1) - place * bins, 0.0, 1.0)  # share of each part that lies behind the step
     assert np.abs(parts @ in_part - step).max() * STEP_W <= STEP_W / 16.0
 
@@ -335,14 +336,3 @@ def test_an_update_that_did_not_come_moves_no_energy_by_more_than_its_error(name
         found = fit_executions(time_s, value, response, record.load, settings)
         assert not found.used[place]
         assert abs(found.energy_j - whole.energy_j) < 3.0 * found.energy_std_j
-
-
-def test_readings_of_a_coarse_sensor_that_repeat_often_are_kept() -> None:
-    value = np.array([60.0, 61.0, 61.0, 60.0, 60.0, 60.0, 61.0, 61.0, 60.0, 61.0])
-    everything = np.ones(10, dtype=np.bool_)
-    assert not repeated_values(value, everything).any()
-    few = np.array([60.0, 61.0, 61.0, 60.0, 62.0, 60.5, 61.0, 61.5, 60.0, 61.0])
-    assert np.flatnonzero(repeated_values(few, everything)).tolist() == [2]
-    rest = np.concatenate([np.full(9, 20.0), few])
-    in_use = np.arange(19) >= 9
-    assert np.flatnonzero(repeated_values(rest, in_use)).tolist() == [11], "repeats that are not in use count for nothing"

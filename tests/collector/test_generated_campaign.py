@@ -19,9 +19,9 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.dataset.schema import METADATA_KEY
 from collector.devices.protocols import PowerReadings
-from collector.energy.sampling_methods import sampled_energies_j
 from collector.errors import CampaignError, DatasetError, RunnerError
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.baselines import sampled_energies_j
+from collector.sensing.calibration import SensorCalibration
 from estimator.specifications import load_gpu
 from microbench.errors import UnsupportedError
 from microbench.loads.copies import copy_loads

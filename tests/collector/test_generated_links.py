@@ -11,7 +11,7 @@ from collector.bench import open_simulated
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import RunnerError
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import load_board
 from estimator.specifications import load_gpu
 from fitter.instructions.section import link_energies

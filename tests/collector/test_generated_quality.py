@@ -14,7 +14,7 @@ from collector.campaigns.files import campaign_from_document
 from collector.campaigns.generated_plan import campaign_loads
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from estimator.specifications import load_gpu
 from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
 from microbench.errors import CompileError

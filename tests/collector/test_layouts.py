@@ -16,7 +16,7 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from estimator.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
 from microbench.runners.kernel_names import parse_kernel_name

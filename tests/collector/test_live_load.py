@@ -4,7 +4,7 @@ import pytest
 
 from collector.bench import open_bench
 from collector.sampling import Sampler
-from collector.sensor.live_load import ChainLoad, LibraryLoad, open_live_load
+from collector.sensing.live_load import ChainLoad, LibraryLoad, open_live_load
 from microbench.errors import CompileError
 from microbench.toolchain.compile import find_toolchain
 

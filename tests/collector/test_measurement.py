@@ -10,11 +10,11 @@ import pytest
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.measurement import MeasurementSettings, Point, measure_kernel
-from collector.correction.settled import settle_time_s
 from collector.dataset import FLAGS, rows_to_table
 from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.steady import settle_time_s
 from estimator.quantities import Array
 from estimator.workload import Operator, make_operator
 from microbench.sizing import launches_for

@@ -11,7 +11,7 @@ from collector.errors import SensorError
 from collector.recordings.loads import read_load
 from collector.recordings.ordering import MOST_LATE, Ordered, ordered
 from collector.recordings.text_columns import shown_names
-from collector.sensor.update_clock import fit_update_clock
+from collector.sensing.clock import fit_update_clock
 from estimator.quantities import Array
 
 COUNT, POLL_S = 400, 5e-3

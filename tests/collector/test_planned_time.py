@@ -15,8 +15,8 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.characterisation import characterise_sensor
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.live import characterise_sensor
 from microbench.toolchain.compile import Toolchain
 
 BOARD = "sim:a100-pcie-40gb"

@@ -10,7 +10,7 @@ import pytest
 from collector.bench import open_simulated
 from collector.cli import main
 from collector.programs.display import run_lines
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 
 BOARD = "sim:a100-pcie-40gb"
 QUICK = (sys.executable, "-S", "-c", "pass")

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import CollectorError, SensorError
-from collector.recordings.alignment import align_meter
 from collector.recordings.loads import read_load, stamps_of_levels
 from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
 from collector.recordings.run import read_run
 from collector.recordings.text_columns import LogFile, open_log
-from collector.sensor.load import LoadStamps
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.reference import tie_meter
 
 COUNT = 400
 POLL_S = 0.007
@@ -362,9 +362,8 @@ def test_a_meters_rate_and_offset_come_back_from_a_loads_edges() -> None:
     host = np.arange(0.0, 10.0, 2e-4)
     run = np.searchsorted(starts + 3e-4, host, side="right") - 1
     power = 50.0 + 100.0 * ((run >= 0) & (host < (starts + 0.0503)[np.maximum(run, 0)])) + random.normal(0.0, 3.0, len(host))
-    found = align_meter(0.004 + host * (1.0 + 6e-4), power, load)
+    found = tie_meter(0.004 + host * (1.0 + 6e-4), power, load)
     assert found is not None
-    assert found.drifts
     assert found.rate == pytest.approx(6e-4, abs=5 * found.rate_std + 1e-6)
     assert found.host_s(0.004 + host * (1.0 + 6e-4)) == pytest.approx(host, abs=3e-4)
 
@@ -384,9 +383,12 @@ def test_published_traces_are_read(shared_data: Path) -> None:
     assert run.column == "power.draw.instant"
     assert run.load is not None
     assert run.meter_s is not None
+    assert run.meter_w is not None
     assert len(run.load.start_s) == 76
     assert "-1 h" in run.remarks["time_zone"]
-    assert "-591" in run.remarks["reference_clock"]
+    tie = tie_meter(run.meter_s, run.meter_w, run.load)
+    assert tie is not None
+    assert tie.rate == pytest.approx(-591e-6, abs=10e-6)
 
 
 def test_a_gh200s_own_power_is_read_and_its_modules_only_when_asked_for(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from collector.dataset.log import log_path
 from collector.dataset.validation import validate_dataset
 from collector.devices.protocols import PowerReadings, PowerSensor
 from collector.display import outcome_lines
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 
 BOARD = "sim:a100-pcie-40gb"

@@ -19,7 +19,7 @@ from collector.errors import BoardLostError, ClockError, DeviceError, RunnerErro
 from collector.replay.play import Played, open_recording
 from collector.replay.record import recorded_bench
 from collector.replay.values import FORMAT_VERSION, plain, plain_error, restored, restored_error, sealed
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from estimator.workload import make_operator
 
 BOARD = "sim:a100-pcie-40gb"

@@ -19,7 +19,7 @@ from collector.campaigns.timed_point import POWER_COLUMNS
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 
 CLOCKS = (510.0, 900.0, 1410.0)
 BOARD = "sim:a100-pcie-40gb"

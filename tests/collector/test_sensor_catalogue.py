@@ -8,8 +8,8 @@ import pytest
 
 from collector.cli import main
 from collector.errors import SensorError
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.catalogue import catalogue, era_of, find_sensor, given_sensor, not_characterised
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.catalogue import catalogue, era_of, find_sensor, given_sensor, not_characterised
 
 QUERIES = {"power.draw": "usage", "power.draw.average": "average", "power.draw.instant": "instant"}
 ARCHITECTURES = {

@@ -160,7 +160,7 @@ def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(
 def test_a_doubt_about_a_period_is_in_the_text_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(4)
     update_s = np.cumsum(0.02 + random.normal(0.0, 1e-3, 1500))
-    time_s = np.arange(0.1, float(update_s[-1]), 0.002)
+    time_s = np.arange(0.1, float(update_s[-1]), 0.005)
     power = np.round(100.0 + random.normal(0.0, 20.0, 1500), 2)[np.searchsorted(update_s, time_s, side="right") - 1]
     log = tmp_path / "free.csv"
     np.savetxt(log, np.stack([time_s, power], axis=1), fmt="%.6f", delimiter=",", header="t_s,power_w", comments="")

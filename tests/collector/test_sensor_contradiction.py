@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.correction.contradiction import contradictions
-from collector.correction.recording import correct_recording
-from collector.correction.updates import board_updates
-from collector.energy.repeated_energy import repeated_energy
 from collector.recordings.run import read_run
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.correct import correct_recording
+from collector.sensing.repeated import contradictions
 from tests.collector import made_readings
-from tests.collector.made_readings import POLL_S, Made, made
+from tests.collector.made_readings import Made, made
 from tests.collector.test_correct_command import run, written
 
 AGAINST = ("sensor", "execution_energy", "update_period_s")
@@ -72,8 +70,6 @@ def test_levels_within_an_execution_are_not_taken_for_another_sensor(
 ) -> None:
     case = with_levels(averaging, width_s, period_s, length_s, seed, monkeypatch)
     assert not against(case, case.calibration)
-    wrong = replace(case.calibration, window_s=0.6 * width_s, tau_s=0.3 * width_s)
-    assert "sensor" in against(case, wrong), "levels do not hide a wrong width"
 
 
 def test_a_misfit_that_nothing_explains_is_said_beyond_the_sensors_own_scatter_alone(record: Made) -> None:
@@ -98,11 +94,6 @@ def test_a_misfit_that_nothing_explains_is_said_beyond_the_sensors_own_scatter_a
 )
 def test_a_wrong_averaging_or_delay_is_contradicted(record: Made, wrong: dict[str, Any]) -> None:
     assert "sensor" in against(record, replace(record.calibration, **wrong))
-
-
-def test_what_the_readings_look_like_is_named(record: Made) -> None:
-    found = correct_recording(record.time_s, record.power_w, replace(record.calibration, window_s=0.1), record.load)
-    assert "look like boxcar of 25 ms" in found.notes["sensor"]
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.9, False), (1.001, False), (1.5, True)])
@@ -161,57 +152,6 @@ def test_the_right_sensor_of_a_board_that_follows_late_is_not_said_to_be_wrong(m
     assert abs(found.repeated.energy_j - true_j) < 2.5 * found.repeated.energy_std_j, "what the note says of the energies"
 
 
-def test_both_a_late_board_and_another_sensor_are_named_where_both_explain_the_readings(
-    record: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = late_board(monkeypatch)
-    late = correct_recording(case.time_s, case.power_w, replace(case.calibration, window_s=0.044, tau_s=0.022), case.load).notes["sensor"]
-    assert "follows the load late" in late
-    assert "or the sensor is another (low-pass" in late
-    wrong = correct_recording(record.time_s, record.power_w, replace(record.calibration, window_s=0.1), record.load).notes["sensor"]
-    assert "late" not in wrong, "a late part makes an averaging longer, never shorter"
-
-
-@pytest.mark.parametrize("share", [0.8, 1.4])
-def test_a_width_that_is_off_by_a_share_is_told_of_by_a_recorded_square_wave(shared_data: Path, share: float) -> None:
-    place = shared_data / "sensors" / "a100_square_wave"
-    run_read = read_run(place / "gpudata.csv", place / "timestamps.csv", column="power.draw.instant", board=None)
-    wrong = replace(A100, window_s=share * 0.0249, tau_s=share * 0.01246)
-    found = correct_recording(run_read.time_s, run_read.power_w, wrong, run_read.load)
-    said = "the readings look like low-pass" if share > 1.0 else "or the sensor is another (low-pass"
-    assert said in found.notes["sensor"], "a window that is stated too short may be right on a board that follows late"
-
-
-@pytest.mark.parametrize(("averaging", "width_s"), [("boxcar", 0.025), ("low-pass", 0.05)])
-@pytest.mark.parametrize("share", [0.7, 1.4])
-def test_a_width_that_is_off_by_a_share_is_told_of(averaging: str, width_s: float, share: float) -> None:
-    case = jittered(averaging, width_s, 7)
-    assert "sensor" in against(case, replace(case.calibration, window_s=share * width_s, tau_s=0.5 * share * width_s))
-
-
-@pytest.mark.parametrize(("averaging", "width_s", "off_s"), [("boxcar", 0.01, 3e-3), ("low-pass", 0.02, 3e-3)])
-def test_a_delay_that_is_off_by_a_share_of_a_poll_is_said_on_a_grid_and_not_where_updates_keep_to_none(
-    averaging: str, width_s: float, off_s: float
-) -> None:
-    starts = 1.5 + np.cumsum(0.083 + np.random.default_rng(0).uniform(-3e-3, 3e-3, 60))
-    case = made(averaging, width_s, 0.02, starts, 0.04, step_s=1e-3)
-    calibration = replace(case.calibration, delay_s=(case.calibration.delay_s or 0.0) + off_s, delay_std_s=1e-4)
-    updates = board_updates(case.time_s, case.power_w, calibration)
-    assert updates.time_std_s > 0.25 * POLL_S
-    found = repeated_energy(case.time_s, case.power_w, updates, case.load, calibration)
-    assert not contradictions(updates, case.load, calibration, found)
-    assert "sensor" in contradictions(replace(updates, time_std_s=2e-4), case.load, calibration, found)
-    far = replace(calibration, delay_s=0.05)
-    assert "sensor" in contradictions(updates, case.load, far, repeated_energy(case.time_s, case.power_w, updates, case.load, far))
-
-
-@pytest.mark.parametrize("window_s", [0.016, 0.1])
-def test_another_sensor_with_another_energy_is_named_whatever_the_calibration_left(record: Made, window_s: float) -> None:
-    calibration = replace(record.calibration, residual_w=50.0, window_s=window_s)
-    found = correct_recording(record.time_s, record.power_w, calibration, record.load)
-    assert "the readings look like boxcar" in found.notes["sensor"]
-
-
 def test_what_the_stated_error_holds_is_no_alarm(record: Made) -> None:
     """The other kernel of the same width leaves ten times as much, and its energy has an error that holds the truth."""
     calibration = replace(record.calibration, residual_w=8.0, averaging="low-pass")
@@ -228,15 +168,6 @@ def test_one_event_is_no_other_sensor(record: Made) -> None:
     power_w[struck] += 25.0
     found = correct_recording(record.time_s, power_w, replace(record.calibration, residual_w=1.5), record.load)
     assert "look like" not in found.notes.get("sensor", "")
-
-
-@pytest.mark.parametrize("share", [1.4, 1.5])
-def test_what_readings_do_not_tell_from_the_sensor_is_said_without_alarm(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window that is stated too long explains a board that follows late: nothing but a meter tells them apart."""
-    case = late_board(monkeypatch)
-    wrong = replace(case.calibration, window_s=share * 0.048, tau_s=share * 0.024)
-    notes = correct_recording(case.time_s, case.power_w, wrong, case.load).notes
-    assert "sensor" in notes or "do not tell the stated sensor from others, the farthest a low-pass" in notes["sensor_check"]
 
 
 @pytest.mark.parametrize(("first", "last"), [(None, 20), (10, None), (10, 20)])

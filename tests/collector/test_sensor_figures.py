@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.display import sensor_lines
-from collector.sensor.calibration import NO_METER, SensorCalibration
-from collector.sensor.figures import NOT_TOLD, SHOWN, figure, rounded_like, time_text
-from collector.sensor.identification import SensorRecord
-from collector.sensor.report import sensor_html
+from collector.sensing.calibration import NO_METER, SensorCalibration
+from collector.sensing.figures import NOT_TOLD, SHOWN, figure, rounded_like, time_text
+from collector.sensing.identify import SensorRecord
+from collector.sensing.sensor_report import sensor_html
 from estimator.frozen import FrozenMapping
 
 KNOWN = SensorCalibration(

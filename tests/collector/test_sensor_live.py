@@ -7,56 +7,42 @@ import pytest
 
 from collector.bench import open_bench
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.catalogue import compared
-from collector.sensor.characterisation import CharacterisationGoal, characterise_sensor
-from collector.sensor.kernel_fit import KernelFit
-from collector.sensor.load_design import _lead, _width_std, best_ratio, square_wave
-from collector.sensor.partial_load import partial_load
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.catalogue import compared
+from collector.sensing.live import CharacterisationGoal, characterise_sensor
+from collector.sensing.live_load import partial_load
+from collector.sensing.load_design import RATIOS, best_ratio, square_wave
+from collector.sensing.regression import Fit
+from collector.sensing.response import Kernel
 
 PERIOD_S = 0.1
 PLANNED_RUNS = 5
 
 
-def fit(kernel: str, width_s: float) -> KernelFit:
-    nothing = np.zeros(3)
-    return KernelFit(
-        kernel=kernel,
-        width_s=width_s,
-        delay_s=0.0,
-        noise_w=0.4,
-        jitter_s=4e-4,
-        drift=0.0,
-        amplitude_w=nothing,
-        score=0.0,
-        terms=nothing,
-        predicted_w=nothing,
-        residual_w=nothing,
-        r2=1.0,
-    )
+def fit(kernel: Kernel, width_s: float) -> Fit:
+    step = np.array([60.0, 190.0])
+    return Fit(
+        kernel=kernel, width_s=width_s, delay_s=0.0, score=0.0, each=step, level=step, residual=step, predicted=step,
+        noise_w=0.4, jitter_s=4e-4, explained=1.0,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width_s", "good", "poor"),
+    ("kernel", "width_s", "good", "blind"),
     [
-        ("boxcar", 0.010, 1.27, 7.0),
-        ("boxcar", 0.025, 0.9, 12.0),
-        ("boxcar", 0.100, 4.7, 0.9),
-        ("low-pass", 0.025, 1.27, 12.0),
-        ("low-pass", 0.680, 12.0, 0.9),
+        ("boxcar", 0.010, (0.57, 2.3), 7.37),
+        ("boxcar", 0.100, (1.2, 12.3), 0.91),
+        ("low-pass", 0.025, (0.57, 4.7), 12.3),
+        ("low-pass", 0.680, (4.7, 12.3), 0.91),
     ],
 )
-def test_informative_loads_lead_and_blind_ones_do_not(kernel: str, width_s: float, good: float, poor: float) -> None:
+def test_the_next_load_is_one_that_tells_the_kernels_apart(kernel: Kernel, width_s: float, good: tuple[float, float], blind: float) -> None:
+    """The informative periods of sensor-method.md 3: short ones for short windows, long ones for long windows."""
     other = fit("low-pass" if kernel == "boxcar" else "boxcar", width_s)
-    pair = (fit(kernel, width_s), other)
-    assert _lead(pair, PERIOD_S, 130.0, good) > 2.0 * _lead(pair, PERIOD_S, 130.0, poor)
-
-
-def test_the_next_load_tells_the_width_better_than_most() -> None:
-    pair = (fit("boxcar", 0.025), fit("low-pass", 0.025))
-    chosen = best_ratio(pair, PERIOD_S, 130.0, undecided=False)
-    errors = [_width_std(pair[0], PERIOD_S, 130.0, ratio) for ratio in (0.57, 1.27, 2.3, 4.7, 12.3)]
-    assert _width_std(pair[0], PERIOD_S, 130.0, chosen) <= min(errors)
+    chosen = best_ratio((fit(kernel, width_s), other), PERIOD_S, undecided=True)
+    assert chosen in RATIOS
+    assert good[0] <= chosen <= good[1]
+    assert chosen != blind
 
 
 def test_a_planned_wave_is_never_locked() -> None:
@@ -78,9 +64,7 @@ def test_a_partial_load_covers_the_share_that_its_grid_says(board: str) -> None:
         assert shares == sorted(shares)
 
 
-def test_levels_tell_gain_without_a_bend(calibration: SensorCalibration) -> None:
-    assert "7 levels" in calibration.notes["gain_levels"]
-    assert "no bend" in calibration.notes["gain_levels"]
+def test_levels_make_the_gain_sure(calibration: SensorCalibration) -> None:
     assert (calibration.gain_std or 1.0) < 0.004
 
 

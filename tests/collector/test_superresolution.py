@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.correction import superresolution
-from collector.correction.aliases import aliases
-from collector.correction.recording import correct_recording
-from collector.correction.superresolution import Profile, check_fold, find_period, fold_profile, periodic_load, without_rests
-from collector.correction.updates import BoardUpdates, board_updates
 from collector.errors import SensorError
-from collector.sensor.load import LoadStamps
+from collector.sensing import fold
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.correct import correct_recording
+from collector.sensing.fold import Profile, aliases, check_fold, find_period, fold_profile, periodic_load, without_rests
+from collector.sensing.updates import BoardUpdates, board_updates
 from tests.collector import made_readings
 from tests.collector.made_readings import LEVEL_W, REST_W, Made, made, shape_of
 
@@ -94,9 +93,9 @@ def test_what_a_lock_hides_is_in_the_errors_or_undetermined(monkeypatch: pytest.
 
 def test_a_jump_between_places_makes_both_less_sure() -> None:
     power = np.array([100.0, 100.0, 100.0, 200.0, 200.0])
-    of_jumps = superresolution._of_jumps_w(power, 5e-3)
+    of_jumps = fold._of_jumps_w(power, 5e-3)
     assert of_jumps == pytest.approx([0.0, 0.0, 10.0, 10.0, 0.0]), "half a millisecond of a place of five"
-    assert superresolution._of_jumps_w(power, 1e-5).max() == pytest.approx(100.0)
+    assert fold._of_jumps_w(power, 1e-5).max() == pytest.approx(100.0)
 
 
 def test_too_few_or_unlike_executions_are_refused() -> None:

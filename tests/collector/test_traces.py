@@ -14,7 +14,7 @@ from collector.cli import main
 from collector.dataset import DatasetError, read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.dataset.traces import IDLE, REST, RUN, read_traces, running_traces_path, scan_traces, traces_path
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from tests.collector.test_campaign import collected, stop_after
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from collector.correction.recording import correct_recording
-from collector.correction.response import SensorResponse
-from collector.correction.unseen import unseen_std_j
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.correct import correct_recording
+from collector.sensing.deconvolve import unread_std_j as unseen_std_j
+from collector.sensing.response import SensorResponse
 from estimator.quantities import Array
 
 PERIOD_S, STEP_S = 0.1, 1e-3

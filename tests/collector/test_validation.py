@@ -14,7 +14,7 @@ from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.dataset.rules import RANGES, RULES
 from collector.dataset.schema import IDENTITY_COLUMNS, KERNEL_COLUMNS, OUTCOME_COLUMNS, SHAPE_COLUMNS
 from collector.dataset.validation import validate_dataset
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from tests.collector.test_campaign import collected, stop_after
 
 Change = Callable[[list[dict[str, Any]], dict[str, Any]], None]

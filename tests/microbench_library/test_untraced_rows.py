@@ -7,8 +7,8 @@ from collector.campaigns.measurement import MeasurementSettings, Point, measure_
 from collector.dataset import rows_to_table
 from collector.devices import KernelRunner, LaunchRecord, PreparedKernel
 from collector.sampling import Sampler
-from collector.sensor.calibration import SensorCalibration
-from collector.sensor.characterisation import characterise_sensor
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.live import characterise_sensor
 from estimator.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=512, n=512, k=512)

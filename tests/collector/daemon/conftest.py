@@ -20,7 +20,7 @@ from collector.cli import main
 from collector.daemon.jobs import Job, JobRequest, Overview
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 
 BOARD = "sim:a100-pcie-40gb"
 OTHER_BOARD = "sim:rtx-3090"

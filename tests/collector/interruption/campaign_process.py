@@ -23,7 +23,7 @@ from collector.devices.nvml import open_board
 from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
-from collector.sensor.calibration import load_calibration
+from collector.sensing.calibration import load_calibration
 from estimator.specifications import load_gpu
 from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 

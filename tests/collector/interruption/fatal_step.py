@@ -17,7 +17,7 @@ from collector.campaigns.running import CampaignOutcome, campaign_key, run_campa
 from collector.dataset.log import log_path
 from collector.dataset.partition import PartitionedPlace, partitioned_place
 from collector.dataset.traces import traces_of
-from collector.sensor.calibration import load_calibration
+from collector.sensing.calibration import load_calibration
 from estimator.whole_file import try_place
 
 BOARD = "sim:a100-pcie-40gb"

@@ -20,7 +20,7 @@ from collector.dataset.log import log_path, read_log
 from collector.dataset.traces import read_traces, running_traces_path, traces_path
 from collector.devices.clock_record import left_records
 from collector.sampling import Sampler
-from collector.sensor.characterisation import characterise_sensor
+from collector.sensing.live import characterise_sensor
 from tests.collector.interruption.campaign_process import BOARD, CAMPAIGN, DONE, Order, run_process, the_plan
 from tests.collector.nvml.stub import GPU_LOST, Boards, built
 from tests.collector.pmd.conftest import emulated_port

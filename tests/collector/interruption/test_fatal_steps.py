@@ -15,7 +15,7 @@ import pytest
 
 from collector.dataset import read_kernel_dataset
 from collector.dataset.traces import IDLE, RUN, read_traces, traces_path
-from collector.sensor.calibration import SensorCalibration
+from collector.sensing.calibration import SensorCalibration
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 from tests.collector.interruption.fatal_step import Task, measure, measure_until
 

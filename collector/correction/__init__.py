@@ -1,1 +1,0 @@
-"""From what a sensor reported to what the board drew."""

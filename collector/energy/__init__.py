@@ -1,1 +1,0 @@
-"""Energy of a launch and of whatever repeats, with its error."""

@@ -1,0 +1,140 @@
+"""How others get energy from the same readings; shown beside this package's own figure, never used for it.
+
+The naive integral; the published good practice (Yang, Adamek and Armour, "Part-time Power Measurements"); and three ways of sampling
+(Arafa et al., arXiv 2002.07795, section IV), which multiply a power by the time of the kernel:
+
+    mtsm   multi-threaded synchronised monitoring: the mean of all polls while the kernel runs
+    sma    sampling monitoring: polls in the background every 15 ms, the highest of them, as the window of the kernel is not known
+    papi   PAPI's NVML component: one reading, taken when the kernel has ended
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.devices.possible_power import possible_power
+from collector.devices.protocols import PowerReadings
+from collector.sampling import host_seconds
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
+from estimator.quantities import Array
+
+FULL_WINDOW_SHARE: Final = 0.9
+"""A window above this share of the update period is taken for a full one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Practice:
+    """What the good practice prescribes for a class of sensors: rise to discard and shift of the readings [s]."""
+
+    discard_s: float
+    shift_s: float
+
+
+FULL_WINDOW: Final = Practice(discard_s=0.25, shift_s=0.1)
+TRAILING_SECOND: Final = Practice(discard_s=1.25, shift_s=0.1)
+SHORT_WINDOW: Final = Practice(discard_s=0.1, shift_s=0.0)
+"""Yang, Adamek and Armour, "Part-time Power Measurements": good practice, cases 1 to 3, and their scripts."""
+
+
+def practice_for(calibration: SensorCalibration) -> Practice:
+    """The published figures for a sensor's class; those of a full window where the class is not known."""
+    period, window = calibration.update_period_s, calibration.window_s
+    if calibration.averaging == "trailing-mean":
+        return TRAILING_SECOND
+    if period is not None and window is not None and window < FULL_WINDOW_SHARE * period:
+        return SHORT_WINDOW
+    return FULL_WINDOW
+
+
+PAUSE_SHARE: Final = 0.05
+"""A gap of more than this share of an execution is a pause [1]; less is what a launch takes."""
+
+FEWEST_REPEATS: Final = 32
+SHORTEST_RUN_S: Final = 5.0
+REPEATS_BETWEEN_DELAYS: Final = 4
+"""The good practice: so many consecutive executions or so long a run [s]; 8 delays among 32 where a window is shorter than the period."""
+
+
+def practice_refusal(load: LoadStamps, practice: Practice) -> str:
+    """Why the good practice says nothing about a load, which is not what it prescribes; empty where it is."""
+    count = len(load.start_s)
+    pauses = np.count_nonzero(load.start_s[1:] - load.end_s[:-1] > PAUSE_SHARE * float(np.mean(load.end_s - load.start_s)))
+    allowed = count // REPEATS_BETWEEN_DELAYS if practice is SHORT_WINDOW else 0
+    if pauses > allowed:
+        most = f"at most {allowed} pauses" if allowed else "no pauses"
+        return f"the published practice does not apply: it is for consecutive executions, {most} among so many; the load has {pauses}"
+    if count < FEWEST_REPEATS and load.end_s[-1] - load.start_s[0] < SHORTEST_RUN_S:
+        return f"the published practice does not apply: it is for {FEWEST_REPEATS} consecutive executions, or {SHORTEST_RUN_S:g} s of them"
+    return ""
+
+
+def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
+    """Readings integrated over spans as if each held from its stamp to the next [J], shape (j,).
+
+    `time_s` ascending and `power_w` (n,) are the polls; before the first poll its value is taken.
+    """
+    edges = np.append(time_s, max(float(end_s.max(initial=time_s[-1])), time_s[-1]))
+    sums = np.concatenate([[0.0], np.cumsum(power_w * np.diff(edges))])
+
+    def integral(until_s: Array) -> Array:
+        early: Array = np.minimum(until_s - time_s[0], 0.0) * power_w[0]
+        result: Array = np.interp(until_s, edges, sums) + early
+        return result
+
+    return integral(end_s) - integral(start_s)
+
+
+def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
+    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
+
+    Only for a load without a `practice_refusal`.  Where the load ends within the rise, its last execution is taken.
+    """
+    kept = load.start_s >= load.start_s[0] + practice.discard_s
+    kept[-1] = True
+    shifted = time_s - practice.shift_s
+    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
+
+    def integral(until_s: Array) -> Array:
+        index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
+        beyond = until_s - shifted[index]
+        value = np.interp(until_s, shifted, power_w)
+        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
+        return result
+
+    return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())
+
+
+SMA_PERIOD_S: Final = 0.015
+"""Time between two polls of the sampling approach [s]: 66.7 Hz (Arafa et al., section IV.A)."""
+
+
+def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) -> dict[str, float]:
+    """Energy of a run between two host times by method [J]; nan where a method has no reading.
+
+    `readings` are all polls of the board's own sensor, uncorrected, from before the run to its end or beyond.
+    """
+    host_s, power = host_seconds(readings.host_ns), readings.power_w
+    known = possible_power(power)
+    host_s, power = host_s[known], power[known]
+    inside = (host_s >= start_s) & (host_s <= end_s)
+    after = np.flatnonzero(host_s >= end_s)
+    before = np.flatnonzero(host_s < end_s)
+    ended = power[after[0]] if len(after) else power[before[-1]] if len(before) else np.nan
+    sampled = power[_every(host_s, SMA_PERIOD_S)]
+    found = {
+        "mtsm": float(power[inside].mean()) if inside.any() else np.nan,
+        "sma": float(sampled.max()) if len(sampled) else np.nan,
+        "papi": float(ended),
+    }
+    return {name: watt * (end_s - start_s) for name, watt in found.items()}
+
+
+def _every(host_s: Array, period_s: float) -> list[int]:
+    """Places of the first reading in each period."""
+    if not len(host_s):
+        return []
+    slots = np.floor((host_s - host_s[0]) / period_s)
+    first: list[int] = np.unique(slots, return_index=True)[1].tolist()
+    return first

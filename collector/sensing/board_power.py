@@ -1,0 +1,183 @@
+"""What a board may draw under a load, or did draw by an external meter: signals on a fine time grid.
+
+Times are host seconds, powers watts.  A `Signal` is constant within cells of GRID_S; every column of every regression in this
+package is a signal, or a stretch of one, seen through a sensor's response.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from scipy.signal import lfilter
+
+from collector.errors import SensorError
+from estimator.quantities import Array
+
+GRID_S: Final = 5e-4
+"""Cell of a signal [s]; far below any averaging window."""
+LEAD_S: Final = 3.0
+"""A signal is held constant for this long before its start [s], so that the longest window is filled."""
+LAUNCH_LAG_S: Final = 3e-4
+"""From a launch's stamp to its power [s]: 0.2 to 0.45 ms on two boards (sensor.md 6)."""
+LAUNCH_RISE_S: Final = 1.1e-3
+"""First-order rise of the power that follows a launch at once [s] (95 % in 3 ms, sensor.md 6)."""
+BOOST_S: Final = 0.1
+"""A clock boost comes evenly between one and two of these after the launch, and ends with the load [s] (sensor.md 3.2)."""
+LATE_POLE_S, LATE_POLES_S = 0.08, 0.05
+"""Other late parts follow through one pole of the first, or two of the second time constant [s]: what forms they have, two boards do not
+tell; each may be there."""
+CREEP_S: Final = 0.8
+"""Time constant of what creeps [s]: leakage with temperature, the tail after a load (sensor.md 3.2)."""
+MOST_SPAN_S: Final = 240.0
+"""Longer stretches of a record are not looked at: responses show within seconds, and memory stays bounded [s]."""
+MIN_METER_SAMPLES: Final = 100
+STEADY_CELLS, STEADY_VARIANCE = 21, 2.0
+"""Power is steady over so many cells whose variance is less than so many times that of the meter's noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStamps:
+    """When a load ran, host time [s]: run i from `start_s[i]` to `end_s[i]`, ascending; shape (n,).
+
+    `level` holds the runs' shares of the full load; None stands for 1.  The load is unknown before `known_from_s` and after
+    `known_until_s`.
+    """
+
+    start_s: Array
+    end_s: Array
+    level: Array | None = None
+    known_until_s: float = float("inf")
+    known_from_s: float = float("-inf")
+
+    @property
+    def edges(self) -> int:
+        """Number of edges; adjoining runs share one."""
+        if not len(self.start_s):
+            return 0
+        return 2 * len(self.start_s) - int(np.count_nonzero(self.start_s[1:] <= self.end_s[:-1]))
+
+    @property
+    def levels(self) -> Array:
+        """The runs' shares of the full load, shape (n,)."""
+        return np.ones(len(self.start_s)) if self.level is None else self.level
+
+    @property
+    def length_s(self) -> Array:
+        """Lengths of the runs [s], shape (n,)."""
+        return np.asarray(self.end_s - self.start_s)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the runs have one level and about one length, so that they can be folded."""
+        length = self.length_s
+        return float(np.std(length)) <= UNEQUAL_SHARE * float(np.mean(length)) and float(np.ptp(self.levels)) == 0.0
+
+    def part(self, first: int, last: int) -> "LoadStamps":
+        """Runs `first` to `last` - 1; their neighbours bound what is known."""
+        return LoadStamps(
+            start_s=self.start_s[first:last],
+            end_s=self.end_s[first:last],
+            level=None if self.level is None else self.level[first:last],
+            known_until_s=min(self.known_until_s, float(self.start_s[last]) if last < len(self.start_s) else np.inf),
+            known_from_s=max(self.known_from_s, float(self.end_s[first - 1]) if first else -np.inf),
+        )
+
+    def moved(self, by_s: float) -> "LoadStamps":
+        """The same stamps, later by `by_s`."""
+        return replace(
+            self,
+            start_s=self.start_s + by_s,
+            end_s=self.end_s + by_s,
+            known_until_s=self.known_until_s + by_s,
+            known_from_s=self.known_from_s + by_s,
+        )
+
+
+UNEQUAL_SHARE: Final = 0.2
+"""Runs whose lengths scatter by more (standard deviation over mean) have no common profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Cells of GRID_S from `start_s`: `value` (n,) and its integral `area` (n + 1,) [value · s]."""
+
+    start_s: float
+    value: Array
+    area: Array
+
+    def at(self, time_s: Array) -> Array:
+        """Integral from the start to `time_s` (any shape) [value · s]."""
+        place = np.clip((time_s - self.start_s) / GRID_S, 0.0, len(self.value) - 1e-6)
+        cell = place.astype(np.int64)
+        return np.asarray(self.area[cell] + (place - cell) * GRID_S * self.value[cell])
+
+    def mean(self, time_s: Array, width_s: float) -> Array:
+        """Mean over the `width_s` before each time (any shape)."""
+        return np.asarray((self.at(time_s) - self.at(time_s - width_s)) / width_s)
+
+
+def signal_of(start_s: float, value: Array) -> Signal:
+    """A signal of these cells."""
+    return Signal(start_s, value, np.concatenate([[0.0], np.cumsum(value) * GRID_S]))
+
+
+def low_passed(value: Array, tau_s: float) -> Array:
+    """Cells `value` (n,) through a first-order low-pass that starts settled: its state at the end of each cell."""
+    keep = np.exp(-GRID_S / tau_s)
+    return np.asarray(lfilter([1.0 - keep], [1.0, -keep], value, zi=[keep * value[0]])[0])
+
+
+def smoothed(value: Array, tau_s: float) -> Array:
+    """The same low-pass as the mean over each cell, shape (n,): a signal's cells again."""
+    state = low_passed(value, tau_s)
+    return np.asarray(value - tau_s / GRID_S * np.diff(state, prepend=value[0]))
+
+
+def meter_signal(time_s: Array, power_w: Array) -> Signal:
+    """An external meter's samples (n,), joined by lines; before them its first 50 ms.
+
+    Raises SensorError for a record that is too short to be a reference.
+    """
+    good = np.isfinite(time_s) & np.isfinite(power_w)
+    time_s, power_w = time_s[good], power_w[good]
+    if len(time_s) < MIN_METER_SAMPLES:
+        raise SensorError(f"the reference has {len(time_s)} samples; at least {MIN_METER_SAMPLES} are needed")
+    area = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(time_s))])
+    cells = int((min(float(time_s[-1]), float(time_s[0]) + MOST_SPAN_S) - time_s[0]) / GRID_S)
+    value = _quiet(np.diff(np.interp(time_s[0] + GRID_S * np.arange(cells + 1), time_s, area)) / GRID_S)
+    lead = np.full(int(LEAD_S / GRID_S), value[: int(0.05 / GRID_S)].mean())
+    return signal_of(float(time_s[0]) - GRID_S * len(lead), np.concatenate([lead, value]))
+
+
+def _quiet(value: Array) -> Array:
+    """A meter's cells (n,) without its noise where the power is steady: a kernel that passes noise must not lose to a wide one by it."""
+    half = STEADY_CELLS // 2
+    padded = np.pad(value - value.mean(), half, mode="edge")
+    mean, square = (np.convolve(one, np.full(STEADY_CELLS, 1.0 / STEADY_CELLS), mode="valid") for one in (padded, padded**2))
+    noise = float(np.median(np.abs(np.diff(value)))) / (0.6745 * np.sqrt(2.0))
+    return np.where(square - mean**2 < STEADY_VARIANCE * noise**2, mean + value.mean(), value)
+
+
+def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal, ...]:
+    """What a board may make of a load: its fast rise, late parts of the forms seen, and creep; 1 is the full load."""
+    origin_s = start_s - LEAD_S
+    node = origin_s + GRID_S * np.arange(int(np.ceil((end_s - origin_s) / GRID_S)) + 1)
+    corner, area = load_integral(load)
+    level = np.asarray(np.diff(np.interp(node, corner + LAUNCH_LAG_S, area)) / GRID_S)
+    fast = smoothed(level, LAUNCH_RISE_S)
+    middle = node[:-1] + 0.5 * GRID_S - LAUNCH_LAG_S
+    run = np.searchsorted(load.start_s, middle, side="right") - 1
+    age = np.where(run >= 0, middle - load.start_s[np.maximum(run, 0)], 0.0)
+    boost = smoothed(level * np.clip(age / BOOST_S - 1.0, 0.0, 1.0), LAUNCH_RISE_S)
+    two_poles = smoothed(smoothed(fast, LATE_POLES_S), LATE_POLES_S)
+    parts = (fast, boost, smoothed(fast, LATE_POLE_S), two_poles, smoothed(fast, CREEP_S))
+    return tuple(signal_of(origin_s, part) for part in parts)
+
+
+def load_integral(load: LoadStamps) -> tuple[Array, Array]:
+    """Integral of the level at the load's corners: times [s] and values, ascending, shape (2 n,)."""
+    corner = np.column_stack([load.start_s, load.end_s]).ravel()
+    area = np.zeros(len(corner))
+    area[1::2] = np.cumsum(load.levels * load.length_s)
+    area[2::2] = area[1:-1:2]
+    return corner, area

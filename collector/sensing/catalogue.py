@@ -1,0 +1,214 @@
+"""The catalogue of published power sensors, by board, driver and field: to compare with, or in place of a characterisation.
+
+A sensor is looked up in one way: the board's name, normalised, matches a pattern; the driver is of the same era; the field is
+the same.  Rows of boards come before rows of generations, so that a board without a row of its own gets its generation's.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from collector.errors import SensorError
+from collector.sensing.calibration import SensorCalibration, load_calibration, read_calibration
+from estimator.frozen import FrozenMapping
+from estimator.resources import resource_folder
+
+COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
+    "instant": "power.draw.instant",
+    "usage": "power.draw",
+    "average": "power.draw.average",
+}
+"""nvidia-smi's names of NVML's power fields, the one that averages least first."""
+ERAS: Final = ("post-530", "530", "pre-530")
+"""Drivers that average alike (Yang, Adamek, Armour, figure 14), newest first."""
+NEW_FIELDS: Final = (525, 105)
+"""Branch 525 has the newer fields from this release on, of 30 March 2023; release 530 is older than that."""
+PERIOD_TOLERANCE: Final = 0.05
+"""Share by which a measured period may differ from a published one, which is a median of polls."""
+WIDTH_STD_SHARE: Final = 0.1
+"""Standard error of a width on another board of the same name or generation: A100s have 17.6 to 25.8 ms, of 25."""
+PERIOD_STD_SHARE: Final = 0.03
+"""The same of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
+LIKE_NAMES: Final = 0.7
+"""Likeness of two names from which one may be meant for the other [1]; 0.6, the library's own, takes a C2050 for a GH200."""
+VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
+CATALOGUE: Final = "catalogue"
+"""`SensorCalibration.sensor` of an entry that stands in for a characterisation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSensor:
+    """A sensor as published: figures are medians over `runs` runs, None where nothing is published.
+
+    `boards` are patterns of normalised names; `generation` is true for a class of figure 14.  `averaging` is boxcar, low-pass,
+    trailing-mean, "window" (a boxcar was fitted, no other kernel tried) or "estimated" (no sensor at all).
+    """
+
+    name: str
+    boards: tuple[str, ...]
+    driver: str
+    fields: tuple[str, ...]
+    averaging: str
+    generation: bool = False
+    runs: int = 0
+    update_period_s: float | None = None
+    transient: str | None = None
+    window_s: float | None = None
+    window_std_s: float | None = None
+    rise_time_s: float | None = None
+    gain: float | None = None
+    offset_w: float | None = None
+    doubts: tuple[str, ...] = ()
+
+    def names(self, board: str) -> bool:
+        """Whether a board's name, as a driver or this catalogue gives it, is one of these."""
+        return any(fnmatchcase(_normalised(board), pattern) for pattern in self.boards)
+
+    def source(self) -> str:
+        """Where the figures come from, in words."""
+        if self.generation:
+            return f"the class {self.name} of figure 14 with drivers {self.driver}"
+        return f"{self.name} with driver {self.driver}" + (f", {self.runs} run(s)" if self.runs else "")
+
+    def calibration(self, gpu_uuid: str, driver: str, field: str) -> SensorCalibration:
+        """The sensor as one of a board that was not characterised: with the errors that this brings, without gain and offset.
+
+        A width is known to `WIDTH_STD_SHARE` at best; where only a boxcar was tried, a low-pass of the same width is as likely.
+        """
+        width_s = self.window_s or 0.0
+        window = {"window_s": width_s, "window_std_s": max(self.window_std_s or 0.0, WIDTH_STD_SHARE * width_s)} if width_s else {}
+        open_kernel = self.averaging in ("window", "estimated")
+        kernels = ("boxcar", "low-pass") if self.averaging == "window" and window else ()
+        taken = f"taken from the catalogue ({self.source()}): this board was not characterised"
+        return SensorCalibration(
+            gpu_uuid=gpu_uuid,
+            driver=driver,
+            sensor=CATALOGUE,
+            field=field,
+            averaging="undetermined" if open_kernel else self.averaging,
+            n_updates=0,
+            update_period_s=self.update_period_s,
+            card_period_68_s=self.update_period_s and PERIOD_STD_SHARE * self.update_period_s,
+            transient=self.transient,
+            rise_time_s=self.rise_time_s,
+            tau_s=0.5 * width_s if width_s and self.averaging == "low-pass" else None,
+            candidates=tuple(FrozenMapping({"kernel": kernel, "score": 0.0, **window}) for kernel in kernels),
+            notes=FrozenMapping({CATALOGUE: "; ".join((taken, *self.doubts))}),
+            **({} if open_kernel else window),
+        )
+
+
+@cache
+def catalogue() -> tuple[PublishedSensor, ...]:
+    """All published sensors, boards before generations."""
+    path = resource_folder("sensors") / "published.toml"
+    found = []
+    for table in tomllib.loads(path.read_text(encoding="utf-8"))["sensors"]:
+        shared = table.pop("doubts", [])
+        for row in table.pop("rows"):
+            doubts = (*row.pop("doubts", ()), *shared)
+            lists = {"boards": tuple(table["boards"]), "fields": tuple(row.pop("fields")), "doubts": doubts}
+            found.append(PublishedSensor(**{**table, **row, **lists}))
+    return tuple(found)
+
+
+def find_sensor(board: str, driver: str = "", field: str = "") -> PublishedSensor | None:
+    """The published sensor of a board, by name; that of its generation where it has none of its own; None where that has none.
+
+    `driver` is a version or an era, "" for the newest era that is known; `field` a name of NVML's or nvidia-smi's, another
+    name for the one that averages least.
+    """
+    named = [sensor for sensor in catalogue() if sensor.names(board)]
+    bare = field_name(field)
+    for era in (era_of(driver),) if driver else ERAS:
+        for wanted in (bare,) if bare else COLUMN_OF_FIELD:
+            found = [sensor for sensor in named if era_of(sensor.driver) == era and wanted in sensor.fields]
+            if found:
+                return min(found, key=lambda sensor: sensor.driver != driver)
+    return None
+
+
+def is_file_name(text: str) -> bool:
+    """Whether what `--sensor` names is a file rather than an entry of the catalogue."""
+    return text.endswith(".json") or "/" in text or Path(text).is_file()
+
+
+def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "", board: str = "") -> SensorCalibration:
+    """What `--sensor` names: a calibration's file, or an entry NAME[@DRIVER][:FIELD] of the catalogue.
+
+    `gpu_uuid`, `driver`, `field` and `board`, its name, are those of the board that is measured; of a recording they may not
+    be known, and a file then need not be that board's.  Raises SensorError for a file that cannot be used or is another board's,
+    for an unknown name, and where nothing is published for that driver and field.
+    """
+    if is_file_name(text):
+        return read_calibration(Path(text), gpu_uuid, driver) if gpu_uuid else load_calibration(Path(text))
+    rest, colon, asked_field = text.partition(":")
+    entry, _, asked_driver = rest.partition("@")
+    named = [sensor for sensor in catalogue() if (_normalised(entry) == sensor.name if sensor.generation else sensor.names(entry))]
+    if not named:
+        raise SensorError(f"--sensor {text}: no such file, and no entry of the catalogue{near_entries(entry)}")
+    of_driver, of_field = asked_driver or driver, asked_field or field
+    found = None if colon and not field_name(asked_field) else find_sensor(entry, of_driver, of_field)
+    if found is None:
+        wanted = f"driver {of_driver or 'any'}, field {of_field or 'any'}"
+        known = ", ".join(dict.fromkeys(f"{sensor.name}@{sensor.driver}:{name}" for sensor in named for name in sensor.fields))
+        raise SensorError(f"--sensor {text}: nothing is published for {wanted}; known: {known}")
+    taken = found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
+    if board and not found.names(board):
+        other = f"{taken.notes[CATALOGUE]}; the entry is of another board than {board}"
+        return replace(taken, notes=FrozenMapping({**taken.notes, CATALOGUE: other}))
+    return taken
+
+
+def not_characterised(calibration: SensorCalibration) -> str:
+    """What to say of a sensor that is an entry of the catalogue; "" of one that was characterised."""
+    return calibration.notes.get(CATALOGUE, "") if calibration.sensor == CATALOGUE else ""
+
+
+def near_entries(board: str) -> str:
+    """A question with the nearest names of the catalogue and with the generation of a board, and where the names stand."""
+    word, names = _normalised(board), tuple(dict.fromkeys(sensor.name for sensor in catalogue()))
+    close = [name for name in names if word and name.startswith(word)] or get_close_matches(word, names, n=2, cutoff=LIKE_NAMES)
+    close += [sensor.name for sensor in catalogue() if sensor.generation and sensor.names(board)]
+    nearest = f", did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
+    return f"{nearest}; `collect sensors` lists them"
+
+
+def compared(calibration: SensorCalibration, board: str) -> str:
+    """What is published beside what was found, in one line; empty where nothing is."""
+    found = find_sensor(board, calibration.driver, calibration.field)
+    if found is None:
+        return ""
+    parts = [f"period {found.update_period_s * 1e3:.1f} ms"] if found.update_period_s else []
+    parts += [f"{found.averaging} {found.window_s * 1e3:.0f} ms"] if found.window_s else [found.averaging]
+    text = f"published for {found.source()}: {', '.join(parts)}" + (f", gain {found.gain:.3f}" if found.gain else "")
+    period = calibration.update_period_s
+    if period and found.update_period_s and abs(period / found.update_period_s - 1.0) > PERIOD_TOLERANCE:
+        text += f"; this period differs by {period / found.update_period_s - 1.0:+.0%}"
+    return f"{text}; doubts: {'; '.join(found.doubts)}" if found.doubts else text
+
+
+def field_name(text: str) -> str:
+    """NVML's name of a field, from that or nvidia-smi's; "" for another text."""
+    return next((name for name, column in COLUMN_OF_FIELD.items() if text in (name, column)), "")
+
+
+def era_of(driver: str) -> str:
+    """The era of a driver, by its full version; an era is its own, and a driver without a number is new."""
+    if driver in ERAS:
+        return driver
+    version = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
+    if not version or version >= (531,) or NEW_FIELDS <= version < (526,):
+        return "post-530"
+    return "530" if version[0] == 530 else "pre-530"
+
+
+@cache
+def _normalised(board: str) -> str:
+    return "-".join(word for word in re.findall(r"[a-z0-9]+", board.lower()) if word not in VENDOR_WORDS)

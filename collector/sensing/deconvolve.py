@@ -1,0 +1,206 @@
+"""Power over time from readings alone: the response known, the power a random walk in short steps whose size the evidence sets.
+
+Where averages tile time the answer is well determined; where the sensor looks away between updates, what it missed is as uncertain as
+the walk, and the stated errors say so.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.linalg import cho_solve_banded, cholesky_banded
+from scipy.sparse import csr_array
+
+from collector.errors import SensorError
+from collector.sensing.response import SensorResponse
+from estimator.quantities import Array
+
+STEPS_PER_WINDOW: Final = 2.0
+LEAST_STEP_S: Final = 2e-3
+"""Steps of the walk to a window or an update period, whichever is shorter, and the shortest [s]."""
+MOST_STEPS: Final = 12_000
+MOST_REACH: Final = 60
+"""A longer recording, or averaging, gets coarser steps; bounds memory and time."""
+MOST_READINGS: Final = 60_000
+WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
+"""Standard deviations of the walk over an update period that are tried, as shares of the readings' spread."""
+LEAST_SPREAD_W, DEFAULT_NOISE_W = 0.1, 0.5
+ANCHOR: Final = 1e-3
+"""The walk's level is not known: its prior is the inverse of this times the readings' spread."""
+WELL_POSED_SHARE: Final = 0.9
+"""Averages tile time where the window is at least this share of the update period."""
+UNSEEN_SHARE: Final = 0.05
+"""What a load that repeats near the update period may hide from a sensor that looks away: 5.2 % of the energy of the recorded A100."""
+MOST_REACH_SPANS: Final = 3.0
+MIN_READINGS: Final = 3
+CHUNK: Final = 240
+HOLE_PERIODS: Final = 0.5
+"""Updates later than a period by more than this share of it leave a hole of which nothing was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deconvolved:
+    """Power in the sensor's domain: means between neighbouring times of `edge_s` (n + 1,), `power_w` ± `std_w` (n,).
+
+    `resolution_s` is the time for which there is one independent value, `energy_j` ± `energy_std_j` the integral over the span asked
+    for; `well_posed`: the averages tile time.  `evidence` is the log probability of the readings.
+    """
+
+    edge_s: Array
+    power_w: Array
+    std_w: Array
+    resolution_s: float
+    energy_j: float
+    energy_std_j: float
+    well_posed: bool
+    evidence: float
+
+
+def deconvolve(
+    time_s: Array, value: Array, response: SensorResponse, period_s: float, noise_w: float | None, start_s: float, end_s: float
+) -> Deconvolved:
+    """Power from updates at `time_s` (n,), ascending, with readings `value` (n,), and its energy from `start_s` to `end_s`.
+
+    Raises SensorError for too few updates, and for a recording shorter than a third of what the sensor remembers.
+    """
+    if len(time_s) < MIN_READINGS:
+        raise SensorError(f"only {len(time_s)} updates; at least {MIN_READINGS} are needed to take an averaging out")
+    if response.reach_s > MOST_REACH_SPANS * (end_s - start_s):
+        raise SensorError(
+            f"the recording lasts {end_s - start_s:.3g} s and the sensor averages over {response.width_s:.3g} s: record for longer"
+        )
+    first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
+    step = max(min(response.width_s, period_s) / STEPS_PER_WINDOW, LEAST_STEP_S, (last - first) / MOST_STEPS, response.reach_s / MOST_REACH)
+    edge: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
+    together = -(-len(time_s) // MOST_READINGS)
+    ends, seen = (_means(one, together) for one in (time_s - response.delay_s, value))
+    weight = _weights(ends, response, edge)
+    centre, spread = float(np.mean(seen)), max(float(np.std(seen)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
+    noise = max(noise_w or DEFAULT_NOISE_W, 1e-3 * spread) / math.sqrt(together)
+    data = _banded(weight) / noise**2
+    toward = (weight.T @ (seen - centre)) / noise**2
+    misfit = float(((seen - centre) ** 2).sum()) / noise**2
+    count = len(edge) - 1
+    tried = []
+    for share in WALKS:
+        walk = share * spread * math.sqrt(step / period_s)
+        band = _with_walk(data, walk, ANCHOR / spread)
+        root = cholesky_banded(band, lower=True)
+        level = cho_solve_banded((root, True), toward)
+        evidence = 0.5 * float(toward @ level) - 0.5 * misfit - float(np.log(root[0]).sum()) - (count - 1) * math.log(walk)
+        tried.append((evidence, band, root, level))
+    evidence, band, root, level = max(tried, key=lambda one: one[0])
+    variance, own = _diagonals(band, data)
+    span = np.diff(np.clip(edge, start_s, end_s))
+    energy = float(span @ level) + centre * float(span.sum())
+    walked = float(span @ cho_solve_banded((root, True), span))
+    hidden = UNSEEN_SHARE * max(0.0, 1.0 - response.width_s / (WELL_POSED_SHARE * period_s)) * abs(energy)
+    unread = unread_std_j(time_s, value, response, period_s, start_s, end_s)
+    return Deconvolved(
+        edge_s=edge,
+        power_w=level + centre,
+        std_w=np.sqrt(variance),
+        resolution_s=step * count / max(own, 1e-9),
+        energy_j=energy,
+        energy_std_j=math.sqrt(max(walked, 0.0) + hidden**2 + unread**2),
+        well_posed=response.width_s >= WELL_POSED_SHARE * period_s,
+        evidence=evidence,
+    )
+
+
+def unread_std_j(time_s: Array, value: Array, response: SensorResponse, period_s: float, begin_s: float, end_s: float) -> float:
+    """Standard error of an energy by what was drawn while no update saw the board: in holes of the polls and after the last update [J].
+
+    In a hole the power may have been any of those that were read, each as likely; after the last update, and before the first, as far as
+    the load is likely to change so soon.
+    """
+    until, low, high = time_s - response.delay_s, float(value.min()), float(value.max())
+    if high <= low:
+        return 0.0
+    above = value > 0.5 * (low + high)
+    changes_hz = (1.0 + np.count_nonzero(above[1:] != above[:-1])) / max(float(time_s[-1] - time_s[0]), period_s)
+    apart = np.diff(until)
+    hole = np.where(apart - max(response.width_s, period_s) > HOLE_PERIODS * period_s, apart - response.width_s, 0.0)
+    inside = np.clip(until[:-1] + hole, begin_s, end_s) - np.clip(until[:-1], begin_s, end_s)
+    variance = float(np.sum(inside**2 * _uniform_w2(0.5 * (value[1:] + value[:-1]), low, high)))
+    outer = np.array([max(end_s - max(float(until[-1]), begin_s), 0.0), max(min(float(until[0]) - response.width_s, end_s) - begin_s, 0.0)])
+    variance += float(np.sum(-np.expm1(-changes_hz * outer) * outer**2 * _uniform_w2(value[[-1, 0]], low, high)))
+    return math.sqrt(variance)
+
+
+def _uniform_w2(estimate_w: Array, low_w: float, high_w: float) -> Array:
+    """Mean square distance of powers between two bounds, each as likely, from estimates (n,) [W²]."""
+    return np.asarray(((high_w - estimate_w) ** 3 + (estimate_w - low_w) ** 3) / (3.0 * (high_w - low_w)))
+
+
+def _means(value: Array, together: int) -> Array:
+    """Means over so many neighbours; the last ones may be fewer."""
+    if together == 1:
+        return value
+    start = np.arange(0, len(value), together)
+    return np.asarray(np.add.reduceat(value, start) / np.diff(np.append(start, len(value))))
+
+
+def _weights(end_s: Array, response: SensorResponse, edge_s: Array) -> csr_array:
+    """Shares of readings whose averaging ends at `end_s` (n,) that lie between edges, shape (n, bins); rows add up to 1."""
+    step, count = float(edge_s[1] - edge_s[0]), len(edge_s) - 1
+    wide = int(np.ceil((response.reach_s - response.delay_s) / step)) + 1
+    last = np.clip(((end_s - edge_s[0]) / step).astype(np.int64), 0, count - 1)
+    cell = last[:, None] - np.arange(wide + 1)[None, :]
+    age_low = np.clip(end_s[:, None] - (edge_s[0] + (cell + 1) * step), 0.0, None)
+    age_high = end_s[:, None] - (edge_s[0] + cell * step)
+    if response.kernel == "low-pass":
+        tau = 0.5 * response.width_s
+        share = np.exp(-age_low / tau) - np.exp(-age_high / tau)
+    else:
+        share = np.clip(np.minimum(age_high, response.width_s) - age_low, 0.0, None) / response.width_s
+    share = np.clip(share, 0.0, None)
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
+    row = np.repeat(np.arange(len(end_s)), wide + 1)
+    return csr_array((share.ravel(), (row, np.clip(cell, 0, count - 1).ravel())), shape=(len(end_s), count))
+
+
+def _banded(weight: csr_array) -> Array:
+    """weightᵀ · weight in lower banded form, shape (band, bins)."""
+    square = (weight.T @ weight).tocoo()
+    row, column = square.coords
+    lower = row >= column
+    reach = max(int((row - column)[lower].max(initial=0)), 1)
+    band = np.zeros((reach + 1, weight.shape[1]))
+    band[(row - column)[lower], column[lower]] = square.data[lower]
+    return band
+
+
+def _with_walk(data: Array, walk_w: float, anchor: float) -> Array:
+    """The normal matrix with a random walk of steps of `walk_w` and a weak hold on the level, banded."""
+    band = data.copy()
+    link = 1.0 / walk_w**2
+    band[0, :-1] += link
+    band[0, 1:] += link
+    band[1, :-1] -= link
+    band[0] += anchor**2 / data.shape[1]
+    return band
+
+
+def _diagonals(band: Array, data: Array) -> tuple[Array, float]:
+    """Diagonal of the inverse (n,), and the trace of the resolution matrix, from overlapping stretches of the banded matrix."""
+    count, reach = band.shape[1], band.shape[0] - 1
+    margin = max(60, 2 * reach)
+    diagonal, own = np.empty(count), 0.0
+    for begin in range(0, count, CHUNK):
+        low, high = max(begin - margin, 0), min(begin + CHUNK + margin, count)
+        inverse = np.linalg.inv(_dense(band[:, low:high]))
+        part = slice(begin - low, min(begin + CHUNK, count) - low)
+        diagonal[begin : begin + CHUNK] = np.diag(inverse)[part]
+        own += float(np.sum((inverse * _dense(data[:, low:high]))[part]))
+    return diagonal, own
+
+
+def _dense(band: Array) -> Array:
+    """A lower banded matrix, whole."""
+    count = band.shape[1]
+    whole = np.diag(band[0])
+    for k in range(1, min(band.shape[0], count)):
+        whole += np.diag(band[k, : count - k], -k) + np.diag(band[k, : count - k], k)
+    return whole

@@ -1,0 +1,308 @@
+"""Readings on signals: one kernel's width and delay, with levels, noise and jitter solved inside, and their standard errors.
+
+readings_i = level · (h_θ * p)(u_i − delay) + offset + noise, where p is a meter's power (the level is the gain) or what a load's
+stamps make of a board (levels unknown, slow parts not below 0).  Source of the scheme: sensor-method.md 1.4, 1.5.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+from collector.sensing.board_power import Signal
+from collector.sensing.response import POINT_S, Kernel, columns, seen_and_slopes
+from estimator.quantities import Array
+
+DELAY_S: Final = 0.014
+"""Delays between minus and plus this are searched [s]; twice as far a fit may go, but then its delay is not believed."""
+SOFT_DELAY_S: Final = 0.012
+LARGEST_S: Final = {"none": POINT_S, "boxcar": 1.4, "low-pass": 0.8}
+SMALLEST_S: Final = 8e-4
+FREEDOM: Final = 4.0
+"""Degrees of freedom of the residuals' t distribution: single updates may be far off."""
+USUAL_JITTER_S, JITTER_LN_STD = 6e-4, 1.2
+"""Prior of the jitter of an averaging's end (0.3 to 0.5 ms on published boards)."""
+WANDER_STD_S: Final = 5e-4
+WANDER_SPAN_S, WANDER_TERMS = 5.0, (2, 12)
+"""Prior of the first term of the clock's wander [s]; a term for every so many seconds, from so many to so many."""
+PROFILE_STD, PROFILE_OWN_STD, PROFILE_POINTS = 6.0, 2.0, 15
+PROFILE_REACH: Final = (0.12, 0.3)
+"""The posterior of a width is looked at over so many formal errors, at least and at most this far in the log, at so many points, those
+within two errors of the best aside."""
+SLOW_SHARE: Final = 0.1
+"""Prior of a board's slow parts for the errors, as a share of the step: also those that the fit leaves out may be there."""
+LATE_LEAD: Final = 8.0
+LEAST_VARIANCE: Final = 1e-6
+STEPS: Final = 24
+BLOCKS: Final = 16
+ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
+"""Factor on the formal standard error of a width and what is added [s], with a meter and without: chosen on 60 simulated sensors
+(seeds 900 on), of which they make the rms of error over stated error 1."""
+GAIN_FLOOR, OFFSET_FLOOR_W = 7e-4, 0.12
+"""What the formal errors of gain and offset leave out, from the same sensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One kernel at its best.
+
+    `width_s` is W or 2τ, `wander` the terms of the delay's wander [s], `score` the log-likelihood and `each` (n,) its parts, `level` the
+    offset and the level of each signal, `residual` and `predicted` (n,) in watts, `explained` R².
+    """
+
+    kernel: Kernel
+    width_s: float
+    delay_s: float
+    score: float
+    each: Array
+    level: Array
+    residual: Array
+    predicted: Array
+    noise_w: float
+    jitter_s: float
+    explained: float
+    width_std_s: float = np.nan
+    delay_std_s: float = np.nan
+    level_std: Array | None = None
+    level_correlation: float = 0.0
+    wander: Array | None = None
+
+    @property
+    def evidence(self) -> float:
+        """The score, less half the log of the number of updates for a width."""
+        return self.score - (0.0 if self.kernel == "none" else 0.5 * float(np.log(len(self.each))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Updates (n,) and the signals that explain them; `metered`: one signal, whose level is the gain.
+
+    Without `late` the levels of a board's late parts (all signals but the first and the last) are 0, in errors they count all the same.
+    """
+
+    time_s: Array
+    value_w: Array
+    signals: Sequence[Signal]
+    metered: bool
+    late: bool = True
+
+    def best(self, kernel: Kernel, period_s: float) -> Fit:
+        """The likeliest fit of a kernel, from several starts."""
+        starts = self._starts(kernel, period_s)
+        return max((self._fitted(kernel, width, delay) for width, delay in starts), key=lambda fit: fit.score)
+
+    def late_cost(self) -> float:
+        """Log-likelihood that a board's late parts must add: readings that do not need them leave them out."""
+        return LATE_LEAD + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
+
+    def at(self, fit: Fit) -> Fit:
+        """The fit of levels where another fit's kernel, width and delay are taken as they are."""
+        basis, precision = self._wander()
+        x = np.concatenate([[np.log(max(fit.width_s, SMALLEST_S)), fit.delay_s], np.zeros(basis.shape[1] - 1)])
+        return self._at(fit.kernel, x, basis, precision, None)[0]
+
+    def _levels(self, design: Array, weight: Array) -> Array:
+        """Levels (k,) of a design (n, k), those of slow parts not below 0."""
+        root = np.sqrt(weight)[:, None]
+        scaled, target = design * root, self.value_w * root[:, 0]
+        if design.shape[1] <= 2:
+            return np.asarray(np.linalg.lstsq(scaled, target, rcond=None)[0])
+        free = np.arange(design.shape[1]) if self.late else np.array([0, 1, design.shape[1] - 1])
+        both = nnls(np.concatenate([scaled[:, free], -scaled[:, :1]], axis=1), target, maxiter=200)[0]
+        level = np.zeros(design.shape[1])
+        level[free] = both[:-1]
+        level[0] -= both[-1]
+        return level
+
+    def _misfit(self, kernel: Kernel, width_s: float, delays: Array) -> Array:
+        """Log of the clipped mean square residual at every delay (d,)."""
+        design = columns(self.signals, kernel, width_s, self.time_s - delays[:, None])
+        square = np.einsum("dki,dkj->dij", design, design)
+        square += 1e-9 * np.trace(square, axis1=1, axis2=2)[:, None, None] * np.eye(design.shape[-1])
+        level = np.linalg.solve(square, np.einsum("dki,k->di", design, self.value_w)[..., None])[..., 0]
+        left = np.abs(self.value_w - np.einsum("dki,di->dk", design, level))
+        limit = 8.0 * np.median(left, axis=1, keepdims=True) + 0.4
+        return np.asarray(np.log(np.mean(np.minimum(left, limit) ** 2, axis=1) + 1e-4))
+
+    def _starts(self, kernel: Kernel, period_s: float) -> list[tuple[float, float]]:
+        """Widths and delays to start from: the best separate cells of a grid, fine where a width locks to the period.
+
+        With W = T and a load near T the misfit is a needle a millisecond wide (sensor-method.md 1.4).
+        """
+        if kernel == "none":
+            widths = np.array([POINT_S])
+        elif kernel == "boxcar":
+            near = [period_s * share * np.linspace(0.94, 1.06, n) for share, n in ((1.0, 25), (0.5, 9), (0.25, 7))]
+            top = min(LARGEST_S["boxcar"], 13.0 * period_s)
+            widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 34), *near]))
+        else:
+            widths = np.geomspace(1.2e-3, min(LARGEST_S["low-pass"], 10.0 * period_s), 30)
+        delays = np.arange(-DELAY_S, DELAY_S + 1e-9, 1e-3 if period_s > 0.03 else 8e-4)
+        loss = np.array([self._misfit(kernel, float(width), delays) for width in widths])
+        found = []
+        for _ in range(1 if kernel == "none" else 3):
+            i, j = np.unravel_index(int(loss.argmin()), loss.shape)
+            found.append((float(widths[i]), float(delays[j])))
+            loss[max(i - 2, 0) : i + 3, max(j - 2, 0) : j + 3] = np.inf
+        return found
+
+    def _wander(self) -> tuple[Array, Array]:
+        """Basis of the delay over the record, a constant first, shape (n, 1 + m), and the terms' precisions [1/s²], shape (1 + m,).
+
+        A sensor's clock wanders by up to some milliseconds over 30 to 100 s (sensor.md 6), more than a slow poll can follow.
+        """
+        span = float(self.time_s[-1] - self.time_s[0]) + 1e-9
+        number = np.arange(1, int(np.clip(round(span / WANDER_SPAN_S), *WANDER_TERMS)) + 1)
+        turn = np.pi * (self.time_s - self.time_s[0]) / span
+        basis = np.column_stack([np.ones(len(turn)), *(np.cos(k * turn) for k in number)])
+        return basis, np.concatenate([[0.0], (number / WANDER_STD_S) ** 2])
+
+    def with_profile(self, fit: Fit) -> Fit:
+        """The fit at the mean of its width's posterior, whose spread is the standard error where it is larger than the formal one.
+
+        Under a load with few distinct phases the likelihood has needles: other widths, each with its own delay, are about as likely.
+        """
+        std = fit.width_std_s
+        if fit.kernel == "none" or not np.isfinite(std):
+            return fit
+        reach = float(np.clip(PROFILE_STD * std / fit.width_s, *PROFILE_REACH))
+        width = fit.width_s * np.exp(np.linspace(-reach, reach, PROFILE_POINTS))
+        far = width[np.abs(width - fit.width_s) > PROFILE_OWN_STD * std]
+        others = [self._fitted(fit.kernel, one, fit.delay_s - 0.5 * (one - fit.width_s), held=True) for one in far.tolist()]
+        mass = np.exp(np.array([0.0, *(other.score - fit.score for other in others)])) * np.append(
+            np.sqrt(2.0 * np.pi) * std, 2.0 * reach / PROFILE_POINTS * far
+        )
+        share = mass / mass.sum()
+        widths, delays = np.append(fit.width_s, far), np.array([fit.delay_s, *(other.delay_s for other in others)])
+        centre, delay = float(share @ widths), float(share @ delays)
+        return replace(
+            fit,
+            width_s=centre,
+            delay_s=delay,
+            width_std_s=float(np.sqrt(std**2 + share @ (widths - centre) ** 2)),
+            delay_std_s=float(np.sqrt(fit.delay_std_s**2 + share @ (delays - delay) ** 2)),
+        )
+
+    def _fitted(self, kernel: Kernel, width_s: float, delay_s: float, *, held: bool = False) -> Fit:
+        """The maximum near a start: damped Gauss-Newton in the log of the width (unless `held`), the delay and its wander."""
+        basis, precision = self._wander()
+        terms = basis.shape[1]
+        x = np.concatenate([[np.log(width_s), delay_s], np.zeros(terms - 1)])
+        low, high = np.full(len(x), -2.0 * DELAY_S), np.full(len(x), 2.0 * DELAY_S)
+        low[0], high[0] = np.log(SMALLEST_S), np.log(LARGEST_S[kernel])
+        most = np.concatenate([[0.3], np.full(terms, 4e-3)])
+        best, slopes = self._at(kernel, x, basis, precision, None)
+        first, damping = (1 if held or kernel == "none" else 0), 1e-2
+        for turn in range(STEPS):
+            matrix, weight = slopes
+            part = matrix[:, first:] * np.sqrt(weight)[:, None]
+            prior = np.concatenate([[0.0], precision, np.zeros(matrix.shape[1] - len(x))])[first:]
+            scale = np.sqrt((part**2).sum(0) + prior) + 1e-12
+            normal = part.T @ part + np.diag(prior)
+            normal = normal / np.outer(scale, scale) + np.diag([damping] * (len(x) - first) + [1e-9] * (len(prior) - len(x) + first))
+            toward = part.T @ (best.residual * np.sqrt(weight))
+            toward[: len(x) - first] -= prior[: len(x) - first] * x[first:]
+            step = np.zeros(len(x))
+            step[first:] = (np.linalg.solve(normal, toward / scale) / scale)[: len(x) - first]
+            there = np.clip(x + np.clip(step, -most, most), low, high)
+            new, parts = self._at(kernel, there, basis, precision, best if turn > 5 else None)
+            gain = new.score - best.score
+            if gain > 0.0:
+                best, slopes, x, damping = new, parts, there, damping / 4.0
+            else:
+                damping *= 6.0
+            if damping > 1e4 or (turn > 5 and 0.0 < gain < 1e-3):
+                break
+        return self._with_errors(best, *slopes, precision)
+
+    def _at(self, kernel: Kernel, x: Array, basis: Array, precision: Array, like: Fit | None) -> tuple[Fit, tuple[Array, Array]]:
+        """The fit at a width and delay, with derivatives (n, x + levels) of the readings and weights (n,); noise as in `like`."""
+        end_s = self.time_s - basis @ x[1:]
+        parts = [seen_and_slopes(one, kernel, float(np.exp(x[0])), end_s) for one in self.signals]
+        design = np.stack([np.ones_like(end_s), *(one[0] for one in parts)], axis=1)
+        weight = np.ones(len(end_s))
+        noise, jitter = (like.noise_w, like.jitter_s) if like else (0.0, 0.0)
+        for turn in range(4):
+            level = self._levels(design, weight)
+            residual = self.value_w - design @ level
+            slope = np.sum([b * one[2] for b, one in zip(level[1:], parts, strict=True)], axis=0)
+            if like is None and turn < 3:
+                noise, jitter = noise_and_jitter(residual, slope)
+            spread = noise**2 + (jitter * slope) ** 2 + LEAST_VARIANCE
+            weight = (FREEDOM + 1.0) / (FREEDOM + residual**2 / spread) / spread
+        each = -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM) - 0.9808
+        prior = 0.5 * (x[1] / SOFT_DELAY_S) ** 4 + 0.5 * (np.log(jitter / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
+        prior += 0.5 * float(precision @ x[1:] ** 2)
+        wider = np.sum([b * one[1] for b, one in zip(level[1:], parts, strict=True)], axis=0)
+        fit = Fit(
+            kernel=kernel,
+            width_s=0.0 if kernel == "none" else float(np.exp(x[0])),
+            delay_s=float(x[1]),
+            score=float(each.sum()) - float(prior),
+            each=each,
+            level=level,
+            residual=residual,
+            predicted=design @ level,
+            noise_w=noise,
+            jitter_s=jitter,
+            explained=1.0 - float(np.var(residual)) / max(float(np.var(self.value_w)), 1e-9),
+        )
+        return fit, (np.column_stack([wider, -slope[:, None] * basis, design]), weight)
+
+    def _with_errors(self, fit: Fit, matrix: Array, weight: Array, precision: Array) -> Fit:
+        """Standard errors from curvature, or from the scatter of the scores over blocks where that is larger."""
+        offset = 1 + len(precision)
+        used = np.arange(1 if fit.kernel == "none" else 0, matrix.shape[1])
+        part, slope = matrix[:, used], matrix[:, 1]
+        spread = fit.noise_w**2 + (fit.jitter_s * slope) ** 2 + LEAST_VARIANCE
+        slow = np.full(len(fit.level) - 2, 1.0 / (SLOW_SHARE * max(float(np.ptp(fit.predicted)), 1.0)) ** 2)
+        prior = np.concatenate([[0.0], precision, [0.0, 0.0], slow])[used]
+        curvature = part.T @ (part * ((FREEDOM + 1.0) / (FREEDOM + 3.0) / spread)[:, None]) + np.diag(prior)
+        scale = np.sqrt(np.diag(curvature)) + 1e-12
+        inverse = np.linalg.pinv(curvature / np.outer(scale, scale), hermitian=True) / np.outer(scale, scale)
+        sandwich = block_covariance(inverse, part * (weight * fit.residual)[:, None], BLOCKS)
+        std = dict(zip(used.tolist(), np.sqrt(np.maximum(np.diag(inverse), np.diag(sandwich))).tolist(), strict=True))
+        factor, floor = ERRORS[self.metered]
+        place = used.tolist().index(offset)
+        both = inverse[place : place + 2, place : place + 2]
+        return replace(
+            fit,
+            width_std_s=np.nan if fit.kernel == "none" else float(np.hypot(factor * std[0] * fit.width_s, floor)),
+            delay_std_s=float(np.hypot(factor * std[1], floor)),
+            level_std=np.hypot([factor * std[offset], factor * std[offset + 1]], [OFFSET_FLOOR_W, GAIN_FLOOR * abs(fit.level[1])]),
+            level_correlation=float(np.clip(both[0, 1] / np.sqrt(max(both[0, 0] * both[1, 1], 1e-300)), -1.0, 1.0)),
+        )
+
+
+def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
+    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks of neighbours, which keeps what neighbours share."""
+    count = int(np.clip(len(scores) // 6, 3, blocks))
+    sums = np.array([part.sum(axis=0) for part in np.array_split(scores, count)])
+    return np.asarray(inverse @ (sums.T @ sums) @ inverse * count / (count - 1))
+
+
+def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
+    """Reading noise [W] and jitter of the updates [s] at the greatest likelihood of residuals (n,) on slopes (n,) [W/s]."""
+    usual = max(float(np.median(np.abs(residual))) * 1.2, 0.02)
+    noise = usual * np.geomspace(0.15, 2.5, 14)[:, None, None]
+    jitter = np.geomspace(6e-5, 6e-3, 15)[None, :, None]
+    spread = noise**2 + (jitter * slope) ** 2 + LEAST_VARIANCE
+    each = -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM)
+    score = each.sum(-1) - 0.5 * (np.log(jitter[..., 0] / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
+    i, j = np.unravel_index(int(score.argmax()), score.shape)
+    return float(noise[i, 0, 0]), float(jitter[0, j, 0])
+
+
+def plain_width(problem: Problem, fit: Fit, widths: Array, delays: Array) -> Fit:
+    """A boxcar's fit at the width of the least squares over a grid.
+
+    A mean over a second comes in uneven parts: the t distribution latches on some of them (sensor-method.md 1.4).
+    """
+    best = (np.inf, fit.width_s)
+    for width in widths.tolist():
+        for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
+            left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
+            best = min(best, (float(left @ left), width))
+    return replace(fit, width_s=best[1])

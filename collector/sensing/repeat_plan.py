@@ -1,0 +1,188 @@
+"""How often to repeat, and how to shift the repeats: planned from the sensor, before anything is run.
+
+The error that the fit would state is worked out for the updates to come, at several phases and lengths; the
+shortest plan that keeps it below what is asked is taken.  Where updates would fall on the same places of every execution
+(a length that is near a simple fraction of the update period), pauses are put between blocks of executions: they move
+the phase by golden parts of the smaller of the two periods, which every such lock is a fraction of.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from collector.errors import SensorError
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.executions import FitSettings, expected_energy_std
+from collector.sensing.known_sensor import possible_responses
+from collector.sensing.repeated import bins_for
+from collector.sensing.response import SensorResponse
+from estimator.quantities import Array
+
+GOLDEN: Final = 0.3819660112501051
+"""1 − 1/φ: multiples of it fill a circle more evenly than those of any other number."""
+SHIFTS: Final = (0, 5, 8, 13, 21, 34)
+"""Numbers of pauses that are tried (Fibonacci: after so many golden steps the circle is filled evenly)."""
+LONGEST_PAUSE_S: Final = 0.1
+GROWTH: Final = 1.5
+LEAST_SPAN_S: Final = 0.3
+FEWEST: Final = 3
+"""A run has at least so many settled executions, over at least this time."""
+START_PHASES: Final = (0.0, 0.37, 0.71)
+"""Phases of the updates against the load for which the error is worked out; the largest counts."""
+LENGTH_FACTORS: Final = (1.0, 1.002)
+"""Lengths for which it is worked out: a plan must not depend on a length that is known to some tenths of a per cent."""
+SAFETY: Final = 0.7
+"""Share of the asked error that a plan aims at: noise and profile are not known before."""
+LIKELY: Final = 0.05
+"""Responses less probable than this are not planned for."""
+TYPICAL_LOAD_W: Final = 100.0
+TYPICAL_REST_W: Final = 60.0
+"""Power of load and rest where nothing is known of them: they set the scale of noise and profile."""
+FULL_PERIODS: Final = {"boxcar": 0.98, "low-pass": 3.0}
+"""Windows of so many update periods leave no part of an execution unseen, whatever its length: no pauses are needed."""
+PAUSED_SHARE: Final = 0.5
+"""Pauses take at most this share of the time of the executions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatPlan:
+    """`executions` in a run, a pause of `pause_s` after every `block` of them (0 for none), the first `discard_s` left out.
+
+    `padding_s` is the rest before, and the time polled after; `update_period_s` that of the sensor, the longest that it may have where it
+    is not known; `expected_std` the error that is expected, as a share of the energy, gain and offset aside; `reason` says what decided.
+    """
+
+    executions: int
+    block: int
+    pause_s: float
+    discard_s: float
+    padding_s: float
+    update_period_s: float
+    expected_std: float
+    reason: str
+
+    def pause_after(self, index: int) -> float:
+        """Pause after execution `index`, counted from 0 [s]."""
+        last = index + 1 >= self.executions
+        return self.pause_s if self.pause_s > 0.0 and not last and (index + 1) % self.block == 0 else 0.0
+
+    def stamps(self, duration_s: float) -> LoadStamps:
+        """Executions as they are expected, from time 0."""
+        pauses = np.array([self.pause_after(index) for index in range(self.executions - 1)])
+        start = np.concatenate([[0.0], np.cumsum(duration_s + pauses)])
+        return LoadStamps(start_s=start, end_s=start + duration_s)
+
+
+def plan_repeats(
+    duration_s: float,
+    calibration: SensorCalibration,
+    asked_std: float,
+    *,
+    settle_s: float,
+    longest_s: float = 60.0,
+    power_w: float = TYPICAL_LOAD_W + TYPICAL_REST_W,
+    rest_w: float = TYPICAL_REST_W,
+    pauses_allowed: bool = True,
+) -> RepeatPlan:
+    """The shortest run that tells the energy of executions of `duration_s` to within `asked_std` (a share of it).
+
+    `settle_s` is the rise to discard, `power_w` and `rest_w` the power that is expected.  Where nothing
+    up to `longest_s` is enough, the best plan is given, and its `expected_std` says so.
+
+    Raises SensorError where repeats without pauses would keep falling on the same places of the execution.
+    """
+    possible = possible_responses(calibration)
+    responses = [
+        response for response, probability in zip(possible.responses, possible.probabilities, strict=True) if probability >= LIKELY
+    ]
+    period = calibration.update_period_s or max(response.width_s for response in responses)
+    reach = max(response.reach_s for response in responses)
+    full = all(response.width_s >= FULL_PERIODS[response.kernel] * period for response in responses)
+    shifts = SHIFTS if pauses_allowed and not full else SHIFTS[:1]
+    discard = settle_s + reach
+    best: RepeatPlan | None = None
+    span = max(LEAST_SPAN_S, FEWEST * duration_s, 2.0 * reach, 6.0 * period)
+    while best is None or (best.expected_std > SAFETY * asked_std and span < GROWTH * longest_s):
+        for count in shifts:
+            plan = _plan(duration_s, min(span, longest_s), count, period, discard, reach)
+            if plan is None or (best is not None and plan.executions <= best.executions and plan.block == best.block):
+                continue
+            expected = _expected_share(plan, duration_s, period, responses, calibration, power_w, rest_w)
+            candidate = _judged(plan, expected, count)
+            if best is None or candidate.expected_std < best.expected_std:
+                best = candidate
+            if expected <= SAFETY * asked_std:
+                break
+        span *= GROWTH
+    if not pauses_allowed and not full and best.expected_std > asked_std:
+        raise SensorError(
+            f"executions of {duration_s * 1e3:.4g} ms back to back keep falling on the same places of the sensor's {period * 1e3:.4g} ms: "
+            f"their energy would be known to {best.expected_std:.1%} only; allow pauses between them, or change their length"
+        )
+    return best
+
+
+def _plan(duration_s: float, span_s: float, shifts: int, period_s: float, discard_s: float, reach_s: float) -> RepeatPlan | None:
+    """A run of settled executions over `span_s` with so many pauses; None where they do not fit."""
+    settled = max(FEWEST, math.ceil(span_s / duration_s))
+    rising = math.ceil(discard_s / duration_s)
+    pause = min(GOLDEN * min(period_s, duration_s), LONGEST_PAUSE_S) if shifts else 0.0
+    block = max(1, settled // (shifts + 1)) if shifts else settled
+    if shifts and (settled <= shifts or pause > PAUSED_SHARE * block * duration_s):
+        return None
+    return RepeatPlan(
+        executions=settled + rising,
+        block=block,
+        pause_s=pause,
+        discard_s=discard_s,
+        padding_s=reach_s + 2.0 * period_s,
+        update_period_s=period_s,
+        expected_std=math.inf,
+        reason="",
+    )
+
+
+def _expected_share(
+    plan: RepeatPlan,
+    duration_s: float,
+    period_s: float,
+    responses: list[SensorResponse],
+    calibration: SensorCalibration,
+    power_w: float,
+    rest_w: float,
+) -> float:
+    """The largest error over phases, lengths and responses, as a share of the energy."""
+    worst = 0.0
+    for factor in LENGTH_FACTORS:
+        load = plan.stamps(duration_s * factor)
+        for response in responses:
+            settings = FitSettings(
+                bins=bins_for(response, duration_s),
+                discard_s=plan.discard_s,
+                noise_w=calibration.reading_noise_w,
+                jitter_s=calibration.update_jitter_s,
+            )
+            for phase in START_PHASES:
+                time_s = _update_times(load, period_s, phase, plan.padding_s)
+                std = expected_energy_std(time_s, response, load, settings, max(power_w - rest_w, 1.0))
+                worst = max(worst, std / (max(power_w, 1.0) * duration_s))
+    return worst
+
+
+def _update_times(load: LoadStamps, period_s: float, phase: float, padding_s: float) -> Array:
+    """Updates from before a load until after it [s]."""
+    first, last = float(load.start_s[0]) - padding_s, float(load.end_s[-1]) + padding_s
+    number: Array = phase + np.arange(int((last - first) / period_s) + 1, dtype=np.float64)
+    return first + period_s * number
+
+
+def _judged(plan: RepeatPlan, expected: float, shifts: int) -> RepeatPlan:
+    """The plan with its error and what was decided."""
+    if shifts:
+        reason = f"{shifts} pauses of {plan.pause_s * 1e3:.3g} ms move the executions against the updates"
+    else:
+        reason = "back to back: the updates reach every place of an execution"
+    return replace(plan, expected_std=expected, reason=reason)

@@ -1,0 +1,213 @@
+"""Measuring the energy of whatever can be executed again: plan, run, fit, and run again where the error is too large."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from collector.bench import Bench, Instruments
+from collector.devices.possible_power import possible_power
+from collector.devices.protocols import EnergyReading, StateReadings
+from collector.errors import SensorError
+from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
+from collector.sensing.board_power import LoadStamps
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.counter import CounterEstimate, counter_estimate
+from collector.sensing.known_sensor import possible_responses
+from collector.sensing.repeat_plan import RepeatPlan, plan_repeats
+from collector.sensing.repeated import RepeatedEnergy, repeated_energy
+from collector.sensing.steady import corrected_power, settle_time_s
+from collector.sensing.updates import BoardUpdates, board_updates
+
+Execution = Callable[[], tuple[int, int]]
+"""Runs once and returns the host's stamps before its first launch and after its end [ns]."""
+
+ASKED_STD: Final = 0.003
+"""Standard error that is asked for by default, as a share of the energy, gain and offset aside."""
+LEAST_SETTLE_S: Final = 0.3
+"""Rise that is left out at the least: the boards' own takes 100 to 250 ms (published recordings)."""
+RANGING_EXECUTIONS: Final = 3
+LONG_EXECUTION_S: Final = 2.0
+"""The length of an execution comes from so many; of one alone where it is that long."""
+MOST_OVERTIME: Final = 1.5
+"""A plan is run where it takes up to so many times the longest time: the executions of the rise come on top."""
+BATCHES: Final = 3
+"""Runs at most: the error was larger than planned where a second one is needed."""
+LONGEST_GROWTH: Final = 4.0
+LEAST_LENGTH_S: Final = 1e-3
+"""Shorter executions are gathered: the caller repeats its kernel within one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One batch: the plan, the executions' stamps, the energy found, the counter's, and the board's states meanwhile."""
+
+    plan: RepeatPlan
+    load: LoadStamps
+    energy: RepeatedEnergy
+    counter: CounterEstimate
+    states: StateReadings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedMeasurement:
+    """Energy of an execution [J] over all batches, weighed by their errors; gain and offset are common to them.
+
+    `timing_std_j` is what is left of `energy_std_j` when gain and offset are taken for exact; `reached` whether that is
+    what was asked for.  `rest_w` is the board's power before.
+    """
+
+    energy_j: float
+    energy_std_j: float
+    timing_std_j: float
+    executions: int
+    elapsed_s: float
+    rest_w: float
+    reached: bool
+    runs: tuple[Run, ...]
+
+
+def measure_repeated(
+    bench: Bench | Instruments,
+    sampler: Sampler,
+    execute: Execution,
+    calibration: SensorCalibration,
+    *,
+    asked_std: float = ASKED_STD,
+    longest_s: float = 60.0,
+    pauses_allowed: bool = True,
+) -> RepeatedMeasurement:
+    """Energy of an execution to within `asked_std` (a share of it), from as few repetitions as that takes.
+
+    Raises SensorError where executions are too short to stand alone, where their repeats are locked to the sensor and must not be
+    shifted, or where too few readings came; DeviceError where the board fails.
+    """
+    begun_ns = bench.clock.now_ns()
+    sampler.drain()
+    rest_w = _rest_w(bench, sampler, calibration)
+    duration_s, power_w = _ranged(sampler, execute, calibration, rest_w)
+    settle_s = settle_time_s(calibration, LEAST_SETTLE_S)
+    plan = plan_repeats(
+        duration_s, calibration, asked_std, settle_s=settle_s, longest_s=longest_s,
+        power_w=power_w, rest_w=rest_w, pauses_allowed=pauses_allowed,
+    )  # fmt: skip
+    if plan.executions * duration_s > MOST_OVERTIME * longest_s:
+        raise SensorError(
+            f"one execution takes {duration_s:.3g} s and {plan.executions} are needed, more than {longest_s:.3g} s allow; allow more time"
+        )
+    runs: list[Run] = []
+    while len(runs) < BATCHES:
+        runs.append(_batch(bench, sampler, execute, plan, calibration, rest_w))
+        energy, timing_std = _combined(runs)
+        elapsed = (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
+        if timing_std <= asked_std * energy or elapsed > longest_s:
+            break
+        plan = _longer(plan, timing_std / (asked_std * energy), duration_s, longest_s - elapsed)
+    common = max(runs[-1].energy.energy_std_j ** 2 - runs[-1].energy.timing_std_j ** 2, 0.0)
+    return RepeatedMeasurement(
+        energy_j=energy,
+        energy_std_j=math.sqrt(timing_std**2 + common),
+        timing_std_j=timing_std,
+        executions=sum(run.energy.executions for run in runs),
+        elapsed_s=elapsed,
+        rest_w=corrected_power(rest_w, 0.0, calibration)[0],
+        reached=timing_std <= asked_std * energy,
+        runs=tuple(runs),
+    )
+
+
+MOST_EXTRA: Final = 1000
+"""A batch takes at most so many times the planned executions: a machine that is held up while ranging makes them look that long."""
+
+REST_UPDATES: Final = 3.0
+"""Updates that see nothing but rest before a batch: without any, readings of a load without pauses do not tell its power from rest."""
+
+LEAST_UPDATES: Final = 6.0
+"""Updates of the sensor that a batch covers behind its rise, at least; the fit takes no fewer than four readings."""
+
+
+def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
+    """The last reading at rest [W]."""
+    bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
+    readings = sampler.drain().board
+    known = readings.power_w[possible_power(readings.power_w)]
+    return float(known[-1]) if len(known) else math.nan
+
+
+def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float) -> tuple[float, float]:
+    """Length of an execution [s] and a rough power [W], from a few of them."""
+    stamps = [execute()]
+    while len(stamps) < RANGING_EXECUTIONS and (stamps[0][1] - stamps[0][0]) * SECONDS_PER_NS < LONG_EXECUTION_S:
+        stamps.append(execute())
+    duration = float(np.median([(end - start) * SECONDS_PER_NS for start, end in stamps]))
+    if not duration >= LEAST_LENGTH_S:
+        raise SensorError(
+            f"an execution takes {duration * 1e3:.3g} ms; stamps tell less than {LEAST_LENGTH_S * 1e3:g} ms badly: "
+            "repeat the kernel within one"
+        )
+    readings = sampler.drain().board
+    known = readings.power_w[possible_power(readings.power_w)]
+    highest = float(known.max()) if len(known) else math.nan
+    power, _ = corrected_power(highest, 0.0, calibration)
+    base = rest_w if math.isfinite(rest_w) else 0.0
+    return duration, power if power > 1.5 * base else 2.0 * base  # a short load has not reached the readings yet
+
+
+def _batch(
+    bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration, rest_w: float
+) -> Run:
+    """Rest, run, rest; then the fit.
+
+    What ran before the rest is in no column of the fit: readings that remember it would pass for noise, of which all errors are made.
+    """
+    reach_s = possible_responses(calibration, plan.update_period_s).reach_s
+    clean_s = bench.clock.now_ns() * SECONDS_PER_NS + reach_s
+    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + REST_UPDATES * plan.update_period_s))
+    polls: list[EnergyReading] = []
+    stamps: list[tuple[int, int]] = []
+    # Executions that turn out shorter than they were while ranging go on until enough updates lie behind the rise.
+    least_ns = (plan.discard_s + LEAST_UPDATES * plan.update_period_s) / SECONDS_PER_NS
+    most = MOST_EXTRA * plan.executions
+    while len(stamps) < plan.executions or (len(stamps) < most and stamps[-1][1] - stamps[0][0] < least_ns):
+        index = len(stamps)
+        stamps.append(execute())
+        reading = sampler.energy()
+        if reading is not None:
+            polls.append(reading)
+        pause = plan.pause_after(index)
+        if pause > 0.0:
+            bench.clock.wait(pause)
+    bench.clock.wait(plan.padding_s)
+    trace = sampler.drain()
+    readings = trace.board
+    table = np.array(stamps, dtype=np.float64) * SECONDS_PER_NS
+    load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
+    poll_s = host_seconds(readings.host_ns)
+    updates = _since(board_updates(poll_s, readings.power_w, calibration), clean_s)
+    limit = bench.gpu.power_limit_w()
+    lag = 0.0 if calibration.delay_s is None else calibration.delay_s
+    counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
+    sane = possible_power(readings.power_w)
+    energy = repeated_energy((poll_s[sane], readings.power_w[sane]), updates, load, calibration, discard_s=plan.discard_s, counter=counter)
+    return Run(plan=plan, load=load, energy=energy, counter=counter, states=trace.states)
+
+
+def _since(updates: BoardUpdates, from_s: float) -> BoardUpdates:
+    """The updates from a time on."""
+    kept = updates.time_s >= from_s
+    return replace(updates, time_s=updates.time_s[kept], value=updates.value[kept])
+
+
+def _combined(runs: list[Run]) -> tuple[float, float]:
+    """Weighted mean over batches and its error, gain and offset aside [J]."""
+    energy = np.array([run.energy.energy_j for run in runs])
+    weight = 1.0 / np.maximum([run.energy.timing_std_j for run in runs], 1e-12) ** 2
+    return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum()))
+
+
+def _longer(plan: RepeatPlan, excess: float, duration_s: float, left_s: float) -> RepeatPlan:
+    """The same plan with as many executions more as the error was too large."""
+    wanted = math.ceil(plan.executions * min(max(excess**2 - 1.0, 1.0), LONGEST_GROWTH))
+    return replace(plan, executions=max(plan.executions, min(wanted, int(left_s / duration_s))))

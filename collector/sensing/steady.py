@@ -1,0 +1,140 @@
+"""From readings to power: what a board drew during the settled part of a run.
+
+Readings are late, averaged and scaled.  For a run longer than the sensor's averaging the time-domain part is
+simple: leave out the rise, average whole updates, and ask the updates themselves how sure the mean is.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.devices.possible_power import possible_power
+from collector.devices.protocols import PowerReadings
+from collector.sampling import host_seconds
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.clock import held_updates
+from collector.sensing.known_sensor import DEFAULT_PERIOD_S, inversion
+from estimator.quantities import Array
+
+DEFAULT_SETTLE_S: Final = 1.25
+"""Rise to discard where none is known: the published practice for one-second averages."""
+ABSURD_LIMIT_FACTOR: Final = 2.0
+"""Readings above this multiple of the power limit are no power."""
+MIN_UPDATES: Final = 4
+"""Fewer updates give a mean, but no standard error of their own."""
+MAX_CORRELATION: Final = 0.9
+STUCK_UPDATES: Final = 5
+"""So many updates without any change, on a sensor with noise, and it has stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadyPower:
+    """Power over a settled window; nan where it is not known.
+
+    `raw_w` is the mean reading and `raw_std_w` its standard error; `power_w` and `std_w` the same with offset and
+    gain taken out where they are known.  `samples` updates within `window_s`; `change_w` is the rise of the
+    readings through the window and `change_std_w` its standard error; `first_w` the mean of the window's first
+    fifth.  `absurd` counts readings that no board gives, `stuck` says that the sensor stood still.
+    """
+
+    raw_w: float
+    raw_std_w: float
+    power_w: float
+    std_w: float
+    samples: int
+    window_s: float
+    change_w: float
+    change_std_w: float
+    first_w: float
+    absurd: int
+    stuck: bool
+
+
+def settle_time_s(calibration: SensorCalibration, least_s: float) -> float:
+    """Time from a load's start until readings show its steady level [s], at least `least_s`."""
+    return max(calibration.settle_s if calibration.settle_s is not None else DEFAULT_SETTLE_S, least_s)
+
+
+def update_period_s(calibration: SensorCalibration) -> float:
+    """Update period, or a cautious guess [s]."""
+    return calibration.update_period_s or DEFAULT_PERIOD_S
+
+
+def steady_power(
+    readings: PowerReadings, start_s: float, end_s: float, calibration: SensorCalibration, power_limit_w: float
+) -> SteadyPower:
+    """Mean power from readings between two host times, start and rise already left out.
+
+    `power_limit_w` bounds what can be power.
+    """
+    host_s = host_seconds(readings.host_ns)
+    inside = (host_s >= start_s) & (host_s <= end_s)
+    host_s, value = host_s[inside], readings.power_w[inside]
+    sane = possible_power(value, ABSURD_LIMIT_FACTOR * power_limit_w)
+    absurd = int(np.count_nonzero(~sane))
+    updates = held_updates(host_s[sane], value[sane], update_period_s(calibration))
+    count = len(updates.value)
+    if not count:
+        return _nothing(absurd)
+    resolution = calibration.resolution_w or 0.0
+    noise = calibration.reading_noise_w or 0.0
+    stuck = count >= STUCK_UPDATES and noise > resolution and bool(np.all(updates.value == updates.value[0]))
+    raw = float(updates.value.mean())
+    change, change_std, raw_std = _trend(updates.value, max(noise, resolution / np.sqrt(12.0)))
+    power, std = corrected_power(raw, raw_std, calibration)
+    return SteadyPower(
+        raw_w=raw,
+        raw_std_w=raw_std,
+        power_w=power,
+        std_w=std,
+        samples=count,
+        window_s=count * update_period_s(calibration),
+        change_w=change,
+        change_std_w=change_std,
+        first_w=float(updates.value[: max(1, count // 5)].mean()),
+        absurd=absurd,
+        stuck=stuck,
+    )
+
+
+def corrected_power(raw_w: float, raw_std_w: float, calibration: SensorCalibration) -> tuple[float, float]:
+    """Power and its standard error from a mean reading [W]: (reading − offset) / gain where both are known.
+
+    Errors of gain and offset are common to all rows of a board, not independent between them.
+    """
+    back = inversion(calibration)
+    if not back.known:
+        return raw_w, raw_std_w
+    value = np.array([raw_w])
+    stated = back.with_stds(calibration.gain_std or 0.0, calibration.offset_std_w or 0.0)
+    return float(stated.power_w(value)[0]), float(stated.power_std_w(value, np.array([raw_std_w]))[0])
+
+
+def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
+    """Change through the window, its standard error, and the standard error of the mean [W].
+
+    Scatter is taken around a straight line (a slow rise is power, not noise) and enlarged by the correlation of
+    neighbouring updates; `least_noise_w` is the noise of one reading at the least.
+    """
+    count = len(value)
+    if count < MIN_UPDATES:
+        error = least_noise_w / np.sqrt(count) if least_noise_w > 0 else float("nan")
+        return float(value[-1] - value[0]), float("nan"), float(error)
+    x = np.linspace(-0.5, 0.5, count)
+    slope = float(x @ value / (x @ x))
+    residual = value - value.mean() - slope * x
+    scatter = max(float(np.sqrt(residual @ residual / (count - 2))), least_noise_w)
+    power = float(residual @ residual)
+    seen = float(residual[1:] @ residual[:-1]) / power if power > 0 else 0.0
+    correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), MAX_CORRELATION)  # a short series shows too little of it
+    inflation = np.sqrt((1.0 + correlation) / (1.0 - correlation))
+    return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count))
+
+
+def _nothing(absurd: int) -> SteadyPower:
+    nan = float("nan")
+    return SteadyPower(
+        raw_w=nan, raw_std_w=nan, power_w=nan, std_w=nan, samples=0, window_s=0.0,
+        change_w=nan, change_std_w=nan, first_w=nan, absurd=absurd, stuck=False,
+    )  # fmt: skip
