@@ -22,6 +22,8 @@ MOST_LAUNCHES: Final = 400
 SIDE_S: Final = 2e-3
 """Mean power before and after a launch is taken over this long."""
 NEAR_S: Final = 3e-3
+ONSET: Final = 0.1
+"""Power has followed a launch where it has risen by this share: later parts of a rise are the board's."""
 MOST_SCATTER_S: Final = 1e-3
 """Launches that lie no nearer to a line do not show in the meter's power."""
 SHIFT_GRID_S: Final = 4e-3
@@ -120,9 +122,19 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     scatter = 1.4826 * float(np.median(np.abs(left - np.median(left))))
     if scatter > MOST_SCATTER_S:
         return None
-    std = float(high - low) / RATE_INTERVAL_STDS
+    middle = float(np.median(left))
+    cells = np.arange(-NEAR_S, NEAR_S, 2e-4)
+    at = starts[:, None] + rate * from_middle[:, None] + middle + cells
+    drawn = (np.interp(at + 1e-4, meter_s, energy) - np.interp(at - 1e-4, meter_s, energy)).mean(axis=0)
+    low_w, high_w = float(drawn[:5].mean()), float(drawn[-5:].mean())
+    risen = (drawn - low_w) / max(high_w - low_w, 1e-12) > ONSET
+    onset = float(cells[int(np.argmax(risen))]) if np.any(risen) else 0.0
     return MeterTie(
-        origin_s=float(starts.mean()), lag_s=float(np.median(left)) - LAUNCH_LAG_S, rate=rate, rate_std=std, launches=len(starts)
+        origin_s=float(starts.mean()),
+        lag_s=middle + onset - 1e-4 - LAUNCH_LAG_S,
+        rate=rate,
+        rate_std=float(high - low) / RATE_INTERVAL_STDS,
+        launches=len(starts),
     )
 
 

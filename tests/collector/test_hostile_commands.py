@@ -212,7 +212,7 @@ def test_a_sensor_for_people_has_no_empty_names_and_says_each_reason_once(tmp_pa
     assert main(["sensor", "--readings", str(polls(tmp_path / "r.csv"))]) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[0] == "sensor log, field power_w"
-    assert said.count("readings alone do not say what the board drew: ") == 1
+    assert said.count("readings alone do not say what the board drew") == 1
     assert said.count("needs an external meter") == 1
 
 

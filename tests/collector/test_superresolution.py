@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from collector.errors import SensorError
-from collector.sensing import fold
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.correct import correct_recording
 from collector.sensing.fold import Profile, aliases, check_fold, find_period, fold_profile, periodic_load, without_rests
@@ -89,13 +88,6 @@ def test_what_a_lock_hides_is_in_the_errors_or_undetermined(monkeypatch: pytest.
     known = np.isfinite(profile.power_w)
     true = REST_W + LEVEL_W * np.where(profile.place_s / profile.duration_s < 0.5, 1.4, 0.6)
     assert np.all(np.abs(profile.power_w - true)[known] < 2.5 * profile.std_w[known])
-
-
-def test_a_jump_between_places_makes_both_less_sure() -> None:
-    power = np.array([100.0, 100.0, 100.0, 200.0, 200.0])
-    of_jumps = fold._of_jumps_w(power, 5e-3)
-    assert of_jumps == pytest.approx([0.0, 0.0, 10.0, 10.0, 0.0]), "half a millisecond of a place of five"
-    assert fold._of_jumps_w(power, 1e-5).max() == pytest.approx(100.0)
 
 
 def test_too_few_or_unlike_executions_are_refused() -> None:
