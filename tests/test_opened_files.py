@@ -72,7 +72,7 @@ ALLOWED = Counter(
         ("collector/pmd/emulated_wave.py", "loadtxt"): 1,  # lines
         ("collector/pmd/recording_files.py", "loadtxt"): 1,  # lines
         ("collector/privileged/client.py", "read_text"): 1,  # /proc
-        ("collector/recordings/text_columns.py", "open_csv"): 1,  # a stream
+        ("collector/recordings/columns.py", "read_csv"): 1,  # bytes
         ("collector/replay/play.py", "open"): 1,  # gzip, of a stream
         ("fitter/bundle/export.py", "read_text"): 3,  # the source tree that this program runs from
         ("fitter/instructions/published.py", "read_text"): 1,  # data of the package

@@ -82,11 +82,10 @@ def correct_command(
     """
     require_dataset_packages()
     from collector.recordings.run import read_run
-    from collector.sensing.catalogue import CATALOGUE, given_sensor, not_characterised
+    from collector.sensing.catalogue import CATALOGUE, check_board, field_doubt, given_sensor, not_characterised
     from collector.sensing.correct import correct_recording
     from collector.sensing.correction_report import correction_html
     from collector.sensing.correction_text import correction_lines, trace_csv
-    from collector.sensing.same_sensor import check_board, field_doubt
 
     period = fold_of(fold)
     run = read_run(readings, load, column=column, board=board)
@@ -111,12 +110,12 @@ def correct_command(
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
     say(document if as_json else correction_lines(found, out, report, run.remarks))
-    return _status(found, (run.remarks["readings"] if run.left_out else "", run.remarks.get("stamps", "")), quiet)
+    return _status(found, run.remarks["readings"] if run.left_out else "", quiet)
 
 
-def _status(found: "CorrectedRecording", of_rows: tuple[str, ...], quiet: bool) -> int:
-    """Exit status, and a line for every doubt; `of_rows` say which rows were not used and what is wrong with their stamps, if anything."""
-    doubts = [text for text in (*of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
+def _status(found: "CorrectedRecording", of_rows: str, quiet: bool) -> int:
+    """Exit status, and a line for every doubt; `of_rows` says which rows were not used, if any."""
+    doubts = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
     if not quiet:
         for text in doubts:
             note(f"warning: {text}")

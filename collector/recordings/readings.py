@@ -7,46 +7,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from collector.devices.nvml import SUPERCHIP
-from collector.devices.possible_power import LEAST_POWER_W
+from collector.devices.nvml import FEWEST_UUID_CHARACTERS, SUPERCHIP, pci_key
 from collector.errors import SensorError
-from collector.recordings.nvidia_smi import (
-    PLAIN_POWER,
-    PLAIN_TIME,
-    POWER_COLUMNS,
-    READ_STAMPS,
-    STAMP,
-    bare_name,
-    board_columns,
-    check_once,
-    check_power,
-    is_nvidia_smi,
-    is_uuid,
-    named_so,
-    power_columns,
-    stamps_s,
-    unit_factor,
-    watts,
-)
-from collector.recordings.ordering import ordered
-from collector.recordings.shared_log import check_one_board
-from collector.recordings.text_columns import LONGEST_SHOWN, LogFile, StrayLines, numbers, open_log, read_columns, shown_names
+from collector.recordings.columns import LONGEST_SHOWN, Columns, LogFile, numbers, open_log, read_columns, shown_names, stamps_s, texts
+from collector.recordings.rows import ordered
+from collector.sensing.catalogue import POWER_COLUMNS
 from estimator.quantities import Array
-from estimator.specifications import near_match
 
-TIME: Final = PLAIN_TIME
-POWER: Final = PLAIN_POWER
-BOARD_NAME: Final = "name"
-SMI_LOG: Final = "nvidia-smi --query-gpu=timestamp,power.draw.instant --format=csv -lms 5"
-HEADER: Final = "timestamp, power.draw [W]"
-STAMP_CELL: Final = re.compile(STAMP)
-DMON_WORDS: Final = ("pwr", "power")
-"""Words in the header of nvidia-smi's and DCGM's dmon, which begins with #."""
-ONE_BOARD: Final = "give the rows of one board"
-ONE_BOARD_LOG: Final = "log with --query-gpu=timestamp,index,power.draw and choose one with --gpu, or one board alone with -i INDEX"
+TIME, POWER, STAMP = "t_s", "power_w", "timestamp"
+NAME: Final = "name"
+BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
+"""Columns that name a board, best first."""
+UUID_MARK: Final = "gpu-"
+POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3, "kW": 1e3, "MW": 1e6}
+"""What figures of a unit are multiplied with to be watts; a column without a unit is in watts, as nvidia-smi's are."""
+NO_POWER: Final = (
+    "limit", "management", "cap", "temperature", "utilization", "clocks", "memory", "fan", "pstate", "energy", "voltage", "current",
+)  # fmt: skip
+"""Words in the names of columns that are no power that a board draws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +34,8 @@ class RecordedReadings:
     """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
 
     `column` is the log's column, `board` what names the board in it ("" where nothing does).  `local_time` says that
-    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `remarks` say what was put right;
-    `left_out` rows could not be used, a packed file's break counts as one; `coarse_stamps` is what is wrong with stamps that most
-    rows share, "" where nothing is.
+    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `left_out` rows could not be used,
+    `remarks` say why.
     """
 
     time_s: Array
@@ -66,7 +45,6 @@ class RecordedReadings:
     local_time: bool
     left_out: int
     remarks: tuple[str, ...]
-    coarse_stamps: str
 
 
 def read_readings(path: Path, column: str | None = None, board: str | None = None) -> RecordedReadings:
@@ -76,187 +54,119 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
     """
     log = open_log(path)
     bare = [bare_name(name) for name in log.names]
-    if TIME in bare:
-        if board is not None:
-            raise SensorError(f"{path}: names no boards, so that --gpu {board} cannot be chosen; leave --gpu out")
-        return _plain(log, bare, column)
-    if is_nvidia_smi(log.names):
-        return _nvidia_smi(log, column, board)
-    raise SensorError(f"{path}: {_no_header(log)}")
-
-
-def _no_header(log: LogFile) -> str:
-    """What is wrong with a header that names no column that is known, and what to do."""
-    if any(STAMP_CELL.match(name) for name in log.names):
-        row = ", ".join(log.names)[:LONGEST_SHOWN]
-        return f"has no header, its first line is a row ({row}); log without noheader, or write {HEADER!r} above"
-    found = shown_names([bare_name(name) for name in log.names])
-    said = ",".join(log.names)
-    if said.startswith("#") and any(word in said.lower() for word in DMON_WORDS):
-        return f"a table of dmon ({said[:LONGEST_SHOWN]!r}), whose rows have no time, or whole seconds; log with {SMI_LOG}"
-    return f"needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {found}"
-
-
-def _plain(log: LogFile, bare: Sequence[str], column: str | None) -> RecordedReadings:
-    wanted = bare_name(column) if column is not None else POWER
-    if wanted not in bare:
-        raise SensorError(f"{log.path}: no column {wanted!r}{near_match(wanted, bare)}; its columns: {shown_names(bare)}")
-    stray = StrayLines()
-    place = only_place(wanted, bare, log)
-    if column is not None:
-        check_power(wanted, log.names, str(log.path), own_names=True)
-    factor = unit_factor(log.names[place], str(log.path))
-    time, power = gathered(log, [only_place(TIME, bare, log), place], stray, factor)
-    _check_figures(log, time, [power], [log.names[bare.index(TIME)], log.names[place]], stray)
-    check_one_board(time, power, str(log.path), ONE_BOARD, fine=False)
-    rows = ordered(time, power, str(log.path))
-    _check_drawn(rows.power_w, log)
-    return RecordedReadings(
-        time_s=rows.time_s,
-        power_w=rows.power_w,
-        column=wanted,
-        board="",
-        local_time=False,
-        left_out=rows.left_out + stray.count,
-        coarse_stamps=rows.coarse_stamps,
-        remarks=(*rows.remarks, *stray.remark(), *log.remark()),
-    )
-
-
-def only_place(name: str, names: Sequence[str], log: LogFile) -> int:
-    """Where a column stands.  Raises SensorError where two have its name."""
-    check_once(name, names, str(log.path))
-    return names.index(name)
-
-
-def gathered(log: LogFile, wanted: Sequence[int], stray: StrayLines | None = None, factor: float = 1.0) -> list[Array]:
-    """A column of times and columns of power [W], `factor` being the unit of their headers, as arrays.
-
-    The last row of a text that was cut is left out, lines that are no row are counted in `stray`.
-    """
-    parts = [[numbers(first), *(watts(item, factor) for item in rest)] for first, *rest in read_columns(log, wanted, stray)]
-    joined = [np.concatenate([part[place] for part in parts]) if parts else np.empty(0) for place in range(len(wanted))]
-    return [column[:-1] for column in joined] if log.cut_row else joined
-
-
-def _of_superchip(log: LogFile, bare: Sequence[str]) -> bool:
-    """Whether the log names a board whose instant power is that of the whole module (Yang, Adamek and Armour, figure 14)."""
-    if BOARD_NAME not in bare:
-        return False
-    first = next(iter(read_columns(log, [bare.index(BOARD_NAME)], StrayLines())), None)
-    return first is not None and any(SUPERCHIP in str(name) for name in _texts(first[0])[:1].to_pylist())
-
-
-def _nvidia_smi(log: LogFile, column: str | None, board: str | None) -> RecordedReadings:
-    """Readings from nvidia-smi's log; where no column is named the first that holds figures."""
-    bare = [bare_name(name) for name in log.names]
-    check_once("timestamp", bare, str(log.path))
-    powers = power_columns(log.names, column, str(log.path))
-    superchip = _of_superchip(log, bare)
-    if superchip:
-        powers = powers[::-1]
-    boards = board_columns(log.names)
+    local = TIME not in bare
+    if local and (STAMP not in bare or len(bare) < 2):
+        raise SensorError(f"{path}: needs the columns {TIME},{POWER}, or an nvidia-smi log with its header; found: {shown_names(bare)}")
+    boards = [bare.index(name) for name in BOARD_COLUMNS if name in bare]
     if board is not None and not boards:
-        raise SensorError(
-            f"{log.path}: names no boards, so that --gpu {board} cannot be chosen; log with --query-gpu=index,… or leave it out"
-        )
-    wanted = [bare.index("timestamp"), *powers, *boards]
-    factors = [unit_factor(log.names[index], str(log.path)) for index in powers]
-    times, figures = [], []
-    names: list[list[Any]] = [[] for _ in boards]
-    stray = StrayLines()
-    for columns in read_columns(log, wanted, stray):
-        times.append(stamps_s(columns[0]))
-        figures.append(np.stack([watts(item, factor) for item, factor in zip(columns[1 : 1 + len(powers)], factors, strict=True)]))
-        for place, column_names in enumerate(names):
-            column_names.append(_texts(columns[1 + len(powers) + place]))
-    time, power = (np.concatenate(times), np.concatenate(figures, axis=1)) if times else (np.empty(0), np.empty((len(powers), 0)))
-    _check_figures(log, time, power, [log.names[index] for index in wanted[: 1 + len(powers)]], stray)
-    if log.cut_row:
-        time[-1] = np.nan
+        raise SensorError(f"{path}: names no boards, so that --gpu {board} cannot be chosen; log with --query-gpu=index,… or leave it out")
+    powers = _power_places(log, bare, column, local)
+    names = [bare.index(NAME)] if NAME in bare else []
+    table = read_columns(log, [log.place(STAMP if local else TIME, bare), *powers, *boards, *names])
+    time_s = stamps_s(table.arrays[0]) if local else numbers(table.arrays[0])
+    watts = [_watts(cells, log.names[place], log) for cells, place in zip(table.arrays[1:], powers, strict=False)]
+    _check_figures(log, table, time_s, watts, (STAMP if local else TIME, bare[powers[0]]))
+    superchip = bool(names) and any(SUPERCHIP in name for name in texts(table.arrays[-1])[:1].to_pylist())
+    kept, chosen = slice(None), ""
     if boards:
-        chosen, kept = _one_board([pa.concat_arrays(parts) for parts in names], board, log)
-        time, power = time[kept], power[:, kept]
-    else:
-        chosen = ""
-    whole = slice(None, -1) if log.cut_row and len(time) and not np.isfinite(time[-1]) else slice(None)
-    time, power = time[whole], power[:, whole]
-    filled = np.flatnonzero(np.any(np.isfinite(power), axis=1))
-    if not len(filled):
-        raise SensorError(f"{log.path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
-    place = int(filled[0])
-    if not boards:
-        check_one_board(time, power[place], str(log.path), ONE_BOARD_LOG, fine=True)
-    rows = ordered(time, power[place], str(log.path))
-    _check_drawn(rows.power_w, log)
-    remarks = (*rows.remarks, *stray.remark(), *log.remark())
+        chosen, kept = _one_board([texts(cells) for cells in table.arrays[1 + len(powers) : 1 + len(powers) + len(boards)]], board, log)
+    filled = [place for place, power in enumerate(watts) if np.any(np.isfinite(power[kept]))]
+    if not filled:
+        raise SensorError(f"{path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
+    place = filled[-1] if superchip else filled[0]
+    rows = ordered(time_s[kept], watts[place][kept], str(path))
+    remarks = [*rows.remarks, *table.remarks()]
+    if log.cut:
+        remarks.append("the last line has no end and was left out: its last figure may be cut")
     if column is None and len(powers) > 1:
-        remarks = (*remarks, f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
+        remarks.append(f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     if superchip and bare[powers[place]] == POWER_COLUMNS[0]:
-        remarks = (*remarks, f"{POWER_COLUMNS[0]} of a {SUPERCHIP} is the power of the whole module; power.draw.average is the GPU's")
+        remarks.append(f"{POWER_COLUMNS[0]} of a {SUPERCHIP} is the power of the whole module; power.draw.average is the GPU's")
     return RecordedReadings(
         time_s=rows.time_s,
         power_w=rows.power_w,
         column=bare[powers[place]],
         board=chosen,
-        local_time=True,
-        left_out=rows.left_out + stray.count,
-        coarse_stamps=rows.coarse_stamps,
-        remarks=remarks,
+        local_time=local,
+        left_out=rows.left_out + table.stray,
+        remarks=tuple(remarks),
     )
 
 
-def _check_figures(log: LogFile, time_s: Array, power_w: Sequence[Array] | Array, names: Sequence[str], stray: StrayLines) -> None:
+def bare_name(name: str) -> str:
+    """A column's name without its unit: `power.draw [W]` → `power.draw`."""
+    return re.sub(r"\s*\[[^\]]*\]\s*$", "", name).strip().lower()
+
+
+def _power_places(log: LogFile, bare: Sequence[str], column: str | None, local: bool) -> list[int]:
+    """Positions of the power columns to try, best first: the named one, or all that are known.  Raises SensorError."""
+    if column is None:
+        known = (*POWER_COLUMNS, POWER) if local else (POWER,)
+        found = [log.place(name, list(bare)) for name in known if name in bare or not local]
+        if not found:
+            raise SensorError(f"{log.path}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
+        return found
+    asked = bare_name(column)
+    place = log.place(asked, list(bare))
+    if asked == TIME or any(word in asked for word in NO_POWER):
+        raise SensorError(f"{log.path}: column {asked!r} is no power; its columns: {shown_names(bare)}")
+    return [place]
+
+
+def _watts(cells: Any, name: str, log: LogFile) -> Array:
+    """Power of a column [W], by the unit in its header.  Raises SensorError for a unit that is none of power."""
+    unit = next(iter(re.findall(r"\[([^\]]*)\]\s*$", name)), "").strip()
+    if unit not in POWER_UNITS:
+        raise SensorError(
+            f"{log.path}: column {name!r} has the unit [{unit}], which is none of power; power comes in {', '.join(POWER_UNITS)}"
+        )
+    return numbers(cells, unit or "W") * POWER_UNITS[unit]
+
+
+def _check_figures(log: LogFile, table: Columns, time_s: Array, watts: Sequence[Array], names: tuple[str, str]) -> None:
     """Raises SensorError for a log without rows, and for columns none of whose cells can be read: the first cell shows why."""
     if not len(time_s):
-        if stray.count:
-            raise SensorError(f"{log.path}: no line has the {len(log.names)} cells of the header; the first: {stray.first!r}")
-        raise SensorError(f"{log.path}: has a header and no rows")
-    first = [repr(cell[:LONGEST_SHOWN]) for cell in stray.cells]
-    if not np.any(np.isfinite(time_s)):
-        name = bare_name(names[0])
-        read = "seconds" if name == TIME else READ_STAMPS
-        raise SensorError(f"{log.path}: column {name} has no stamp that can be read, the first is {first[0]}; read are {read}")
-    if not any(np.any(np.isfinite(column)) for column in power_w):
-        cells = ", ".join(f"{bare_name(name)} {cell}" for name, cell in zip(names[1:], first[1:], strict=False))
-        raise SensorError(f"{log.path}: no figure of power can be read; the first row has {cells}")
-
-
-def _check_drawn(power_w: Array, log: LogFile) -> None:
-    """Raises SensorError where no reading is one that a board can draw: another unit, or a driver that does not know."""
-    most_w = float(np.max(power_w))
-    if most_w < LEAST_POWER_W:
-        raise SensorError(
-            f"{log.path}: the largest of {len(power_w)} readings is {most_w:.4g} W, less than any board draws: give power in watts, or "
-            "read a field that this driver knows"
-        )
-
-
-def _texts(column: Any) -> Any:
-    """A column as text, stripped."""
-    return pc.utf8_trim_whitespace(column.cast(pa.string(), safe=False))
+        said = f"no line has the {len(log.names)} cells of the header; the first: {table.first_stray!r}" if table.stray else "has no rows"
+        raise SensorError(f"{log.path}: {said}")
+    read = (f"seconds under {TIME}, or 2024/03/10 09:00:00.123 under {STAMP}", "figures of power")
+    known = (np.any(np.isfinite(time_s)), any(np.any(np.isfinite(power)) for power in watts))
+    for place, name in enumerate(names):
+        if not known[place]:
+            first = str(table.arrays[place][0].as_py())[:LONGEST_SHOWN]
+            raise SensorError(f"{log.path}: no cell of {name} can be read, the first is {first!r}; read are {read[place]}")
 
 
 def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple[str, Any]:
-    """The board's name and which rows are its, from the columns that name boards, best first.
+    """The board's name (the UUID where the log has it) and which rows are its, from the columns that name boards, best first.
 
-    The name is the UUID where the log has it.  Raises SensorError where it is open which board is meant.
+    Raises SensorError where it is open which board is meant.
     """
     names = columns[0]
     present = sorted(name for name in pc.unique(names).to_pylist() if name)
-    shown = ", ".join(" ".join(name.split())[:LONGEST_SHOWN] for name in present[:8])
-    where = f"{log.path}: holds {len(present)} boards ({shown})"
+    where = f"{log.path}: holds {len(present)} boards ({shown_names(present)})"
     if board is None:
         if len(present) != 1:
-            raise SensorError(f"{where}; choose one with --gpu" if present else f"{log.path}: names no board in any row")
+            raise SensorError(f"{where}; choose one with --gpu")
         wanted = present[0]
     else:
-        found = [(column, name) for column in columns for name in pc.unique(column).to_pylist() if name and named_so(name, board)]
-        if not found:
-            raise SensorError(f"{where}, none of them {board!r}; choose one with --gpu")
-        if len({name for column, name in found if column is found[0][0]}) > 1:
-            raise SensorError(f"{where}, several of them {board!r}; give the whole UUID, or choose another name with --gpu")
+        found = [(column, name) for column in columns for name in pc.unique(column).to_pylist() if name and _named_so(name, board)]
+        if len({name for column, name in found if column is found[0][0]}) != 1:
+            raise SensorError(f"{where}, {'several' if found else 'none'} of them {board!r}; choose one with --gpu")
         names, wanted = found[0]
-    kept = pc.fill_null(pc.equal(names, wanted), False).to_numpy(zero_copy_only=False)
-    uuids = {name for column in columns for name in pc.unique(column.filter(pa.array(kept))).to_pylist() if name and is_uuid(name)}
-    return uuids.pop() if len(uuids) == 1 else wanted, kept
+    kept = pc.fill_null(pc.equal(names, wanted), False)
+    uuids = {name for column in columns for name in pc.unique(column.filter(kept)).to_pylist() if name and is_uuid(name)}
+    return uuids.pop() if len(uuids) == 1 else wanted, kept.to_numpy(zero_copy_only=False)
+
+
+def is_uuid(name: str) -> bool:
+    """Whether a board's name is a UUID."""
+    return name.lower().startswith(UUID_MARK)
+
+
+def _named_so(name: str, asked: str) -> bool:
+    """Whether a log's name of a board is what is asked for: the same text, the beginning of a UUID, the same PCI address."""
+    name, asked = name.lower(), asked.strip().lower()
+    if is_uuid(name) and is_uuid(asked) and len(asked) >= FEWEST_UUID_CHARACTERS:
+        return name.startswith(asked)
+    place = pci_key(name)
+    return name == asked or (place is not None and place == pci_key(asked))

@@ -11,9 +11,9 @@ from collector.pmd.recording import sample_blocks, scan_recording
 from collector.pmd.recording_files import read_recording, stamps_path
 from collector.pmd.samples import chosen_rails
 from collector.pmd.zero import zero_currents
-from collector.recordings.ordering import longest_stretch, ordered
-from collector.recordings.readings import POWER, TIME, gathered, only_place
-from collector.recordings.text_columns import open_log, shown_names
+from collector.recordings.columns import numbers, open_log, read_columns
+from collector.recordings.readings import POWER, TIME
+from collector.recordings.rows import longest_stretch, ordered
 from estimator.quantities import Array
 from estimator.regular_files import read_regular
 
@@ -46,10 +46,8 @@ def read_reference(path: Path) -> RecordedReference:
         return _pmd(path)
     log = open_log(path)
     bare = [name.lower() for name in log.names]
-    if TIME not in bare or POWER not in bare:
-        raise SensorError(f"{path}: a reference needs the columns {TIME},{POWER}; found: {shown_names(bare)}")
-    time, power = gathered(log, [only_place(TIME, bare, log), only_place(POWER, bare, log)])
-    rows = longest_stretch(ordered(time, power, str(path)))
+    time, power = (numbers(column) for column in read_columns(log, [log.place(name, bare) for name in (TIME, POWER)]).arrays)
+    rows = longest_stretch(ordered(time, power, str(path), meter=True))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)
 
 
@@ -67,7 +65,7 @@ def _pmd(path: Path) -> RecordedReference:
         time = start_s + (host_ns - host_ns[0]) / NS_PER_S
     else:
         time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
-    rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path)))
+    rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), meter=True))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=header is None, remarks=rows.remarks)
 
 

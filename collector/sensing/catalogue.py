@@ -25,6 +25,7 @@ COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
     "average": "power.draw.average",
 }
 """nvidia-smi's names of NVML's power fields, the one that averages least first."""
+POWER_COLUMNS: Final = tuple(COLUMN_OF_FIELD.values())
 ERAS: Final = ("post-530", "530", "pre-530")
 """Drivers that average alike (Yang, Adamek, Armour, figure 14), newest first."""
 NEW_FIELDS: Final = (525, 105)
@@ -37,6 +38,7 @@ PERIOD_STD_SHARE: Final = 0.03
 """The same of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
 LIKE_NAMES: Final = 0.7
 """Likeness of two names from which one may be meant for the other [1]; 0.6, the library's own, takes a C2050 for a GH200."""
+UUID_MARK: Final = "gpu-"
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
 """`SensorCalibration.sensor` of an entry that stands in for a characterisation."""
@@ -169,6 +171,24 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
 def not_characterised(calibration: SensorCalibration) -> str:
     """What to say of a sensor that is an entry of the catalogue; "" of one that was characterised."""
     return calibration.notes.get(CATALOGUE, "") if calibration.sensor == CATALOGUE else ""
+
+
+def check_board(calibration: SensorCalibration, board: str, where: str) -> None:
+    """Raises SensorError where a log names another board than the calibration, both by UUID; gain and offset are a card's own."""
+    named, known = board.strip().lower(), calibration.gpu_uuid.strip().lower()
+    if named.startswith(UUID_MARK) and known.startswith(UUID_MARK) and named != known:
+        raise SensorError(f"{where}: readings of board {board}, the sensor is that of board {calibration.gpu_uuid}; characterise this one")
+
+
+def field_doubt(calibration: SensorCalibration, column: str) -> str:
+    """What to say where a log's column is not the field that was characterised; "" where it is, and where that is not known."""
+    known = COLUMN_OF_FIELD.get(calibration.field, calibration.field)
+    if known not in POWER_COLUMNS or column not in POWER_COLUMNS or known == column:
+        return ""
+    return (
+        f"the readings are {column}, the sensor was characterised by {known}: these may average differently, and errors do not hold that; "
+        f"choose the column with --column, or characterise {column}"
+    )
 
 
 def near_entries(board: str) -> str:

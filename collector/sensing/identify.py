@@ -130,8 +130,7 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
     try:
         clock, updates = fit_update_clock(record.time_s, record.power_w)
     except SensorError as error:
-        reason = notes.pop("stamps", str(error))  # polls that share stamps look slower than they are
-        notes |= dict.fromkeys(("update_period_s", *KEYS_OF_AVERAGING, "gain", "offset_w", "rise_time_s", "transient"), reason)
+        notes |= dict.fromkeys(("update_period_s", *KEYS_OF_AVERAGING, "gain", "offset_w", "rise_time_s", "transient"), str(error))
         return Identification(calibration=_calibration(name, notes), clock=None, updates=None, decision=None)
     if remark := "; ".join(text for text in (FREE_CLOCK if not clock.rigid else "", clock.remark) if text):
         notes["update_period_s"] = remark

