@@ -18,6 +18,8 @@ from estimator.quantities import Array
 DELAY_S: Final = 0.014
 """Delays between minus and plus this are searched [s]; twice as far a fit may go, but then its delay is not believed."""
 SOFT_DELAY_S: Final = 0.012
+SEVERAL_S: Final = 0.2
+"""Boxcars over several updates, up to this width, are tried every fifth of a period: a quick load tells them in narrow valleys."""
 LARGEST_S: Final = {"none": POINT_S, "boxcar": 1.4, "low-pass": 0.8}
 SMALLEST_S: Final = 8e-4
 FREEDOM: Final = 4.0
@@ -136,7 +138,8 @@ class Problem:
         elif kernel == "boxcar":
             near = [period_s * share * np.linspace(0.94, 1.06, n) for share, n in ((1.0, 25), (0.5, 9), (0.25, 7))]
             top = min(LARGEST_S["boxcar"], 13.0 * period_s)
-            widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 34), *near]))
+            several = np.arange(period_s, min(top, SEVERAL_S), 0.2 * period_s)
+            widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 34), several, *near]))
         else:
             widths = np.geomspace(1.2e-3, min(LARGEST_S["low-pass"], 10.0 * period_s), 30)
         delays = np.arange(-DELAY_S, DELAY_S + 1e-9, 1e-3 if period_s > 0.03 else 8e-4)
