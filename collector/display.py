@@ -1,4 +1,4 @@
-"""What `collect` prints: plans, rows, outcomes and sensors as lines or plain data."""
+"""What `collect` prints: plans, rows and outcomes as lines or plain data."""
 
 import math
 from collections import Counter
@@ -13,8 +13,6 @@ from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
 from collector.dataset import FLAGS
-from collector.sensing.calibration import SensorCalibration
-from collector.sensing.figures import remarks, shown_figures, why_unknown
 
 MANY_CLOCKS: Final = 12
 NAMES_SHOWN: Final = 4
@@ -137,26 +135,6 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
     if outcome.missing:
         lines.append(f"  {outcome.missing} rows of the plan are missing: the same command with --resume goes on")
     return [*lines, f"next: fit {root or outcome.output}"]
-
-
-def sensor_lines(calibration: SensorCalibration) -> list[str]:
-    """A calibration for people."""
-    source = (("sensor", calibration.sensor), ("field", calibration.field))
-    board = (("board", calibration.gpu_uuid), ("driver", calibration.driver))
-    lines = [line for of in (source, board) if (line := ", ".join(f"{name} {text}" for name, text in of if text))]
-    reasons: list[str] = []
-    facts = {"averaging": calibration.averaging, "transient": calibration.transient, **shown_figures(calibration)}
-    for name, text in facts.items():
-        lines.append(f"  {name:<14}{text or _unknown(why_unknown(calibration, name), reasons)}")
-    lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
-    return lines + [f"  note: {text}" for text in remarks(calibration)]
-
-
-def _unknown(reason: str, reasons: list[str]) -> str:
-    """The word unknown with the number of its reason, which is added to `reasons` where it is new; several figures share one."""
-    if reason not in reasons:
-        reasons.append(reason)
-    return f"unknown ({reasons.index(reason) + 1})"
 
 
 def duration_text(seconds: float) -> str:

@@ -87,9 +87,9 @@ def decode_command(
     """
     require_dataset_packages()
     from collector.pmd.clock_tie import straight_tie
-    from collector.pmd.edge_tie import tie_from_load
     from collector.pmd.recording import scan_recording
     from collector.pmd.recording_files import read_recording
+    from collector.recordings.reference import tie_from_load
 
     if start is not None and not abs(start) <= LATEST_START_S:
         raise click.BadParameter(f"{start} is no time", param_hint="--start")

@@ -186,7 +186,7 @@ def _measured(
 
 def _written(calibration: "SensorCalibration", out: Path | None, as_json: bool) -> None:
     """The result on stdout, and whole in a file.  Raises CollectorError."""
-    from collector.display import sensor_lines
+    from collector.sensing.figures import sensor_lines
 
     document = calibration.document()
     if out is not None:

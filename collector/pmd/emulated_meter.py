@@ -36,7 +36,6 @@ from collector.pmd.protocol import (
     PMD2_WELCOME,
     PMD_USB_WELCOME,
     READ_ADC,
-    READ_CONFIG,
     READ_ID,
     READ_VALUES,
     STREAM_BAUD,
@@ -44,10 +43,7 @@ from collector.pmd.protocol import (
     UART_CONFIG,
     VENDOR,
     WELCOME,
-    WRITE_CONFIG,
     baud_of_uart_command,
-    config_bytes,
-    encode_config,
 )
 from estimator.quantities import Array, IntArray
 
@@ -149,14 +145,13 @@ class EmulatedPmdUsb:
         return self._fault_ns is not None and self._line.unplugged((now_ns - self._fault_ns) / NS_PER_S)
 
     def _command_bytes(self, opcode: int) -> int:
-        return {CONTINUOUS: 4, UART_CONFIG: 17, WRITE_CONFIG: 1 + config_bytes(self._identity[2])}.get(opcode, UNKNOWN_COMMAND_BYTES)
+        return {CONTINUOUS: 4, UART_CONFIG: 17}.get(opcode, UNKNOWN_COMMAND_BYTES)
 
     def _obey(self, command: bytes, now_ns: int) -> None:
         answers: dict[int, Callable[[], bytes]] = {
             WELCOME: lambda: PMD_USB_WELCOME,
             READ_ID: lambda: bytes(self._identity),
             READ_VALUES: lambda: self._values(now_ns),
-            READ_CONFIG: lambda: encode_config(self._identity[2], 0, (0,) * WORDS),
             READ_ADC: lambda: (self._raw(np.array([now_ns]))[0] << VALUE_BITS_SHIFT).tobytes(),
         }
         opcode = command[0]

@@ -18,18 +18,14 @@ from collector.pmd.protocol import (
     PMD2_READ_UID,
     POWER_ON_BAUD,
     PROBED_BAUDS,
-    READ_CONFIG,
     READ_ID,
     START_STREAM,
     STOP_STREAM,
     STREAM_BAUD,
     UID_BYTES,
     VENDORS,
-    MeterConfig,
     MeterIdentity,
-    config_bytes,
     identity_from_bytes,
-    parse_config,
     uart_command,
 )
 from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
@@ -72,10 +68,6 @@ class Meter(Protocol):
     def rails(self) -> tuple[str, ...]:
         """Its channels, in the order of its data."""
 
-    @property
-    def config(self) -> MeterConfig | None:
-        """What it says of its configuration; None where it was not to be read."""
-
     def start(self) -> None:
         """Make it send.  Raises DeviceError."""
 
@@ -92,7 +84,6 @@ class PmdUsb:
     def __init__(self, line: SerialLine, identity: MeterIdentity, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self._line, self._identity, self._now_ns = line, identity, now_ns
         self._heard_ns = 0
-        self._config: MeterConfig | None = None
 
     @property
     def identity(self) -> MeterIdentity:
@@ -104,15 +95,8 @@ class PmdUsb:
         """Its channels."""
         return RAILS
 
-    @property
-    def config(self) -> MeterConfig | None:
-        """Its configuration, as read at the start."""
-        return self._config
-
     def start(self) -> None:
-        """Read the configuration, switch to the streaming rate, begin to stream."""
-        self._line.write(bytes((READ_CONFIG,)))
-        self._config = parse_config(self._line.read_exactly(config_bytes(self._identity.firmware), ANSWER_LIMIT_S))
+        """Switch to the streaming rate, begin to stream."""
         self._dance(STREAM_BAUD, DANCES)
         self._line.write(START_STREAM)
         self._heard_ns = self._now_ns()
@@ -161,11 +145,6 @@ class Pmd2:
     def rails(self) -> tuple[str, ...]:
         """Its channels."""
         return PMD2_RAILS
-
-    @property
-    def config(self) -> MeterConfig | None:
-        """Not read: its layout changes with the firmware."""
-        return None
 
     def start(self) -> None:
         """Read the chip's UID; values are asked for one by one."""

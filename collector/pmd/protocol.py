@@ -13,8 +13,6 @@ from collector.errors import DeviceError
 WELCOME: Final = 0x00
 READ_ID: Final = 0x01
 READ_VALUES: Final = 0x03
-READ_CONFIG: Final = 0x04
-WRITE_CONFIG: Final = 0x05
 READ_ADC: Final = 0x06
 CONTINUOUS: Final = 0x07
 UART_CONFIG: Final = 0x08
@@ -53,17 +51,6 @@ STOP_BITS_1: Final = 0
 """Codes of the UART command as both known hosts send them."""
 _UART: Final = struct.Struct("<B4I")
 
-FIRMWARE_WITH_GAINS: Final = 6
-"""The first firmware whose configuration carries gains (version 5 of the struct, 34 bytes instead of 26)."""
-_CONFIG_BYTES: Final = {4: 26, 5: 34}
-_CHECKED_END: Final = {4: 23, 5: 31}
-"""One past the last byte under the checksum, by version of the struct."""
-_CHECKED_START: Final = 4
-_AVERAGING_AT: Final = 22
-_OFFSETS_AT: Final = 4
-_CRC_POLYNOMIAL: Final = 0x1021
-_CRC_START: Final = 0xFFFF
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterIdentity:
@@ -74,16 +61,6 @@ class MeterIdentity:
     product: int
     firmware: int
     uid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeterConfig:
-    """What a PMD-USB says of its configuration; offset codes are in units of the device's own, one for each word of a packet."""
-
-    version: int
-    crc_holds: bool
-    averaging: int
-    offset_codes: tuple[int, ...]
 
 
 def identity_from_bytes(answer: bytes, where: str) -> MeterIdentity:
@@ -108,43 +85,3 @@ def uart_command(baud: int) -> bytes:
 def baud_of_uart_command(command: bytes) -> int:
     """The line rate that a UART command asks for."""
     return int(_UART.unpack(command)[1])
-
-
-def config_bytes(firmware: int) -> int:
-    """Length of the answer to READ_CONFIG."""
-    return _CONFIG_BYTES[5 if firmware >= FIRMWARE_WITH_GAINS else 4]
-
-
-def parse_config(answer: bytes) -> MeterConfig | None:
-    """A configuration, or None for bytes that are none."""
-    version = answer[0] if answer else 0
-    if version not in _CONFIG_BYTES or len(answer) != _CONFIG_BYTES[version]:
-        return None
-    stored = int.from_bytes(answer[2:_CHECKED_START], "little")
-    return MeterConfig(
-        version=version,
-        crc_holds=stored == checksum(answer[_CHECKED_START : _CHECKED_END[version]]),
-        averaging=answer[_AVERAGING_AT],
-        offset_codes=struct.unpack("<8b", answer[_OFFSETS_AT : _OFFSETS_AT + 8]),
-    )
-
-
-def encode_config(firmware: int, averaging: int, offset_codes: tuple[int, ...]) -> bytes:
-    """A configuration as the device would send it, its checksum included; everything that is not named is 0."""
-    version = 5 if firmware >= FIRMWARE_WITH_GAINS else 4
-    content = bytearray(_CONFIG_BYTES[version])
-    content[0] = version
-    content[_OFFSETS_AT : _OFFSETS_AT + 8] = struct.pack("<8b", *offset_codes)
-    content[_AVERAGING_AT] = averaging
-    content[2:_CHECKED_START] = checksum(bytes(content[_CHECKED_START : _CHECKED_END[version]])).to_bytes(2, "little")
-    return bytes(content)
-
-
-def checksum(content: bytes) -> int:
-    """CRC-16 with polynomial 1021 and start FFFF, not reflected, no final xor ("CCITT-FALSE")."""
-    crc = _CRC_START
-    for byte in content:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = ((crc << 1) ^ _CRC_POLYNOMIAL if crc & 0x8000 else crc << 1) & 0xFFFF
-    return crc

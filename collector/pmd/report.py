@@ -81,7 +81,7 @@ def _clock_lines(document: dict[str, Any]) -> list[str]:
     lines = [f"  clock     {figure(rate, std, 'ticks per s')} ({document['tick_rate_source']}){distance}"]
     if document["tick_rate_source"] == "load":
         found, offered = document["clock_points"], document["clock_points_offered"]
-        lines.append(f"  {'':<9} {found} of the load's {offered} edges show in the power")
+        lines.append(f"  {'':<9} {found} of the load's {offered} launches show in the power")
         if found < offered:
             lines.append(f"  {'':<9} not all do: --start may be off by whole periods of the load")
     return lines

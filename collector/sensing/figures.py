@@ -122,3 +122,23 @@ def _std_of(calibration: SensorCalibration, one: Shown) -> float | None:
     if one.key == "sampled_fraction" and calibration.update_period_s and (calibration.sampled_fraction or 1.0) < 1.0:
         return window_std_s / calibration.update_period_s
     return None
+
+
+def sensor_lines(calibration: SensorCalibration) -> list[str]:
+    """A calibration for people."""
+    source = (("sensor", calibration.sensor), ("field", calibration.field))
+    board = (("board", calibration.gpu_uuid), ("driver", calibration.driver))
+    lines = [line for of in (source, board) if (line := ", ".join(f"{name} {text}" for name, text in of if text))]
+    reasons: list[str] = []
+    facts = {"averaging": calibration.averaging, "transient": calibration.transient, **shown_figures(calibration)}
+    for name, text in facts.items():
+        lines.append(f"  {name:<14}{text or _unknown(why_unknown(calibration, name), reasons)}")
+    lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
+    return lines + [f"  note: {text}" for text in remarks(calibration)]
+
+
+def _unknown(reason: str, reasons: list[str]) -> str:
+    """The word unknown with the number of its reason, which is added to `reasons` where it is new; several figures share one."""
+    if reason not in reasons:
+        reasons.append(reason)
+    return f"unknown ({reasons.index(reason) + 1})"

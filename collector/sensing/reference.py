@@ -114,7 +114,8 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     near = np.arange(-NEAR_S, NEAR_S, 1e-4)
     expected = rates[i] * from_middle + lags[j]
     rise = rises(expected[:, None] + near)
-    weight = np.where(rise > 0.5 * rise.max(axis=1, keepdims=True), np.maximum(rise, 0.0), 0.0)
+    highest = rise.max(axis=1)
+    weight = np.where(rise > 0.5 * highest[:, None], np.maximum(rise, 0.0), 0.0)
     lag = expected + (weight @ near) / np.maximum(weight.sum(axis=1), 1e-12)
     slope, _, low, high = theilslopes(lag, starts, RATE_CONFIDENCE)
     rate = 0.0 if low <= 0.0 <= high else float(slope)
@@ -134,7 +135,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
         lag_s=middle + onset - 1e-4 - LAUNCH_LAG_S,
         rate=rate,
         rate_std=float(high - low) / RATE_INTERVAL_STDS,
-        launches=len(starts),
+        launches=int(np.count_nonzero(highest > 0.5 * np.median(highest))),
     )
 
 

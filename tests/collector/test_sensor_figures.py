@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.display import sensor_lines
 from collector.sensing.calibration import NO_METER, SensorCalibration
-from collector.sensing.figures import NOT_TOLD, SHOWN, figure, rounded_like, time_text
+from collector.sensing.figures import NOT_TOLD, SHOWN, figure, rounded_like, sensor_lines, time_text
 from collector.sensing.identify import SensorRecord
 from collector.sensing.sensor_report import sensor_html
 from estimator.frozen import FrozenMapping

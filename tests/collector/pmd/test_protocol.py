@@ -14,10 +14,7 @@ from collector.pmd.protocol import (
     START_STREAM,
     STOP_STREAM,
     baud_of_uart_command,
-    checksum,
-    encode_config,
     identity_from_bytes,
-    parse_config,
     uart_command,
 )
 from tests.collector.pmd.conftest import emulated
@@ -28,28 +25,6 @@ def test_commands_are_those_of_the_published_logger() -> None:
     assert bytes.fromhex("07 00 00 00") == STOP_STREAM
     assert uart_command(921600) == bytes.fromhex("08 00100e00 02000000 00000000 00000000")
     assert baud_of_uart_command(uart_command(460800)) == 460800
-
-
-def test_the_checksum_is_crc_ccitt_false() -> None:
-    assert checksum(b"123456789") == 0x29B1  # the check value in every catalogue of CRCs
-
-
-@pytest.mark.parametrize("firmware", [5, 6])
-def test_a_configuration_comes_back_and_damage_shows(firmware: int) -> None:
-    content = encode_config(firmware, 2, (1, -2, 3, 0, 0, 0, 0, -7))
-    assert len(content) == {5: 26, 6: 34}[firmware]
-    config = parse_config(content)
-    assert config is not None
-    assert (config.crc_holds, config.averaging, config.offset_codes) == (True, 2, (1, -2, 3, 0, 0, 0, 0, -7))
-    spoiled = parse_config(content[:7] + bytes([content[7] ^ 1]) + content[8:])
-    assert spoiled is not None
-    assert not spoiled.crc_holds
-
-
-@given(st.binary(max_size=40))
-def test_bytes_that_are_no_configuration_give_none_or_fail_the_checksum(content: bytes) -> None:
-    config = parse_config(content)
-    assert config is None or config.version in (4, 5)
 
 
 @pytest.mark.parametrize(
