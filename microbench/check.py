@@ -4,7 +4,6 @@ They are of `Kernel.check_launch` and come from the kernels' own text, executed 
 """
 
 import hashlib
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +13,9 @@ from numpy.typing import NDArray
 
 from estimator.quantities import Array
 from microbench.errors import ResultError
-from microbench.kernel import Buffer, Buffers, Kernel, Launch, Pattern
+from microbench.kernel import Buffers, Kernel, Launch, Pattern
 from microbench.numbers import decode
-from microbench.operands import buffer_records, contents, record_type
+from microbench.operands import buffer_records, record_type
 
 EXPECTED: Final = Path(__file__).with_name("expected.npz")
 """`exact`: names of results that are compared bit for bit; `digests`: theirs; and the bytes of each of the others by its name."""
@@ -53,12 +52,10 @@ def verify(kernel: Kernel, pattern: Pattern, results: Buffers) -> None:
 
     Exact kernels must agree bit for bit; the others within their tolerance, relative to the largest number of the slot.
     """
-    launch, name = kernel.check_launch(pattern), result_name(kernel, pattern)
+    name = result_name(kernel, pattern)
     digests, values = _shipped()
-    if kernel.check.reference is not None:
-        compare(kernel, results, kernel.check.reference(launch, {buffer.name: contents(buffer, launch) for buffer in kernel.buffers}))
-    elif name in values:
-        compare(kernel, results, _unpacked(kernel, launch, values[name]))
+    if name in values:
+        compare(kernel, results, _unpacked(kernel, kernel.check_launch(pattern), values[name]))
     elif name not in digests:
         raise ResultError(f"{kernel.name}: no result of this text on {pattern} operands is shipped, so that none can be checked")
     elif results_digest(kernel, results) != digests[name]:
@@ -70,58 +67,32 @@ def _unpacked(kernel: Kernel, launch: Launch, packed: NDArray[np.uint8]) -> Buff
     found: dict[str, NDArray[Any]] = {}
     place = 0
     for buffer in kernel.buffers:
-        if not buffer.written:
-            continue
-        records = found[buffer.name] = np.zeros(buffer_records(buffer, launch), dtype=record_type(buffer))
-        for slot in buffer.slots:
-            column = records[slot.name]
-            records[slot.name] = packed[place : place + column.nbytes].view(column.dtype)
-            place += column.nbytes
+        if buffer.written:
+            records = found[buffer.name] = np.zeros(buffer_records(buffer, launch), dtype=record_type(buffer))
+            for slot in buffer.slots:
+                column = records[slot.name]
+                records[slot.name] = packed[place : place + column.nbytes].view(column.dtype)
+                place += column.nbytes
     return found
-
-
-def results_complaint(kernel: Kernel, results: Callable[[Launch], Buffers], pattern: Pattern = "random") -> str:
-    """What is wrong with a kernel's results in its small launch, from `results`, which runs it; "" where they are right.
-
-    Raises what `results` raises.
-    """
-    try:
-        verify(kernel, pattern, results(kernel.check_launch(pattern)))
-    except ResultError as error:
-        return str(error)
-    return ""
 
 
 def compare(kernel: Kernel, results: Buffers, wanted: Buffers) -> None:
     """Raises ResultError where a written buffer differs from what it must hold, saying where and by how much."""
     for buffer in kernel.buffers:
-        if buffer.written:
-            _compare(kernel, buffer, results[buffer.name], wanted[buffer.name])
-
-
-def _compare(kernel: Kernel, buffer: Buffer, found: NDArray[Any], wanted: NDArray[Any]) -> None:
-    if found.shape != wanted.shape:
-        raise ResultError(f"{kernel.name}: buffer {buffer.name} holds {found.size} records, {wanted.size} were expected")
-    for slot in buffer.slots:
-        got, right = found[slot.name], wanted[slot.name]
-        if kernel.check.relative_tolerance == 0.0:
-            bad = np.ascontiguousarray(got).view(np.uint8).reshape(got.size, -1) != np.ascontiguousarray(right).view(np.uint8).reshape(
-                got.size, -1
-            )
-            wrong = bad.any(axis=1)
-        else:
-            wrong = _beyond(
-                decode(np.ascontiguousarray(got), slot.kind),
-                decode(np.ascontiguousarray(right), slot.kind),
-                kernel.check.relative_tolerance,
-            )
-            wrong = wrong.reshape(got.size, -1).any(axis=1)
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            raise ResultError(
-                f"{kernel.name}: {int(wrong.sum())} of {got.size} values of {buffer.name}.{slot.name} are wrong; "
-                f"record {first} holds {got[first]}, {right[first]} is right; the launch or the board corrupts results"
-            )
+        for slot in buffer.slots if buffer.written else ():
+            got, right = (np.ascontiguousarray(held[buffer.name][slot.name]) for held in (results, wanted))
+            if got.size != right.size:
+                raise ResultError(f"{kernel.name}: buffer {buffer.name} holds {got.size} records, {right.size} were expected")
+            if kernel.tolerance == 0.0:
+                wrong = got.view(f"u{got.itemsize}") != right.view(f"u{got.itemsize}")
+            else:
+                wrong = _beyond(decode(got, slot.kind), decode(right, slot.kind), kernel.tolerance).reshape(got.size, -1).any(axis=1)
+            if wrong.any():
+                first = int(np.argmax(wrong))
+                raise ResultError(
+                    f"{kernel.name}: {int(wrong.sum())} of {got.size} values of {buffer.name}.{slot.name} are wrong; "
+                    f"record {first} holds {got[first]}, {right[first]} is right; the launch or the board corrupts results"
+                )
 
 
 def _beyond(got: Array, right: Array, tolerance: float) -> NDArray[np.bool_]:

@@ -10,9 +10,9 @@ launches, and gives the results to `microbench.check`.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from numpy.typing import NDArray
 
@@ -39,8 +39,10 @@ Pattern = Literal["zero", "constant", "random"]
 Mode = Literal["full", "sm_sweep", "lane_sweep", "single", "block_sweep"]
 Level = Literal["register", "shared", "l1", "l2", "dram", "constant", "local", "peer", "host"]
 Module = Literal["cuda", "sfu", "tensor", "shared", "l2", "dram", "none"]
-ScalarValue = Literal["iterations", "active_lanes", "region_bytes", "region_mask"]
 Buffers = Mapping[str, NDArray[Any]]
+
+SCALARS: Final = ("iterations", "active_lanes", "region_bytes", "region_mask")
+"""Arguments that are no buffers: 32-bit numbers of the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +56,12 @@ class Slot:
 
     name: str
     kind: str
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = 0.0
     never_zero: bool = False
     odd: bool = False
     negates: str = ""
     inverts: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chase:
-    """A buffer of u64 addresses: entry i of a block's region holds the address of entry (i + stride) of that region, round and round."""
-
-    stride_entries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +70,7 @@ class Buffer:
 
     A record of `slots` for each thread (`per="thread"`) or block, `records` of them; with `per="region"` as many as fill the
     regions of all blocks, with `per="common"` those of one region that all share; with `per="launch"` just `records`.
+    With a `chase_stride` it holds u64 addresses instead: entry i of a region that of entry (i + stride), round and round.
     `written` buffers start as zeros and are read back, except that those with `filled` start with their contents.  `location` is
     where it lives: "device", "peer" (another GPU) or "host" (pinned).
     """
@@ -85,22 +81,8 @@ class Buffer:
     records: int = 1
     written: bool = False
     filled: bool = False
-    chase: Chase | None = None
+    chase_stride: int = 0
     location: Literal["device", "peer", "host"] = "device"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """A kernel parameter: the address of a buffer ("pointer"), or a u32 that the launch gives or `literal` fixes."""
-
-    pointer: str = ""
-    scalar: ScalarValue | None = None
-    literal: int = 0
-
-    @property
-    def bits(self) -> int:
-        """Width of the parameter: 64 for an address, 32 for a number."""
-        return 64 if self.pointer else 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,18 +119,6 @@ class Expectation:
     calls: bool = False
     local: bool = False
     converges: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """How a result is verified.
-
-    By what is shipped, or by `reference`, a function of the launch and the filled buffers that returns the written ones.
-    `relative_tolerance` is 0 where the result is exact bit for bit.
-    """
-
-    relative_tolerance: float = 0.0
-    reference: "Callable[[Launch, Buffers], Buffers] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +200,8 @@ class Kernel:
     `name` is unique in the catalogue and the name of its PTX entry.  `family` groups the variants of one thing (unroll factors, strides);
     `instruction` is the PTX instruction or access that it prices, `module` the module that does the work, `level`
     the memory level that its loop walks.  `text` is the entry, `declarations` what it needs at module scope.
-    `block_threads` is the default block, `fixed_block` a block that may not be changed (with its shape).
+    `arguments` names buffers, whose addresses are passed, and SCALARS.  A result is right to `tolerance`, relative to the largest number
+    of its slot; at 0 bit for bit.  `block_threads` is the default block, `fixed_block` a block that may not be changed (with its shape).
     """
 
     name: str
@@ -241,10 +212,10 @@ class Kernel:
     text: str
     declarations: str = ""
     buffers: tuple[Buffer, ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[str, ...]
     work: Work
     expectation: Expectation
-    check: Check
+    tolerance: float = 0.0
     support: Support = EVERYWHERE
     modes: tuple[Mode, ...] = ("full", "sm_sweep", "lane_sweep", "single")
     patterns: tuple[Pattern, ...] = ("zero", "constant", "random")
@@ -254,6 +225,7 @@ class Kernel:
     fixed_block: tuple[int, int, int] | None = None
     min_region_bytes: int = 0
     residence: tuple[Literal["l1", "l2"], float] | None = None
+    levels: ClassVar[tuple[str, ...]] = OPTIMISATION_LEVELS
     """The cache that a launch's footprint is measured by, and the share (to stay in it) or multiple (to miss it) of its size."""
 
     def refusal(self, architecture: str) -> str:
@@ -287,7 +259,8 @@ class Kernel:
 class HostLoad:
     """A load without a kernel: nothing at all ("idle"), or copies by the copy engines between two places.
 
-    `origin` and `target` are "device", "peer" or "host" ("" for idle); `bytes_moved` is the size of one copy.
+    `origin` and `target` are "device", "peer" or "host" ("" for idle); `bytes_moved` is the size of one copy.  Groups and listings name
+    copies as they name kernels.
     """
 
     name: str
@@ -295,6 +268,23 @@ class HostLoad:
     origin: str = ""
     target: str = ""
     bytes_moved: int = 0
+    instruction: ClassVar[str] = "copy engine"
+    module: ClassVar[Module] = "none"
+    chains: ClassVar[int] = 1
+    unroll: ClassVar[int] = 1
+    modes: ClassVar[tuple[Mode, ...]] = ("full",)
+    patterns: ClassVar[tuple[Pattern, ...]] = ("random",)
+    levels: ClassVar[tuple[str, ...]] = ("O3",)
+
+    @property
+    def level(self) -> str:
+        """What the data cross: "host", "peer", or "device" where they stay on the board."""
+        ends = {self.origin, self.target} - {"device"}
+        return ends.pop() if ends else "device"
+
+    def refusal(self, _: str) -> str:
+        """Why an architecture cannot run it: never."""
+        return ""
 
 
 def compute_capability(architecture: str) -> int:
@@ -326,13 +316,13 @@ class PreparedKernel:
     registers_per_thread: int
     shared_bytes_per_block: int
     blocks_per_sm: int
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    stages: int
-    split_k: int
-    transpose: str
+    tile_m: int = 0
+    tile_n: int = 0
+    tile_k: int = 0
+    stages: int = 0
+    split_k: int = 0
+    transpose: str = ""
     working_set_bytes: int
-    buffer_sets: int
+    buffer_sets: int = 1
     untraced: str = ""
     corrupted: str = ""

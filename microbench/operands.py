@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from estimator.quantities import Array
 from microbench.errors import LaunchError
-from microbench.kernel import Argument, Buffer, Kernel, Launch, Slot
+from microbench.kernel import Buffer, Kernel, Launch, Slot
 from microbench.numbers import STORAGE, decode, encode
 
 NUMBERS_OF_A_WORD = {"f16x2": 2, "bf16x2": 2, "u8x4": 1, "s8x4": 4, "s4x8": 8, "b1x32": 32, "e4m3x4": 4, "e5m2x4": 4}
@@ -50,9 +50,9 @@ def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:
     `address` is where it lies on the device: chases hold addresses.  Written buffers are zeros unless they are `filled`.
     """
     count = buffer_records(buffer, launch)
-    if buffer.chase is not None:
+    if buffer.chase_stride:
         regions = 1 if buffer.per == "common" else launch.walked_regions
-        links = chase_addresses(launch.region_bytes, regions, buffer.chase.stride_entries, address)
+        links = chase_addresses(launch.region_bytes, regions, buffer.chase_stride, address)
         return links.view(record_type(buffer))
     records = np.zeros(count, dtype=record_type(buffer))
     if buffer.written and not buffer.filled:
@@ -71,19 +71,9 @@ def chase_addresses(region_bytes: int, regions: int, stride_entries: int, addres
     return (starts[:, None] + ring[None, :] * np.uint64(LINK_BYTES)).ravel()
 
 
-def argument_value(argument: Argument, launch: Launch) -> int:
-    """The number that a launch passes for an argument that is no pointer."""
-    match argument.scalar:
-        case "iterations":
-            return launch.iterations
-        case "active_lanes":
-            return launch.active_lanes
-        case "region_bytes":
-            return launch.region_bytes
-        case "region_mask":
-            return (launch.regions or 1 << 32) - 1
-        case _:
-            return argument.literal
+def argument_value(name: str, launch: Launch) -> int:
+    """The number that a launch passes for an argument that is no buffer: one of `microbench.kernel.SCALARS`."""
+    return (launch.regions or 1 << 32) - 1 if name == "region_mask" else int(getattr(launch, name))
 
 
 def _column(slot: Slot, count: int, launch: Launch, generator: np.random.Generator, earlier: NDArray[Any]) -> NDArray[Any]:

@@ -110,26 +110,39 @@ def operator_flop(operator: Operator) -> float:
 def operator_bytes(operator: Operator) -> float:
     """Inputs and outputs of one launch, each counted once [byte]."""
     width = BYTES_PER_ELEMENT[operator.precision]
-    width_out = BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
     width_kv = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
     match operator.family:
         case "gemm":
-            m, n, k = operator["m"], operator["n"], operator["k"]
-            return operator["batch"] * ((m * k + k * n) * width + m * n * width_out)
+            read = operator["batch"] * (operator["m"] + operator["n"]) * operator["k"] * width
         case "conv":
-            inputs = operator["batch"] * operator["channels"] * operator["height"] * operator["width"]
+            image = operator["batch"] * operator["channels"] * operator["height"] * operator["width"]
             weights = operator["filters"] * operator["channels"] / operator["groups"] * operator["kernel_h"] * operator["kernel_w"]
-            return (inputs + weights) * width + operator["batch"] * operator["filters"] * _output_positions(operator) * width_out
+            read = (image + weights) * width
         case "attention":
-            own = 2.0 * operator["queries"] * operator["heads"] * width
             cached = 2.0 * operator["context"] * operator["kv_heads"] * width_kv
-            return operator["batch"] * operator["head_dim"] * (own + cached)
-        case "softmax" | "norm":
-            return operator["rows"] * operator["dim"] * (width + width_out)
-        case "reduction":
-            return operator["rows"] * (operator["dim"] * width + width_out)
+            read = operator["batch"] * operator["head_dim"] * (operator["queries"] * operator["heads"] * width + cached)
+        case "softmax" | "norm" | "reduction":
+            read = operator["rows"] * operator["dim"] * width
         case _:
-            return operator["elements"] * width_out + operator["reads"] * width
+            read = operator["reads"] * width
+    return read + output_elements(operator) * BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
+
+
+def output_elements(operator: Operator) -> float:
+    """Numbers that a launch writes."""
+    match operator.family:
+        case "gemm":
+            return operator["batch"] * operator["m"] * operator["n"]
+        case "conv":
+            return operator["batch"] * operator["filters"] * _output_positions(operator)
+        case "attention":
+            return operator["batch"] * operator["queries"] * operator["heads"] * operator["head_dim"]
+        case "softmax" | "norm":
+            return operator["rows"] * operator["dim"]
+        case "reduction":
+            return operator["rows"]
+        case _:
+            return operator["elements"]
 
 
 def _output_positions(operator: Operator) -> float:

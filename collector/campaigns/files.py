@@ -20,7 +20,7 @@ from microbench.errors import UnsupportedError
 from microbench.kernel import OPTIMISATION_LEVELS
 from microbench.layouts import LAYOUTS
 from microbench.loads.generated import MODES, PATTERNS, LoadGroup, check_group
-from microbench.runners.torch_attention import BACKENDS
+from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, ShapeRule
 
 L2_STATES: Final = ("warm", "cold")

@@ -8,14 +8,13 @@ from collector.devices.tracer import open_tracer
 from collector.errors import DeviceError, RunnerError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
-from microbench.check import results_complaint
-from microbench.errors import DeviceLostError, MicrobenchError
-from microbench.kernel import Buffers, Kernel, Launch, PreparedKernel
+from microbench.check import verify
+from microbench.errors import DeviceLostError, MicrobenchError, ResultError
+from microbench.kernel import Kernel, Launch, PreparedKernel
 from microbench.loads.copies import CopyLoad, prepared_copy
 from microbench.loads.generated import GeneratedLoad, prepared_load
-from microbench.runners.board_runner import OpenBoard, open_library_runner
-from microbench.runners.copy_runner import load_copy
-from microbench.runners.generated_runner import GeneratedRun, load_generated
+from microbench.runners.generated_runner import GeneratedRun, load_copy, load_generated
+from microbench.runners.library_runner import OpenBoard, open_library_runner
 from microbench.runners.runner import BoundKernel, KernelTracer, LaunchRecord
 
 
@@ -62,22 +61,21 @@ class BoardRunner:
         loaded = self.load_generated(load.kernel, load.launch, load.cubin)
         prepared = prepared_load(load, complaint)
 
-        def run(launches: int) -> LaunchRecord:
-            return loaded.run(launches, host_launch_s=self._runner.host_launch_s())
-
-        self._generated = (prepared, run)
+        self._generated = (prepared, loaded.run)
         return prepared
 
     def _complaint(self, load: GeneratedLoad) -> str:
         """What was wrong with the results of a small launch of a kernel on this board; "" where they were right."""
         key = (load.kernel.name, load.cubin_sha256, load.launch.pattern)
         if key not in self._complaints:
-
-            def results(launch: Launch) -> Buffers:
-                return load_generated(self._board.device, load.kernel, launch, load.cubin, self._now_ns).results()
-
+            kernel, pattern = load.kernel, load.launch.pattern
+            small = self.load_generated(kernel, kernel.check_launch(pattern), load.cubin)
             with collector_errors():
-                self._complaints[key] = results_complaint(load.kernel, results, load.launch.pattern)
+                try:
+                    verify(kernel, pattern, small.results())
+                    self._complaints[key] = ""
+                except ResultError as error:
+                    self._complaints[key] = str(error)
         return self._complaints[key]
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
@@ -86,11 +84,6 @@ class BoardRunner:
             if self._generated is not None and self._generated[0] == prepared:
                 return self._generated[1](launches)
             return self._runner.run(prepared, launches)
-
-    def host_launch_s(self) -> float:
-        """What one launch costs the host, measured once [s]."""
-        with collector_errors():
-            return self._runner.host_launch_s()
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
         """Operands and results of a prepared kernel, to check them."""

@@ -3,36 +3,17 @@
 from typing import Final
 
 from microbench.errors import UnsupportedError
-from microbench.families import (
-    asynchronous,
-    atomics,
-    baseline,
-    block_count,
-    constant_local,
-    global_memory,
-    rodinia,
-    shared_memory,
-    stall,
-    tensor,
-    warpgroup,
-)
-from microbench.families.rows import UNROLL_SWEEP, instruction_kernel
-from microbench.families.table import ROWS
+from microbench.families.rows import ROWS, instruction_kernel
+from microbench.families.templates import written_kernels
 from microbench.kernel import HostLoad, Kernel
 
 KERNELS: Final[tuple[Kernel, ...]] = (
-    *baseline.KERNELS,
+    *written_kernels("baselines.toml"),
     *(instruction_kernel(row) for row in ROWS),
-    *tensor.KERNELS,
-    *warpgroup.KERNELS,
-    *shared_memory.KERNELS,
-    *global_memory.KERNELS,
-    *constant_local.KERNELS,
-    *asynchronous.KERNELS,
-    *atomics.KERNELS,
-    *stall.KERNELS,
-    *block_count.KERNELS,
-    *rodinia.KERNELS,
+    *written_kernels("matrices.toml"),
+    *written_kernels("shared_memory.toml"),
+    *written_kernels("global_memory.toml"),
+    *written_kernels("blocks.toml"),
 )
 """Every kernel at its default chains and unroll."""
 
@@ -43,14 +24,26 @@ SWEEP: Final[tuple[Kernel, ...]] = tuple(
     instruction_kernel(row, chains=chains, unroll=unroll)
     for row in ROWS
     if row.name in SWEPT
-    for chains, unroll in ((row.chains, size) for size in UNROLL_SWEEP)
+    for chains, unroll in ((row.chains, size) for size in (16, 64, 256))  # GPUJoule uses 256
     if unroll != row.unroll
 ) + tuple(instruction_kernel(row, chains=1) for row in ROWS if row.name in SWEPT)
 """The same at other unroll factors, and as one dependent chain, which shows latency and stalls."""
 
-HOST_LOADS: Final[tuple[HostLoad, ...]] = baseline.HOST_LOADS
+COPY_BYTES: Final = 1 << 30
+"""One copy: 1 GiB, 20 ms over a 50 GB/s link, so that its launch does not count."""
 
-_BY_NAME: Final = {kernel.name: kernel for kernel in (*KERNELS, *SWEEP)}
+HOST_LOADS: Final = (
+    HostLoad(name="idle", family="idle"),
+    HostLoad(name="copy_host_to_device", family="copy", origin="host", target="device", bytes_moved=COPY_BYTES),
+    HostLoad(name="copy_device_to_host", family="copy", origin="device", target="host", bytes_moved=COPY_BYTES),
+    HostLoad(name="copy_device_to_device", family="copy", origin="device", target="device", bytes_moved=COPY_BYTES),
+    HostLoad(name="copy_peer", family="copy", origin="device", target="peer", bytes_moved=COPY_BYTES),
+)
+"""Loads without a kernel: idle (a context held, clocks locked), and copies by the copy engines."""
+
+EVERY_KERNEL: Final = (*KERNELS, *SWEEP)
+
+_BY_NAME: Final = {kernel.name: kernel for kernel in EVERY_KERNEL}
 
 
 def kernel_named(name: str) -> Kernel:

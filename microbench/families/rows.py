@@ -1,4 +1,4 @@
-"""A row of an instruction table → a kernel.
+"""The table of instructions (`instructions.toml`): a row → a kernel; and the lists of opcodes that all tables share.
 
 The construction: K accumulators and four operands a thread, all loaded from memory and different from thread to
 thread, so that the work stays on the vector pipes; a loop that is not unrolled; every accumulator stored at the end.
@@ -9,48 +9,27 @@ A row's template is emitted once for each accumulator and step.  In it
     other names     temporaries of the row
 """
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
 
 from estimator.frozen import FrozenMapping
-from microbench.kernel import EVERYWHERE, Argument, Buffer, Check, Expectation, Kernel, Module, Pattern, Slot, Support, Work
+from microbench.kernel import Buffer, Expectation, Kernel, Module, Pattern, Slot, Support, Work
+from microbench.numbers import STORAGE
+from microbench.operands import record_type
 from microbench.toolchain.ptx import entry_text, loop_operations
 
-WIDTH_BITS: Final[dict[str, int]] = {
-    "f16": 16,
-    "u32": 32,
-    "s32": 32,
-    "f32": 32,
-    "f16x2": 32,
-    "bf16x2": 32,
-    "u8x4": 32,
-    "s8x4": 32,
-    "s4x8": 32,
-    "b1x32": 32,
-    "e4m3x4": 32,
-    "e5m2x4": 32,
-    "u64": 64,
-    "s64": 64,
-    "f64": 64,
-}
-"""Bits of a value by its kind."""
+_TABLE: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
-DEFAULT_CHAINS: Final = 8
-"""Independent chains of a thread: hides the latency of every pipe at full occupancy (microbenchmark notes, 1.4)."""
+MOST_OPERANDS: Final = 4
+"""Operands of a row that does not give their number: one for each of the letters x, y, z, w."""
 
-DEFAULT_UNROLL: Final = 64
-"""Operations in the loop's body: overhead 3/64, and the body still fits the smallest instruction cache."""
-
-UNROLL_SWEEP: Final = (16, 64, 256)
-"""Bodies for the regression over unroll factors (GPUJoule uses 256)."""
-
-ARGUMENTS: Final = (
-    Argument(pointer="operands"),
-    Argument(pointer="results"),
-    Argument(scalar="iterations"),
-    Argument(scalar="active_lanes"),
-)
+ARGUMENTS: Final = ("operands", "results", "iterations", "active_lanes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +41,9 @@ class Row:
     the values alive or an identity from folding.  `first` and `last` replace the template for the first and the
     last accumulator of a step (carry chains).  `sass` and `per_operation` say what it becomes: opcodes, and the fewest and most
     of them for one operation; `companions` what a breaker or a composite brings along.
+
+    8 chains hide the latency of every pipe at full occupancy (microbenchmark notes, 1.4); of 64 operations the loop's overhead is 3/64,
+    and the body still fits the smallest instruction cache.
     """
 
     name: str
@@ -79,15 +61,43 @@ class Row:
     every: int = 1
     first: str = ""
     last: str = ""
-    temporaries: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
+    temporaries: Mapping[str, str] = FrozenMapping({})
     module: Module = "cuda"
-    flop: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
-    support: Support = EVERYWHERE
+    flop: Mapping[str, float] = FrozenMapping({})
+    support: Support = Support()  # noqa: RUF009 (it cannot change)
     tolerance: float = 0.0
-    unroll: int = DEFAULT_UNROLL
-    chains: int = DEFAULT_CHAINS
+    unroll: int = 64
+    chains: int = 8
     whole_warp: bool = False
     patterns: tuple[Pattern, ...] = ("zero", "constant", "random")
+
+
+def opcodes(*words: str) -> tuple[str, ...]:
+    """Opcodes in their order; a lower-case word stands for the opcodes of a list of the table."""
+    lists = _TABLE["opcodes"]
+    return tuple(one for word in words for one in (opcodes(*lists[word]) if word in lists else (word,)))
+
+
+def row(given: Mapping[str, Any]) -> Row:
+    """A row as its kernel needs it, from a table of TOML; a field that no row has raises TypeError."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    values |= {name: opcodes(*values[name]) for name in ("sass", "companions", "uniform") if name in values}
+    values |= {name: FrozenMapping(values[name]) for name in ("temporaries", "flop") if name in values}
+    if "support" in values:
+        values["support"] = Support(**values["support"])
+    if "operands" in values:
+        values["operands"] = _operands(values["operands"])
+    return Row(**values | {"start": Slot(name="d", **values["start"])})
+
+
+def _operands(given: str | Mapping[str, Any]) -> tuple[Slot, ...]:
+    """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
+    chosen: dict[str, Any] = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
+    ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", MOST_OPERANDS), chosen.pop("pairs", "")
+    return tuple(
+        Slot(name=f"x{place}", low=low, high=high, **(chosen | {pairs: f"x{place - 1}"} if pairs and place % 2 else chosen))
+        for place, (low, high) in enumerate(islice(cycle(ranges), number))
+    )
 
 
 def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | None = None) -> Kernel:
@@ -97,9 +107,21 @@ def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | Non
     if chains < 1 or unroll < chains or unroll % chains:
         raise ValueError(f"{row.name}: {unroll} operations cannot be shared by {chains} chains; take a multiple")
     name = f"{row.name}_k{chains}_u{unroll}"
-    steps = unroll // chains
     operations = unroll * row.operations
-    text = _text(name, row, chains, steps)
+    starts = tuple(replace(row.start, name=f"d{chain}") for chain in range(chains))
+    operands, results = Buffer(name="operands", slots=(*starts, *row.operands)), Buffer(name="results", slots=starts, written=True)
+    registers = slot_registers(operands, {"b64": ["operand_address", "result_address"]})
+    for temporary, kind in row.temporaries.items():
+        registers.setdefault(kind, []).append(temporary)
+    text = entry_text(
+        name=name,
+        arguments=ARGUMENTS,
+        registers=registers,
+        before=[f"mad.wide.u32 operand_address, thread, {record_bytes(operands)}, operands;", *load_record(operands).splitlines()],
+        body=_body(row, chains, unroll // chains),
+        after=store_record(results).splitlines(),
+        lanes_may_idle=not row.whole_warp,
+    )
     return Kernel(
         name=name,
         family=row.name,
@@ -107,7 +129,7 @@ def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | Non
         module=row.module,
         level="register",
         text=text,
-        buffers=_buffers(row, chains),
+        buffers=(operands, results),
         arguments=ARGUMENTS,
         work=Work(
             operations=loop_operations(text),
@@ -122,7 +144,7 @@ def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | Non
             calls=row.calls,
             converges=row.whole_warp,
         ),
-        check=Check(relative_tolerance=row.tolerance),
+        tolerance=row.tolerance,
         support=row.support,
         modes=("full", "sm_sweep", "single") if row.whole_warp else ("full", "sm_sweep", "lane_sweep", "single"),
         patterns=row.patterns,
@@ -136,79 +158,51 @@ def _body(row: Row, chains: int, steps: int) -> list[str]:
     operands = [slot.name for slot in row.operands]
     for step in range(steps):
         turn = {letter: operands[(step + place) % len(operands)] for place, letter in enumerate("xyzw")} if operands else {}
-        template = row.templates[step % len(row.templates)]
-        for chain in range(chains):
-            names = {"d": f"d{chain}", "n": f"d{(chain + 1) % chains}", "m": f"d{(chain + 2) % chains}", **turn}
-            chosen = row.first if row.first and chain == 0 else row.last if row.last and chain == chains - 1 else template
-            lines += chosen.format_map(names).splitlines()
+        names = [{"d": f"d{chain}", "n": f"d{(chain + 1) % chains}", "m": f"d{(chain + 2) % chains}", **turn} for chain in range(chains)]
+        chosen = [row.templates[step % len(row.templates)]] * chains
+        chosen[-1] = row.last or chosen[-1]
+        chosen[0] = row.first or chosen[0]
         if row.breaker and step % row.every == row.every - 1:
-            for chain in range(chains):
-                lines += row.breaker.format_map({"d": f"d{chain}", "n": f"d{(chain + 1) % chains}", **turn}).splitlines()
+            chosen += [row.breaker] * chains
+        for template, own in zip(chosen, cycle(names)):
+            lines += template.format_map(own).splitlines()
     return lines
 
 
-def _buffers(row: Row, chains: int) -> tuple[Buffer, ...]:
-    starts = tuple(_renamed(row.start, f"d{chain}") for chain in range(chains))
-    return (
-        Buffer(name="operands", slots=(*starts, *row.operands)),
-        Buffer(name="results", slots=starts, written=True),
-    )
+def slot_bits(slot: Slot) -> int:
+    """Width of a slot's word."""
+    return 8 * int(np.dtype(STORAGE[slot.kind]).itemsize)
 
 
-def _renamed(slot: Slot, name: str) -> Slot:
-    return Slot(name=name, kind=slot.kind, low=slot.low, high=slot.high, never_zero=slot.never_zero, odd=slot.odd)
-
-
-def _text(name: str, row: Row, chains: int, steps: int) -> str:
-    operands, results = _buffers(row, chains)
-    registers: dict[str, list[str]] = {"b64": ["operand_address", "result_address"]}
-    for slot in operands.slots:
-        registers.setdefault(f"b{WIDTH_BITS[slot.kind]}", []).append(slot.name)
-    for temporary, kind in row.temporaries.items():
-        registers.setdefault(kind, []).append(temporary)
-    before = [f"mad.wide.u32 operand_address, thread, {record_bytes(operands)}, operands;"]
-    for slot, offset in zip(operands.slots, offsets(operands), strict=True):
-        before.append(f"ld.global.b{WIDTH_BITS[slot.kind]} {slot.name}, [operand_address+{offset}];")
-    after = [f"mad.wide.u32 result_address, thread, {record_bytes(results)}, results;"]
-    for slot, offset in zip(results.slots, offsets(results), strict=True):
-        after.append(f"st.global.b{WIDTH_BITS[slot.kind]} [result_address+{offset}], {slot.name};")
-    return entry_text(
-        name=name,
-        arguments=ARGUMENTS,
-        registers=registers,
-        before=before,
-        body=_body(row, chains, steps),
-        after=after,
-        lanes_may_idle=not row.whole_warp,
-    )
-
-
-def offsets(buffer: Buffer) -> tuple[int, ...]:
-    """Where each slot lies in a record [byte]: in order, each at a multiple of its own size."""
-    places: list[int] = []
-    end = 0
+def slot_registers(buffer: Buffer, registers: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Registers by type, with one of its own name for each slot of a buffer after them."""
+    found = {kind: list(names) for kind, names in registers.items()}
     for slot in buffer.slots:
-        size = WIDTH_BITS[slot.kind] // 8
-        end = -(-end // size) * size
-        places.append(end)
-        end += size
-    return tuple(places)
+        found.setdefault(f"b{slot_bits(slot)}", []).append(slot.name)
+    return found
 
 
 def record_bytes(buffer: Buffer) -> int:
     """Size of a record [byte]: a multiple of its widest slot."""
-    widest = max(WIDTH_BITS[slot.kind] // 8 for slot in buffer.slots)
-    end = offsets(buffer)[-1] + WIDTH_BITS[buffer.slots[-1].kind] // 8
-    return -(-end // widest) * widest
+    return record_type(buffer).itemsize
 
 
-def slots(kind: str, *ranges: tuple[float, float], odd: bool = False, never_zero: bool = False) -> tuple[Slot, ...]:
-    """Operand slots x0, x1… with these ranges."""
-    return tuple(
-        Slot(name=f"x{place}", kind=kind, low=low, high=high, odd=odd, never_zero=never_zero) for place, (low, high) in enumerate(ranges)
-    )
+def load_record(buffer: Buffer) -> str:
+    """PTX that loads a thread's record at `operand_address` into the registers of its slots."""
+    return "\n".join(f"ld.global.b{slot_bits(slot)} {slot.name}, [operand_address+{place}];" for slot, place in _places(buffer))
 
 
-def start(kind: str, low: float, high: float, *, never_zero: bool = False, odd: bool = False) -> Slot:
-    """The accumulators' slot."""
-    return Slot(name="d", kind=kind, low=low, high=high, never_zero=never_zero, odd=odd)
+def store_record(buffer: Buffer) -> str:
+    """PTX that stores the registers of its slots as a thread's record of the results."""
+    stores = [f"st.global.b{slot_bits(slot)} [result_address+{place}], {slot.name};" for slot, place in _places(buffer)]
+    return "\n".join([f"mad.wide.u32 result_address, thread, {record_bytes(buffer)}, results;", *stores])
+
+
+def _places(buffer: Buffer) -> list[tuple[Slot, int]]:
+    """Each slot with its place in a record [byte]."""
+    fields: Mapping[str, Any] = record_type(buffer).fields or {}
+    return [(slot, int(fields[slot.name][1])) for slot in buffer.slots]
+
+
+ROWS: Final[tuple[Row, ...]] = tuple(map(row, _TABLE["row"]))
+"""Every instruction that a table row describes."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from estimator.workload import Operator
 from microbench.kernel import HostLoad, PreparedKernel
-from microbench.loads.generated import COPIES, FAMILY, LoadGroup, copy_refusal, named_copies
+from microbench.loads.generated import COPIES, FAMILY, LoadGroup, lacks, named
 
-COPY_ENGINE: Final = "copy engine"
+COPY_ENGINE: Final = HostLoad.instruction
 """What a copy is said to be where a kernel has its PTX instruction."""
 
 NOT_ON_SMS: Final = (0, 0, 0)
@@ -28,8 +28,7 @@ class CopyLoad:
     @property
     def link(self) -> str:
         """What the data cross: "host", "peer", or "device" where they stay on the board."""
-        ends = {self.host.origin, self.host.target} - {"device"}
-        return ends.pop() if ends else "device"
+        return self.host.level
 
     def identity(self) -> tuple[str | int, ...]:
         """What tells this load from others of a campaign."""
@@ -42,8 +41,8 @@ class CopyLoad:
 
 def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
     """The copies that groups name among their kernels and that run as they are asked for, each once, in the catalogue's order."""
-    named = {copy.name for group in groups for copy in named_copies(group) if not copy_refusal(copy, group)}
-    return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in named)
+    wanted = {copy.name for group in groups for copy in named(group, COPIES) if not lacks(copy, group)}
+    return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in wanted)
 
 
 def prepared_copy(load: CopyLoad, corrupted: str = "") -> PreparedKernel:
@@ -58,13 +57,6 @@ def prepared_copy(load: CopyLoad, corrupted: str = "") -> PreparedKernel:
         registers_per_thread=0,
         shared_bytes_per_block=0,
         blocks_per_sm=0,
-        tile_m=0,
-        tile_n=0,
-        tile_k=0,
-        stages=0,
-        split_k=0,
-        transpose="",
         working_set_bytes=2 * load.host.bytes_moved,
-        buffer_sets=1,
         corrupted=corrupted,
     )

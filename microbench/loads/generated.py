@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from estimator.frozen import FrozenMapping
 from estimator.gpu import GpuSpec
 from estimator.specifications import near_match
 from estimator.workload import Operator
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
-from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP
-from microbench.families.frames import LINE_BYTES, SECTOR_BYTES
+from microbench.families.catalogue import EVERY_KERNEL, HOST_LOADS
 from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel
 from microbench.loads.launch import MOST_ITERATIONS, plan_launches
 from microbench.occupancy import SUB_PARTITIONS, resident_blocks
@@ -38,6 +37,10 @@ SWEPT_LAUNCH_S: Final = 1e-3
 SLEEPS_S: Final[dict[str, float]] = {"NANOSLEEP": 1e-3}
 """Instructions that wait, with the longest wait that they take [s] (PTX ISA, nanosleep)."""
 
+LINE_BYTES: Final = 128
+SECTOR_BYTES: Final = 32
+"""Units of transfer: a line of L1, a sector of L2 and DRAM (Nsight Compute documentation)."""
+
 LEVELS: Final = ("shared", "l1", "l2", "dram")
 """Levels whose transactions are counted: 128-byte ones of shared memory and L1, 32-byte ones of L2 and DRAM."""
 
@@ -56,11 +59,8 @@ FEW: Final = 3
 COPIES: Final = tuple(load for load in HOST_LOADS if load.bytes_moved)
 """Loads of the copy engines that move something."""
 
-RESTING: Final = frozenset(load.name for load in HOST_LOADS if not load.bytes_moved)
-"""Loads of nothing at all."""
-
-COPY_WAYS: Final[dict[str, str]] = {"modes": "full", "pattern": "random", "level": "O3"}
-"""What a group must say for its copies: they have no launch, random bytes and no machine code."""
+Named = Kernel | HostLoad
+N = TypeVar("N", Kernel, HostLoad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class LoadGroup:
     """Which kernels are measured in which way.
 
     `kernels` are names of the catalogue, wildcards allowed (`ffma_*`), `without` those left out again.  Each runs in every one of
-    `modes` that it has.  Copies by the copy engines are named alike; they are there in the ways of COPY_WAYS alone.
+    `modes` that it has.  Copies by the copy engines are named alike.
     """
 
     kernels: tuple[str, ...]
@@ -154,14 +154,7 @@ def prepared_load(load: GeneratedLoad, corrupted: str = "") -> PreparedKernel:
         registers_per_thread=entry.registers,
         shared_bytes_per_block=entry.shared_bytes,
         blocks_per_sm=load.blocks_per_sm,
-        tile_m=0,
-        tile_n=0,
-        tile_k=0,
-        stages=0,
-        split_k=0,
-        transpose="",
         working_set_bytes=buffer_bytes(load.kernel, launch),
-        buffer_sets=1,
         corrupted=corrupted,
     )
 
@@ -187,48 +180,63 @@ def generated_loads(
 
     A kernel whose machine code is not what it promises is not measured, and none is on a GPU that kernels are not assembled for.
     `toolchain` is looked for where it is not given and something is to be assembled.  `cache` is a folder that keeps machine code from one
-    call to the next (`compile_kernels`); `remark` is told once where it cannot be used.  Of copies by the copy engines only those are
-    named that a group asks for in a way that they have not; `copy_loads` has the others.  Raises UnsupportedError for a group that
-    `check_group` refuses, CompileError where the assembler is missing or refuses.
+    call to the next (`compile_kernels`); `remark` is told once where it cannot be used.  Of copies by the copy engines only the reasons
+    are given; `copy_loads` has the others.  Raises UnsupportedError for a group that `check_group` refuses, CompileError where the
+    assembler is missing or refuses.
     """
     for number, group in enumerate(groups):
         check_group(group, f"instructions[{number}]")
-    skipped = {reason: 1 for group in groups for copy in named_copies(group) if (reason := copy_refusal(copy, group))}
-    chosen = [named_kernels(group) for group in groups]
+    skipped = {reason: 1 for group in groups for copy in named(group, COPIES) if (reason := lacks(copy, group))}
+    chosen = [named(group, EVERY_KERNEL) for group in groups]
     try:
         architecture = architecture_of(gpu)
     except UnsupportedError as error:
         left_out = list(dict.fromkeys(kernel.name for kernels in chosen for kernel in kernels))
         return (), ({f"{_few(left_out)}: {error}": len(left_out)} if left_out else {}) | skipped
+    modules = _assembled(groups, chosen, architecture, toolchain, cache, remark)
     loads: dict[tuple[str | int, ...], GeneratedLoad] = {}
+    for group, kernels in zip(groups, chosen, strict=True):
+        running = []
+        for kernel in kernels:
+            reason = kernel.refusal(architecture) or _complaint(kernel, modules[group.level], group.level) or lacks(kernel, group)
+            if reason:
+                skipped[reason] = 1
+            else:
+                running.append(kernel)
+        skipped |= _modes_left_out(group, [*running, *(copy for copy in named(group, COPIES) if not lacks(copy, group))])
+        for kernel in running:
+            for load in _launched(kernel, group, gpu, modules[group.level], seed, skipped):
+                loads.setdefault(load.identity(), load)
+    return tuple(loads.values()), skipped
+
+
+def _assembled(
+    groups: Sequence[LoadGroup],
+    chosen: Sequence[list[Kernel]],
+    architecture: str,
+    toolchain: Toolchain | None,
+    cache: Path | None,
+    remark: Callable[[str], None],
+) -> dict[str, CompiledModule]:
+    """One module for each optimisation level that groups ask for and that has kernels on the architecture."""
     modules: dict[str, CompiledModule] = {}
     remarks: dict[str, None] = {}
     for level in dict.fromkeys(group.level for group in groups):
-        wanted = dict.fromkeys(k.name for group, own in zip(groups, chosen, strict=True) if group.level == level for k in own)
-        kernels = [kernel for kernel in (*KERNELS, *SWEEP) if kernel.name in wanted and not kernel.refusal(architecture)]
-        if kernels:
+        wanted = {kernel.name for group, own in zip(groups, chosen, strict=True) if group.level == level for kernel in own}
+        if kernels := [kernel for kernel in EVERY_KERNEL if kernel.name in wanted and not kernel.refusal(architecture)]:
             toolchain = toolchain or find_toolchain()
-            modules[level] = compile_kernels(kernels, architecture, level, toolchain, cache, lambda text: remarks.setdefault(text, None))
+            modules[level] = compile_kernels(kernels, architecture, level, toolchain, cache, remarks.setdefault)
     for text in remarks:
         remark(text)
-    for group, kernels in zip(groups, chosen, strict=True):
-        skipped |= _modes_left_out(group, [kernel for kernel in kernels if not kernel.refusal(architecture)])
-        for kernel in kernels:
-            if refusal := kernel.refusal(architecture):
-                skipped[refusal] = 1
-                continue
-            module = modules[group.level]
-            try:
-                check_body(kernel, module.entries[kernel.name], group.level)
-            except InspectionError as error:
-                skipped[str(error)] = 1
-                continue
-            if reason := _lacks(kernel, group):
-                skipped[reason] = 1
-                continue
-            for load in _launched(kernel, group, gpu, module, seed, skipped):
-                loads.setdefault(load.identity(), load)
-    return tuple(loads.values()), skipped
+    return modules
+
+
+def _complaint(kernel: Kernel, module: CompiledModule, level: str) -> str:
+    try:
+        check_body(kernel, module.entries[kernel.name], level)
+    except InspectionError as error:
+        return str(error)
+    return ""
 
 
 def _few(names: Sequence[str]) -> str:
@@ -238,76 +246,45 @@ def _few(names: Sequence[str]) -> str:
 
 
 def check_group(group: LoadGroup, path: str) -> None:
-    """Refuse a group of names that nothing has, of which `without` leaves nothing, or of copies in a way that copies have not.
-
-    Raises UnsupportedError, naming the key below `path`.
-    """
-    every = (*KERNELS, *SWEEP)
-    names = (*(kernel.name for kernel in every), *(copy.name for copy in COPIES))
+    """Raises UnsupportedError for names that nothing has, and where nothing of a group runs as it asks; `path` is the group's."""
+    every: tuple[Named, ...] = (*EVERY_KERNEL, *COPIES)
     for key, patterns in (("kernels", group.kernels), ("without", group.without)):
         for pattern in patterns:
-            if pattern in RESTING:
-                raise UnsupportedError(f"{path}.{key}: {pattern!r} is no kernel; every campaign measures power at rest, at each clock")
-            if not any(fnmatchcase(name, pattern) for name in names):
-                close = near_match(pattern.lower(), dict.fromkeys((*(n for k in every for n in (k.name, f"{k.family}*")), *names)))
+            if not any(fnmatchcase(one.name, pattern) for one in every):
+                close = near_match(pattern.lower(), dict.fromkeys(text for one in every for text in (one.name, f"{one.family}*")))
                 raise UnsupportedError(
                     f"{path}.{key}: no generated kernel is named {pattern!r}{close}; `collect kernels` lists them, 'ffma*' takes a family"
                 )
-    copies = named_copies(group)
-    if named_kernels(group):
-        return
-    if not copies:
+    reasons = [lacks(kernel, group) for kernel in named(group, EVERY_KERNEL)] + [lacks(copy, group) for copy in named(group, COPIES)]
+    if not reasons:
         raise UnsupportedError(f"{path}.without = {list(group.without)!r} leaves none of the kernels that {path}.kernels names")
-    for key, way in COPY_WAYS.items():
-        given = getattr(group, key)
-        foreign = [one for one in (given if key == "modes" else (given,)) if one != way]
-        if foreign:
-            raise UnsupportedError(f"{path}.{key} = {foreign[0]!r} is nothing that copies ({copies[0].name}) have; leave the key out")
+    if all(reasons):
+        raise UnsupportedError(f"{path}: nothing runs as it asks; {reasons[0]}")
 
 
-def named_kernels(group: LoadGroup) -> list[Kernel]:
-    """The kernels of a group, in the catalogue's order."""
-    return [kernel for kernel in (*KERNELS, *SWEEP) if _names(group, kernel.name)]
+def named(group: LoadGroup, among: Sequence[N]) -> list[N]:
+    """The kernels or copies of a group, in the catalogue's order."""
+
+    def fits(name: str, patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    return [one for one in among if fits(one.name, group.kernels) and not fits(one.name, group.without)]
 
 
-def named_copies(group: LoadGroup) -> list[HostLoad]:
-    """The copies by the copy engines that a group names, in the catalogue's order."""
-    return [copy for copy in COPIES if _names(group, copy.name)]
-
-
-def _names(group: LoadGroup, name: str) -> bool:
-    taken = any(fnmatchcase(name, pattern) for pattern in group.kernels)
-    return taken and not any(fnmatchcase(name, pattern) for pattern in group.without)
-
-
-def copy_refusal(copy: HostLoad, group: LoadGroup) -> str:
-    """Why a copy does not run as its group asks; empty where it does."""
-    if COPY_WAYS["modes"] not in group.modes:
-        return f"{copy.name} is not launched as {' or '.join(group.modes)}; copies have modes = ['full'] alone"
-    if group.pattern != COPY_WAYS["pattern"]:
-        return f"{copy.name} has no {group.pattern} data; copies have pattern = 'random' alone"
-    if group.level != COPY_WAYS["level"]:
-        return f"{copy.name} has no machine code of level {group.level}; name copies in a group of their own"
+def lacks(one: Named, group: LoadGroup) -> str:
+    """Why a kernel or copy runs in no way that its group asks for; empty where it runs in one."""
+    asked = (("mode", group.modes, one.modes), ("pattern", (group.pattern,), one.patterns), ("level", (group.level,), one.levels))
+    for key, wanted, there in asked:
+        if not set(wanted) & set(there):
+            return f"{one.name} has no {key} {' or '.join(wanted)}; it has {', '.join(there)}"
     return ""
 
 
-def _lacks(kernel: Kernel, group: LoadGroup) -> str:
-    """Why a kernel runs in no way that its group asks for; empty where it runs in one."""
-    if group.pattern not in kernel.patterns:
-        return f"{kernel.name} has no operands that are {group.pattern}; it has: {', '.join(kernel.patterns)}"
-    if not any(mode in kernel.modes for mode in group.modes):
-        return f"{kernel.name} is not launched as {' or '.join(group.modes)}; it is as {', '.join(kernel.modes)}"
-    return ""
-
-
-def _modes_left_out(group: LoadGroup, kernels: Sequence[Kernel]) -> dict[str, int]:
-    """Modes of a group in which kernels and copies that run in another one of it cannot be launched, with their names, counted."""
-    copies = [copy.name for copy in named_copies(group) if not copy_refusal(copy, group)]
+def _modes_left_out(group: LoadGroup, running: Sequence[Named]) -> dict[str, int]:
+    """Modes of a group in which what runs in another one of it cannot be launched, with the names, counted."""
     left_out = {}
     for mode in dict.fromkeys(group.modes):
-        names = [kernel.name for kernel in kernels if mode not in kernel.modes and not _lacks(kernel, group)]
-        names += copies if mode != COPY_WAYS["modes"] else []
-        if names:
+        if names := [one.name for one in running if mode not in one.modes]:
             left_out[f"{_few(names)}: no launch mode {mode} (`collect kernels` lists those of each); launched in the others"] = len(names)
     return left_out
 
@@ -318,45 +295,34 @@ def _launched(
     """The loads of a kernel: one for each launch of each mode that it has."""
     entry = module.entries[kernel.name]
     loads = []
-    for mode in group.modes:
-        if mode not in kernel.modes:
-            continue
+    for mode in (mode for mode in kernel.modes if mode in group.modes):
         try:
-            launches = plan_launches(kernel, gpu, entry, _mode(mode), iterations=1, pattern=_pattern(group.pattern), seed=seed)
+            launches = plan_launches(kernel, gpu, entry, mode, iterations=1, pattern=cast(Pattern, group.pattern), seed=seed)
         except LaunchError as error:
             skipped[str(error)] = 1
             continue
         # Grids of a sweep over blocks must differ in nothing else: all have the turns of the smallest.
         turns = sized_launch(kernel, launches[0], entry, gpu, SWEPT_LAUNCH_S).iterations if mode == "block_sweep" else 0
         for launch in launches:
-            loads.append(
-                GeneratedLoad(
-                    kernel=kernel,
-                    launch=replace(launch, iterations=turns) if turns else sized_launch(kernel, launch, entry, gpu),
-                    entry=entry,
-                    blocks_per_sm=resident_blocks(gpu, launch.threads_per_block, entry.registers, entry.shared_bytes),
-                    architecture=module.architecture,
-                    level=module.level,
-                    compiler=module.compiler,
-                    cubin_sha256=module.digest,
-                    cubin=module.cubin,
-                )
-            )
+            sized = replace(launch, iterations=turns) if turns else sized_launch(kernel, launch, entry, gpu)
+            loads.append(module_load(kernel, sized, module, gpu))
     return loads
 
 
-def _mode(text: str) -> Mode:
-    for mode in MODES:
-        if text == mode:
-            return mode
-    raise UnsupportedError(f"launch mode {text!r} is unknown; known: {', '.join(MODES)}")
-
-
-def _pattern(text: str) -> Pattern:
-    for pattern in PATTERNS:
-        if text == pattern:
-            return pattern
-    raise UnsupportedError(f"data pattern {text!r} is unknown; known: {', '.join(PATTERNS)}")
+def module_load(kernel: Kernel, launch: Launch, module: CompiledModule, gpu: GpuSpec) -> GeneratedLoad:
+    """A launch of a kernel of a module."""
+    entry = module.entries[kernel.name]
+    return GeneratedLoad(
+        kernel=kernel,
+        launch=launch,
+        entry=entry,
+        blocks_per_sm=resident_blocks(gpu, launch.threads_per_block, entry.registers, entry.shared_bytes),
+        architecture=module.architecture,
+        level=module.level,
+        compiler=module.compiler,
+        cubin_sha256=module.digest,
+        cubin=module.cubin,
+    )
 
 
 def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: GpuSpec, launch_s: float = LAUNCH_S) -> Launch:

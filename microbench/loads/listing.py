@@ -7,10 +7,9 @@ from typing import Final
 
 from estimator.specifications import near_match
 from microbench.errors import UnsupportedError
-from microbench.families.catalogue import KERNELS, SWEEP
-from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
-from microbench.loads.copies import COPY_ENGINE, CopyLoad
-from microbench.loads.generated import COPIES, COPY_WAYS
+from microbench.families.catalogue import EVERY_KERNEL, KERNELS, SWEEP
+from microbench.kernel import ARCHITECTURES, HostLoad, Kernel
+from microbench.loads.generated import COPIES
 
 CATALOGUE: Final = "catalogue"
 VARIANT: Final = "variant"
@@ -54,7 +53,7 @@ def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tupl
 
     Raises UnsupportedError for a family that the catalogue does not have.
     """
-    every = [*_generated(), *_copies()]
+    every = [_listed(kind, one) for kind, entries in ((CATALOGUE, KERNELS), (VARIANT, SWEEP), (COPY, COPIES)) for one in entries]
     known = dict.fromkeys(kernel.family for kernel in every)
     for pattern in families:
         if not any(fnmatchcase(family, pattern) for family in known):
@@ -63,7 +62,7 @@ def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tupl
     if not architecture:
         return asked, []
     names = {one.name for one in asked}
-    refusals = [kernel.refusal(architecture) for kernel in (*KERNELS, *SWEEP) if kernel.name in names]
+    refusals = [kernel.refusal(architecture) for kernel in EVERY_KERNEL if kernel.name in names]
     return [one for one in asked if architecture in one.architectures], [refusal for refusal in refusals if refusal]
 
 
@@ -74,42 +73,7 @@ def counted_kinds(kernels: Sequence[ListedKernel]) -> str:
     return f"{len(kernels)} names in {len({one.family for one in kernels})} families: {parts}"
 
 
-def _generated() -> list[ListedKernel]:
-    return [
-        ListedKernel(
-            name=kernel.name,
-            kind=kind,
-            family=kernel.family,
-            instruction=kernel.instruction,
-            module=kernel.module,
-            level=kernel.level,
-            chains=kernel.chains,
-            unroll=kernel.unroll,
-            architectures=tuple(name for name in ARCHITECTURES if not kernel.refusal(name)),
-            modes=kernel.modes,
-            patterns=kernel.patterns,
-            levels=OPTIMISATION_LEVELS,
-        )
-        for kind, kernels in ((CATALOGUE, KERNELS), (VARIANT, SWEEP))
-        for kernel in kernels
-    ]
-
-
-def _copies() -> list[ListedKernel]:
-    return [
-        ListedKernel(
-            name=copy.name,
-            kind=COPY,
-            family=copy.family,
-            instruction=COPY_ENGINE,
-            module="none",
-            level=CopyLoad(host=copy).link,
-            chains=1,
-            unroll=1,
-            architectures=ARCHITECTURES,
-            modes=(COPY_WAYS["modes"],),
-            patterns=(COPY_WAYS["pattern"],),
-            levels=(COPY_WAYS["level"],),
-        )
-        for copy in COPIES
-    ]
+def _listed(kind: str, one: Kernel | HostLoad) -> ListedKernel:
+    names = ("name", "family", "instruction", "module", "level", "chains", "unroll", "modes", "patterns", "levels")
+    architectures = tuple(name for name in ARCHITECTURES if not one.refusal(name))
+    return ListedKernel(kind=kind, architectures=architectures, **{name: getattr(one, name) for name in names})

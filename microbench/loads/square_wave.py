@@ -15,9 +15,8 @@ from estimator.gpu import GpuSpec
 from microbench.errors import LaunchError
 from microbench.families import kernel_named
 from microbench.kernel import Kernel, Launch
-from microbench.loads.generated import GeneratedLoad, architecture_of
+from microbench.loads.generated import GeneratedLoad, architecture_of, module_load
 from microbench.loads.launch import MOST_ITERATIONS, check_iterations
-from microbench.occupancy import resident_blocks
 from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels
 from microbench.toolchain.inspect import InspectedEntry, check_body
 
@@ -112,21 +111,10 @@ class WaveCode:
 
     def load(self, iterations: int, sm_share: float = 1.0) -> GeneratedLoad:
         """The high level for so many turns of the chain's loop.  Raises LaunchError where such a launch cannot be."""
-        launch = wave_launch(self.gpu, iterations, sm_share)
-        resident = resident_blocks(self.gpu, launch.threads_per_block, self.entry.registers, self.entry.shared_bytes)
-        if not resident:
-            raise LaunchError(f"{self.kernel.name}: a block of {launch.threads_per_block} threads does not fit an SM of {self.gpu.name}")
-        return GeneratedLoad(
-            kernel=self.kernel,
-            launch=launch,
-            entry=self.entry,
-            blocks_per_sm=resident,
-            architecture=self.module.architecture,
-            level=self.module.level,
-            compiler=self.module.compiler,
-            cubin_sha256=self.module.digest,
-            cubin=self.module.cubin,
-        )
+        load = module_load(self.kernel, wave_launch(self.gpu, iterations, sm_share), self.module, self.gpu)
+        if not load.blocks_per_sm:
+            raise LaunchError(f"{self.kernel.name}: a block of {load.launch.threads_per_block} threads does not fit {self.gpu.name}")
+        return load
 
 
 def wave_code(gpu: GpuSpec, toolchain: Toolchain) -> WaveCode:

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from estimator.quantities import Array
 from estimator.workload import Operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.layouts import layout_of
-from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel
+from microbench.runners.cupy_device import CupyDevice
+from microbench.runners.runner import BoundKernel, HostValues, LibraryKernel
 from microbench.sizing import operator_bytes
 
 DATA_TYPES: Final[dict[str, int]] = {"fp32": 0, "tf32": 0, "fp64": 1, "fp16": 2, "bf16": 14}
@@ -41,45 +42,18 @@ LARGEST_DIMENSION: Final = 2**31 - 1
 NOT_ON_TENSOR_CORES_BEFORE: Final[dict[str, float]] = {"bf16": 8.0, "tf32": 8.0}
 """Compute capability from which cuBLAS has kernels of a precision."""
 
-STATUS: Final[dict[int, str]] = {
+STATUS: Final = {
     1: "not initialised",
     3: "allocation failed",
     7: "invalid value",
-    8: "architecture mismatch",
-    11: "mapping error",
     13: "execution failed",
-    14: "internal error",
     15: "not supported",
-    16: "licence error",
 }
-"""cublasStatus_t."""
+"""cublasStatus_t; others by number."""
 
 ALLOCATION_FAILED: Final = 3
 NOT_SUPPORTED: Final = frozenset({7, 8, 15})
 EXECUTION_FAILED: Final = frozenset({1, 11, 13})
-
-
-class Operands(Protocol):
-    """Where operands come from: the part of a CUDA device that cuBLAS needs."""
-
-    @property
-    def stream_pointer(self) -> int:
-        """Address of the stream."""
-
-    def empty(self, elements: int, precision: str) -> Any:
-        """Uninitialised memory."""
-
-    def empty_sets(self, sets: int, elements: int, precision: str) -> list[Any]:
-        """Pieces of uninitialised memory."""
-
-    def normal_sets(self, sets: int, elements: int, precision: str, seed: int) -> list[Any]:
-        """Pieces of random numbers."""
-
-    def to_host(self, values: Any, precision: str) -> Array:
-        """Numbers on the host."""
-
-    def capture(self, work: Launch) -> Launch:
-        """A graph of what `work` launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +72,7 @@ class Product:
 class Cublas:
     """One cuBLAS handle on one stream; `open_cublas` makes it."""
 
-    def __init__(self, library: Any, device: Operands, handle: ctypes.c_void_p) -> None:
+    def __init__(self, library: Any, device: CupyDevice, handle: ctypes.c_void_p) -> None:
         self._library = library
         self._device = device
         self._handle = handle
@@ -118,27 +92,24 @@ class Cublas:
 
     def product_kernel(self, product: Product, working_set_bytes: int) -> LibraryKernel:
         """cuBLAS's kernel for a product in any layout."""
+        batch, m, n, k, precision = product.batch, product.m, product.n, product.k, product.precision
+        stored_a, stored_b = (k, m) if product.layout[1] == "t" else (m, k), (n, k) if product.layout[0] == "t" else (k, n)
+        device = self._device
 
         def bind(buffer_sets: int, seed: int) -> BoundKernel:
-            sets = self._operands(product, buffer_sets, seed)
+            left = device.normal_sets(buffer_sets, batch * m * k, precision, seed)
+            right = device.normal_sets(buffer_sets, batch * n * k, precision, seed + 1)
+            sets = list(zip(left, right, device.empty_sets(buffer_sets, batch * m * n, product.precision_out), strict=True))
 
             def host_values(index: int) -> HostValues:
                 a, b, c = sets[index]
-                host = self._device.to_host
-                rows_a, rows_b = (_stored(product)[side] for side in ("a", "b"))
-                return HostValues(
-                    inputs=(
-                        host(a, product.precision).reshape(product.batch, *rows_a),
-                        host(b, product.precision).reshape(product.batch, *rows_b),
-                    ),
-                    output=host(c, product.precision_out).reshape(product.batch, product.m, product.n),
-                )
+                inputs = (
+                    device.to_host(a, precision).reshape(batch, *stored_a), device.to_host(b, precision).reshape(batch, *stored_b)
+                )  # fmt: skip
+                return HostValues(inputs=inputs, output=device.to_host(c, product.precision_out).reshape(batch, m, n))
 
-            return BoundKernel(
-                launches=tuple(self._launch(product, *operands) for operands in sets),
-                capture=self._device.capture,
-                host_values=host_values,
-            )
+            launches = tuple(self._launch(product, *operands) for operands in sets)
+            return BoundKernel(launches=launches, capture=device.capture, host_values=host_values)
 
         return LibraryKernel(
             library="cublas",
@@ -148,38 +119,26 @@ class Cublas:
             bind=bind,
         )
 
-    def _operands(self, product: Product, sets: int, seed: int) -> list[tuple[Any, Any, Any]]:
-        """A, B and C of every buffer set."""
-        batch, m, n, k = product.batch, product.m, product.n, product.k
-        left = self._device.normal_sets(sets, batch * m * k, product.precision, seed)
-        right = self._device.normal_sets(sets, batch * n * k, product.precision, seed + 1)
-        return list(zip(left, right, self._device.empty_sets(sets, batch * m * n, product.precision_out), strict=True))
-
     def _launch(self, product: Product, a: Any, b: Any, c: Any) -> Callable[[], None]:
         """The call for one set of operands."""
         scale = ctypes.c_double if product.precision == "fp64" else ctypes.c_float
-        alpha, beta = scale(1.0), scale(0.0)
+        alpha, beta = ctypes.byref(scale(1.0)), ctypes.byref(scale(0.0))
         m, n, k = product.m, product.n, product.k
-        first, second = product.layout[0], product.layout[1]
         kind, kind_out = DATA_TYPES[product.precision], DATA_TYPES[product.precision_out]
-        operation_b, lead_b = (1, k) if first == "t" else (0, n)
-        operation_a, lead_a = (0, k) if second == "n" else (1, m)
-        compute = COMPUTE_TYPES[product.precision]
-        address = [ctypes.c_void_p(int(array.data.ptr)) for array in (b, a, c)]
-        head = (self._handle, operation_b, operation_a, n, m, k, ctypes.byref(alpha))
-        tail = (compute, DEFAULT_ALGORITHM)
-        if product.batch == 1:
-            function = self._library.cublasGemmEx
-            arguments: tuple[Any, ...] = (
-                *head, address[0], kind, lead_b, address[1], kind, lead_a, ctypes.byref(beta), address[2], kind_out, n, *tail,
-            )  # fmt: skip
-        else:
-            function = self._library.cublasGemmStridedBatchedEx
-            stride = [ctypes.c_longlong(size) for size in (n * k, m * k, m * n)]
-            arguments = (
-                *head, address[0], kind, lead_b, stride[0], address[1], kind, lead_a, stride[1], ctypes.byref(beta),
-                address[2], kind_out, n, stride[2], product.batch, *tail,
-            )  # fmt: skip
+        transposed_b, lead_b = (1, k) if product.layout[0] == "t" else (0, n)
+        transposed_a, lead_a = (1, m) if product.layout[1] == "t" else (0, k)
+        batched = product.batch > 1
+        operands = [
+            (ctypes.c_void_p(int(array.data.ptr)), type_, lead, *([ctypes.c_longlong(stride)] if batched else []))
+            for array, type_, lead, stride in ((b, kind, lead_b, n * k), (a, kind, lead_a, m * k), (c, kind_out, n, m * n))
+        ]
+        arguments = (
+            *(self._handle, transposed_b, transposed_a, n, m, k, alpha),
+            *(*operands[0], *operands[1], beta, *operands[2]),
+            *([product.batch] if batched else []),
+            *(COMPUTE_TYPES[product.precision], DEFAULT_ALGORITHM),
+        )
+        function = self._library.cublasGemmStridedBatchedEx if batched else self._library.cublasGemmEx
         what = f"cuBLAS product {m}x{n}x{k} in {product.precision}"
 
         def launch(_kept: tuple[Any, ...] = (a, b, c)) -> None:  # addresses alone keep no memory
@@ -191,7 +150,7 @@ class Cublas:
 
 
 @contextmanager
-def open_cublas(library: Any, device: Operands) -> Iterator[Cublas]:
+def open_cublas(library: Any, device: CupyDevice) -> Iterator[Cublas]:
     """A handle on the device's stream with a workspace of its own; destroyed at the end.
 
     `library` is libcublas as ctypes loads it.  Raises UnsupportedError where it cannot be initialised.
@@ -251,20 +210,9 @@ def _product(operator: Operator, compute_capability: float, transpose: str) -> P
     return Product(batch=batch, m=m, n=n, k=k, layout=layout, precision=precision, precision_out=precision_out)
 
 
-def _stored(product: Product) -> dict[str, tuple[int, int]]:
-    """Rows and columns of the operands as they lie in memory."""
-    first, second = product.layout[0], product.layout[1]
-    return {
-        "a": (product.m, product.k) if second == "n" else (product.k, product.m),
-        "b": (product.n, product.k) if first == "t" else (product.k, product.n),
-    }
-
-
 def reference_product(values: HostValues, layout: str) -> Array:
     """What a product must give, in float64 on the host; shape (batch, m, n)."""
     a, b = values.inputs
-    first, second = layout[0], layout[1]
-    left = a if second == "n" else np.swapaxes(a, 1, 2)
-    right = np.swapaxes(b, 1, 2) if first == "t" else b
+    left, right = np.swapaxes(a, 1, 2) if layout[1] == "t" else a, np.swapaxes(b, 1, 2) if layout[0] == "t" else b
     product: Array = left @ right
     return product

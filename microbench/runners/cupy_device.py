@@ -5,9 +5,9 @@ CuPy's own binding refuses to be captured into a graph (cupy/cupy issue 6290).
 """
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,44 +21,17 @@ from microbench.runners.runner import Launch
 OUT_OF_MEMORY: Final = frozenset({2})
 """cudaErrorMemoryAllocation.  Source for all codes: CUDA runtime API, cudaError_t; the driver's share them from 2 on."""
 
-CONTEXT_LOST: Final[dict[int, str]] = {
-    700: "illegal address",
-    702: "launch timed out",
-    709: "context destroyed",
-    710: "device assertion",
-    714: "hardware stack error",
-    715: "illegal instruction",
-    716: "misaligned address",
-    717: "invalid address space",
-    718: "invalid program counter",
-    719: "launch failure",
-    721: "contained memory error",
-}
-"""Errors after which every further call of this process fails."""
+CONTEXT_LOST: Final = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
+"""Errors of a kernel after which every further call of this process fails: illegal addresses and instructions, time-outs, assertions."""
 
-DEVICE_LOST: Final[dict[int, str]] = {
-    4: "driver shutting down",
-    46: "device unavailable",
-    100: "no device",
-    101: "invalid device",
-    214: "uncorrectable memory error",
-    220: "uncorrectable NVLink error",
-    226: "uncorrectable tensor memory error",
-    802: "system not ready",
-    803: "driver too old for this CUDA version",
-    999: "unknown error",
-}
-"""Errors of the board or its driver."""
+DEVICE_LOST: Final = frozenset({4, 46, 100, 101, 214, 220, 226, 802, 803, 999})
+"""Errors of the board or its driver: unavailable, uncorrectable memory or link, too old a driver, unknown."""
 
 PEER_ACCESS_OPEN: Final = 704
 """cudaErrorPeerAccessAlreadyEnabled."""
 
 KIND_BY_ADDRESS: Final = 4
 """cudaMemcpyDefault: the addresses say where both ends lie."""
-
-EMPTY_KERNEL: Final = 'extern "C" __global__ void nothing() {}'
-EMPTY_LAUNCHES: Final = 500
-"""Launches from which the host's cost is taken; fewer than the device queues without making the host wait (1024)."""
 
 ALIGNED_ELEMENTS: Final = 256
 """Operands begin at a multiple of this many numbers: at least on the 256 bytes of cudaMalloc."""
@@ -120,11 +93,11 @@ class CupyDevice:
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
             raise cuda_failure(int(getattr(error, "status", -1)), what, _first_line(error)) from error
 
-    def free_bytes(self) -> int:
-        """Memory that new operands can take, CuPy's own reserve included [byte]."""
-        with self.errors("asking for free memory"):
-            free, _ = self._cupy.cuda.runtime.memGetInfo()
-            return int(free) + int(self._cupy.get_default_memory_pool().free_bytes())
+    def free_bytes(self, ordinal: int | None = None) -> int:
+        """Memory that new operands can take on this board, CuPy's own reserve included, or on another one [byte]."""
+        with self.errors("asking for free memory"), self._cupy.cuda.Device(self.ordinal if ordinal is None else ordinal):
+            reserve = self._cupy.get_default_memory_pool().free_bytes() if ordinal in (None, self.ordinal) else 0
+            return int(self._cupy.cuda.runtime.memGetInfo()[0]) + int(reserve)
 
     def total_bytes(self) -> int:
         """Memory of the board [byte]."""
@@ -152,19 +125,6 @@ class CupyDevice:
         """Wait until the stream has done everything."""
         self._stream.synchronize()
 
-    def host_launch_s(self) -> float:
-        """What one launch costs the host, from a kernel that does nothing [s]."""
-        with self.errors("measuring what a launch costs"):
-            kernel = self._cupy.RawKernel(EMPTY_KERNEL, "nothing")
-            for _ in range(2):  # the first round compiles and loads
-                self._stream.synchronize()
-                start = time.perf_counter_ns()
-                for _ in range(EMPTY_LAUNCHES):
-                    kernel((1,), (32,), ())
-                spent_ns = time.perf_counter_ns() - start
-                self._stream.synchronize()
-        return spent_ns * 1e-9 / EMPTY_LAUNCHES
-
     def capture(self, work: Launch) -> Launch:
         """What `work` launches, as one graph."""
         self._stream.begin_capture()
@@ -179,31 +139,24 @@ class CupyDevice:
         """Uninitialised memory for so many numbers."""
         return self._cupy.empty(elements, dtype=DTYPES[precision])
 
-    def normal(self, elements: int, precision: str, seed: int) -> Any:
-        """Standard normal random numbers; small whole numbers for int8."""
-        target = self.empty(elements, precision)
-        random = self._cupy.random.RandomState(seed)
-        for start in range(0, elements, CHUNK_ELEMENTS):
-            stop = min(start + CHUNK_ELEMENTS, elements)
-            drawn = random.standard_normal(stop - start, dtype="float64" if precision == "fp64" else "float32")
-            if precision == "bf16":
-                drawn = ((drawn.view("uint32") + np.uint32(ROUND_TO_BF16)) >> np.uint32(16)).astype("uint16")
-            elif precision == "int8":
-                drawn = self._cupy.rint(drawn * np.float32(16.0)).clip(-127.0, 127.0)
-            target[start:stop] = drawn
-        return target
-
     def empty_sets(self, sets: int, elements: int, precision: str) -> list[Any]:
         """So many pieces of one allocation, each on a boundary that libraries like."""
-        stride = _aligned(elements)
+        stride = -(-elements // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
         whole = self.empty(sets * stride, precision)
         return [whole[i * stride : i * stride + elements] for i in range(sets)]
 
     def normal_sets(self, sets: int, elements: int, precision: str, seed: int) -> list[Any]:
-        """So many pieces of one stretch of random numbers: a generator takes longer to begin than to draw."""
-        stride = _aligned(elements)
-        whole = self.normal(sets * stride, precision, seed)
-        return [whole[i * stride : i * stride + elements] for i in range(sets)]
+        """The same with standard normal random numbers."""
+        pieces = self.empty_sets(sets, elements, precision)
+        random = self._cupy.random.RandomState(seed)
+        for target in pieces:
+            for start in range(0, elements, CHUNK_ELEMENTS):
+                stop = min(start + CHUNK_ELEMENTS, elements)
+                drawn = random.standard_normal(stop - start, dtype="float64" if precision == "fp64" else "float32")
+                if precision == "bf16":
+                    drawn = ((drawn.view("uint32") + np.uint32(ROUND_TO_BF16)) >> np.uint32(16)).astype("uint16")
+                target[start:stop] = drawn
+        return pieces
 
     def to_host(self, values: Any, precision: str) -> Array:
         """Numbers of the device as float64 on the host."""
@@ -240,27 +193,15 @@ class CupyDevice:
                 return other
         return None
 
-    def free_bytes_of(self, ordinal: int) -> int:
-        """Memory that new operands can take on a board [byte]."""
-        if ordinal == self.ordinal:
-            return self.free_bytes()
-        with self.errors("asking for free memory"), self._cupy.cuda.Device(ordinal):
-            return int(self._cupy.cuda.runtime.memGetInfo()[0])
-
     def empty_on(self, ordinal: int, size: int) -> Any:
         """Uninitialised bytes on a board."""
-        if ordinal == self.ordinal:
-            return self.empty(size, "int8")
         with self._cupy.cuda.Device(ordinal):
             return self.empty(size, "int8")
 
     def fill_on(self, ordinal: int, target: Any, values: NDArray[Any]) -> None:
         """Copies host memory into memory of a board, of the same type and length."""
-        if ordinal == self.ordinal:
-            self.fill(target, values)
-            return
         with self._cupy.cuda.Device(ordinal):
-            self.fill(target, values)
+            target.set(values)
             self._cupy.cuda.runtime.deviceSynchronize()
 
     def copy(self, target: int, target_ordinal: int, origin: int, origin_ordinal: int, size: int) -> None:
@@ -270,10 +211,6 @@ class CupyDevice:
             runtime.memcpyPeerAsync(target, target_ordinal, origin, origin_ordinal, size, stream)
         else:
             runtime.memcpyAsync(target, origin, size, KIND_BY_ADDRESS, stream)
-
-    def fill(self, target: Any, values: NDArray[Any]) -> None:
-        """Copies host memory into device memory of the same type and length."""
-        target.set(values)
 
     def raw_to_host(self, values: Any) -> NDArray[Any]:
         """A copy of device memory on the host, as it is."""
@@ -289,36 +226,26 @@ class CupyDevice:
                 return path
         raise UnsupportedError(f"CuPy has loaded no {stem}; install the CUDA libraries (pip install 'cupy-cuda13x[ctk]')")
 
-    def load_cubin(self, cubin: bytes, entry: str, dynamic_shared_bytes: int = 0) -> "LoadedCubin":
+    def load_cubin(self, cubin: bytes, entry: str) -> "LoadedCubin":
         """An entry of compiled machine code."""
         with self.errors(f"loading {entry}"), tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
             kernel = self._cupy.RawModule(path=file.name).get_function(entry)
-            if dynamic_shared_bytes:
-                kernel.max_dynamic_shared_size_bytes = dynamic_shared_bytes
-            registers, static = int(kernel.num_regs), int(kernel.shared_size_bytes)
-
-        def launch(grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any]) -> None:
-            kernel(tuple(grid), tuple(block), tuple(arguments), shared_mem=dynamic_shared_bytes)
-
-        return LoadedCubin(launch, registers, static + dynamic_shared_bytes)
+            return LoadedCubin(
+                launch=lambda grid, block, arguments: kernel(tuple(grid), tuple(block), tuple(arguments)),
+                registers_per_thread=int(kernel.num_regs),
+                shared_bytes_per_block=int(kernel.shared_size_bytes),
+            )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCubin:
     """Machine code on the device: `launch(grid, block, arguments)`, with what it needs of an SM."""
 
-    __slots__ = ("launch", "registers_per_thread", "shared_bytes_per_block")
-
-    def __init__(
-        self,
-        launch: Callable[[Sequence[int], Sequence[int], Sequence[Any]], None],
-        registers_per_thread: int,
-        shared_bytes_per_block: int,
-    ) -> None:
-        self.launch = launch
-        self.registers_per_thread = registers_per_thread
-        self.shared_bytes_per_block = shared_bytes_per_block
+    launch: Callable[[Sequence[int], Sequence[int], Sequence[Any]], None]
+    registers_per_thread: int
+    shared_bytes_per_block: int
 
 
 @contextmanager
@@ -356,15 +283,10 @@ def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | Ke
     if status in OUT_OF_MEMORY:
         return DeviceMemoryError(f"{what}: {message}")
     if status in CONTEXT_LOST:
-        return DeviceLostError(f"{what}: {CONTEXT_LOST[status]} ({message}); this process cannot use the board any more")
+        return DeviceLostError(f"{what}: {message}; this process cannot use the board any more")
     if status in DEVICE_LOST:
-        return DeviceLostError(f"{what}: {DEVICE_LOST[status]} ({message}); check the board with nvidia-smi")
+        return DeviceLostError(f"{what}: {message}; check the board with nvidia-smi")
     return KernelFailedError(f"{what}: {message}")
-
-
-def _aligned(elements: int) -> int:
-    """A number of elements rounded up to whole aligned pieces."""
-    return -(-elements // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,124 +1,72 @@
-"""Generated kernels on a real board: machine code as it was inspected, buffers filled, launches timed, results read back."""
+"""Generated kernels and copies by the copy engines on a real board: buffers filled, launches timed, what came out compared or read back.
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+Buffers lie in the board's own memory, in pinned memory of the host, or in another board's, over the link between them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from microbench.errors import DeviceMemoryError, LaunchError
-from microbench.kernel import Argument, Buffer, Buffers, Kernel, Launch
+from microbench.errors import DeviceMemoryError, UnsupportedError
+from microbench.kernel import Buffer, Buffers, HostLoad, Kernel, Launch
 from microbench.loads.launch import check_iterations
 from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
 from microbench.runners.cupy_device import CupyDevice, LoadedCubin
-from microbench.runners.memory_places import Placed, contents_of, fill, place_bytes
-from microbench.runners.runner import LaunchRecord, timed_run
-from microbench.sizing import graph_launches, segment_launches
+from microbench.runners.runner import Launcher, LaunchRecord
 
-SEGMENTS: Final = 20
-"""Parts of a run that are timed separately."""
+CHECKED_BYTES: Final = 1 << 20
+"""Bytes at the start and at the end of a copy that are compared with what was sent: 1 MiB each."""
 
-PROBE_LAUNCHES: Final = 3
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """So many bytes at a place ("device", "peer" or "host"); `argument` is what a launch passes for their address, `kept` keeps them."""
+
+    place: str
+    ordinal: int
+    address: int
+    bytes: int
+    argument: Any
+    kept: Any
 
 
 class GeneratedRun:
     """A generated kernel with its buffers on the device; `load_generated` makes it."""
 
-    def __init__(
-        self, device: CupyDevice, kernel: Kernel, launch: Launch, code: LoadedCubin, placed: Mapping[str, Placed], now_ns: Callable[[], int]
-    ) -> None:
+    def __init__(self, device: CupyDevice, kernel: Kernel, launcher: Launcher, code: LoadedCubin, placed: dict[str, Placed]) -> None:
         self._device = device
         self._kernel = kernel
-        self._launch = launch
-        self._code = code
+        self._launcher = launcher
         self._placed = placed
-        self._now_ns = now_ns
+        self.registers_per_thread = code.registers_per_thread
+        self.shared_bytes_per_block = code.shared_bytes_per_block
 
-    @property
-    def registers_per_thread(self) -> int:
-        """Registers of a thread, as the driver loaded the code."""
-        return self._code.registers_per_thread
-
-    @property
-    def shared_bytes_per_block(self) -> int:
-        """Shared memory of a block [byte]."""
-        return self._code.shared_bytes_per_block
-
-    def run(self, launches: int, iterations: int | None = None, host_launch_s: float = 0.0) -> LaunchRecord:
-        """Launches it back to back and waits for the end; `iterations` of its loop in each (None: the launch's own).
-
-        Launches that are short against `host_launch_s` go through a graph.  Raises LaunchError, KernelFailedError, DeviceLostError.
-        """
-        if launches < 1:
-            raise LaunchError(f"{launches} launches of {self._kernel.name} cannot run; give at least 1")
-        turns = self._launch.iterations if iterations is None else iterations
+    def run(self, launches: int) -> LaunchRecord:
+        """Launches it back to back and waits for the end.  Raises LaunchError, KernelFailedError, DeviceLostError."""
         with self._device.errors(f"running {self._kernel.name}"):
-            arguments = self._arguments(turns)
+            return self._launcher.run(launches)
 
-            def once() -> None:
-                self._code.launch(self._launch.grid, self._launch.block, arguments)
-
-            size = graph_launches(self._probed_s(once), host_launch_s, 1) if launches > 1 else 1  # a lone launch is all that may run
-
-            def several() -> None:
-                for _ in range(size):
-                    once()
-
-            graph = self._device.capture(several) if 1 < size <= launches else None
-
-            def enqueue(count: int) -> None:
-                graphs = count // size if graph is not None else 0
-                for _ in range(graphs):
-                    if graph is not None:
-                        graph()
-                for _ in range(count - graphs * size):
-                    once()
-
-            return timed_run(self._device, self._now_ns, segment_launches(launches, SEGMENTS), enqueue)
-
-    def results(self, iterations: int | None = None) -> Buffers:
+    def results(self) -> Buffers:
         """What one launch leaves in its written buffers, for `microbench.check`; the buffers must be as they were filled."""
         with self._device.errors(f"checking {self._kernel.name}"):
-            arguments = self._arguments(self._launch.iterations if iterations is None else iterations)
-            self._code.launch(self._launch.grid, self._launch.block, arguments)
-            self._device.synchronize()
+            self._launcher.run(1)
             return {
                 buffer.name: contents_of(self._device, self._placed[buffer.name]).view(record_type(buffer))
                 for buffer in self._kernel.buffers
                 if buffer.written
             }
 
-    def _probed_s(self, once: Callable[[], None]) -> float:
-        """Time of a launch, after one that loads the code [s]."""
-        once()
-        before = self._device.mark()
-        for _ in range(PROBE_LAUNCHES):
-            once()
-        after = self._device.mark()
-        self._device.synchronize()
-        return self._device.elapsed_s(before, after) / PROBE_LAUNCHES
-
-    def _arguments(self, iterations: int) -> tuple[Any, ...]:
-        check_iterations(self._kernel.name, iterations)  # a loop told to turn 0 times would turn 2**32 times
-        launch = replace(self._launch, iterations=iterations)
-        return tuple(self._argument(argument, launch) for argument in self._kernel.arguments)
-
-    def _argument(self, argument: Argument, launch: Launch) -> Any:
-        """A parameter as CuPy passes it: an array or its address, or 32 bits."""
-        if argument.pointer:
-            return self._placed[argument.pointer].argument
-        value = argument_value(argument, launch)
-        if not 0 <= value < 2**32:
-            raise LaunchError(f"{self._kernel.name}: {argument.scalar or 'parameter'} = {value} does not fit 32 bits")
-        return np.uint32(value)
-
 
 def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: bytes, now_ns: Callable[[], int]) -> GeneratedRun:
     """A generated kernel on the device, its buffers filled; `cubin` is the very code that was inspected.
 
     Raises UnsupportedError for buffers on another board where none can be reached, DeviceMemoryError where they do not fit,
-    KernelFailedError for code that the driver refuses.
+    KernelFailedError for code that the driver refuses, LaunchError for turns of its loop that its counter does not hold.
     """
+    check_iterations(kernel.name, launch.iterations)  # a loop told to turn 0 times would turn 2**32 times
     needed, free = buffer_bytes(kernel, launch, "device"), device.free_bytes()
     if needed > free:
         raise DeviceMemoryError(f"{kernel.name}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
@@ -126,7 +74,86 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
         code = device.load_cubin(cubin, kernel.name)
         placed = {buffer.name: _filled(device, kernel.name, buffer, launch) for buffer in kernel.buffers}
         device.synchronize()
-    return GeneratedRun(device, kernel, launch, code, placed, now_ns)
+    arguments = [placed[name].argument if name in placed else np.uint32(argument_value(name, launch)) for name in kernel.arguments]
+    launcher = Launcher(device, (lambda: code.launch(launch.grid, launch.block, arguments),), device.capture, now_ns)
+    return GeneratedRun(device, kernel, launcher, code, placed)
+
+
+class CopyRun:
+    """A copy by the copy engines with its two buffers; `load_copy` makes it."""
+
+    def __init__(self, device: CupyDevice, load: HostLoad, origin: Placed, target: Placed, now_ns: Callable[[], int]) -> None:
+        self._device = device
+        self._load = load
+        self._origin = origin
+        self._target = target
+        self._launcher = Launcher(device, (self._copy,), device.capture, now_ns)
+
+    def run(self, launches: int) -> LaunchRecord:
+        """Copies back to back and waits for the end.  Raises LaunchError, KernelFailedError, DeviceLostError."""
+        with self._device.errors(f"running {self._load.name}"):
+            return self._launcher.run(launches)
+
+    def complaint(self) -> str:
+        """What is wrong with what arrives; "" where it is what was sent."""
+        with self._device.errors(f"checking {self._load.name}"):
+            self._copy()
+            self._device.synchronize()
+            sent, came = contents_of(self._device, self._origin), contents_of(self._device, self._target)
+        ends = np.unique(np.r_[: min(CHECKED_BYTES, sent.size), max(0, sent.size - CHECKED_BYTES) : sent.size])
+        wrong = int((sent[ends] != came[ends]).sum())
+        return f"{self._load.name}: {wrong} of {ends.size} bytes compared arrived changed" if wrong else ""
+
+    def _copy(self) -> None:
+        self._device.copy(self._target.address, self._target.ordinal, self._origin.address, self._origin.ordinal, self._origin.bytes)
+
+
+def load_copy(device: CupyDevice, load: HostLoad, now_ns: Callable[[], int], seed: int = 0) -> CopyRun:
+    """A copy with random bytes at its origin.
+
+    Raises UnsupportedError where no other board can be reached, DeviceMemoryError where memory is short.
+    """
+    with device.errors(f"making room for {load.name}"):
+        origin, target = (place_bytes(device, place, load.bytes_moved, load.name) for place in (load.origin, load.target))
+        fill(device, origin, np.random.default_rng(seed).integers(0, 256, load.bytes_moved, dtype=np.uint8))
+        device.synchronize()
+    return CopyRun(device, load, origin, target, now_ns)
+
+
+def place_bytes(device: CupyDevice, place: str, size: int, who: str) -> Placed:
+    """Memory at a place; `who` wants it.
+
+    Raises UnsupportedError where no other board can be reached, DeviceMemoryError where there is too little.
+    """
+    if place == "host":
+        pinned = device.pinned(size, who)
+        address = int(pinned.ptr)
+        return Placed(place=place, ordinal=-1, address=address, bytes=size, argument=np.uint64(address), kept=pinned)
+    ordinal = device.ordinal if place == "device" else device.peer()
+    if ordinal is None:
+        raise UnsupportedError(f"{who}: needs the memory of another GPU; this board reaches none (NVLink or PCIe peer access)")
+    free = device.free_bytes(ordinal)
+    if size > free:
+        raise DeviceMemoryError(f"{who}: needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
+    array = device.empty_on(ordinal, size)
+    address = int(array.data.ptr)
+    argument = array if place == "device" else np.uint64(address)
+    return Placed(place=place, ordinal=ordinal, address=address, bytes=size, argument=argument, kept=array)
+
+
+def fill(device: CupyDevice, placed: Placed, values: NDArray[Any]) -> None:
+    """Writes bytes, shape (n,), from the host."""
+    if placed.place == "host":
+        device.pinned_view(placed.kept, placed.bytes)[:] = values.view(np.uint8)
+    else:
+        device.fill_on(placed.ordinal, placed.kept, values.view(np.int8))
+
+
+def contents_of(device: CupyDevice, placed: Placed) -> NDArray[np.uint8]:
+    """A copy of the bytes on the host, shape (n,)."""
+    if placed.place == "host":
+        return np.array(device.pinned_view(placed.kept, placed.bytes))
+    return np.array(device.raw_to_host(placed.kept)).view(np.uint8)
 
 
 def _filled(device: CupyDevice, who: str, buffer: Buffer, launch: Launch) -> Placed:

@@ -1,33 +1,26 @@
-"""The runner of library kernels: operands in place, graphs where launches are short, segments timed on the device."""
+"""The runner of library kernels on a real board: CuPy's context, cuBLAS and PyTorch on its stream, operands in place."""
 
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from estimator.gpu import GpuSpec
+from estimator.kernel_names import tile_from_name
 from estimator.workload import Operator
 from microbench.errors import DeviceMemoryError, UnsupportedError
 from microbench.kernel import PreparedKernel
 from microbench.layouts import layout_of
 from microbench.occupancy import resident_blocks
-from microbench.runners.kernel_names import tile_from_name
-from microbench.runners.runner import BoundKernel, Device, KernelTracer, Launch, LaunchRecord, LibraryKernel, TracedKernel, timed_run
-from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, graph_ladder, graph_launches, segment_launches
+from microbench.runners.cublas import DATA_TYPES, Cublas, load_cublas, open_cublas
+from microbench.runners.cupy_device import CupyDevice, open_cupy_device
+from microbench.runners.cupy_kernels import cupy_kernel
+from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel, TracedKernel
+from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
+from microbench.runners.torch_kernels import torch_kernel
+from microbench.sizing import MOST_BUFFER_SETS, displacing_sets
 
 L2_STATES: Final = ("warm", "cold")
-
-SEGMENTS: Final = 20
-"""Parts of a run that are timed separately."""
-
-WARM_UP_ROUNDS: Final = 2
-"""Launches of every buffer set before anything is looked at: the first ones load code and choose algorithms."""
-
-SECONDS_PER_NS: Final = 1e-9
-
-PROBE_LAUNCHES: Final = 5
-"""Launches from which the time of one is taken, to decide how it is launched."""
 
 USABLE_SHARE: Final = 0.92
 """Part of the free memory that operands may take: the rest is for fragmentation and the libraries' own."""
@@ -38,80 +31,66 @@ MOST_RESIDENT: Final = 4
 Request = tuple[Operator, str, str]
 """What is prepared: an operator, its L2 state and the layout of its inputs ("" where it has none)."""
 
-Errors = Callable[[str], AbstractContextManager[None]]
-"""Maps the errors of the libraries within a block; the text says what was being done."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """The libraries that are here: cuBLAS for products, PyTorch for the rest, CuPy where there is no PyTorch.
 
-@dataclass(slots=True, kw_only=True)
-class _Loaded:
-    """A kernel in memory: how it is launched, and which buffer set is next.
-
-    `graphs` holds sizes and launches, the largest first; empty where it is launched one by one.
+    `torch` is None where PyTorch cannot be used, and `without_torch` says why.  `attention` chooses PyTorch's backend.
     """
 
-    bound: BoundKernel
-    graphs: tuple[tuple[int, Launch], ...]
-    next_set: int = 0
+    gpu: GpuSpec
+    cublas: Cublas
+    cupy: CupyDevice
+    torch: TorchDevice | None
+    without_torch: str = ""
+    attention: str = "flash"
 
-    def enqueue(self, launches: int) -> None:
-        """Puts so many launches on the stream."""
-        left = launches
-        if self.next_set == 0:  # graphs begin with the first set
-            for size, graph in self.graphs:
-                whole, left = divmod(left, size)
-                for _ in range(whole):
-                    graph()
-        singles = self.bound.launches
-        for _ in range(left):
-            singles[self.next_set]()
-            self.next_set = (self.next_set + 1) % len(singles)
+    def kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
+        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError where no library has one."""
+        capability = float(self.gpu.compute_capability)
+        layout_of(operator, transpose)  # a layout that cannot be is refused before anything that is missing
+        if operator.family == "gemm" and operator.precision in DATA_TYPES:
+            return self.cublas.kernel(operator, capability, transpose)
+        if self.torch is not None:
+            return torch_kernel(operator, self.torch, capability, self.attention)
+        try:
+            return cupy_kernel(operator, self.cupy)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{error} ({self.without_torch})" if self.without_torch else str(error)) from error
 
-    def rewind(self) -> None:
-        """The next launch is of the first buffer set."""
-        self.next_set = 0
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Maps the errors of the libraries within a block; CuPy's innermost, for they are RuntimeErrors as PyTorch's are."""
+        with ExitStack() as stack:
+            if self.torch is not None:
+                stack.enter_context(self.torch.errors(what))
+            stack.enter_context(self.cupy.errors(what))
+            yield
+
+    def trim(self) -> None:
+        """Give cached memory back to the board."""
+        self.cupy.trim()
+        if self.torch is not None:
+            self.torch.trim()
 
 
 class LibraryRunner:
-    """Runs operators through libraries on one device; implements microbench.runners.runner.KernelRunner.
+    """Runs operators through libraries on one device; implements microbench.runners.runner.KernelRunner.  `seed` decides the operands."""
 
-    `choose` gives a library's kernel for an operator in a layout, `errors` maps what libraries raise, `seed` decides the random operands.
-    """
-
-    def __init__(
-        self,
-        *,
-        device: Device,
-        choose: Callable[[Operator, str], LibraryKernel],
-        errors: Errors,
-        gpu: GpuSpec,
-        tracer: KernelTracer,
-        trim: Callable[[], None],
-        now_ns: Callable[[], int] = time.monotonic_ns,
-        seed: int = 0,
-    ) -> None:
-        self._device = device
-        self._choose = choose
-        self._errors = errors
-        self._gpu = gpu
+    def __init__(self, catalogue: Catalogue, tracer: KernelTracer, now_ns: Callable[[], int], seed: int = 0) -> None:
+        self._catalogue = catalogue
+        self._device = catalogue.cupy
         self._tracer = tracer
-        self._trim = trim
         self._now_ns = now_ns
         self._seed = seed
-        self._host_launch_s: float | None = None
         self._prepared: dict[Request, PreparedKernel] = {}
-        self._resident: dict[Request, _Loaded] = {}
-
-    def host_launch_s(self) -> float:
-        """What one launch costs the host, measured once [s]."""
-        if self._host_launch_s is None:
-            with self._errors("measuring what a launch costs"):
-                self._host_launch_s = self._device.host_launch_s()
-        return self._host_launch_s
+        self._resident: dict[Request, tuple[BoundKernel, Launcher]] = {}
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator in a layout, as far as that can be told without running it."""
         try:
-            kernel = self._choose(operator, transpose)
+            kernel = self._catalogue.kernel(operator, transpose)
         except UnsupportedError:
             return False
         return kernel.working_set_bytes + kernel.scratch_bytes <= USABLE_SHARE * self._device.total_bytes()
@@ -125,83 +104,53 @@ class LibraryRunner:
         if l2_state not in L2_STATES:
             raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
         key = (operator, l2_state, layout_of(operator, transpose))
-        loaded = self._load(key)
+        bound, _ = self._load(key)
         if key not in self._prepared:
-            self._prepared[key] = self._describe(key, loaded)
+            self._prepared[key] = self._describe(key, bound)
         return self._prepared[key]
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel back to back and waits for the end.  Raises as `prepare` does."""
-        key = (prepared.operator, prepared.l2_state, prepared.transpose)
+        key, name = _request(prepared), prepared.kernel_name or prepared.operator.family
         if self._prepared.get(key) != prepared:
-            raise UnsupportedError(
-                f"kernel {prepared.kernel_name or prepared.operator.family} was not prepared by this runner; prepare it first"
-            )
-        if launches < 1:
-            raise UnsupportedError(f"{launches} launches cannot run; give at least 1")
-        loaded = self._load(key)
-        counts = segment_launches(launches, SEGMENTS, prepared.buffer_sets)
-        with self._errors(f"running {prepared.kernel_name or prepared.operator.family}"):
-            loaded.rewind()
-            return timed_run(self._device, self._now_ns, counts, loaded.enqueue)
+            raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
+        _, launcher = self._load(key)
+        with self._catalogue.errors(f"running {name}"):
+            return launcher.run(launches)
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
         """Operands and results of a prepared kernel, to check them."""
-        return self._load((prepared.operator, prepared.l2_state, prepared.transpose)).bound
+        return self._load(_request(prepared))[0]
 
     def close(self) -> None:
         """Give all memory back."""
         self._resident.clear()
-        self._trim()
+        self._catalogue.trim()
 
-    def _load(self, key: Request) -> _Loaded:
-        """A kernel in memory, brought there if it is not."""
+    def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
+        """A kernel in memory, brought there and warmed up if it is not."""
         if key in self._resident:
             self._resident[key] = self._resident.pop(key)  # the one used last is the last to go
             return self._resident[key]
         operator, l2_state, layout = key
         what = f"preparing {operator.family}.{operator.operator}"
-        with self._errors(what):
-            kernel = self._choose(operator, layout)
+        with self._catalogue.errors(what):
+            kernel = self._catalogue.kernel(operator, layout)
             sets = self._buffer_sets(kernel, l2_state, what)
-            needed = sets * kernel.working_set_bytes + kernel.scratch_bytes
-            self._make_room(needed, what)
+            self._make_room(sets * kernel.working_set_bytes + kernel.scratch_bytes, what)
             try:
-                loaded = self._bind(kernel, sets)
+                bound = kernel.bind(sets, self._seed)
+                launcher = Launcher(self._device, bound.launches, bound.capture, self._now_ns)
+                launcher.warm_up()
             except DeviceMemoryError:
-                self._resident.clear()
-                self._trim()
+                self.close()
                 raise
-        self._resident[key] = loaded
-        return loaded
-
-    def _bind(self, kernel: LibraryKernel, sets: int) -> _Loaded:
-        """Operands, warm-up, and the way in which it is launched."""
-        bound = kernel.bind(sets, self._seed)
-        for _ in range(WARM_UP_ROUNDS):
-            for launch in bound.launches:
-                launch()
-        self._device.synchronize()
-        before, start_ns = self._device.mark(), self._now_ns()
-        for i in range(PROBE_LAUNCHES):
-            bound.launches[i % sets]()
-        spent_s = (self._now_ns() - start_ns) * SECONDS_PER_NS / PROBE_LAUNCHES  # a framework's operator costs more than a launch
-        after = self._device.mark()
-        self._device.synchronize()
-        launch_s = self._device.elapsed_s(before, after) / PROBE_LAUNCHES
-        graphs = []
-        for size in graph_ladder(graph_launches(launch_s, max(spent_s, self.host_launch_s()), sets), sets):
-            graphs.append((size, bound.capture(_turns(bound.launches, size))))
-        for launch in bound.launches:  # what was captured has not run: results are to be read all the same
-            launch()
-        self._device.synchronize()
-        return _Loaded(bound=bound, graphs=tuple(graphs))
+        self._resident[key] = (bound, launcher)
+        return bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
         """Copies of the operands.  Raises UnsupportedError where cold operands are too small to displace the L2."""
-        if l2_state == "warm":
-            return 1
-        sets = displacing_sets(kernel.working_set_bytes, self._gpu.l2_bytes)
+        sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, self._catalogue.gpu.l2_bytes)
         if sets > MOST_BUFFER_SETS:
             raise UnsupportedError(
                 f"{what} cold: operands of {kernel.working_set_bytes} byte are too small to displace the L2; measure it warm"
@@ -213,74 +162,104 @@ class LibraryRunner:
         while len(self._resident) >= MOST_RESIDENT:
             del self._resident[next(iter(self._resident))]
         if needed > USABLE_SHARE * self._device.free_bytes():
-            self._trim()
-        while needed > USABLE_SHARE * self._device.free_bytes():
+            self._catalogue.trim()
+        while needed > USABLE_SHARE * (free := self._device.free_bytes()):
             if not self._resident:
-                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {self._device.free_bytes() / 1e9:.1f} GB are free")
+                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
             del self._resident[next(iter(self._resident))]
-            self._trim()
+            self._catalogue.trim()
 
-    def _describe(self, key: Request, loaded: _Loaded) -> PreparedKernel:
-        """What ran, as the tracer saw it."""
+    def _describe(self, key: Request, bound: BoundKernel) -> PreparedKernel:
+        """What ran, as the tracer saw it: of several kernels the longest."""
         operator, l2_state, layout = key
-        with self._errors(f"tracing {operator.family}.{operator.operator}"):
-            kernel = self._choose(operator, layout)
 
-            def once() -> None:
-                loaded.bound.launches[0]()
-                self._device.synchronize()
+        def once() -> None:
+            bound.launches[0]()
+            self._device.synchronize()
 
+        with self._catalogue.errors(f"tracing {operator.family}.{operator.operator}"):
+            kernel = self._catalogue.kernel(operator, layout)
             ran = self._tracer.trace(once)
         missing = "" if ran else self._tracer.missing() or "the tracer saw no kernel"
-        main = max(ran, key=lambda one: one.duration_s) if ran else None
+        nothing = TracedKernel(name="", grid=(0, 0, 0), block=(0, 0, 0), registers_per_thread=0, shared_bytes_per_block=0, duration_s=0.0)
+        main = max(ran, key=lambda one: one.duration_s, default=nothing)
+        threads = main.block[0] * main.block[1] * main.block[2]
         prepared = PreparedKernel(
             operator=operator,
             l2_state=l2_state,
             library=kernel.library,
-            kernel_name=main.name if main else "",
-            grid=main.grid if main else (0, 0, 0),
-            block=main.block if main else (0, 0, 0),
-            registers_per_thread=main.registers_per_thread if main else 0,
-            shared_bytes_per_block=main.shared_bytes_per_block if main else 0,
-            blocks_per_sm=self._blocks_per_sm(main) if main else 0,
-            tile_m=0,
-            tile_n=0,
-            tile_k=0,
-            stages=0,
+            kernel_name=main.name,
+            grid=main.grid,
+            block=main.block,
+            registers_per_thread=main.registers_per_thread,
+            shared_bytes_per_block=main.shared_bytes_per_block,
+            blocks_per_sm=resident_blocks(self._catalogue.gpu, threads, main.registers_per_thread, main.shared_bytes_per_block),
             split_k=1,
             transpose=kernel.transpose,
             working_set_bytes=kernel.working_set_bytes,
-            buffer_sets=len(loaded.bound.launches),
+            buffer_sets=len(bound.launches),
             untraced=missing,
         )
-        return _with_tile(prepared, main) if main and operator.family == "gemm" else prepared
-
-    def _blocks_per_sm(self, kernel: TracedKernel) -> int:
-        threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
-        return resident_blocks(self._gpu, threads, kernel.registers_per_thread, kernel.shared_bytes_per_block)
+        return _with_tile(prepared) if ran and operator.family == "gemm" else prepared
 
 
-def _with_tile(prepared: PreparedKernel, kernel: TracedKernel) -> PreparedKernel:
+def _request(prepared: PreparedKernel) -> Request:
+    return prepared.operator, prepared.l2_state, prepared.transpose
+
+
+def _with_tile(prepared: PreparedKernel) -> PreparedKernel:
     """Tile, stages and split of a product, from the kernel's name and grid."""
     batch, m, n, _ = prepared.operator.shape
-    tile = tile_from_name(kernel.name, batch, m, n, (float(kernel.grid[0]), float(kernel.grid[1]), float(kernel.grid[2])))
+    x, y, z = map(float, prepared.grid)
+    tile = tile_from_name(prepared.kernel_name, batch, m, n, (x, y, z))
     if not tile.tile_m > 0:
         return prepared
-    return replace(
-        prepared,
-        tile_m=int(tile.tile_m),
-        tile_n=int(tile.tile_n),
-        tile_k=tile.tile_k,
-        stages=tile.stages,
-        split_k=int(tile.split_k) if tile.split_k >= 1 else 0,
-    )
+    split_k = int(tile.split_k) if tile.split_k >= 1 else 0
+    return replace(prepared, tile_m=int(tile.tile_m), tile_n=int(tile.tile_n), tile_k=tile.tile_k, stages=tile.stages, split_k=split_k)
 
 
-def _turns(launches: tuple[Launch, ...], count: int) -> Launch:
-    """`count` launches, the buffer sets in turn."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBoard:
+    """The one context on a board: the runner of library kernels, and the device for generated ones (`load_generated`)."""
 
-    def several() -> None:
-        for i in range(count):
-            launches[i % len(launches)]()
+    library: LibraryRunner
+    device: CupyDevice
 
-    return several
+
+@contextmanager
+def open_library_runner(
+    pci_address: str,
+    gpu: GpuSpec,
+    tracer: KernelTracer,
+    now_ns: Callable[[], int],
+    *,
+    seed: int = 0,
+    attention: str = "flash",
+    cupy: Any = None,
+    cublas: Any = None,
+    torch: Any = None,
+) -> Iterator[OpenBoard]:
+    """The runner on the board at a PCI address; all memory is given back at the end.
+
+    `now_ns` is the host clock that sensors are stamped with.  `cupy`, `torch` are modules and `cublas` the loaded library (None: the
+    installed ones).  Without PyTorch the runner has cuBLAS's and CuPy's kernels alone.
+    Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError where the board does not answer.
+    """
+    pytorch, without = None, ""
+    try:
+        torch = load_torch() if torch is None else torch  # first: its CUDA libraries fit each other, and CuPy takes what is loaded
+    except UnsupportedError as error:
+        without = str(error)
+    with ExitStack() as stack:
+        device = stack.enter_context(open_cupy_device(pci_address, cupy))
+        library = load_cublas(str(device.library_file("libcublas.so"))) if cublas is None else cublas
+        products = stack.enter_context(open_cublas(library, device))
+        try:
+            if torch is not None:
+                pytorch = stack.enter_context(open_torch_device(device.ordinal, device.stream_pointer, torch))
+        except UnsupportedError as error:
+            without = str(error)
+        catalogue = Catalogue(gpu=gpu, cublas=products, cupy=device, torch=pytorch, without_torch=without, attention=attention)
+        runner = LibraryRunner(catalogue, tracer, now_ns, seed)
+        yield OpenBoard(library=runner, device=device)
+        runner.close()  # not after an error: a lost board answers nothing

@@ -6,19 +6,30 @@ which kernel a launch really ran.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 from estimator.quantities import Array
 from estimator.workload import Operator
+from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
+from microbench.sizing import graph_ladder, graph_launches, segment_launches
 
 if TYPE_CHECKING:
     from microbench.loads.copies import CopyLoad
     from microbench.loads.generated import GeneratedLoad
+
+SEGMENTS: Final = 20
+"""Parts of a run that are timed separately."""
+
+WARM_UP_ROUNDS: Final = 2
+"""Launches of every buffer set before anything is looked at: the first ones load code and choose algorithms."""
+
+PROBE_LAUNCHES: Final = 5
+"""Launches from which the time of one is taken, on the device and on the host, to decide how it is launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +125,6 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until the stream has done everything."""
 
-    def host_launch_s(self) -> float:
-        """What one launch costs the host, from a kernel that does nothing [s]."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostValues:
@@ -154,18 +162,67 @@ class LibraryKernel:
     bind: Callable[[int, int], BoundKernel]
 
 
-def timed_run(device: Device, now_ns: Callable[[], int], counts: Sequence[int], enqueue: Callable[[int], None]) -> LaunchRecord:
-    """Launches `counts` one segment after the other, with nothing between them, and waits for the end.
+class Launcher:
+    """A kernel in memory, `launches` of which has an entry for each buffer set: from graphs where a launch costs the host too much.
 
-    `enqueue` puts so many launches on the device's stream; the device is idle before the first.
+    `capture` is a BoundKernel's, `now_ns` the host's clock.
     """
-    device.synchronize()
-    start_ns = now_ns()
-    marks = [device.mark()]
-    for count in counts:
-        enqueue(count)
-        marks.append(device.mark())
-    device.synchronize()
-    end_ns = now_ns()
-    seconds = np.array([device.elapsed_s(earlier, later) for earlier, later in itertools.pairwise(marks)], dtype=np.float64)
-    return LaunchRecord(start_ns=start_ns, end_ns=end_ns, launches=sum(counts), segment_s=seconds / np.array(counts))
+
+    def __init__(
+        self, device: Device, launches: tuple[Launch, ...], capture: Callable[[Launch], Launch], now_ns: Callable[[], int]
+    ) -> None:
+        self._device = device
+        self._launches = launches
+        self._capture = capture
+        self._now_ns = now_ns
+        self._graphs: tuple[tuple[int, Launch], ...] | None = None
+
+    def warm_up(self) -> None:
+        """Launches every buffer set, and captures graphs, the largest first; none where launches are long enough for the host."""
+        device, sets = self._device, len(self._launches)
+        self._turns(WARM_UP_ROUNDS * sets)()
+        device.synchronize()
+        before, start_ns = device.mark(), self._now_ns()
+        self._turns(PROBE_LAUNCHES)()
+        host_s = (self._now_ns() - start_ns) * 1e-9 / PROBE_LAUNCHES
+        after = device.mark()
+        device.synchronize()
+        size = graph_launches(device.elapsed_s(before, after) / PROBE_LAUNCHES, host_s, sets)
+        self._graphs = tuple((step, self._capture(self._turns(step))) for step in graph_ladder(size, sets))
+        self._turns(sets)()  # what was captured has not run: results are to be read all the same
+        device.synchronize()
+
+    def run(self, launches: int) -> LaunchRecord:
+        """So many launches from the first buffer set on, one segment after the other with nothing between them, waited for.
+
+        A lone launch is all that runs; before several the kernel is warmed up once.  Raises LaunchError for less than one.
+        """
+        if launches < 1:
+            raise LaunchError(f"{launches} launches cannot run; give at least 1")
+        if launches > 1 and self._graphs is None:
+            self.warm_up()
+        counts = segment_launches(launches, SEGMENTS, len(self._launches))
+        self._device.synchronize()
+        start_ns = self._now_ns()
+        marks = [self._device.mark()]
+        for count in counts:  # each but the last is whole turns of the buffer sets
+            left = count
+            for size, graph in self._graphs or ():
+                whole, left = divmod(left, size)
+                for _ in range(whole):
+                    graph()
+            self._turns(left)()
+            marks.append(self._device.mark())
+        self._device.synchronize()
+        end_ns = self._now_ns()
+        seconds = np.array([self._device.elapsed_s(earlier, later) for earlier, later in itertools.pairwise(marks)])
+        return LaunchRecord(start_ns=start_ns, end_ns=end_ns, launches=launches, segment_s=seconds / np.array(counts))
+
+    def _turns(self, count: int) -> Launch:
+        """`count` launches, the buffer sets in turn from the first."""
+
+        def several() -> None:
+            for i in range(count):
+                self._launches[i % len(self._launches)]()
+
+        return several

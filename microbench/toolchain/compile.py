@@ -6,17 +6,18 @@ All kernels of one architecture go through one call: the disassembler's start ta
 
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from estimator.frozen import FrozenMapping
 from estimator.regular_files import read_regular
@@ -37,7 +38,9 @@ TOOLKIT: Final = "/usr/local/cuda"
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
 
-CACHE_FORMAT: Final = 3
+CACHE_FORMAT: Final = 4
+MOST_CACHED_BYTES: Final = 64 << 20
+SEAL_BYTES: Final = hashlib.sha256().digest_size
 
 MOST_REASON: Final = 300
 """Characters of what a program says of its failure that a message repeats."""
@@ -71,7 +74,7 @@ class CompiledModule:
     source_digest: str
     digest: str
     cubin: bytes
-    entries: Mapping[str, InspectedEntry]
+    entries: FrozenMapping[InspectedEntry]
 
 
 def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
@@ -94,12 +97,9 @@ def user_cache() -> Path | None:
 
     `wattprint/cubins` in XDG_CACHE_HOME, else in ~/.cache (XDG Base Directory Specification: a relative path does not count).
     """
-    named = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
-        if not base.is_absolute():  # HOME is empty
-            return None
-        folder = base / "wattprint" / "cubins"
+        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (named if named.is_absolute() else Path.home() / ".cache") / "wattprint" / "cubins"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError, ValueError):
         return None
@@ -127,8 +127,8 @@ def compile_kernels(
     text = module_text(kernels, architecture)
     source_digest = hashlib.sha256(text.encode()).hexdigest()
     recipe = f"{CACHE_FORMAT} {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
-    key = hashlib.sha256(recipe.encode()).hexdigest()
-    if cache is not None and (known := _read_cache(cache, key)) is not None:
+    kept = cache / f"{hashlib.sha256(recipe.encode()).hexdigest()}.module" if cache is not None else None
+    if kept is not None and (known := _read_cache(kept)) is not None:
         return known
     cubin, verbose = _assemble(text, architecture, level, toolchain)
     entries = _inspect(cubin, verbose, toolchain)
@@ -147,9 +147,9 @@ def compile_kernels(
         cubin=cubin,
         entries=entries,
     )
-    if cache is not None:
+    if kept is not None:
         try:
-            _write_cache(cache, key, module)
+            _write_cache(kept, module)
         except OSError:
             remark(
                 f"machine code is not kept for the next time, {cache} cannot be written; "
@@ -226,21 +226,17 @@ def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[
 
 
 def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
-    """Registers, spills, stack and shared memory by entry, from `ptxas -v`."""
+    """Registers, spills, stack and shared memory by entry, from `ptxas -v`: both lines come after the entry's own."""
     resources: dict[str, dict[str, int]] = {}
     current: dict[str, int] = {}
     for line in verbose.splitlines():
         if entry := _ENTRY.search(line):
-            current = {"registers": 0, "spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0, "shared_bytes": 0}
+            current = dict.fromkeys(("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes", "shared_bytes"), 0)
             resources[entry[1]] = current
-        elif not resources:
-            continue  # of no entry
         elif frame := _FRAME.search(line):
             current |= {"stack_bytes": int(frame[1]), "spill_store_bytes": int(frame[2]), "spill_load_bytes": int(frame[3])}
-            resources[next(reversed(resources))] = current
         elif used := _USED.search(line):
             current |= {"registers": int(used[1]), "shared_bytes": int(used[2] or 0)}
-            resources[next(reversed(resources))] = current
     return resources
 
 
@@ -261,44 +257,28 @@ def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def _seal(key: str, stored: Mapping[str, Any]) -> str:
-    """Digest of what is stored under a key: an entry that was changed, or that is another key's, does not match its own."""
-    return hashlib.sha256(f"{key} {json.dumps(stored)}".encode()).hexdigest()
-
-
-MOST_CACHED_BYTES: Final = 64 << 20
-
-
-def _read_cache(cache: Path, key: str) -> CompiledModule | None:
+def _read_cache(file: Path) -> CompiledModule | None:
     """What was compiled before; None where it is missing, torn or changed since."""
-    binary, described = cache / f"{key}.cubin", cache / f"{key}.json"
     try:
-        cubin = read_regular(binary, MOST_CACHED_BYTES)
-        stored: dict[str, Any] = json.loads(read_regular(described, MOST_CACHED_BYTES))
-        if stored.pop("seal") != _seal(key, stored) or stored["digest"] != hashlib.sha256(cubin).hexdigest():
+        stored = read_regular(file, MOST_CACHED_BYTES)
+        if stored[:SEAL_BYTES] != _seal(file, stored[SEAL_BYTES:]):
             return None
-        entries = {
-            name: InspectedEntry(**{**entry, "body": FrozenMapping(entry["body"]), "reads": FrozenMapping(entry["reads"])})
-            for name, entry in stored.pop("entries").items()
-        }
-        return CompiledModule(**stored, cubin=cubin, entries=FrozenMapping(entries))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return msgspec.msgpack.decode(stored[SEAL_BYTES:], type=CompiledModule, dec_hook=_frozen)
+    except (OSError, ValueError):
         return None
 
 
-def _write_cache(cache: Path, key: str, module: CompiledModule) -> None:
+def _write_cache(file: Path, module: CompiledModule) -> None:
     """Keep a module.  Raises OSError where the folder cannot be written, or something else has the name of an entry."""
-    cache.mkdir(parents=True, exist_ok=True)
-    write_whole(cache / f"{key}.cubin", module.cubin)
-    stored = {
-        "architecture": module.architecture,
-        "level": module.level,
-        "compiler": module.compiler,
-        "disassembler": module.disassembler,
-        "source_digest": module.source_digest,
-        "digest": module.digest,
-        "entries": {
-            name: {**asdict(entry), "body": dict(entry.body), "reads": dict(entry.reads)} for name, entry in module.entries.items()
-        },
-    }
-    write_whole(cache / f"{key}.json", json.dumps({**stored, "seal": _seal(key, stored)}).encode())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    stored = msgspec.msgpack.encode(module)
+    write_whole(file, _seal(file, stored) + stored)
+
+
+def _seal(file: Path, stored: bytes) -> bytes:
+    """Digest of what is stored under a name: an entry that was changed, or that is another one's, does not match its own."""
+    return hashlib.sha256(file.name.encode() + stored).digest()
+
+
+def _frozen(type_: Any, value: Any) -> Any:
+    return FrozenMapping(msgspec.convert(value, dict[str, type_.__args__[0]], dec_hook=_frozen))

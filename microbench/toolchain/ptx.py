@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from estimator.frozen import FrozenMapping
-from microbench.kernel import Argument, Kernel, compute_capability
+from microbench.kernel import SCALARS, Kernel, compute_capability
 
 PTX_VERSION: Final = "8.7"
 """PTX ISA of every module: the oldest that knows sm_120 (PTX ISA, release notes)."""
@@ -40,7 +40,7 @@ def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
 def entry_text(
     *,
     name: str,
-    arguments: tuple[Argument, ...],
+    arguments: Iterable[str],
     registers: Mapping[str, Iterable[str]],
     shared: str = "",
     before: Iterable[str] = (),
@@ -55,26 +55,18 @@ def entry_text(
     (number in the block), `lane`, `left` (turns to go), and for each argument a register with its name; addresses are generic to global.
     With `lanes_may_idle`, lanes from active_lanes on leave at once.
     """
-    parameters = ",\n".join(f"{INDENT}.param .u{argument.bits} {_parameter(argument)}" for argument in arguments)
-    lines = [
-        f".reg .{kind} {', '.join(names)};"
-        for kind, names in _merged(
-            registers,
-            {
-                "b32": ("thread", "local", "lane", "left", "block_number", "block_size"),
-                "pred": ("more", "idle"),
-            },
-            *({f"b{argument.bits}": (argument_register(argument),)} for argument in arguments),
-        ).items()
-    ]
+    bits = {argument: 32 if argument in SCALARS else 64 for argument in arguments}
+    parameters = ",\n".join(f"{INDENT}.param .u{width} {argument}_parameter" for argument, width in bits.items())
+    own = {"b32": ("thread", "local", "lane", "left", "block_number", "block_size"), "pred": ("more", "idle")}
+    passed = ({f"b{width}": (argument,)} for argument, width in bits.items())
+    lines = [f".reg .{kind} {', '.join(names)};" for kind, names in _merged(registers, own, *passed).items()]
     lines += shared.splitlines()
     lines += ["mov.u32 local, %tid.x;", "mov.u32 block_number, %ctaid.x;", "mov.u32 block_size, %ntid.x;", "mov.u32 lane, %laneid;"]
     lines += ["mad.lo.u32 thread, block_number, block_size, local;"]
-    for argument in arguments:
-        register = argument_register(argument)
-        lines.append(f"ld.param.u{argument.bits} {register}, [{_parameter(argument)}];")
-        if argument.pointer:
-            lines.append(f"cvta.to.global.u64 {register}, {register};")
+    for argument, width in bits.items():
+        lines.append(f"ld.param.u{width} {argument}, [{argument}_parameter];")
+        if width == 64:
+            lines.append(f"cvta.to.global.u64 {argument}, {argument};")
     if lanes_may_idle:
         lines += ["setp.ge.u32 idle, lane, active_lanes;", f"@idle bra {DONE_LABEL};"]
     lines += [*before, "mov.b32 left, iterations;"]
@@ -107,15 +99,6 @@ def loop_operations(text: str, share: float = 1.0) -> FrozenMapping[float]:
     own = [line.partition(" ")[0].rstrip(";") for line in lines if line.endswith(";") and line[0] not in "@."]
     counts = Counter(own[: -len(LOOP_CONTROL)])
     return FrozenMapping({name: count * share for name, count in sorted(counts.items())})
-
-
-def argument_register(argument: Argument) -> str:
-    """The register that holds an argument: the name of its buffer or of its number."""
-    return argument.pointer or str(argument.scalar)
-
-
-def _parameter(argument: Argument) -> str:
-    return f"{argument_register(argument)}_parameter"
 
 
 def _merged(*groups: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:

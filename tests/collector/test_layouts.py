@@ -19,7 +19,6 @@ from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.sensing.calibration import SensorCalibration
 from estimator.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
-from microbench.runners.kernel_names import parse_kernel_name
 from tests.collector.campaign_texts import ONE_SOFTMAX
 
 BOARD = "sim:a100-pcie-40gb"
@@ -177,9 +176,7 @@ def test_a_dataset_says_in_which_layout_each_product_ran(measured: tuple[Path, P
     assert [row["transpose"] for row in rows if row["family"] == "softmax"] == [None]
     for row in rows:
         if row["family"] == "gemm":
-            name = parse_kernel_name(row["kernel_name"])
-            assert name is not None
-            assert name.transpose == row["transpose"]
+            assert f"_{row['transpose']}" in row["kernel_name"].lower()
 
 
 def test_on_a_simulated_board_layouts_of_a_product_take_the_same_time(measured: tuple[Path, Path, list[str]]) -> None:

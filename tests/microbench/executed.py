@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from microbench.check import DIGEST_BYTES, EXPECTED, result_name, results_digest, written_bytes
 from microbench.families import KERNELS, SWEEP
-from microbench.kernel import Buffers, Kernel, Launch
+from microbench.kernel import SCALARS, Buffers, Kernel, Launch
+from microbench.numbers import decode
 from microbench.operands import argument_value, contents, record_type
 from tests.microbench.interpreter import Execution, execute
 from tests.microbench.interpreter.memory import buffer_address
@@ -19,29 +20,49 @@ from tests.microbench.interpreter.program import parse
 SHARE_OF_TOLERANCE = 1.0 / 16.0
 """Digits below this share of a result's tolerance are not shipped."""
 
-SHIPPED = [kernel for kernel in (*KERNELS, *SWEEP) if kernel.check.reference is None]
+SHIPPED = (*KERNELS, *SWEEP)
 
 
 def filled_buffers(kernel: Kernel, launch: Launch) -> dict[str, NDArray[Any]]:
-    """The contents of every buffer, at the interpreter's addresses: it numbers buffers as the arguments name them."""
-    by_name = {buffer.name: buffer for buffer in kernel.buffers}
-    in_order = [by_name[argument.pointer] for argument in kernel.arguments if argument.pointer]
-    return {buffer.name: contents(buffer, launch, buffer_address(number)) for number, buffer in enumerate(in_order)}
+    """The contents of every buffer, at the interpreter's addresses: it numbers buffers in their order."""
+    return {buffer.name: contents(buffer, launch, buffer_address(number)) for number, buffer in enumerate(kernel.buffers)}
 
 
 def interpret(kernel: Kernel, launch: Launch) -> Execution:
     """Execute the kernel's text for a launch."""
     buffers = filled_buffers(kernel, launch)
-    arguments = [buffers[argument.pointer] if argument.pointer else argument_value(argument, launch) for argument in kernel.arguments]
+    arguments = [argument_value(argument, launch) if argument in SCALARS else buffers[argument] for argument in kernel.arguments]
     return execute(parse(kernel.text, kernel.declarations), arguments, launch.blocks, launch.threads_per_block)
 
 
 def executed_results(kernel: Kernel, launch: Launch) -> Buffers:
     """What the written buffers hold after a launch: records by buffer name."""
-    if kernel.check.reference is not None:
-        return kernel.check.reference(launch, filled_buffers(kernel, launch))
+    if kernel.name.startswith("wgmma"):
+        return {"results": warpgroup_sums(kernel, launch, filled_buffers(kernel, launch)["tiles"]["pair"])}
     executed = interpret(kernel, launch).buffers
     return {buffer.name: executed[buffer.name].view(record_type(buffer)) for buffer in kernel.buffers if buffer.written}
+
+
+def warpgroup_sums(kernel: Kernel, launch: Launch, tiles: NDArray[Any]) -> NDArray[Any]:
+    """What every block of a product of warpgroups must store: four plain products, odd ones subtracted, and the first once more.
+
+    Tiles of A (64 rows), then of B: core matrices of 8 rows of 16 bytes, one after the other along the rows first, two along the depth.
+    """
+    values = decode(tiles, kernel.buffers[0].slots[0].kind)
+    wide = 2 * len(kernel.buffers[1].slots)
+    numbers = values.size // (4 * (64 + wide))  # of a row in one product
+    split = 4 * 64 * numbers
+    parts = (part.reshape(4, 2, -1, 8, numbers // 2) for part in (values[:split], values[split:]))
+    left, right = (part.transpose(0, 2, 3, 1, 4).reshape(4, -1, numbers) for part in parts)
+    products = np.einsum("smk,snk->smn", left, right)
+    total = launch.iterations * np.einsum("s,smn->mn", [1.0, -1.0, 1.0, -1.0], products) + products[0]
+    thread, place = np.arange(128)[:, None], np.arange(wide // 2)[None, :]
+    rows = thread // 32 * 16 + thread % 32 // 4 + 8 * (place // 2 % 2)
+    own = total[rows, place // 4 * 8 + thread % 4 * 2 + place % 2].astype(np.float32)
+    stored = np.zeros(launch.threads, dtype=record_type(kernel.buffers[1]))
+    for register in range(wide // 2):
+        stored[f"c{register}"] = np.tile(own[:, register], launch.blocks)
+    return stored
 
 
 def shortened(kernel: Kernel, results: Buffers) -> Buffers:
@@ -52,7 +73,7 @@ def shortened(kernel: Kernel, results: Buffers) -> Buffers:
             column = records[name]
             scale = np.max(np.abs(column), initial=0.0, where=np.isfinite(column)) if column.dtype.kind == "f" else 0.0
             if scale:
-                step = 2.0 ** np.floor(np.log2(kernel.check.relative_tolerance * SHARE_OF_TOLERANCE * scale))
+                step = 2.0 ** np.floor(np.log2(kernel.tolerance * SHARE_OF_TOLERANCE * scale))
                 records[name] = np.round(column / step) * step
     return short
 
@@ -64,7 +85,7 @@ def main() -> None:
     for kernel in SHIPPED:
         for pattern in kernel.patterns:
             results = executed_results(kernel, kernel.check_launch(pattern))
-            if kernel.check.relative_tolerance == 0.0:
+            if kernel.tolerance == 0.0:
                 exact[result_name(kernel, pattern)] = results_digest(kernel, results)
             else:
                 others[result_name(kernel, pattern)] = np.frombuffer(written_bytes(kernel, shortened(kernel, results)), dtype=np.uint8)

@@ -1,11 +1,13 @@
 """The inspection notices each way in which a loop is not what it was meant to be."""
 
+from dataclasses import replace
+
 import pytest
 
 from microbench.errors import InspectionError
-from microbench.families.rows import Row, instruction_kernel, slots, start
-from microbench.families.tensor import ROWS, matrix_kernel
-from microbench.kernel import EVERYWHERE, Expectation, Kernel
+from microbench.families import kernel_named
+from microbench.families.rows import Row, instruction_kernel
+from microbench.kernel import Expectation, Slot, Support
 from microbench.toolchain.compile import Toolchain, compile_kernels
 from microbench.toolchain.inspect import InspectedEntry, body_complaint, check_body, histogram, loop_body, read_listings
 
@@ -32,6 +34,8 @@ $__slow:
 	.section	.nv.info,"",@"SHT_CUDA_INFO"
         /*0000*/                   FADD R2, R2, R2 ;
 """
+
+START = Slot(name="d", kind="u32", high=9)
 
 
 def entry(**body: int) -> InspectedEntry:
@@ -101,18 +105,18 @@ def test_copies_are_let_pass_without_optimisation_and_the_work_is_still_counted(
 
 
 def test_the_message_names_kernel_and_level() -> None:
-    kernel: Kernel = instruction_kernel(Row(name="k", ptx="x", templates=("x {d};",), start=start("u32", 0, 1), sass=("FFMA",)))
+    kernel = instruction_kernel(Row(name="k", ptx="x", templates=("x {d};",), start=START, sass=("FFMA",)))
     with pytest.raises(InspectionError, match="k_k8_u64 at O3: it has no loop"):
         check_body(kernel, entry(), "O3")
 
 
 def test_immediate_operands_that_fold_away_are_noticed(toolchain: Toolchain) -> None:
-    row = Row(name="fold", ptx="and.b32", templates=("and.b32 {d}, {d}, 255;",), start=start("u32", 0, 9), sass=("LOP3",))
+    row = Row(name="fold", ptx="and.b32", templates=("and.b32 {d}, {d}, 255;",), start=START, sass=("LOP3",))
     assert "in the loop, 64 promised" in complaint_about(row, toolchain) or "no loop" in complaint_about(row, toolchain)
 
 
 def test_an_idempotent_operation_without_a_breaker_is_noticed(toolchain: Toolchain) -> None:
-    row = Row(name="idempotent", ptx="abs.s32", templates=("abs.s32 {d}, {d};",), start=start("s32", -9, 9), sass=("IABS",))
+    row = Row(name="idempotent", ptx="abs.s32", templates=("abs.s32 {d}, {d};",), start=START, sass=("IABS",))
     assert complaint_about(row, toolchain)
 
 
@@ -121,8 +125,8 @@ def test_merged_additions_are_noticed(toolchain: Toolchain) -> None:
         name="merged",
         ptx="add.u32",
         templates=("add.u32 {d}, {d}, {x};",),
-        start=start("u32", 0, 9),
-        operands=slots("u32", (1, 9), (1, 9), (1, 9), (1, 9)),
+        start=START,
+        operands=tuple(Slot(name=f"x{place}", kind="u32", low=1, high=9) for place in range(4)),
         sass=("IADD3", "IMAD.IADD", "VIADD"),
     )
     assert "of IADD3 or IMAD.IADD or VIADD in the loop, 64 promised" in complaint_about(row, toolchain, "sm_80")
@@ -135,7 +139,7 @@ def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_data
         templates=("mad.lo.u32 u, u, active_lanes, left;",),
         breaker="add.u32 {d}, {d}, u;",
         every=8,
-        start=start("u32", 0, 9),
+        start=START,
         temporaries={"u": "b32"},
         sass=("IMAD",),
         companions=("IADD3", "VIADD", "IMAD.IADD", "IMAD.MOV", "MOV"),
@@ -144,8 +148,6 @@ def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_data
 
 
 def test_emulated_fp8_products_of_a_warp_are_noticed_on_hopper(toolchain: Toolchain) -> None:
-    row = next(row for row in ROWS if row.name == "mma_e4m3")
-    kernel = matrix_kernel(row)
-    anywhere = Kernel(**{name: getattr(kernel, name) for name in Kernel.__dataclass_fields__} | {"support": EVERYWHERE})
-    module = compile_kernels([anywhere], "sm_90", "O3", toolchain)
+    kernel = replace(kernel_named("mma_e4m3"), support=Support())
+    module = compile_kernels([kernel], "sm_90", "O3", toolchain)
     assert body_complaint(kernel.expectation, module.entries["mma_e4m3"], "O3")

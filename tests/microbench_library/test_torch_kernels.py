@@ -9,9 +9,8 @@ import pytest
 
 from estimator.workload import Operator, make_operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
-from microbench.runners.torch_attention import BACKENDS
 from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device, torch_failure
-from microbench.runners.torch_kernels import torch_kernel
+from microbench.runners.torch_kernels import BACKENDS, torch_kernel
 from microbench.sizing import operator_bytes
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
@@ -194,7 +193,7 @@ def test_an_unknown_attention_backend_is_refused_with_the_known_ones(device: Tor
     operator = make_operator("attention", "prefill", "bf16", queries=8, context=8, kv_heads=4, causal=0, **ATTENTION)
     with pytest.raises(UnsupportedError, match="flash, cudnn, efficient, math"):
         torch_kernel(operator, device, HOPPER, "fast")
-    for name in BACKENDS.values():
+    for name, _ in BACKENDS.values():
         assert hasattr(device.torch.nn.attention.SDPBackend, name)
 
 

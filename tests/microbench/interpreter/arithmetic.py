@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimator.quantities import Array
-from microbench.numbers import bf16_codes, decode, e4m3_codes, encode
+from microbench.numbers import decode, encode, nearest_codes
 from tests.microbench.interpreter.program import InterpreterError
 
 Word = NDArray[Any]
@@ -267,7 +267,8 @@ def _carried(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Wo
 def _converted(origin: str, target: str, sources: list[Word]) -> Word:
     """cvt of one number, or of two into one packed word (the first goes to the upper half)."""
     codes: dict[str, Callable[[Array], Word]] = {
-        "f16x2": lambda x: raw(x.astype(np.float16)), "bf16x2": bf16_codes, "e4m3x2": e4m3_codes,
+        "f16x2": lambda x: raw(x.astype(np.float16)),
+        "bf16x2": lambda x: nearest_codes(x, "bf16x2"), "e4m3x2": lambda x: nearest_codes(x, "e4m3x4"),
     }  # fmt: skip
     if target in codes:
         bits = 8 if target == "e4m3x2" else 16

@@ -1,0 +1,192 @@
+"""Kernels whose PTX is written out in TOML → `Kernel`.
+
+Strings are Jinja templates: `<expression>`, and lines that begin with `#` are its statements (`# for load in range(4)`).  A string of one
+expression alone is its value, a number or a list.  A table `[[kernel]]` is rendered once for each combination of the values in each table
+of `each`; fields of `[defaults]` that it has not are added, and `let` gives names to values.  Templates see the [constants], the values of
+`each` and `let`, the fields above themselves, and the functions below.
+
+Fields are those of `Kernel`, `Work` and `Expectation`, and: `scalars` (arguments beside the buffers), `registers` by type, `shared`
+variables, the text `before`, in and `after` the loop (`body`; `microbench.toolchain.ptx.entry_text`), `macros` before each text, `count` of
+the opcodes (`fewest` and `most` where it is not one number), `share` of the threads that reach the loop, `guarded`, what only some threads
+execute, on average; `fixed` = false where a block may be changed.  A slot with `times` = n is n slots, numbered.
+"""
+
+import struct
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, Template
+from jinja2.nativetypes import NativeEnvironment
+
+from estimator.frozen import FrozenMapping
+from microbench.families.rows import load_record, opcodes, record_bytes, slot_registers, store_record
+from microbench.kernel import Buffer, Expectation, Kernel, Slot, Support, Work
+from microbench.toolchain.ptx import entry_text, loop_operations
+
+TEXTS: Final = ("before", "body", "after")
+BETWEEN_TEXTS: Final = "----"
+
+STORE_WORD: Final = """
+# macro store_word(register)
+mad.wide.u32 target, thread, 4, results;
+st.global.b32 [target], <register>;
+# endmacro
+"""
+"""A macro of all files: the thread's result, one word."""
+
+SHARED_VALUES: Final[Mapping[str, Any]] = {
+    "any_word": {"name": "word", "kind": "u32", "high": 2**32 - 1},
+    "words": {"name": "results", "slots": [{"name": "word", "kind": "u32"}], "written": True},
+}
+
+
+def numbered(prefix: str, *counts: int) -> str:
+    """`numbered("w", 2, 2)` is "w0_0, w0_1, w1_0, w1_1"."""
+    return ", ".join(prefix + "_".join(map(str, places)) for places in product(*map(range, counts)))
+
+
+def prefixed(prefix: str, words: str) -> str:
+    """`prefixed("at_", "a b")` is "at_a at_b"."""
+    return " ".join(prefix + word for word in words.split())
+
+
+def real(number: float) -> str:
+    """A float32 as PTX writes it."""
+    return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
+
+
+SYNTAX: Final[dict[str, Any]] = {
+    "variable_start_string": "<",
+    "variable_end_string": ">",
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "comment_start_string": "<#",
+    "comment_end_string": "#>",
+    "line_statement_prefix": "#",
+}
+FUNCTIONS: Final = (numbered, prefixed, real, load_record, store_record, record_bytes)
+_TEXT: Final = Environment(**SYNTAX)
+_VALUE: Final = NativeEnvironment(**SYNTAX)
+for _environment in (_TEXT, _VALUE):
+    _environment.globals.update({function.__name__: function for function in FUNCTIONS})
+
+
+@cache
+def _template(environment: Environment, text: str) -> Template:
+    """The variants of a kernel share their templates: reading one takes longer than filling it."""
+    return environment.from_string(text)
+
+
+def written_kernels(file: str) -> tuple[Kernel, ...]:
+    """The kernels of a file in this folder, in its order."""
+    table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+    constants = SHARED_VALUES | table.get("constants", {})
+    return tuple(
+        _kernel(_rendered(entry, table["defaults"], constants | variant)) for entry in table["kernel"] for variant in _variants(entry)
+    )
+
+
+def _variants(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of each table of `each`."""
+    for given in entry.get("each", [{}]):
+        lists = [value if isinstance(value, list) else [value] for value in given.values()]
+        yield from (dict(zip(given, chosen, strict=True)) for chosen in product(*lists))
+
+
+def _rendered(entry: Mapping[str, Any], defaults: Mapping[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """A table's fields with their templates filled, texts last, and the values of `each` among them."""
+    fields = {name: value for name, value in ({**defaults, **entry}).items() if name not in ("each", "let", "macros", *TEXTS)}
+    for name, value in context.items():
+        context[name] = _value(value, context)
+    found = context | {name: value for name, value in fields.items() if "<" not in str(value)}
+    for name, value in (*entry.get("let", {}).items(), *defaults.get("let", {}).items()):
+        found.setdefault(name, _value(value, found))
+    for name in sorted(fields, key=lambda name: name not in entry):
+        value = _value(fields[name], found)
+        found[name] = tuple(map(_buffer, value)) if name == "buffers" else value
+    texts = [STORE_WORD + defaults.get("macros", "") + entry.get("macros", "")]
+    texts += [(entry.get(name) or defaults.get(name, "")) + f"\n{BETWEEN_TEXTS}\n" for name in TEXTS]
+    filled = _template(_TEXT, "".join(texts)).render(found).split(BETWEEN_TEXTS)
+    return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
+
+
+def _value(value: Any, context: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return _template(_VALUE, value).render(context) if "<" in value else value
+    if isinstance(value, list):
+        return [_value(item, context) for item in value]
+    if isinstance(value, dict):
+        return {_value(key, context): _value(item, context) for key, item in value.items()}
+    return value
+
+
+def _buffer(given: Mapping[str, Any]) -> Buffer:
+    slots = [slot for entry in given["slots"] for slot in _slots(**entry)]
+    return Buffer(**{**given, "slots": tuple(slots)})
+
+
+def _slots(*, name: str, times: int = 0, negates: str = "", **fields: Any) -> list[Slot]:
+    if not times:
+        return [Slot(name=name, **fields)]
+    return [Slot(name=f"{name}{place}", negates=negates and f"{negates}{place}", **fields) for place in range(times)]
+
+
+def _kernel(given: Mapping[str, Any]) -> Kernel:
+    """The kernel of a rendered table, its text written and its operations counted."""
+    arguments = (*(buffer.name for buffer in given["buffers"]), *given["scalars"])
+    threads = given.get("max_threads", 256)
+    registers = {kind: names.replace(",", " ").split() for kind, names in given["registers"].items()}
+    if given["buffers"][0].name == "operands":
+        registers = slot_registers(given["buffers"][0], registers)
+    text = entry_text(
+        name=given["name"],
+        arguments=arguments,
+        registers=registers,
+        shared=given.get("shared", ""),
+        **{name: given[name] for name in TEXTS},
+        max_threads=threads,
+        lanes_may_idle=given.get("lanes_may_idle", True),
+    )
+    operations, guarded = loop_operations(text, given.get("share", 1.0)), given.get("guarded", {})
+    counted = {name: operations.get(name, 0.0) + guarded.get(name, 0.0) for name in sorted({*operations, *guarded})}
+    count = given.get("count", 0)
+    support: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.get("support", {}).items()}
+    block = min(threads, 256) if not given.get("fixed", True) else threads
+    return Kernel(
+        name=given["name"],
+        family=given.get("family", given["name"]),
+        instruction=given["instruction"],
+        module=given["module"],
+        level=given["level"],
+        declarations=given.get("declarations", ""),
+        text=text,
+        buffers=given["buffers"],
+        arguments=arguments,
+        work=Work(
+            operations=FrozenMapping(counted),
+            **{name: FrozenMapping(given.get(name, {})) for name in ("bytes_moved", "transactions", "flop")},
+        ),
+        expectation=Expectation(
+            opcodes=opcodes(*given["opcodes"]),
+            fewest=given.get("fewest", count),
+            most=given.get("most", count),
+            companions=opcodes(*given.get("companions", ())),
+            uniform=opcodes(*given.get("uniform", ())),
+            local=given.get("local", False),
+            converges=given.get("converges", False),
+        ),
+        tolerance=given.get("tolerance", 0.0),
+        support=Support(**support),
+        modes=tuple(given["modes"]),
+        patterns=tuple(given["patterns"]),
+        chains=given.get("chains", 1),
+        unroll=given.get("unroll", count),
+        block_threads=block,
+        fixed_block=(threads, 1, 1) if given.get("fixed", True) else None,
+        min_region_bytes=given.get("min_region_bytes", 0),
+        residence=tuple(given.get("residence", ())) or None,
+    )
