@@ -1,10 +1,11 @@
-"""How long an estimate takes: in process, over many clocks, and as a command from a cold start.
+"""How long an estimate takes: in process, over many clocks, as a command from a cold start, and in a sweep.
 
-    python benchmarks/bench_estimate.py [--bundle NAME|FILE] [--workload FILE] [--json]
+    python benchmarks/bench_estimate.py [--bundle NAME|FILE] [--workload FILE] [--points N] [--json]
 
 Medians over many repeats, of the time that passes and of processor time: on a machine with other work the second is what it would take
 on a free core.  A time says little about another machine, so each stands beside one of the same run, taken in turn with it: parsing
-the same file as JSON, or starting Python with numpy and click.  Modules are compiled once before, as an installation does.
+the same file as JSON, or starting Python with numpy and click.  Modules are compiled once before, as an installation does.  The sweep
+goes over sequence lengths and all clocks on one thread; its rates are per second of processor time.
 """
 
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from estimator import estimate, load_bundle, read_workload
+from estimator import Sizes, estimate, load_bundle, read_workload, sweep_chunks, variants
 from estimator.bundles.files import bundle_names
 
 LISTED_OPERATORS = 960
@@ -31,6 +32,9 @@ CLOCKS_MHZ = tuple(210.0 + 15.0 * step for step in range(81))  # every clock of 
 ONE_CLOCK_TARGET_S = 5e-3
 ALL_CLOCKS_TARGET_S = 20e-3
 COLD_START_TARGET_S = 0.35
+
+SWEEP_LAYERS = 4
+SWEEP_TARGET = 2e6  # kernel predictions a second
 
 IN_PROCESS_REPEATS = 60
 COMMAND_REPEATS = 15
@@ -188,11 +192,28 @@ def cold_start_timing(workload: Path, bundle_name: str, folder: Path) -> Timing:
     )
 
 
+def sweep_rates(folder: Path, bundle_name: str, points: int) -> dict[str, float]:
+    """A sweep in pieces: points and kernel predictions a second of processor time, and the memory of the process [MB]."""
+    path = folder / "decoder_b1_s512.json"
+    path.write_text(json.dumps(decoder_layer() * SWEEP_LAYERS), encoding="utf-8")
+    bundle = load_bundle(bundle_name)
+    clocks = bundle.gpu.clocks_mhz()
+    lengths = range(96, 96 + -(-points // len(clocks)))  # every length has shapes of its own, so that nothing can be reused
+    chosen = variants(read_workload(path, completion=False), at=Sizes(batch=1, sequence=512), sequence=lengths)
+    begin = time.process_time()
+    done = sum(len(piece) for piece in sweep_chunks(chosen, bundle, sm_clock_mhz=clocks))
+    seconds = time.process_time() - begin
+    kernels = sum(len(variant.workload.operators) for variant in chosen) * len(clocks)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return {"points": done, "points_per_s": done / seconds, "kernels_per_s": kernels / seconds, "memory_mb": peak_mb}
+
+
 @click.command()
 @click.option("--bundle", "bundle_name", metavar="NAME|FILE", help="Bundle to use; without it the first installed one.")
 @click.option("--workload", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Workload instead of 960 operators.")
+@click.option("--points", type=click.IntRange(min=1000), default=100_000, show_default=True, help="Points of the sweep.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def main(bundle_name: str | None, workload: Path | None, as_json: bool) -> None:
+def main(bundle_name: str | None, workload: Path | None, points: int, as_json: bool) -> None:
     """Time `estimate` against what it cannot do without."""
     name = bundle_name or next(iter(bundle_names()), None)
     if name is None:
@@ -200,8 +221,10 @@ def main(bundle_name: str | None, workload: Path | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = workload or write_long_workload(Path(folder) / "decoder.json")
         rows = [*in_process_timings(path, name), cold_start_timing(path, name, Path(folder) / "compiled")]
+        sweep = sweep_rates(Path(folder), name, points)
     if as_json:
-        click.echo(json.dumps([asdict(row) | {"ratio": row.processor_s / row.processor_reference_s} for row in rows], indent=2))
+        timings = [asdict(row) | {"ratio": row.processor_s / row.processor_reference_s} for row in rows]
+        click.echo(json.dumps({"timings": timings, "sweep": sweep}, indent=2))
         return
     click.echo(f"workload {path.name}, bundle {name}; medians of {IN_PROCESS_REPEATS} calls, {COMMAND_REPEATS} processes")
     for row in rows:
@@ -211,6 +234,10 @@ def main(bundle_name: str | None, workload: Path | None, as_json: bool) -> None:
         click.echo(
             f"{row.what:27s}{measured} {target:17s}{ratio:6.1f} × {row.reference} (processor {row.processor_reference_s * 1e3:.2f} ms)"
         )
+    click.echo(
+        "sweep of {points:,.0f} points: {points_per_s:,.0f} points/s, {kernels_per_s:,.0f} kernel predictions/s (target {target:,.0f}), "
+        "{memory_mb:.0f} MB".format(**sweep, target=SWEEP_TARGET)
+    )
 
 
 if __name__ == "__main__":

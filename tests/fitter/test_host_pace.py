@@ -1,13 +1,10 @@
 """A host at two paces: runs at the slow one leave the launch cost of the usual one as it is."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.host_pace import pace_errors
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.specifications import load_gpu
@@ -28,7 +25,7 @@ from fitter.latency.runs import (
     slow_share,
 )
 from fitter.priors import HOST_LAUNCH
-from fitter.rows.columns import WorkloadRows, join_rows
+from fitter.rows.columns import WorkloadRows
 from tests.fitter.test_recovery import PLANTED_SHIFT, runs
 
 NOISE = 0.01
@@ -93,27 +90,3 @@ def test_the_share_of_slow_runs_starts_as_expected_and_stays_below_one_half(pace
     assert slow_share(0.0 * ones, ones) == pytest.approx(SLOW_SHARE * SHARE_RUNS / (paced_runs + SHARE_RUNS))
     assert slow_share(ones, ones) <= MOST_SLOW
     assert slow_share(ones, 0.0 * ones) == pytest.approx(SLOW_SHARE)  # runs that the GPU paces tell nothing
-
-
-def test_the_error_of_short_runs_is_taken_apart_by_what_paces_them(planted_rows: WorkloadRows) -> None:
-    measured = 1e-3 * np.array([12.5, 10.2, 10.5, 9.5, 9.8, 30.0])
-    quick = 1e-3 * np.array([10.0, 10.0, 10.0, 10.0, 10.0, 10.0])  # the last run is no short one
-    slow = quick * (1.0 + (SLOW_PACE - 1.0) * np.array([1.0, 0.95, 0.5, 0.0, 0.05, 1.0]))
-    rows = planted_rows.select(np.arange(len(measured)))
-    rows = replace(rows, latency_s=measured, planned_latency_s=measured, perturbed=np.zeros(len(measured), dtype=np.bool_))
-    one = pace_errors("planted", rows, np.array([quick, slow]), SLOW_PACE)
-    assert {name: part.share for name, part in one.parts.items()} == {
-        "host, slow pace": 0.2,
-        "host, usual pace": 0.2,
-        "both": 0.2,
-        "GPU": 0.4,
-    }
-    assert sum(part.share * part.error for part in one.parts.values()) == pytest.approx(one.short)
-    assert one.parts["host, slow pace"].signed == pytest.approx(-20.0)
-    assert one.parts["GPU"].signed == pytest.approx(100.0 * (0.5 / 9.5 + 0.2 / 9.8) / 2.0)
-    assert one.more[0] == pytest.approx(one.short - one.longer)
-    again = join_rows([rows, rows.select(np.array([0, 0, 5]))])
-    assert again is not None
-    twice = pace_errors("planted", again, np.array([quick, slow])[:, [0, 1, 2, 3, 4, 5, 0, 0, 5]], SLOW_PACE)
-    assert twice.more[0] == pytest.approx(one.more[0])  # a run that was tested three times is one run
-    assert twice.short != pytest.approx(one.short)

@@ -56,7 +56,7 @@ def test_half_of_the_runs_predict_the_other_half(cases: dict[str, Case], name: s
     assert one.latency <= latency
     assert one.power <= 3.6
     parts = by_length(found)
-    assert parts["below 20 ms"].latency <= short  # on the A100 4.5 is what the host's two paces make of it (`benchmarks/host_pace.py`)
+    assert parts["below 20 ms"].latency <= short
     assert parts["from 20 ms"].latency <= longer
 
 
