@@ -11,7 +11,7 @@ from estimator.specifications import gpu_names, load_gpu
 from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel
-from microbench.loads.launch import plan_launches, shares_region, swept_sms
+from microbench.loads.launch import plan_launches, shares_region
 from microbench.loads.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
 from microbench.occupancy import resident_blocks
 from microbench.operands import buffer_bytes
@@ -64,12 +64,6 @@ def test_full_launches_use_every_sm_and_all_that_fits_one(gpu: GpuSpec) -> None:
     assert launch.active_threads == launch.threads
 
 
-def test_the_sweep_over_sms_goes_from_one_to_all(gpu: GpuSpec) -> None:
-    counts = swept_sms(gpu.num_sms)
-    assert (counts[0], counts[-1]) == (1, gpu.num_sms)
-    assert list(counts) == sorted(set(counts))
-
-
 @pytest.mark.parametrize(
     ("name", "mode", "pattern", "iterations", "complaint"),
     [
@@ -96,12 +90,6 @@ def test_a_block_that_no_gpu_has_is_refused_with_the_limit(threads: int) -> None
         with pytest.raises(LaunchError, match=f"a block of {threads} threads cannot be; give 1 to 1024"):
             plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel), "full", iterations=1)
     assert resident_blocks(load_gpu(GPUS[0]), threads, 0, 0) == 0
-
-
-def test_a_block_that_does_not_fit_is_refused_with_what_it_needs() -> None:
-    kernel = replace(kernel_named("ffma_k8_u64"), block_threads=1024)
-    with pytest.raises(LaunchError, match="1024 threads with 128 registers"):
-        plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel, registers=128), "full", iterations=1)
 
 
 def test_the_duration_line_recovers_what_made_it() -> None:
@@ -145,12 +133,6 @@ def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
 def test_shares_outside_the_gpu_are_refused(share: float) -> None:
     with pytest.raises(LaunchError, match="give more than 0 and at most 1"):
         wave_launch(load_gpu(GPUS[0]), 10, share)
-
-
-@pytest.mark.parametrize("iterations", [0, -1, 2**32, 2.5, math.nan, True])
-def test_a_wave_of_turns_that_cannot_be_is_refused(iterations: Any) -> None:
-    with pytest.raises(LaunchError, match=r"iterations of ffma_k8_u64 do not fit its 32-bit counter; give 1 to 4294967295"):
-        wave_launch(load_gpu(GPUS[0]), iterations)
 
 
 def test_a_period_is_divided_by_its_duty() -> None:

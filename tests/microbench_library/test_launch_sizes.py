@@ -14,14 +14,6 @@ V100 = load_gpu("v100-pcie-32gb")
 T4 = load_gpu("t4")
 
 
-@given(st.integers(1, 10**7), st.integers(1, 50))
-def test_segments_hold_all_launches_and_differ_by_one_at_most(launches: int, segments: int) -> None:
-    parts = segment_launches(launches, segments)
-    assert sum(parts) == launches
-    assert len(parts) == min(segments, launches)
-    assert max(parts) - min(parts) <= 1
-
-
 @given(st.integers(1, 10**6), st.integers(1, 50), st.integers(1, 500))
 def test_segments_begin_with_the_first_buffer_set(launches: int, segments: int, sets: int) -> None:
     parts = segment_launches(launches, segments, sets)

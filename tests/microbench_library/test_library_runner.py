@@ -19,7 +19,7 @@ from microbench.layouts import LAYOUTS
 from microbench.runners.cublas import reference_product
 from microbench.sizing import DISPLACING_L2_SIZES
 from tests.microbench_library.conftest import OpenBoard, open_fake_board
-from tests.microbench_library.cuda_fake import HOST_LAUNCH_S, CudaRuntimeError, OutOfMemoryError, World, fake_cupy
+from tests.microbench_library.cuda_fake import CudaRuntimeError, OutOfMemoryError, World, fake_cupy
 
 H200_L2_BYTES = 50e6
 
@@ -48,13 +48,6 @@ def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board: 
         assert ranged_launch_s(cast(Bench, board), prepared, 0.02) == pytest.approx(kernel_s, rel=0.5 * RANGE_TOLERANCE)
 
 
-def test_long_kernels_are_launched_one_by_one(open_board: OpenBoard) -> None:
-    with open_board(kernel_s=50 * HOST_LAUNCH_S) as board:
-        record = board.runner.run(board.runner.prepare(SMALL), 40)
-    assert board.world.graphs_launched == 0
-    assert record.segment_s == pytest.approx(50 * HOST_LAUNCH_S, rel=0.05)
-
-
 @given(st.integers(1, 3000), st.sampled_from([0.7e-6, 30e-6, 1e-3]))
 def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) -> None:
     with open_fake_board(kernel_s=kernel_s, computes=False) as board:
@@ -67,12 +60,6 @@ def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) 
         mean_s = record.segment_s.mean()
         assert mean_s >= kernel_s * 0.999
         assert 1 <= len(record.segment_s) <= 20
-
-
-def test_the_segments_of_a_run_add_up_to_it(open_board: OpenBoard) -> None:
-    with open_board(kernel_s=2e-6, computes=False) as board:
-        record = board.runner.run(board.runner.prepare(SMALL), 20_000)
-    assert record.segment_s.mean() * 20_000 == pytest.approx((record.end_ns - record.start_ns) * 1e-9, rel=0.02)
 
 
 def test_an_operator_that_costs_the_host_much_is_launched_from_graphs(open_board: OpenBoard) -> None:
@@ -196,15 +183,6 @@ def test_cudas_errors_say_whether_a_campaign_goes_on(
         assert isinstance(caught.value, RunnerError) == (error is RunnerError)
         assert "\n" not in str(caught.value)
         setattr(board.world, place, None)
-
-
-def test_a_refused_kernel_leaves_the_runner_fit_for_the_next(open_board: OpenBoard) -> None:
-    with open_board() as board:
-        board.world.fail_launch = OutOfMemoryError("Out of memory")
-        with pytest.raises(RunnerError):
-            board.runner.prepare(SMALL)
-        board.world.fail_launch = None
-        assert board.runner.run(board.runner.prepare(SMALL), 10).launches == 10
 
 
 def test_a_failed_capture_ends_and_the_stream_works_on(open_board: OpenBoard) -> None:
