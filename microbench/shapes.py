@@ -16,12 +16,6 @@ from estimator.quantities import Array
 from estimator.workload import FAMILY_FIELDS, Operator, make_operator
 from microbench.sizing import operator_bytes, operator_flop
 
-MAX_REDRAWS: Final = 200
-"""Draws after which a group whose limits leave nothing over is given up."""
-
-MOST_REDRAWS: Final = 200_000
-"""The same however many kernels are asked for: some seconds."""
-
 MAX_BARREN_DRAWS: Final = 500
 """Draws in a row without a new kernel after which there are as good as no more: fewer than one in a hundred places is left."""
 
@@ -91,48 +85,21 @@ def draw_operators(group: KernelGroup, precision: str, random: np.random.Generat
 
     Raises WorkloadError for a group whose rules make no operator, or whose limits leave fewer than `count`.
     """
-    fields = FAMILY_FIELDS[group.family]
-    where = f"{group.family}.{group.operator}.{precision}"
-    most = _most_shapes(group)
-    if most < group.count:
-        raise WorkloadError(
-            f"{where}: its ranges hold at most {most:g} different kernels, count asks for {group.count}; widen them or ask for fewer"
-        )
-    places = _latin_hypercube(group.count, 2 * len(fields), random)
+    dimensions = 2 * len(FAMILY_FIELDS[group.family])
     drawn: dict[Operator, None] = {}
-    redraws = 0
-    for place in places:
+    for place in _latin_hypercube(group.count, dimensions, random):
         operator = _operator(group, precision, place)
         barren = 0
         while operator is None or operator in drawn:
-            redraws += 1
             barren += 1
-            if redraws > min(MAX_REDRAWS + 20 * group.count, MOST_REDRAWS) or barren > MAX_BARREN_DRAWS:
-                raise WorkloadError(f"{where}: only {len(drawn)} of {group.count} kernels lie within its ranges and limits; widen them")
-            operator = _operator(group, precision, random.random(2 * len(fields)))
+            if barren > MAX_BARREN_DRAWS:
+                raise WorkloadError(
+                    f"{group.family}.{group.operator}.{precision}: only {len(drawn)} of {group.count} kernels lie within its ranges and "
+                    f"limits; widen them or ask for fewer"
+                )
+            operator = _operator(group, precision, random.random(dimensions))
         drawn[operator] = None
     return list(drawn)
-
-
-def _most_shapes(group: KernelGroup) -> float:
-    """An upper bound of the different shapes that a group's rules can make, limits aside [1]."""
-    return math.prod(_most_values(rule) for rule in group.shape.values())
-
-
-def _most_values(rule: ShapeRule) -> float:
-    """The most values that a rule gives, for given values of other fields."""
-    match rule:
-        case LogRange():
-            whole = max(math.floor(rule.high) - math.ceil(rule.low) + 1, 1)
-            return float(whole if rule.ragged > 0.0 else min(whole, whole // rule.multiple + ENDS))
-        case Choice():
-            return float(len(set(rule.values)))
-        case Derived():
-            return float(len(set(rule.times)) * len(set(rule.divide)))
-
-
-ENDS: Final = 3
-"""Values of a range besides its multiples: both of its ends, and a part of a multiple at either."""
 
 
 def _latin_hypercube(count: int, dimensions: int, random: np.random.Generator) -> Array:

@@ -92,14 +92,13 @@ def group(count: int, rows: Choice | LogRange, dim: Choice | LogRange) -> Kernel
     return KernelGroup(family="softmax", operator="softmax", precision="fp16", count=count, shape={"rows": rows, "dim": dim})
 
 
-def test_more_kernels_than_there_can_be_are_refused_without_a_draw() -> None:
+def test_more_kernels_than_there_can_be_are_refused() -> None:
     few = group(100_000, Choice(values=(1.0, 2.0)), LogRange(low=64, high=640, multiple=64))
-    with pytest.raises(WorkloadError, match="at most [0-9]+ different kernels, count asks for 100000"):
+    with pytest.raises(WorkloadError, match="only 20 of 100000 kernels lie within its ranges and limits"):
         draw_operators(few, "fp16", np.random.default_rng(1))
 
 
 def test_every_kernel_of_small_ranges_can_be_drawn() -> None:
-    """The bound that is told is no smaller than what there is."""
     for low, high, multiple in ((64, 640, 64), (1, 12, 1), (60, 200, 64), (3, 5, 8)):
         rule = LogRange(low=low, high=high, multiple=multiple)
         there = {min(max(multiple * max(1, round(raw / multiple)), low), high) for raw in np.linspace(low, high, 2000).tolist()}
