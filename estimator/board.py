@@ -9,7 +9,8 @@ import numpy as np
 
 from estimator.arguments import real, reals, require
 from estimator.bundles.content import Bundle, PowerCoefficients, measured_tables
-from estimator.coefficients import COLUMN
+from estimator.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
+from estimator.domain import unlockable_line
 from estimator.errors import OperatingPointError
 from estimator.gpu import GpuSpec
 from estimator.power import POWER_TERMS, BoardTables, Leakage, PowerModel
@@ -109,16 +110,6 @@ def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
     )
 
 
-EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
-    "dram": ("dram", "dram_activations", "epilogue"),
-    "l2": ("l2",),
-    "tensor": ("math",),
-    "cuda": ("issue",),
-    "sfu": ("sfu",),
-}
-"""Coefficients that an efficiency replaces by its inverse."""
-
-
 def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
     """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
 
@@ -132,21 +123,6 @@ def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
     if wrong.size:
         raise OperatingPointError(unlockable_line(wrong[0], gpu))
     return clocks
-
-
-CANNOT_LOCK: Final = "MHz is outside what"
-"""Stands in what is said of a clock that a board cannot be locked at, and in nothing else."""
-
-
-def in_clock_range(sm_clock_mhz: float, gpu: GpuSpec) -> bool:
-    """Whether a clock lies within what a board can lock."""
-    return gpu.sm_clock_min_mhz <= sm_clock_mhz <= gpu.sm_clock_limit_mhz
-
-
-def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
-    """What is said of a clock that a board cannot be locked at [MHz]."""
-    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
-    return f"SM clock {sm_clock_mhz:g} {CANNOT_LOCK} {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
 def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:

@@ -70,6 +70,16 @@ MEANING: Final[dict[str, str]] = {
 }
 """What each coefficient means, with its unit."""
 
+EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
+    "dram": ("dram", "dram_activations", "epilogue"),
+    "l2": ("l2",),
+    "tensor": ("math",),
+    "cuda": ("issue",),
+    "sfu": ("sfu",),
+}
+"""Coefficients that an efficiency replaces by its inverse."""
+
+
 DEFAULTS: Final[dict[str, float]] = {
     **dict.fromkeys(OVERLAPPED + SERIAL, 0.0),
     "epsilon_s": 3.0e-6,

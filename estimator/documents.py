@@ -33,6 +33,8 @@ def parse_toml(content: bytes) -> dict[str, Any]:
     try:
         document = tomllib.loads(text_of(content), parse_float=_toml_float)
         _check_whole(document)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"not valid TOML: {error}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return document

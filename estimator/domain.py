@@ -5,7 +5,6 @@ from typing import Final, Literal
 
 import numpy as np
 
-from estimator.board import CANNOT_LOCK
 from estimator.bundles.content import Bundle
 from estimator.forecast import Forecast
 from estimator.gpu import GpuSpec
@@ -39,6 +38,21 @@ def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSp
         return ()
     kinds = dict.fromkeys(f"{operators[i].family}.{operators[i].operator} {operators[i].precision}" for i in stuck)
     return (f"{gpu.name} cannot run {', '.join(kinds)}: {NO_RATE}",)
+
+
+CANNOT_LOCK: Final = "MHz is outside what"
+"""Stands in what is said of a clock that a board cannot be locked at, and in nothing else."""
+
+
+def in_clock_range(sm_clock_mhz: float, gpu: GpuSpec) -> bool:
+    """Whether a clock lies within what a board can lock."""
+    return gpu.sm_clock_min_mhz <= sm_clock_mhz <= gpu.sm_clock_limit_mhz
+
+
+def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
+    """What is said of a clock that a board cannot be locked at [MHz]."""
+    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
+    return f"SM clock {sm_clock_mhz:g} {CANNOT_LOCK} {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
 def no_rate_lines(warnings: Sequence[str]) -> list[str]:

@@ -23,8 +23,7 @@ from estimator.residuals import mean_log_corrections
 from estimator.spread import far_clock, group_shares, joined, latency_sources, power_sources, unfitted_groups
 from estimator.tiles.predictor import predicted_tiles
 from estimator.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
-from estimator.unseen import Kind, shape_excesses
-from estimator.untried import Loading, untried_precisions, untried_shares
+from estimator.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
 from estimator.workload import COMPLETED, Operator, Workload
 
 MOST_NUMBERS: Final = 1_000_000
@@ -91,7 +90,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     excesses = shape_excesses(operators, served, bundle.domain)
     added = [operator.origin.startswith(COMPLETED) for operator in operators]
     numbers: dict[tuple[object, ...], int] = {}
-    keys = zip(served, untried_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], added, strict=True)
+    keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], added, strict=True)
     kind = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     owner = np.repeat(np.arange(len(workloads)), lengths)
     key = owner * len(numbers) + kind
@@ -160,6 +159,12 @@ def _block_seconds(prepared: Prepared, clock_mhz: Array) -> Array:
     return block_s
 
 
+def _shares(prepared: Prepared, block_s: Array) -> Array:
+    """Share of the GPU time of its workload by block, shape of `block_s` (b, c)."""
+    shares: Array = block_s / np.repeat(np.add.reduceat(block_s, prepared.block_edges[:-1]), np.diff(prepared.block_edges), axis=0)
+    return shares
+
+
 def _latency_s(prepared: Prepared, gpu_s: Array) -> Array:
     return workload_seconds(gpu_s, prepared.host_s[:, None], prepared.board.bundle.host.overlap_exponent)
 
@@ -212,7 +217,7 @@ class Prediction:
 
     sm_clock_mhz    the clock that runs; above_limit: whether power stays above the limit even at the lowest one
     gpu_s, latency_s, power_w, launch_share   at that clock; free_latency_s: without a limit
-    shares          (b, c) of the GPU time by block of `prepared`
+    shares          (b, c) of the GPU time by block of `prepared`; usual_shares (b,) at the clock of the published peak rates
     latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
                     or (c,)
     limits          of 90 % intervals, columns (2, v · c)
@@ -227,6 +232,7 @@ class Prediction:
     launch_share: Array
     above_limit: BoolArray
     shares: Array
+    usual_shares: Array
     latency: Sequence[Mapping[str, Loading]]
     power: Sequence[Mapping[str, Loading]]
     limits: Ranges
@@ -270,7 +276,8 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     if board_curves is not None:
         points, settled = held_points(prepared, board_curves, free, over)
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
-    shares = points.block_s / np.repeat(points.gpu_s, np.diff(prepared.block_edges), axis=0)
+    shares = _shares(prepared, points.block_s)
+    usual_shares = _shares(prepared, _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])))[:, 0]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
     if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
@@ -294,6 +301,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         launch_share=launch_share,
         above_limit=above,
         shares=shares,
+        usual_shares=usual_shares,
         latency=latency,
         power=power,
         limits=limits,
@@ -320,8 +328,10 @@ def _sources(
         weights: Sequence[Loading] | Array = shares[own, 0].tolist() if single else shares[own]
         paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
         groups = group_shares([kind.group for kind in kinds], weights)
-        untried = untried_shares([kind.untried for kind in kinds], weights)
+        precisions = precision_sources(kinds, weights)
         for sources, tell, all_far in zip(found, (latency_sources, power_sources), far, strict=True):
             near = {name: loading[i] for name, loading in all_far.items()}
-            sources.append(tell(bundle, workload.model_family, paced, groups, forecast=prepared.forecast, untried=untried, far_clock=near))
+            sources.append(
+                tell(bundle, workload.model_family, paced, groups, forecast=prepared.forecast, precisions=precisions, far_clock=near)
+            )
     return found

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from estimator.board import EFFICIENCY_COEFFICIENTS
-from estimator.coefficients import COLUMN
+from estimator.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array
-from estimator.specifications import FIELD_LIMITS, RATE_TABLES, SET_BY_USER
+from estimator.specifications import FIGURES, RATE_TABLES, SET_BY_USER
 
 FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
 """Spread of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
@@ -83,7 +82,7 @@ def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, 
 
 def _figures(gpu: GpuSpec) -> dict[str, Any]:
     """Every number of a specification but its tables over the clock."""
-    figures = {name: getattr(gpu, name) for name in FIELD_LIMITS}
+    figures = {name: getattr(gpu, name) for name in FIGURES}
     return figures | {f"{table}.{precision}": rate for table in RATE_TABLES for precision, rate in getattr(gpu, table).items()}
 
 

@@ -34,12 +34,3 @@ class FrozenMapping(dict[str, V]):
         raise TypeError("a FrozenMapping cannot be changed; make a dictionary of it")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
-
-
-def thaw(value: Any) -> Any:
-    """Plain dictionaries and lists, free to change, of mappings and tuples."""
-    if isinstance(value, Mapping):
-        return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [thaw(item) for item in value]
-    return value

@@ -5,13 +5,21 @@ Every figure comes from a TOML file in `configs/gpus`, with its source beside it
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
-from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array
+from estimator.reader import LEAST_ONE, FaultError, Span, Text, Words, check_ascending, check_known, check_lengths, read
+
+ClockMhz = Annotated[float, Span(10, 10_000, "MHz")]
+Volt = Annotated[float, Span(0.2, 2.0, "V")]
+IdleWatt = Annotated[float, Span(0.01, 1e4, "W")]
+Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
+Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and SM")]]
+"""Limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
 
 UUID_DIGITS: Final = 32
 SHORTEST_NAME: Final = 6
@@ -23,9 +31,13 @@ PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9._ -]+")
 class ClockTable:
     """A quantity over the SM clock: `sm_clock_mhz` ascending, `value` of the same length, and its source."""
 
-    sm_clock_mhz: tuple[float, ...]
-    value: tuple[float, ...]
-    source: str = ""
+    sm_clock_mhz: Annotated[tuple[ClockMhz, ...], LEAST_ONE, "ascending SM clocks [MHz]"]
+    value: Annotated[tuple[float, ...], "of the quantity, at each clock"]
+    source: Annotated[str, "where the table comes from"] = ""
+
+    def __post_init__(self) -> None:
+        check_ascending(self.sm_clock_mhz, "sm_clock_mhz")
+        check_lengths({"value": self.value}, len(self.sm_clock_mhz))
 
     def at(self, sm_clock_mhz: Array) -> Array:
         """The quantity at given clocks, linear between entries, constant beyond the ends."""
@@ -49,6 +61,16 @@ class ClockTable:
         return ClockTable(sm_clock_mhz=self.sm_clock_mhz, value=tuple((0.5 * (highest + lowest)).tolist()), source=self.source)
 
 
+def check_volts(table: ClockTable | None) -> None:
+    """Refuse a voltage that no core has."""
+    read(tuple[Volt, ...], table.value if table else (), "value")
+
+
+def check_idle(table: ClockTable | None) -> None:
+    """Refuse a power that no board has at rest."""
+    read(tuple[IdleWatt, ...], table.value if table else (), "value")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
     """One GPU model.
@@ -60,32 +82,44 @@ class GpuSpec:
     `product_names` are what drivers call it; they tell which GPU it is, and are no property of it.
     """
 
-    name: str
-    architecture: str
-    compute_capability: str
-    num_sms: int
-    sm_clock_max_mhz: float
-    sm_clock_limit_mhz: float
-    sm_clock_min_mhz: float
-    sm_clock_step_mhz: float
-    memory_clock_mhz: float
-    dram_bytes_per_s: float
-    dram_bytes: float
-    l2_bytes: float
-    l2_bytes_per_clock: float
-    shared_bytes_per_clock: float
-    shared_bytes_per_sm: float
-    registers_per_sm: int
-    warps_per_sm: int
-    blocks_per_sm: int
-    sfu_op_per_clock: float
-    tensor_flop_per_clock: Mapping[str, float]
-    cuda_flop_per_clock: Mapping[str, float]
-    power_limit_w: float
-    voltage_v: ClockTable | None = None
-    idle_w: ClockTable | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    product_names: tuple[str, ...] = field(default=(), compare=False)
+    name: Annotated[Text, "name of the GPU"]
+    architecture: Annotated[Text, "architecture"]
+    compute_capability: Annotated[Text, "compute capability"]
+    num_sms: Annotated[int, Span(1, 1024, "SMs")]
+    sm_clock_max_mhz: Annotated[float, Span(10, 10_000, "MHz"), "SM clock of the published peak rates"]
+    sm_clock_limit_mhz: Annotated[float, Span(10, 10_000, "MHz"), "highest SM clock that can be locked"]
+    sm_clock_min_mhz: Annotated[float, Span(10, 10_000, "MHz"), "lowest SM clock that can be locked"]
+    sm_clock_step_mhz: Annotated[float, Span(0.5, 1_000, "MHz"), "step of the SM clocks that can be locked"]
+    memory_clock_mhz: Annotated[float, Span(10, 100_000, "MHz")]
+    dram_bytes_per_s: Annotated[float, Span(1e9, 1e14, "byte/s")]
+    dram_bytes: Annotated[float, Span(1e8, 1e14, "byte")]
+    l2_bytes: Annotated[float, Span(1e4, 1e11, "byte")]
+    l2_bytes_per_clock: Annotated[float, Span(16, 1e6, "byte per clock")]
+    shared_bytes_per_clock: Annotated[float, Span(4, 1e4, "byte per clock and SM")]
+    shared_bytes_per_sm: Annotated[float, Span(1024, 1e8, "byte")]
+    registers_per_sm: Annotated[int, Span(1024, 1e7, "registers")]
+    warps_per_sm: Annotated[int, Span(1, 1024, "warps")]
+    blocks_per_sm: Annotated[int, Span(1, 1024, "blocks")]
+    sfu_op_per_clock: Annotated[float, Span(0.1, 1e4, "operations per clock and SM")]
+    tensor_flop_per_clock: Annotated[Rates, "dense peak rate of tensor cores by precision"]
+    cuda_flop_per_clock: Annotated[Rates, "dense peak rate of CUDA cores by precision"]
+    power_limit_w: Annotated[float, Span(1, 1e5, "W")]
+    voltage_v: Annotated[ClockTable | None, check_volts, "core voltage over the SM clock; absent where unknown"] = None
+    idle_w: Annotated[ClockTable | None, check_idle, "power at rest over the SM clock; absent where unknown"] = None
+    sources: Annotated[Mapping[str, Text], "origin of each figure"] = field(default_factory=dict)
+    product_names: Annotated[tuple[Text, ...], "what drivers call it"] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        low, high = self.sm_clock_min_mhz, self.sm_clock_limit_mhz
+        if not low <= self.sm_clock_max_mhz <= high:
+            raise FaultError(
+                f"= {self.sm_clock_max_mhz:g} must lie within sm_clock_min_mhz = {low:g} and sm_clock_limit_mhz = {high:g}; "
+                "change these as well",
+                "sm_clock_max_mhz",
+            )
+        if "fp32" not in self.cuda_flop_per_clock:
+            raise FaultError("lacks fp32, which gives the number of lanes", "cuda_flop_per_clock")
+        check_known(self.sources, tuple(one.name for one in fields(self)), "sources")
 
     @property
     def fp32_lanes(self) -> float:

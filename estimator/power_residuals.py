@@ -2,23 +2,23 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from estimator.errors import BundleError
 from estimator.quantities import Array
 from estimator.residuals import log_corrections
+from estimator.tier_records import PowerTier, PowerTrend, Tier
 from estimator.workload import Operator
 
 POWER_TIER: Final = "power"
-"""Name of a tier's own tier of power: the same for what the power equation leaves over."""
+"""Name of a tier's own tier of power."""
 
 
 def log_power_corrections(
     operators: Sequence[Operator],
     groups: Sequence[str | None],
-    residuals: Mapping[str, Mapping[str, Any]],
+    residuals: Mapping[str, Tier],
     equation_w: Array | None = None,
 ) -> tuple[Array, Array]:
     """As `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
@@ -26,7 +26,7 @@ def log_power_corrections(
     What a group has in common is no matter of distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], with
     which it may change; without it, as at the group's mean power.
     """
-    tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
+    tiers = {group: tier["power"] for group, tier in residuals.items() if "power" in tier}
     trends = {group: _trend(tier) for group, tier in tiers.items()}
     correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
     rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
@@ -43,19 +43,11 @@ LEAST_POWER_W: Final = 1e-3
 """Keeps the logarithm of no power finite [W]."""
 
 
-def _trend(tier: Mapping[str, Any]) -> tuple[float, float, float, float, float]:
-    """What a group's power has in common, in the order of NO_TREND.  Raises BundleError for what are no numbers."""
-    try:
-        if tier.get("slope") is None:
-            trend = (float(tier.get("common", 0.0)), 0.0, 0.0, 0.0, 0.0)
-        else:
-            low, high, middle = (math.log(float(tier[name])) for name in ("low_w", "high_w", "middle_w"))
-            trend = (float(tier["common"]), float(tier["slope"]), low, high, middle)
-        if not np.isfinite(trend).all() or not trend[2] <= trend[4] <= trend[3]:
-            raise ValueError("what a group has in common must be finite")
-        return trend
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
+def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:
+    """What a group's power has in common, in the order of NO_TREND."""
+    if "slope" not in tier:
+        return tier.get("common", 0.0), 0.0, 0.0, 0.0, 0.0
+    return tier["common"], tier["slope"], math.log(tier["low_w"]), math.log(tier["high_w"]), math.log(tier["middle_w"])
 
 
 LARGEST_COMMON: Final = 0.7

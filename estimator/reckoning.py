@@ -1,6 +1,6 @@
 """What operators compute and move at least: useful flop and compulsory bytes, free of any GPU.
 
-These are for shares and sums over workloads.  The equations in `estimator.kernels` count more: padding, tiles,
+These are for shares and sums over workloads.  The equations in `estimator.kernels.registry` count more: padding, tiles,
 passes and what a cache gives back.
 """
 

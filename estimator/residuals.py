@@ -23,6 +23,7 @@ import numpy as np
 from estimator.errors import BundleError
 from estimator.kriging import SHARES, Kriging, PhaseFeatures, kriged
 from estimator.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
+from estimator.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord
 from estimator.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -149,95 +150,70 @@ def _work(operator: Operator) -> float:
     return math.prod(shape)
 
 
-def tier_from_document(document: Mapping[str, Any]) -> ResidualTier:
-    """The tier in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
-    try:
-        return _remembered(document)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise BundleError(f"the bundle's residuals are damaged ({type(error).__name__}: {error}); fit again") from error
-
-
-def _remembered(document: Mapping[str, Any]) -> ResidualTier:
+def tier_from_document(document: TierRecord) -> ResidualTier:
+    """The tier in a bundle; its arrays are built once."""
     try:
         return _cached_tier(document)
     except TypeError:  # plain dictionaries cannot be remembered
         return _tier(document)
 
 
-def _tier(document: Mapping[str, Any]) -> ResidualTier:
+def _tier(document: TierRecord) -> ResidualTier:
     fields = tuple(zip(document["fields"], document["weights"], strict=True))
     count = len(document["ln_error"])
     sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
     shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
     named = document.get("named")
-    if not count or not fields or shapes.min() < 0.0 or not all(np.isfinite(weight) for _, weight in fields):
-        raise ValueError("shapes must be numbers of 0 or more")
     points = _weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields)
     return ResidualTier(
         fields=fields,
         points=points,
         squared=(points**2).sum(axis=1),
         largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
-        largest_work=_positive(document["largest_work"]),
+        largest_work=max(document["largest_work"], SMALLEST_SIZE),
         predicted=_errors(document, points),
         named=None if named is None else _errors(named, points),
     )
 
 
-def _errors(document: Mapping[str, Any], points: Array) -> TierErrors:
+def _errors(document: ErrorRecord, points: Array) -> TierErrors:
     count = len(points)
-    fading = Fading(
-        reach=max(_positive(document.get("reach", USUAL_REACH)), LEAST_REACH), beyond_share=float(document.get("beyond_share", 1.0))
-    )
+    kriging = document.get("kriging")
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
         left_out=_column(document["left_out"], count),
-        fading=fading,
-        near=_positive(document["near"]),
-        far=_positive(document["far"]),
-        beyond=_positive(document["beyond"]),
-        beyond_octaves=_positive(document.get("beyond_octaves", np.inf)),
-        kriging=None if document.get("kriging") is None else _kriging(document["kriging"], points),
+        fading=Fading(reach=max(document.get("reach", USUAL_REACH), LEAST_REACH), beyond_share=document.get("beyond_share", 1.0)),
+        near=document["near"],
+        far=document["far"],
+        beyond=document["beyond"],
+        beyond_octaves=max(document.get("beyond_octaves", np.inf), SMALLEST_SIZE),
+        kriging=None if kriging is None else _kriging(kriging, points),
     )
 
 
-def _kriging(document: Mapping[str, Any], points: Array) -> tuple[Kriging, float]:
+def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
     shape = np.array(document["shape"], dtype=np.int64)
     count = len(shape)
-    if not count or shape.min() < 0:
-        raise ValueError("kriging must name measured shapes")
-    clock_mhz = _column(document["sm_clock_mhz"], count)
-    if clock_mhz.min() <= 0.0:
-        raise ValueError("clocks must be positive")
-    shares = np.stack([_column(document["shares"].get(name, 0.0), count) for name in SHARES], axis=1)
-    features = PhaseFeatures(log_clock=np.log2(clock_mhz * HZ_PER_MHZ), tile_area=_column(document["tile_area"], count), shares=shares)
-    known = Kriging(points=points[shape], features=features, weight=_column(document["weight"], count))
-    return known, float(document["beyond_share"])
+    shares = np.stack([_column(document["shares"].get(name, (0.0,)), count) for name in SHARES], axis=1)
+    features = PhaseFeatures(
+        log_clock=np.log2(_column(document["sm_clock_mhz"], count) * HZ_PER_MHZ),
+        tile_area=_column(document["tile_area"], count),
+        shares=shares,
+    )
+    return Kriging(points=points[shape], features=features, weight=_column(document["weight"], count)), document["beyond_share"]
 
 
 SMALLEST_SIZE: Final = 1e-300
 """In place of a size of 0, whose logarithm is none."""
 
 
-def _column(values: Any, count: int) -> Array:
-    column = np.broadcast_to(np.array(values, dtype=np.float64), count)
-    if not (np.abs(column) <= LARGEST_ENTRY).all():
-        raise ValueError("errors must be finite")
-    return column
+def _column(values: Sequence[float], count: int) -> Array:
+    """A column of which one entry may stand for all."""
+    return np.broadcast_to(np.array(values, dtype=np.float64), count)
 
-
-LARGEST_ENTRY: Final = 1e9
-"""No error, clock in MHz, tile area or weight of a tier is beyond this [1]."""
 
 LEAST_REACH: Final = 1e-3
 """A shorter reach is none at all [octave]."""
-
-
-def _positive(value: Any) -> float:
-    number = float(value)
-    if not number >= 0.0:
-        raise ValueError(f"{number!r} must not be negative")
-    return max(number, SMALLEST_SIZE)
 
 
 _cached_tier = lru_cache(maxsize=256)(_tier)
@@ -325,7 +301,7 @@ def nearest(points: Array, queries: Array, count: int, squares: Array | None = N
 def log_corrections(
     operators: Sequence[Operator],
     groups: Sequence[str | None],
-    residuals: Mapping[str, Mapping[str, Any]],
+    residuals: Mapping[str, Tier],
     named: BoolArray | None = None,
     features: PhaseFeatures | None = None,
 ) -> tuple[Array, Array]:
@@ -345,7 +321,7 @@ def log_corrections(
     return correction, deviation
 
 
-def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]) -> Array:
+def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> Array:
     """The corrections of `log_corrections` alone, of kernels of which neither tile nor phases are known, shape (n,)."""
     correction = np.zeros(len(operators))
     for group, index in _members(groups, residuals).items():
@@ -356,7 +332,7 @@ def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | N
     return correction
 
 
-def _members(groups: Sequence[str | None], residuals: Mapping[str, Mapping[str, Any]]) -> dict[str, list[int]]:
+def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, list[int]]:
     """Operators by the group that served them, where it has a tier."""
     members: dict[str, list[int]] = {}
     for i, group in enumerate(groups):

@@ -5,7 +5,7 @@
 p is the share of the host's launches in the latency, w their weight in its error (`launch_weight`).  σ_gpu and σ_launch come from runs left
 out of the fit; σ_family is added for a model family that the fit has not seen: what families have in common, and for each group of kernels
 that fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
-Kernels in a precision that no fitted row of their family had add (share of the time · spread of a prior)² (`estimator.untried`), and so
+Kernels in a precision that no fitted row of their family had add (share of the time · spread of a prior)² (`estimator.unseen`), and so
 does another GPU than the fitted one, or one of other figures (`estimator.forecast`).  Where no whole runs were fitted, σ_gpu² is the
 sum over kernel groups of (share of the time · held-out error of the group)²: kernels of one group err alike.
 
@@ -23,13 +23,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from estimator.bundles.content import Bundle
-from estimator.errors import BundleError
 from estimator.forecast import Forecast
 from estimator.power import BoardTables
 from estimator.quantities import Array
-from estimator.untried import PRIOR_STD, Loading, Untried, untried_sources
+from estimator.unseen import PRIOR_STD, Loading
 
-NOTHING: Final[Mapping[Untried, Loading]] = {}
 NEAR: Final[Mapping[str, Loading]] = {}
 
 ENOUGH_FAMILIES: Final = 2
@@ -56,22 +54,22 @@ def latency_sources(
     shares: Mapping[str, Loading],
     *,
     forecast: Forecast | None = None,
-    untried: Mapping[Untried, Loading] = NOTHING,
+    precisions: Mapping[str, Loading] = NEAR,
     far_clock: Mapping[str, Loading] = NEAR,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(latency) and how much of each a prediction has.
 
     launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
-    those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.  untried: as
-    `untried_shares`.  far_clock: as `far_clock` tells.
-    A bundle that states nothing gives nan.  Raises BundleError for a damaged section.
+    those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.
+    precisions: as from `precision_sources`.  far_clock: as `far_clock` tells.
+    A bundle that states nothing gives nan.
     """
-    stated = _table(bundle.uncertainty.get("latency", {}))
+    stated = bundle.uncertainty.get("latency", {})
     gpu_error = _kernel_sources(bundle, stated, shares, _latency_groups)
-    launch = _number(stated["launch"]) if "launch" in stated else joined(gpu_error.values())
+    launch = stated["launch"] if "launch" in stated else joined(gpu_error.values())
     sources = _paced_sources(gpu_error, launch, launch_share)
-    unseen = _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in _names(stated))
-    unseen |= {**untried_sources(untried), **_forecast_source(forecast, 0), **far_clock}
+    unseen = _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in stated.get("families", ()))
+    unseen |= {**precisions, **_forecast_source(forecast, 0), **far_clock}
     own_share = np.sqrt(1.0 - launch_share)
     sources |= {name: own_share * loading for name, loading in unseen.items()}
     return sources | _family_source(stated, model_family)
@@ -84,21 +82,21 @@ def power_sources(
     shares: Mapping[str, Loading],
     *,
     forecast: Forecast | None = None,
-    untried: Mapping[Untried, Loading] = NOTHING,
+    precisions: Mapping[str, Loading] = NEAR,
     far_clock: Mapping[str, Loading] = NEAR,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`.
 
     A bundle that states no error of runs that the host paces takes that of all runs.
     """
-    stated = _table(bundle.uncertainty.get("power", {}))
+    stated = bundle.uncertainty.get("power", {})
     if bundle.power is None:
         return {"unknown": np.nan}
     sources = _kernel_sources(bundle, stated, shares, _power_groups)
     if "launch" in stated:
-        sources = _paced_sources(sources, _number(stated["launch"]), launch_share)
+        sources = _paced_sources(sources, stated["launch"], launch_share)
     sources |= {**_forecast_source(forecast, 1), **far_clock}
-    return sources | untried_sources(untried) | _family_source(stated, model_family)
+    return sources | dict(precisions) | _family_source(stated, model_family)
 
 
 def launch_weight(launch_share: Loading) -> Loading:
@@ -131,33 +129,13 @@ def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loa
 
 
 def _family_source(stated: Mapping[str, Any], model_family: str) -> dict[str, Loading]:
-    if model_family in _names(stated):
+    if model_family in stated.get("families", ()):
         return {}
-    return {f"family:{model_family}": _number(stated.get("family", 0.0))}
+    return {f"family:{model_family}": stated.get("family", 0.0)}
 
 
 def _forecast_source(forecast: Forecast | None, quantity: int) -> dict[str, Loading]:
     return {} if forecast is None else {forecast.name: forecast.ln_std[quantity]}
-
-
-def _names(stated: Mapping[str, Any]) -> frozenset[str]:
-    """Model families that the fit has seen."""
-    families = stated.get("families", ())
-    return frozenset(name for name in families if isinstance(name, str)) if isinstance(families, list | tuple) else frozenset()
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    """A part of the `uncertainty` section.  Raises BundleError for anything but an object."""
-    if not isinstance(value, Mapping):
-        raise BundleError(f"the bundle's uncertainty is damaged: {value!r:.40} where an object should be; fit again")
-    return value
-
-
-def _number(value: Any) -> float:
-    """A standard deviation in the `uncertainty` section.  Raises BundleError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0.0:
-        raise BundleError(f"the bundle's uncertainty is damaged: {value!r:.40} is no standard deviation; fit again")
-    return float(value)
 
 
 def _untested_sources(
@@ -170,10 +148,9 @@ def _untested_sources(
     counts = stated.get("families_by_group")
     if counts is None:
         return {}
-    seen = _table(counts)
     spreads = {group: UNTESTED_STD[0] if group in unfitted else 0.0 for group in shares}
     if not known:
-        spreads |= {group: UNTESTED_STD.get(seen.get(group, 0), 0.0) for group in shares}
+        spreads |= {group: UNTESTED_STD.get(counts.get(group, 0), 0.0) for group in shares}
     return {f"untested:{group}": share * spreads[group] for group, share in shares.items() if spreads[group]}
 
 
@@ -191,7 +168,7 @@ def _prior_groups(bundle: Bundle) -> frozenset[str]:
 class _GroupErrors(NamedTuple):
     """Stated held-out errors by group, their largest, and the groups of which rows were fitted."""
 
-    known: dict[str, float]
+    known: Mapping[str, float]
     usual: float
     seen: frozenset[str]
 
@@ -205,7 +182,7 @@ def _power_groups(bundle: Bundle) -> _GroupErrors:
 
 
 def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
-    known = {group: _number(value) for group, value in _table(bundle.uncertainty[quantity]["groups"]).items()}
+    known = bundle.uncertainty[quantity]["groups"]
     seen = frozenset(name for name, group in bundle.groups.items() if group.rows > 0)
     return _GroupErrors(known=known, usual=max(known.values()), seen=seen)
 
@@ -215,7 +192,7 @@ def _kernel_sources(
 ) -> dict[str, Loading]:
     """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
     if "gpu" in stated:
-        error = _number(stated["gpu"])
+        error = stated["gpu"]
         norm = joined(shares.values())
         return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
     if not stated.get("groups"):

@@ -10,7 +10,7 @@ import pytest
 
 from collector.campaigns.files import LIMITS, campaign_from_document
 from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, SCHEMA_VERSION
-from estimator.bundles.document import FORMAT_VERSION as BUNDLE_VERSION
+from estimator.bundles.content import FORMAT_VERSION as BUNDLE_VERSION
 from estimator.cli import main as estimate
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
 from estimator.quantities import MODULES

@@ -15,15 +15,14 @@ power for that of one at rest.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
-from estimator.bundles.checks import fields_of
 from estimator.errors import BundleError, EstimatorError
-from estimator.frozen import FrozenMapping
 from estimator.quantities import Array
+from estimator.reader import Count, FaultError, Shape, Span, Words, check_covariance, plain, read
 
 Form = Literal["occupancy", "rounds", "linear"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
@@ -41,42 +40,45 @@ MOST_BLOCKS: Final = 2**31 - 1
 """Largest grid along x (CUDA programming guide, technical specifications)."""
 
 
+Term = Annotated[float, Span(-1e6, 1e6, nan=True)]
+Covariance = Span(-1e12, 1e12, nan=True)
+Watt = Annotated[float, Span(0.0, 1e5, "W", nan=True)]
+Grid = Annotated[int, Span(1, MOST_BLOCKS, "blocks")]
+Scatter = Mapping[Annotated[str, Words(("time", "energy"))], Annotated[float, Span(0.0, 1e3, nan=True)]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockModel:
-    """One kernel with one block size on one GPU at one clock.
+    """One kernel with one block size on one GPU at one clock; what was not measured is nan, in a bundle null."""
 
-    times_s, overlap               t_0, t_1, t_b, shape (3,), all positive, and p
-    time_covariance                of the logarithms of these four, shape (4, 4)
-    energies, energy_covariance    E_b [J], P_a [W], shape (2,), (2, 2); nan where no power was measured
-    static_w, static_std_w         P_s [W]
-    slope_s, intercept_s, slope_j  a, b and E_b of the published forms: ordinary least squares over the same grids
-    scatter                        by form, rms relative error of "time" and of "energy" when each inner grid is left out in turn, over
-                                   grids of two rounds or more where there are some; empty where there are too few to leave one out
-    tied                           time coefficients that the grids do not tell apart: they follow the prior
-    blocks                         smallest and largest measured grid
-    flop_per_block                 work of a block, nan where unknown
-    """
+    kernel: Annotated[str, "name of the kernel"]
+    block_threads: Annotated[int, Span(1, 1024, "threads"), "size of a block"]
+    num_sms: Annotated[int, Span(1, 1024), "SMs of the GPU, S"]
+    blocks_per_sm: Annotated[int, Span(1, 1024), "blocks that fit on an SM at once, k"]
+    sm_clock_mhz: Annotated[float, Span(10, 10_000, "MHz", nan=True), "SM clock"]
+    times_s: Annotated[Array, Shape((3,)), Span(math.ulp(0.0), 1e6), "t_0, t_1, t_b [s]"]
+    overlap: Annotated[float, Span(1e-6, 1e6), "p, which joins latency and throughput [1]"]
+    time_covariance: Annotated[Array, Shape((4, 4)), Covariance, "of the logarithms of these four [1]"]
+    energies: Annotated[Array, Shape((2,)), Span(-1e6, 1e6, nan=True), "E_b [J], P_a [W]; null where no power was measured"]
+    energy_covariance: Annotated[Array, Shape((2, 2)), Covariance, "of these two"]
+    static_w: Annotated[Watt, "P_s"]
+    static_std_w: Annotated[Watt, "its standard deviation"]
+    slope_s: Annotated[Term, "a of the published forms [s]: ordinary least squares over the same grids"]
+    intercept_s: Annotated[Term, "b of them [s]"]
+    slope_j: Annotated[Term, "E_b of them [J]"]
+    blocks: Annotated[tuple[Grid, Grid], "smallest and largest measured grid"]
+    rows: Annotated[Count, "runs behind the fit"]
+    scatter: Annotated[
+        Mapping[Annotated[str, Words(FORMS)], Scatter],
+        "by form, rms relative error of each inner grid left out in turn, of grids of two rounds or more where there are some",
+    ]
+    tied: Annotated[tuple[Annotated[str, Words(LOGARITHMS)], ...], "parameters that the prior set, not the grids"] = ()
+    flop_per_block: Annotated[float, Span(0.0, 1e30, "flop", nan=True), "work of a block; null where unknown"] = math.nan
 
-    kernel: str
-    block_threads: int
-    num_sms: int
-    blocks_per_sm: int
-    sm_clock_mhz: float
-    times_s: Array
-    overlap: float
-    time_covariance: Array
-    energies: Array
-    energy_covariance: Array
-    static_w: float
-    static_std_w: float
-    slope_s: float
-    intercept_s: float
-    slope_j: float
-    blocks: tuple[int, int]
-    rows: int
-    scatter: Mapping[str, Mapping[str, float]]
-    tied: tuple[str, ...] = ()
-    flop_per_block: float = math.nan
+    def __post_init__(self) -> None:
+        for name in ("time_covariance", "energy_covariance"):
+            if np.isfinite(getattr(self, name)).all():
+                check_covariance(getattr(self, name), name)
 
     @property
     def resident_blocks(self) -> int:
@@ -194,13 +196,9 @@ def _rounds(shared: Array, logarithms: Array) -> tuple[Array, Array]:
 # The bundle's section ------------------------------------------------------------------------------------------------------------
 
 
-SECTION_FIELDS: Final = tuple(one.name for one in fields(BlockModel))
-"""Fields of each entry of a bundle's section `block_models`."""
-
-
 def section_of(models: Sequence[BlockModel]) -> dict[str, Any]:
     """The bundle's section: an entry for each model under "kernel/threads@clock"; unknown numbers are null."""
-    return {model_key(model): _document(model) for model in models}
+    return {model_key(model): plain(model) for model in models}
 
 
 def model_key(model: BlockModel) -> str:
@@ -209,98 +207,10 @@ def model_key(model: BlockModel) -> str:
     return f"{model.kernel}/{model.block_threads}{clock}"
 
 
-def _document(model: BlockModel) -> dict[str, Any]:
-    document: dict[str, Any] = {}
-    for name in SECTION_FIELDS:
-        value = getattr(model, name)
-        if isinstance(value, np.ndarray):
-            value = _nulled(value.tolist())
-        elif isinstance(value, Mapping):
-            value = {form: {quantity: _nulled(number) for quantity, number in own.items()} for form, own in value.items()}
-        elif isinstance(value, tuple):
-            value = list(value)
-        else:
-            value = _nulled(value)
-        document[name] = value
-    return document
-
-
-def _nulled(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_nulled(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def models_from_section(section: Mapping[str, Any], at: str = "block_models") -> dict[str, BlockModel]:
-    """The models in a bundle's section by name.
-
-    Raises BundleError, naming the key, for a field that is missing, foreign or does not fit.
-    """
-    return {name: _model(entry, f"{at}.{name}") for name, entry in section.items()}
-
-
-def _model(entry: Any, at: str) -> BlockModel:
-    fields_of(entry, at, SECTION_FIELDS)
-    blocks = entry["blocks"]
-    if not isinstance(blocks, Sequence) or len(blocks) != 2:
-        raise BundleError(f"{at}.blocks is no pair of grids")
+def models_from_section(section: Mapping[str, Any], at: str = "block_models") -> Mapping[str, BlockModel]:
+    """The models in a bundle's section by name.  Raises BundleError, naming the key, for one that does not fit."""
     try:
-        return BlockModel(
-            kernel=_text(entry["kernel"]),
-            block_threads=_whole(entry["block_threads"], f"{at}.block_threads"),
-            num_sms=_whole(entry["num_sms"], f"{at}.num_sms"),
-            blocks_per_sm=_whole(entry["blocks_per_sm"], f"{at}.blocks_per_sm"),
-            rows=_whole(entry["rows"], f"{at}.rows"),
-            sm_clock_mhz=_real(entry["sm_clock_mhz"]),
-            static_w=_real(entry["static_w"]),
-            static_std_w=_real(entry["static_std_w"]),
-            slope_s=_real(entry["slope_s"]),
-            intercept_s=_real(entry["intercept_s"]),
-            slope_j=_real(entry["slope_j"]),
-            flop_per_block=_real(entry["flop_per_block"]),
-            times_s=_positive(_array(entry["times_s"], (len(TIMES),))),
-            overlap=float(_positive(np.array(_real(entry["overlap"])))),
-            time_covariance=_array(entry["time_covariance"], (len(LOGARITHMS), len(LOGARITHMS))),
-            energies=_array(entry["energies"], (len(ENERGIES),)),
-            energy_covariance=_array(entry["energy_covariance"], (len(ENERGIES), len(ENERGIES))),
-            blocks=(_whole(blocks[0], f"{at}.blocks"), _whole(blocks[1], f"{at}.blocks")),
-            scatter=FrozenMapping(
-                {form: FrozenMapping({name: _real(value) for name, value in own.items()}) for form, own in entry["scatter"].items()}
-            ),
-            tied=tuple(_text(name) for name in entry["tied"]),
-        )
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BundleError(f"{at}: {error}") from error
-
-
-def _array(value: Any, shape: tuple[int, ...]) -> Array:
-    found = np.array([[_real(number) for number in row] if isinstance(row, Sequence) else _real(row) for row in value], dtype=np.float64)
-    if found.shape != shape:
-        raise ValueError(f"a table of shape {found.shape} where {shape} is due")
+        found: Mapping[str, BlockModel] = read(Mapping[str, BlockModel], section, at)
+    except FaultError as fault:
+        raise BundleError(str(fault)) from None
     return found
-
-
-def _positive(values: Array) -> Array:
-    if not np.all(values > 0):
-        raise ValueError("a time or a norm that is not positive")
-    return values
-
-
-def _real(value: Any) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{str(value)[:40]!r} is no number")
-    return float(value)
-
-
-def _whole(value: Any, at: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_BLOCKS:
-        raise BundleError(f"{at} is no positive whole number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{str(value)[:40]!r} is no text")
-    return value

@@ -9,48 +9,21 @@ two fits of the same data have the same digest, wherever and whenever they ran.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.bundles.content import (
-    Bundle,
-    Covariance,
-    DatasetRecord,
-    GroupCoefficients,
-    HostCost,
-    IdleTable,
-    PowerCoefficients,
-    Provenance,
-    VoltageTable,
-)
-from estimator.bundles.document import FORMAT, FORMAT_VERSION, bundle_from_document, document_of
+from estimator.bundles.content import FORMAT, FORMAT_VERSION, Bundle, BundleFile, Content
 from estimator.bundles.store import store_fault, stored_names, stored_path
 from estimator.documents import parse_json
 from estimator.errors import ArgumentError, BundleError
+from estimator.reader import FaultError, plain, read
 from estimator.regular_files import read_regular
 from estimator.resources import resource_folder, resource_names
-from estimator.specifications import near_match
+from estimator.specifications import document_of_gpu
 from estimator.whole_file import write_whole
 
-__all__ = [
-    "Bundle",
-    "Covariance",
-    "DatasetRecord",
-    "GroupCoefficients",
-    "HostCost",
-    "IdleTable",
-    "PowerCoefficients",
-    "Provenance",
-    "VoltageTable",
-    "bundle_from_document",
-    "bundle_names",
-    "bundle_path",
-    "digest_of",
-    "document_of",
-    "load_bundle",
-    "save_bundle",
-]
+__all__ = ["Bundle", "bundle_from_document", "bundle_names", "bundle_path", "digest_of", "document_of", "load_bundle", "save_bundle"]
 
 MAX_FILE_BYTES: Final = 256 << 20
 """No bundle comes near this; more is a mistake or an attack on memory."""
@@ -82,7 +55,7 @@ def bundle_path(name_or_path: str | Path) -> Path:
     installed = f"installed: {', '.join(names)}" if names else "none is installed"
     fault = store_fault()
     store = f" ({fault[0]})" if fault else ""
-    raise BundleError(f"unknown bundle {text!r}{near_match(text, names)}; {installed}; or give a file{store}")
+    raise BundleError(f"unknown bundle {text!r}; {installed}; or give a file{store}")
 
 
 def load_bundle(name_or_path: str | Path) -> Bundle:
@@ -95,16 +68,15 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
             f"name_or_path must be the name of a bundle or its file, got {name_or_path!r:.40} ({type(name_or_path).__name__})"
         )
     path = bundle_path(name_or_path)
-    where = f"bundle {path}"
     try:
-        document = _parsed(_content(path))
-        if document.get("format") != FORMAT:
-            raise BundleError(f"is not a {FORMAT} file: its field 'format' says {str(document.get('format'))[:40]!r}")
-        return bundle_from_document(_checked(document))
-    except BundleError as error:
-        raise BundleError(f"{where}: {error}") from error
-    except RecursionError as error:
-        raise BundleError(f"{where}: nested too deeply to be a bundle") from error
+        return bundle_from_document(_checked(parse_json(read_regular(path, MAX_FILE_BYTES))))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BundleError(
+            f"bundle {path}: cannot be read ({reason}); give another file, or one of those that 'estimate bundles' lists"
+        ) from error
+    except (BundleError, ValueError) as error:
+        raise BundleError(f"bundle {path}: {error}; restore the file or fit again") from error
 
 
 def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
@@ -112,15 +84,48 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
 
     Raises BundleError if the bundle breaks a rule of the format, UnwrittenError if the file cannot be written; then nothing is.
     """
-    where = f"bundle {path}"
+    document = document_of(bundle)
     try:
-        document = document_of(bundle)
         document["digest"] = digest_of(document)
         saved = bundle_from_document(document)
     except BundleError as error:
-        raise BundleError(f"{where}: {error}") from error
+        raise BundleError(f"bundle {path}: {error}") from error
     write_whole(Path(path), (_layout(document) + "\n").encode("ascii"))
     return replace(bundle, digest=saved.digest)
+
+
+def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
+    """The Bundle in plain data of the present format version; its digest is taken over unchecked.
+
+    Raises BundleError, naming the keys, for a field that is missing, foreign, of the wrong kind, not finite or out of its range.
+    """
+    try:
+        found = read(BundleFile, document)
+    except FaultError as error:
+        raise BundleError(str(error)) from error
+    gpu, power = found.gpu.specification, found.power
+    if found.gpu.name != gpu.name:
+        raise BundleError(f"gpu.name = {found.gpu.name!r} differs from gpu.specification.name = {gpu.name!r}")
+    low, high = gpu.sm_clock_min_mhz * (1.0 - CLOCK_MARGIN), gpu.sm_clock_limit_mhz * (1.0 + CLOCK_MARGIN)
+    if power is not None and not low <= power.reference_clock_mhz <= high:
+        raise BundleError(f"power.reference_clock_mhz = {power.reference_clock_mhz!r} lies outside the clocks of {gpu.name}")
+    shared = {one.name: getattr(found, one.name) for one in fields(Content)}
+    return Bundle(**shared, gpu=gpu, gpu_uuid=found.gpu.uuid, clocks_mhz=found.clocks)
+
+
+CLOCK_MARGIN: Final = 0.1
+"""Boards run a little beyond the clocks of their specification [relative]."""
+
+
+def document_of(bundle: Bundle) -> dict[str, Any]:
+    """The plain data of a bundle, ready for JSON, in the present format version; the digest as it stands in the bundle."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "gpu": {"name": bundle.gpu.name, "uuid": bundle.gpu_uuid, "specification": document_of_gpu(bundle.gpu)},
+        **{one.name: plain(getattr(bundle, one.name)) for one in fields(Content)},
+        "clocks": list(bundle.clocks_mhz),
+    }
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
@@ -134,60 +139,24 @@ def digest_of(document: Mapping[str, Any]) -> str:
         content["provenance"] = {key: value for key, value in origin.items() if key not in NOT_DIGESTED}
     try:
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise BundleError(f"{_first_not_finite(content, '') or error} is not finite") from error
+    except ValueError as error:
+        raise BundleError(f"a number is not finite ({error})") from error
     return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _content(path: Path) -> bytes:
-    try:
-        content = read_regular(path, MAX_FILE_BYTES)
-    except OSError as error:
-        raise BundleError(f"cannot be read ({_reason(error)}); give another file, or one of those that 'estimate bundles' lists") from error
-    if not content.strip():
-        raise BundleError("is empty; fit again or restore it")
-    return content
-
-
-def _parsed(content: bytes) -> dict[str, Any]:
-    """The JSON object in a file: no NaN, no field twice."""
-    try:
-        document = parse_json(content)
-    except ValueError as error:
-        raise BundleError(f"damaged: {error}; fit again or restore it") from error
-    if not isinstance(document, dict):
-        raise BundleError("is not a bundle: a JSON object is needed")
-    return document
-
-
-def _checked(document: dict[str, Any]) -> dict[str, Any]:
+def _checked(document: Any) -> dict[str, Any]:
     """The document, its digest compared with its content.  Another format may count its digest in another way."""
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BundleError(f"is not a {FORMAT} file")
     version = document.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(
-            f"format version {str(version)[:40]!r} is unknown, this program reads {FORMAT_VERSION}: use the wattprint that wrote it"
+            f"format version {str(version)[:40]!r} is unknown, this program reads {FORMAT_VERSION}; use the wattprint that wrote it"
         )
     stated, found = document.get("digest"), digest_of(document)
-    if not isinstance(stated, str):
-        raise BundleError("has no digest; restore the file or fit again")
     if stated != found:
-        raise BundleError(
-            f"its content does not match its digest (content {found[:19]}…, stated {stated[:19]}…): it was edited or damaged; "
-            "restore the file or fit again"
-        )
+        raise BundleError(f"its content does not match its digest {str(stated)[:19]}…: it was edited or damaged")
     return document
-
-
-def _first_not_finite(value: Any, at: str) -> str:
-    """Where the first infinite number stands, "" where none does."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return at
-    items: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        items = [(f"{at}.{key}" if at else str(key), item) for key, item in value.items()]
-    elif isinstance(value, list):
-        items = [(f"{at}[{i}]", item) for i, item in enumerate(value)]
-    return next((found for place, item in items if (found := _first_not_finite(item, place))), "")
 
 
 def _layout(value: Any, indent: int = 0) -> str:
@@ -199,7 +168,3 @@ def _layout(value: Any, indent: int = 0) -> str:
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         return "[\n" + ",\n".join(pad + _layout(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
     return json.dumps(value, allow_nan=False)
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

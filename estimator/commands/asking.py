@@ -190,7 +190,8 @@ def _clocks(gpu: "GpuSpec", options: Mapping[str, Any]) -> tuple[float, ...] | N
 
 def shares(settings: Mapping[str, str]) -> dict[str, float]:
     """Efficiencies by module.  Raises UsageError for a module that has none and for what can be no share."""
-    from estimator.board import EFFICIENCY_COEFFICIENTS, LEAST_EFFICIENCY, MOST_EFFICIENCY
+    from estimator.board import LEAST_EFFICIENCY, MOST_EFFICIENCY
+    from estimator.coefficients import EFFICIENCY_COEFFICIENTS
 
     found = {}
     for module, text in settings.items():
@@ -247,7 +248,7 @@ def within_clocks(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]"
 
     Where one board alone is asked for, or none can be locked to any of the clocks, the questions are as they were: that is refused.
     """
-    from estimator.board import in_clock_range
+    from estimator.domain import in_clock_range
     from estimator.questions.judging import at_clocks
     from estimator.questions.sweeping import unanswerable
 

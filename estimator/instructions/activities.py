@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 from estimator.documents import parse_json
 from estimator.errors import CountsError
@@ -19,10 +19,9 @@ from estimator.instructions.energies import TRANSACTION_BYTES, Activity
 from estimator.instructions.nsight_compute import ProfiledKernel, read_ncu
 from estimator.instructions.opcodes import LANES, sass_class
 from estimator.instructions.tables import Vocabulary
+from estimator.reader import LEAST_ONE, FaultError, Span, Text, Words, read
 from estimator.regular_files import read_regular
-from estimator.specifications import near_match
 
-FORMAT: Final = "wattprint-activity"
 FORMAT_VERSION: Final = 1
 MOST_BYTES: Final = 256 << 20
 MOST_COUNT: Final = 1e24
@@ -31,9 +30,37 @@ MOST_LAUNCHES: Final = 1e12
 MOST_TIME_S: Final = 1e9
 SECTORS_OF_A_LINE: Final = 4
 
-FIELDS: Final = frozenset(
-    {"name", "time_s", "launches", "opcodes", "instructions", "issued", "transactions", "stalls", "link_bytes", "lanes"}
-)
+Count = Annotated[float, Span(0.0, MOST_COUNT)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEntry:
+    """A kernel of a JSON file."""
+
+    name: Text
+    time_s: Annotated[float, Span(1e-12, MOST_TIME_S, "s")]
+    launches: Annotated[float, Span(1e-12, MOST_LAUNCHES)] = 1.0
+    opcodes: Mapping[str, Count] | None = None
+    instructions: Mapping[str, Count] | None = None
+    issued: Count = 0.0
+    transactions: Mapping[Annotated[str, Words(tuple(TRANSACTION_BYTES))], Count] | None = None
+    stalls: Count | None = None
+    link_bytes: Count = 0.0
+    lanes: Annotated[float, Span(1e-12, LANES)] = float(LANES)
+
+    def __post_init__(self) -> None:
+        if (self.opcodes is None) == (self.instructions is None):
+            raise FaultError("needs either opcodes or instructions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityFile:
+    """A JSON file of counted kernels."""
+
+    format: Literal["wattprint-activity"]
+    format_version: Annotated[int, Span(FORMAT_VERSION, FORMAT_VERSION)]
+    kernels: Annotated[tuple[KernelEntry, ...], LEAST_ONE]
+
 
 THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 """Instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
@@ -97,11 +124,14 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
     Raises CountsError, naming file and field, for one that cannot be used.
     """
     try:
-        head = read_regular(path, MOST_BYTES)
+        content = read_regular(path, MOST_BYTES)
+        if content.lstrip()[:1] == b"{":
+            file: ActivityFile = read(ActivityFile, parse_json(content))
+            return tuple(_counted(entry, f"{path}: kernels[{place}]", vocabulary) for place, entry in enumerate(file.kernels))
     except OSError as error:
         raise CountsError(f"{path}: cannot be read ({error.strerror}); `estimate counts --metrics` names what to profile") from error
-    if head.lstrip()[:1] == b"{":
-        return _from_json(head, str(path), vocabulary)
+    except ValueError as error:
+        raise CountsError(f"{path}: {error}") from error
     kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(path))
     if not kernels:
         raise CountsError(f"{path}: no kernel was profiled")
@@ -157,72 +187,19 @@ def _add(counts: dict[str, float], name: str, count: float) -> None:
         counts[name] = counts.get(name, 0.0) + count
 
 
-def _from_json(content: bytes, at: str, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
-    try:
-        document = parse_json(content)
-    except ValueError as error:
-        raise CountsError(f"{at}: {error}") from error
-    if document.get("format") != FORMAT:
-        raise CountsError(f"{at}: format is {str(document.get('format'))[:40]!r}, not {FORMAT!r}")
-    if document.get("format_version") != FORMAT_VERSION:
-        raise CountsError(f"{at}: format_version is {str(document.get('format_version'))[:20]}; this program reads {FORMAT_VERSION}")
-    kernels = document.get("kernels")
-    if not isinstance(kernels, list) or not kernels:
-        raise CountsError(f"{at}: kernels must be a list with at least one entry")
-    return tuple(_entry(entry, f"{at}: kernels[{place}]", vocabulary) for place, entry in enumerate(kernels))
-
-
-def _entry(entry: Any, at: str, vocabulary: Vocabulary) -> CountedKernel:
-    if not isinstance(entry, Mapping):
-        raise CountsError(f"{at} is no object")
-    for name in entry:
-        if name not in FIELDS:
-            raise CountsError(f"{at} has an unknown field {str(name)[:40]!r}{near_match(str(name), FIELDS)}")
-    if not isinstance(entry.get("name"), str) or not entry["name"]:
-        raise CountsError(f"{at}.name must be a text")
-    if ("opcodes" in entry) == ("instructions" in entry):
-        raise CountsError(f"{at} needs either opcodes or instructions")
-    if "opcodes" in entry and vocabulary != "sass":
+def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKernel:
+    instructions = dict(entry.instructions or {})
+    if entry.opcodes is not None and vocabulary != "sass":
         raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
-    lanes = _count(entry.get("lanes", LANES), f"{at}.lanes")
-    if not 0 < lanes <= LANES:
-        raise CountsError(f"{at}.lanes = {lanes:g} must lie between 0 and {LANES}")
-    instructions: dict[str, float] = {}
-    issued = _count(entry.get("issued", 0), f"{at}.issued")
-    if "opcodes" in entry:
-        opcodes = _counts(entry["opcodes"], f"{at}.opcodes")
-        for opcode, count in opcodes.items():
-            if name := sass_class(opcode):
-                _add(instructions, name, count * lanes)
-        issued = issued or sum(opcodes.values())
-    else:
-        instructions = _counts(entry["instructions"], f"{at}.instructions")
-    transactions = _counts(entry.get("transactions", {}), f"{at}.transactions")
-    for level in transactions:
-        if level not in TRANSACTION_BYTES:
-            raise CountsError(f"{at}.transactions.{level[:40]} is no level; there are {', '.join(TRANSACTION_BYTES)}")
-    time_s, launches = _count(entry.get("time_s"), f"{at}.time_s"), _count(entry.get("launches", 1), f"{at}.launches")
-    if not (0 < time_s <= MOST_TIME_S and 0 < launches <= MOST_LAUNCHES):
-        raise CountsError(f"{at}: time_s must lie above 0 and up to {MOST_TIME_S:g}, launches above 0 and up to {MOST_LAUNCHES:g}")
+    for opcode, count in (entry.opcodes or {}).items():
+        if name := sass_class(opcode):
+            _add(instructions, name, count * entry.lanes)
     activity = Activity(
         instructions=instructions,
-        issued=issued,
-        transactions=transactions,
-        stalls=_count(entry.get("stalls", 0), f"{at}.stalls"),
-        time_s=time_s,
+        issued=entry.issued or sum((entry.opcodes or {}).values()),
+        transactions=entry.transactions or {},
+        stalls=entry.stalls or 0.0,
+        time_s=entry.time_s,
     )
-    missing = tuple(name for name in ("transactions", "stalls") if name not in entry)
-    link_bytes = _count(entry.get("link_bytes", 0), f"{at}.link_bytes")
-    return CountedKernel(name=entry["name"], launches=launches, activity=activity, link_bytes=link_bytes, missing=missing)
-
-
-def _counts(value: Any, at: str) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        raise CountsError(f"{at} is no object of counts")
-    return {str(name): _count(count, f"{at}.{str(name)[:40]}") for name, count in value.items()}
-
-
-def _count(value: Any, at: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_COUNT:
-        raise CountsError(f"{at} = {str(value)[:40]!r} must be a number from 0 to {MOST_COUNT:g}")
-    return float(value)
+    missing = tuple(name for name in ("transactions", "stalls") if getattr(entry, name) is None)
+    return CountedKernel(name=entry.name, launches=entry.launches, activity=activity, link_bytes=entry.link_bytes, missing=missing)

@@ -14,7 +14,6 @@ from estimator.instructions.modules import Integration, module_energy
 from estimator.instructions.opcodes import RARE
 from estimator.instructions.tables import EnergyTable
 from estimator.power_limit import LIMIT_TOLERANCE
-from estimator.specifications import near_match
 
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
 """Parts of the energy; instructions have their issue with them, constant is the board at rest and what it draws beyond as it works."""
@@ -145,8 +144,7 @@ def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
     energies, terms = table.energies, table.energies.terms
     counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
     if missing := [name for name in counted if not energies.price(name).name]:
-        hint = near_match(missing[0], energies.classes)
-        raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}{hint}; it knows {', '.join(energies.classes)}")
+        raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}; it knows {', '.join(energies.classes)}")
     rare = [name for name in counted if energies.price(name).name == RARE != name]
     warnings = [f"no energy of their own, taken at that of rare ones: {', '.join(rare[:8])}"] if rare else []
     doubtful = {name: energies.doubt(name) for name in counted if name not in rare and energies.doubt(name)}

@@ -14,16 +14,18 @@ Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 import numpy as np
 
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
-from estimator.instructions.links import links_from_document
+from estimator.gpu import ClockMhz
+from estimator.instructions.links import EnergyJ, EnergyStdJ, LinkEnergy
 from estimator.instructions.opcodes import LANES
 from estimator.instructions.prices import Price, price_of
 from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.reader import WHEN_GIVEN, Count, FaultError, Span, check_covariance, check_lengths, plain, read
 
 SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
@@ -65,31 +67,30 @@ class Activity:
     kelvin: float = 0.0
 
 
+Joule = Annotated[float, Span(-1e-3, 1e-3, "J")]
+JouleStd = Annotated[float, Span(0.0, 1e-3, "J")]
+Occurrences = Annotated[float, Span(0.0, 1e9)]
+EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """What one PTX instruction became, and what it costs.
+    """What one PTX instruction became, and what it costs."""
 
-    level              optimisation level of the assembler ("O3"); "" where it is not told
-    classes            machine instructions of each class for one of it, by thread
-    issued             instructions issued to a warp for one of it
-    energy_j, std_j    by thread in a full warp, from the classes [J]; nan where one of them has no energy
-    companions         whether other PTX instructions of the same kernel could not be taken out of it
-    doubt              why the energy is of low confidence or not known; "" where it is neither
-    published_j        by launch mode and way of sampling ("full.mtsm"; "full.measured" from corrected energies), the published
-                       difference formula, by thread [J]; static power is left in it, so that it is no energy of the instruction
-    unpublished        by launch mode, why that formula has no figure
-    """
-
-    instruction: str
-    classes: Mapping[str, float]
-    issued: float
-    energy_j: float
-    std_j: float
-    level: str = ""
-    companions: bool = False
-    doubt: str = ""
-    published_j: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
-    unpublished: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
+    instruction: Annotated[str, "the PTX instruction"]
+    level: Annotated[str, "optimisation level of the assembler"] = field(default="", metadata=WHEN_GIVEN)
+    energy_j: Annotated[EnergyJ, "by thread in a full warp, from the classes; null where one of them has no energy"]
+    std_j: Annotated[EnergyStdJ, "its standard deviation"]
+    classes: Annotated[Mapping[str, Occurrences], "machine instructions of each class for one of it, by thread"]
+    issued: Annotated[Occurrences, "instructions issued to a warp for one of it"]
+    companions: Annotated[bool, "whether other PTX instructions of the same kernel could not be taken out of it"] = False
+    published_j: Annotated[
+        Mapping[str, Joule],
+        "by launch mode and way of sampling, the published difference formula by thread; static power is left in it",
+    ] = field(default=EMPTY, metadata=WHEN_GIVEN)
+    published_flag: Annotated[str, "what is wrong with that formula"] = field(default="", metadata=WHEN_GIVEN)
+    unpublished: Annotated[Mapping[str, str], "by launch mode, why that formula has no figure"] = field(default=EMPTY, metadata=WHEN_GIVEN)
+    low_confidence: Annotated[str, "why the energy is of low confidence or not known"] = field(default="", metadata=WHEN_GIVEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +115,10 @@ class InstructionEnergies:
     temperature_c: float
     scatter: float
     rows: int
-    ptx: Mapping[str, Expansion] = field(default_factory=lambda: FrozenMapping({}))
+    ptx: Mapping[str, Expansion] = field(default=EMPTY)
     assembler: str = ""
     gain_std: float = 0.0
-    doubts: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
+    doubts: Mapping[str, str] = field(default=EMPTY)
 
     def weights(self, activity: Activity) -> Array:
         """How often each term occurs in an activity, voltage taken into account; shape (t,)."""
@@ -205,14 +206,70 @@ def _ratio(value: float, reference: float) -> float:
     return value / reference if math.isfinite(value) and math.isfinite(reference) else 1.0
 
 
-SECTION_FIELDS: Final = (
-    "terms", "values", "covariance", "identified", "reference_voltage_v", "reference_clock_mhz", "temperature_c", "scatter", "rows",
-    "assembler", "gain_std", "instructions", "transactions", "ptx",
-)  # fmt: skip
-"""Fields of a bundle's section `instruction_energies`."""
-
 LINKS: Final = "links"
-"""Its field that is there only where links were measured (`estimator.instructions.links`), and the only one where nothing else was."""
+"""Field of the section `instruction_energies` that is there only where links were measured, and the only one where nothing else was."""
+
+Relative = Annotated[float, Span(0.0, 1e3)]
+Term = Annotated[float, Span(-1e5, 1e5)]
+
+
+class EpiRecord(TypedDict):
+    """Energy per instruction of a class and thread in a full warp, issue included."""
+
+    epi_j: Annotated[Joule, "energy"]
+    std_j: Annotated[JouleStd, "its standard deviation"]
+    identified: Annotated[bool, "whether the data rather than the prior set it"]
+    low_confidence: NotRequired[Annotated[str, "why the energy is of low confidence"]]
+
+
+class EptRecord(TypedDict):
+    """Energy per transaction of a memory level, one hop."""
+
+    bytes: Annotated[float, Span(1, 65536, "byte"), "size of a transaction"]
+    ept_j: Annotated[Joule, "energy"]
+    std_j: Annotated[JouleStd, "its standard deviation"]
+    pj_per_bit: Annotated[float, Span(-1e9, 1e9, "pJ/bit"), "energy"]
+
+
+class LinksSection(TypedDict):
+    """Energies where nothing but links was measured, or not even these."""
+
+    links: NotRequired[Annotated[Mapping[str, LinkEnergy], "links and copies by name"]]
+
+
+class EnergySection(LinksSection):
+    """Fitted energies: terms with their covariance, and tables to read."""
+
+    terms: Annotated[tuple[str, ...], "names of the terms"]
+    values: Annotated[tuple[Term, ...], "[J]; of `constant` [W], of `heat` [W/K]"]
+    covariance: Annotated[tuple[tuple[Annotated[float, Span(-1e10, 1e10)], ...], ...], "covariance of values"]
+    identified: Annotated[tuple[bool, ...], "whether the data rather than the prior set a term"]
+    reference_voltage_v: Annotated[float, Span(0.2, 2.0, "V", nan=True), "core voltage of the core terms; null where none was read"]
+    reference_clock_mhz: Annotated[ClockMhz, "SM clock at which `constant` holds"]
+    temperature_c: Annotated[float, Span(-60.0, 200.0, "°C", nan=True), "die temperature at which `constant` holds"]
+    scatter: Annotated[Relative, "what rows scatter beyond their own errors [relative]"]
+    rows: Annotated[Count, "runs behind the fit"]
+    assembler: Annotated[str, "assembler that built the kernels"]
+    gain_std: Annotated[Relative, "standard deviation of the sensor's gain [relative]"]
+    instructions: Annotated[Mapping[str, EpiRecord], "by class of machine instructions"]
+    transactions: Annotated[Mapping[str, EptRecord], "by level of memory"]
+    ptx: Annotated[Mapping[str, Expansion], "by PTX instruction"]
+
+
+def _check_section(section: Any) -> None:
+    """Refuse terms that do not fit their values and covariance."""
+    if "terms" in section:
+        terms = section["terms"]
+        if len(set(terms)) < len(terms):
+            raise FaultError("holds a term twice", "terms")
+        check_lengths({name: section[name] for name in ("values", "covariance", "identified")}, len(terms))
+        check_covariance(section["covariance"], "covariance")
+
+
+if TYPE_CHECKING:
+    Section = Any
+else:
+    Section = Annotated[EnergySection | LinksSection, _check_section]
 
 
 def section_of(energies: InstructionEnergies) -> dict[str, Any]:
@@ -228,42 +285,13 @@ def section_of(energies: InstructionEnergies) -> dict[str, Any]:
         value, std = energies.term(TRANSACTION + level)
         if math.isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
-    return {
-        "terms": list(energies.terms),
-        "values": energies.values.tolist(),
-        "covariance": energies.covariance.tolist(),
-        "identified": list(energies.identified),
-        "reference_voltage_v": _null(energies.reference_voltage_v),
-        "reference_clock_mhz": energies.reference_clock_mhz,
-        "temperature_c": _null(energies.temperature_c),
-        "scatter": energies.scatter,
-        "rows": energies.rows,
-        "assembler": energies.assembler,
-        "gain_std": energies.gain_std,
-        "instructions": instructions,
-        "transactions": transactions,
-        "ptx": {name: _expansion_document(one) for name, one in energies.ptx.items()},
-    }
+    own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__slots__)}
+    section: dict[str, Any] = plain({**own, "instructions": instructions, "transactions": transactions})
+    return section
 
 
 PUBLISHED_FLAG: Final = "static power left in"
 """What is wrong with the published difference formula."""
-
-
-def _expansion_document(one: Expansion) -> dict[str, Any]:
-    published: dict[str, Any] = {"published_j": dict(one.published_j), "published_flag": PUBLISHED_FLAG} if one.published_j else {}
-    published |= {"unpublished": dict(one.unpublished)} if one.unpublished else {}
-    published |= {"low_confidence": one.doubt} if one.doubt else {}
-    return {
-        "instruction": one.instruction,
-        "level": one.level,
-        "energy_j": _null(one.energy_j),
-        "std_j": _null(one.std_j),
-        "classes": dict(one.classes),
-        "issued": one.issued,
-        "companions": one.companions,
-        **published,
-    }
 
 
 def energies_from_section(section: Mapping[str, Any], at: str = "instruction_energies") -> InstructionEnergies | None:
@@ -271,92 +299,13 @@ def energies_from_section(section: Mapping[str, Any], at: str = "instruction_ene
 
     Raises BundleError, naming the keys, for a field that is missing, foreign or does not fit the others.
     """
-    if set(section) <= {LINKS}:
-        links_from_document(section.get(LINKS, {}), f"{at}.{LINKS}")
-        return None
-    for name in SECTION_FIELDS:
-        if name not in section:
-            raise BundleError(f"{at} lacks the field {name!r}")
-    for name in section:
-        if name not in SECTION_FIELDS and name != LINKS:
-            raise BundleError(f"{at} has an unknown field {name!r}")
-    links_from_document(section.get(LINKS, {}), f"{at}.{LINKS}")
     try:
-        terms = tuple(_text(term) for term in section["terms"])
-        values = np.array([_real(value) for value in section["values"]])
-        covariance = np.array([[_real(value) for value in row] for row in section["covariance"]]).reshape(len(terms), -1)
-        identified = tuple(bool(value) for value in section["identified"])
-        found = InstructionEnergies(
-            terms=terms,
-            values=values,
-            covariance=covariance,
-            identified=identified,
-            reference_voltage_v=_number(section["reference_voltage_v"]),
-            reference_clock_mhz=_real(section["reference_clock_mhz"]),
-            temperature_c=_number(section["temperature_c"]),
-            scatter=_real(section["scatter"]),
-            rows=int(_real(section["rows"])),
-            assembler=_text(section["assembler"]),
-            gain_std=_real(section["gain_std"]),
-            doubts=FrozenMapping(
-                {str(name): _text(one["low_confidence"]) for name, one in section["instructions"].items() if "low_confidence" in one}
-            ),
-            ptx=FrozenMapping({str(name): _expansion(one) for name, one in section["ptx"].items()}),
-        )
-        _check_tables(section)
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        raise BundleError(f"{at} is damaged ({error}); fit again") from error
-    if values.shape != (len(terms),) or covariance.shape != (len(terms), len(terms)) or len(identified) != len(terms):
-        raise BundleError(f"{at}: {len(terms)} terms do not fit {values.size} values and a covariance of shape {covariance.shape}")
-    if len(set(terms)) < len(terms) or (np.diag(covariance) < 0).any():
-        raise BundleError(f"{at} is damaged (a term is there twice, or has a variance below zero); fit again")
-    return found
-
-
-def _check_tables(section: Mapping[str, Any]) -> None:
-    """Raises KeyError, TypeError and the like where a table to read lacks a field or holds no number."""
-    for name, fields in (("instructions", ("epi_j", "std_j")), ("transactions", ("bytes", "ept_j", "std_j", "pj_per_bit"))):
-        for entry in section[name].values():
-            for field_name in fields:
-                _real(entry[field_name])
-            if name == "instructions" and not isinstance(entry["identified"], bool):
-                raise TypeError(f"identified is {entry['identified']!r}")
-
-
-def _expansion(one: Mapping[str, Any]) -> Expansion:
-    return Expansion(
-        classes=FrozenMapping({str(name): _real(count) for name, count in one["classes"].items()}),
-        issued=_real(one["issued"]),
-        energy_j=_number(one["energy_j"]),
-        std_j=_number(one["std_j"]),
-        instruction=_text(one["instruction"]),
-        level=_text(one.get("level", "")),
-        companions=bool(one["companions"]),
-        doubt=_text(one.get("low_confidence", "")),
-        unpublished=FrozenMapping({str(mode): _text(reason) for mode, reason in one.get("unpublished", {}).items()}),
-        published_j=FrozenMapping({str(name): _real(value) for name, value in one.get("published_j", {}).items()}),
-    )
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else _real(value)
-
-
-def _real(value: Any) -> float:
-    """A finite number.  Raises TypeError, ValueError or OverflowError for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{str(value)[:20]!r} is no number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is not finite")
-    return number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{str(value)[:20]!r} is no text")
-    return value
-
-
-def _null(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        found: Any = read(Section, section, at)
+    except FaultError as fault:
+        raise BundleError(str(fault)) from None
+    if "terms" not in found:
+        return None
+    own = {name: found[name] for name in set(found) & set(InstructionEnergies.__slots__)}
+    doubts = {name: one["low_confidence"] for name, one in found["instructions"].items() if "low_confidence" in one}
+    arrays = {name: np.array(found[name]) for name in ("values", "covariance")}
+    return InstructionEnergies(**(own | arrays), doubts=FrozenMapping(doubts))

@@ -141,7 +141,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     """The points of a single workload."""
     prepared, board = prediction.prepared, prediction.prepared.board
     workload, fitted_mhz = prepared.workloads[0], board.bundle.clocks_mhz
-    case, unseen = case_of(Variant(workload=workload), prediction, 0)
+    case = case_of(Variant(workload=workload), prediction, 0)
     columns = columns_of(prediction)
     rows = zip(*(columns[name].tolist() for name in VALUES), strict=True)
     completed = prediction.shares[[prepared.kinds[kind].completed for kind in prepared.block_kind.tolist()]].sum(axis=0)
@@ -150,7 +150,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     for i, row in enumerate(rows):
         values = dict(zip(VALUES, row, strict=True))
         asked_mhz, over = values["asked_clock_mhz"], bool(prediction.above_limit[0, i])
-        outside = (*case.unseen[unseen[i]], *clock_warning(fitted_mhz, asked_mhz, values["sm_clock_mhz"]))
+        outside = clock_warning(fitted_mhz, asked_mhz, values["sm_clock_mhz"])
         between = () if locked else step_warning(board.gpu, [asked_mhz])
         above = (STAYS_ABOVE.format(board.limit_w),) if over else ()
         found.append(

@@ -31,7 +31,7 @@ from estimator.questions.sweeping import table
 from estimator.spread import CLOCK_SLOPE_STD, joined, nearest_fitted_mhz
 from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
 from estimator.timeline import sweep_parts, sweep_seconds
-from estimator.untried import Loading
+from estimator.unseen import Loading
 
 QUANTITIES: Final[dict[str, tuple[int, int]]] = {
     "latency": (1, 0),

@@ -32,7 +32,6 @@ class Case:
     batch, sequence, tokens: 0 where unknown.  fitted_clocks_mhz: lowest and highest SM clock that the bundle's fit has seen.
     validity: as that of an estimate, whatever the clock.  warnings: how the case leaves what the bundle was fitted on, whatever the clock;
     notes: what is worth knowing; too_large: those of the warnings on what the board's memory does not hold.
-    unseen: warnings on kernels that the fit has not seen, which depend on the clock: the sets of them that hold at some clock.
     """
 
     workload: str
@@ -51,7 +50,6 @@ class Case:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     too_large: tuple[str, ...] = ()
-    unseen: tuple[tuple[str, ...], ...] = ((),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -65,7 +63,6 @@ class Sweep:
     …_low, …_high     limits of the 90 % intervals of these and of sm_clock_mhz
     gpu_s             time of the GPU's kernels [s]; launch_bound_share  how far the host's launches set the latency
     above_limit       whether the power stays above the limit even at the lowest clock
-    unseen            number of the set of warnings in its case's `unseen` that holds for each point
     """
 
     cases: tuple[Case, ...]
@@ -89,7 +86,6 @@ class Sweep:
     energy_j_low: Array
     energy_j_high: Array
     above_limit: BoolArray
-    unseen: IntArray
 
     def __post_init__(self) -> None:
         """Columns cannot be written to: what was computed from one of them would no longer hold."""
@@ -117,10 +113,6 @@ class Sweep:
     def case_warnings(self) -> list[tuple[Case, str]]:
         """The same with the case; cases without a point have none."""
         lines = [(self.cases[i], line) for i in self.present() for line in self.cases[i].warnings]
-        most = max((len(case.unseen) for case in self.cases), default=1)
-        sets = [divmod(code, most) for code in np.unique(self.case * most + self.unseen).tolist()]
-        told = dict.fromkeys((i, line) for i, number in sets for line in self.cases[i].unseen[number])
-        lines += [(self.cases[i], line) for i, line in told]
         outside = self.outside_clock()
         for kind, mask in (("clock", outside), ("limit", self.above_limit)):
             for i in np.unique(self.case[mask]).tolist():
@@ -137,9 +129,9 @@ class Sweep:
         return found
 
     def warning_texts(self) -> list[str]:
-        """Of every point the warnings of its case and those on kernels that the fit has not seen, joined by "; "."""
-        texts = [["; ".join((*case.warnings, *unseen)) for unseen in case.unseen] for case in self.cases]
-        return [texts[i][number] for i, number in zip(self.case.tolist(), self.unseen.tolist(), strict=True)]
+        """Of every point the warnings of its case, joined by "; "."""
+        texts = ["; ".join(case.warnings) for case in self.cases]
+        return [texts[i] for i in self.case.tolist()]
 
     def outside_clock(self) -> BoolArray:
         """Which points ask for, or are lowered to, a clock outside those that the fit has seen, shape (n,)."""
@@ -148,11 +140,9 @@ class Sweep:
 
     def validity(self) -> list[Validity]:
         """Of every point: whether the fit has seen the like of it, as `estimator.questions.estimates.Estimate.validity`."""
-        of_case: list[list[Validity]] = [
-            ["outside" if unseen and case.validity == "inside" else case.validity for unseen in case.unseen] for case in self.cases
-        ]
-        triples = zip(self.case.tolist(), self.unseen.tolist(), self.outside_clock().tolist(), strict=True)
-        return ["outside" if outside and of_case[i][number] == "inside" else of_case[i][number] for i, number, outside in triples]
+        found: list[Validity] = [self.cases[i].validity for i in self.case.tolist()]
+        outside = self.outside_clock().tolist()
+        return ["outside" if beyond and one == "inside" else one for one, beyond in zip(found, outside, strict=True)]
 
     @property
     def notes(self) -> tuple[tuple[str, str], ...]:

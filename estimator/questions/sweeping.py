@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from estimator.arguments import require
-from estimator.board import Board, Clocks, open_board, unlockable_line
+from estimator.board import Board, Clocks, open_board
 from estimator.bundles.content import Bundle
 from estimator.bundles.labels import told_apart
-from estimator.domain import no_rate_warning, step_warning, validity_of
+from estimator.domain import no_rate_warning, step_warning, unlockable_line, validity_of
 from estimator.engine import MOST_NUMBERS, Prediction, predict
 from estimator.forecast import forecast_lines, limit_notes
 from estimator.forms.variation import Variant
@@ -18,10 +18,10 @@ from estimator.gpu import GpuSpec
 from estimator.memory import memory_warnings
 from estimator.phases import EVENTS
 from estimator.power_limit import Ranges, std_of
-from estimator.quantities import Array, IntArray
+from estimator.quantities import Array
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
 from estimator.reckoning import workload_warnings
-from estimator.unseen import unseen_lines, unseen_shares
+from estimator.unseen import unseen_lines
 from estimator.workload import Workload
 
 
@@ -113,10 +113,9 @@ def table(variants: Sequence[Variant], prediction: Prediction) -> Sweep:
     cases = [case_of(variant, prediction, i) for i, variant in enumerate(variants)]
     between = step_warning(board.gpu, board.asked_mhz.tolist()) if board.chosen else ()
     return Sweep(
-        cases=tuple(replace(case, warnings=(*case.warnings, *between)) if between else case for case, _ in cases),
+        cases=tuple(replace(case, warnings=(*case.warnings, *between)) for case in cases),
         case=np.repeat(np.arange(shape[0]), shape[1]),
         above_limit=prediction.above_limit.flatten(),
-        unseen=np.concatenate([unseen for _, unseen in cases]),
         **columns_of(prediction),
     )
 
@@ -136,18 +135,21 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
     return found
 
 
-def case_of(variant: Variant, prediction: Prediction, i: int) -> tuple[Case, IntArray]:
-    """What the points of workload i share, and for each clock the number of the set of `unseen` warnings that holds, shape (c,)."""
+def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
+    """What the points of workload i share."""
     prepared, workload = prediction.prepared, variant.workload
     bundle, gpu = prepared.board.bundle, prepared.board.gpu
     own = prepared.kernels_of(i)
     blocks, kinds = prepared.blocks_of(i)
-    shares = unseen_shares(kinds, prepared.priors, prediction.shares[blocks])
-    clocks = prediction.latency_s.shape[1]
-    unseen, of_clock = unseen_lines(workload, bundle, prepared.groups[own], prepared.excesses[own], prepared.priors, shares, clocks)
+    shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
+    unseen = {kind: share for kind, share in shares if kind.unseen(prepared.priors)}
     too_large = memory_warnings(workload, prepared.phases.events[own, EVENTS.index("dram")], gpu)
-    outside = (*no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu), *too_large)
-    case = Case(
+    outside = (
+        *no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu),
+        *too_large,
+        *unseen_lines(workload, bundle.domain, prepared.groups[own], prepared.excesses[own], prepared.priors, unseen),
+    )
+    return Case(
         workload=workload.name,
         model_family=workload.model_family,
         bundle=f"{bundle.name} {bundle.version}",
@@ -164,9 +166,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> tuple[Case, Int
         warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside),
         notes=(*limit_notes(bundle.gpu, gpu), *workload.notes),
         too_large=too_large,
-        unseen=unseen,
     )
-    return case, of_clock
 
 
 def unanswerable(variant: Variant, bundle: Bundle, gpu: GpuSpec, clocks_mhz: Sequence[float]) -> Sweep:
@@ -175,5 +175,5 @@ def unanswerable(variant: Variant, bundle: Bundle, gpu: GpuSpec, clocks_mhz: Seq
     lines = tuple(dict.fromkeys(unlockable_line(clock, gpu) for clock in (clocks_mhz[0], clocks_mhz[-1])))
     nothing = np.zeros(len(clocks_mhz), dtype=np.int64)
     columns = {name: np.full(len(clocks_mhz), np.nan) for name in VALUES} | {"asked_clock_mhz": np.array(clocks_mhz, dtype=np.float64)}
-    case = replace(case, warnings=(*case.warnings, *lines), too_large=(), unseen=((),))
-    return Sweep(cases=(case,), case=nothing, above_limit=nothing > 0, unseen=nothing, **columns)
+    case = replace(case, warnings=(*case.warnings, *lines), too_large=())
+    return Sweep(cases=(case,), case=nothing, above_limit=nothing > 0, **columns)

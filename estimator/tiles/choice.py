@@ -9,19 +9,18 @@ t_c being its time by the equations at the clock for which the vendor quotes its
 the name of its tile: the prediction is the candidate at the weighted median of the times.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Final, Literal, TypedDict
 
 import numpy as np
 
 from estimator.coefficients import COLUMN
-from estimator.errors import BundleError
 from estimator.gpu import GpuSpec
 from estimator.kernels.gemm import IMPOSSIBLE_CLOCKS, MatrixColumns, candidate_phases
 from estimator.phases import OVERLAPPED, START_CLOCKS
 from estimator.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.reader import LEAST_ONE, Span
 from estimator.tiles.tiling import Candidates
 from estimator.timeline import kernel_seconds
 
@@ -29,6 +28,19 @@ KIND: Final = "choice"
 """What a bundle calls such a predictor in its field `kind`; decision trees have none."""
 
 _MATH: Final = OVERLAPPED.index("math")
+
+Tiles = Annotated[tuple[Annotated[float, Span(1, 65536, "elements or parts")], ...], LEAST_ONE]
+
+
+class ChoiceRecord(TypedDict):
+    """A choice by time and liking, a column by candidate."""
+
+    kind: Annotated[Literal["choice"], "tells a choice from a tree"]
+    tile_m: Annotated[Tiles, "rows of each candidate's output tile"]
+    tile_n: Annotated[Tiles, "its columns"]
+    split: Annotated[Tiles, "parts of the reduction"]
+    liking: Annotated[tuple[Annotated[float, Span(-1e3, 1e3)], ...], LEAST_ONE, "ln of the odds of each candidate at equal time"]
+    sharpness: Annotated[float, Span(0.0, 1e6), "how sharply times are compared [1]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,36 +52,22 @@ class TileChoice:
     sharpness: float
 
 
-def choice_from_document(document: Mapping[str, Any]) -> TileChoice:
-    """The choice in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
-    try:
-        return _cached_choice(document)
-    except TypeError:  # plain dictionaries cannot be remembered
-        return _choice(document)
-
-
-def _choice(document: Mapping[str, Any]) -> TileChoice:
-    try:
-        columns = [np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking")]
-        sharpness = float(document["sharpness"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged_predictor(error) from error
-    tile_m, tile_n, split, liking = columns
-    if not tile_m.size or any(column.shape != (tile_m.size,) or not np.isfinite(column).all() for column in columns):
-        raise damaged_predictor("columns of unequal length or without numbers")
-    if min(tile_m.min(), tile_n.min(), split.min()) < 1.0 or not np.isfinite(sharpness):
-        raise damaged_predictor("a tile or a split below 1")
-    return TileChoice(candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=sharpness)
+def _choice(document: ChoiceRecord) -> TileChoice:
+    tile_m, tile_n, split, liking = (np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking"))
+    return TileChoice(
+        candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=float(document["sharpness"])
+    )
 
 
 _cached_choice = lru_cache(maxsize=256)(_choice)
 
 
-def damaged_predictor(why: object) -> BundleError:
-    """What to raise for a tile predictor that no fit writes."""
-    return BundleError(
-        f"the bundle's tile predictors are damaged ({type(why).__name__ + ': ' if isinstance(why, Exception) else ''}{why}); fit again"
-    )
+def choice_from_document(document: ChoiceRecord) -> TileChoice:
+    """The choice in a bundle; its arrays are built once."""
+    try:
+        return _cached_choice(document)
+    except TypeError:  # plain dictionaries cannot be remembered
+        return _choice(document)
 
 
 def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> tuple[Array, BoolArray]:

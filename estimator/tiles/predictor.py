@@ -9,7 +9,7 @@ Features are base-2 logarithms of the shape and of the work per SM.  A node test
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import numpy as np
 
@@ -17,13 +17,40 @@ from estimator.coefficients import group_key, longest_prefix
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
 from estimator.quantities import Array, IntArray
-from estimator.tiles.choice import KIND, choice_from_document, chosen_tiles, damaged_predictor
+from estimator.reader import LEAST_ONE, Count, FaultError, Span, check_lengths
+from estimator.tiles.choice import ChoiceRecord, Tiles, choice_from_document, chosen_tiles
 from estimator.workload import Operator
 
 FEATURES: Final = ("batch", "m", "n", "k", "outputs_per_sm", "aspect")
 """log2 of the batch, of C's rows and columns, of the reduction, of batch·m·n / SMs, and of m / n."""
 
 LEAF: Final = -1
+
+
+class TreeRecord(TypedDict):
+    """A decision tree over base-2 logarithms of the shape, a column by node."""
+
+    feature: Annotated[tuple[Annotated[int, Span(LEAF, len(FEATURES) - 1)], ...], LEAST_ONE, "feature that a node tests; -1 at a leaf"]
+    threshold: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], LEAST_ONE, "at most this: left, else right [octave]"]
+    left: Annotated[tuple[Count, ...], LEAST_ONE, "node to go to"]
+    right: Annotated[tuple[Count, ...], LEAST_ONE, "node to go to"]
+    tile_m: Annotated[Tiles, "rows of the output tile"]
+    tile_n: Annotated[Tiles, "its columns"]
+    split: Annotated[Tiles, "parts of the reduction"]
+
+
+def _check_predictor(record: Any) -> None:
+    """Refuse columns of unequal length, and nodes that are not there."""
+    count = len(record["tile_m"])
+    check_lengths({name: column for name, column in record.items() if isinstance(column, tuple)}, count)
+    if "left" in record and max(record["left"] + record["right"]) >= count:
+        raise FaultError(f"or right points to none of the {count} nodes", "left")
+
+
+if TYPE_CHECKING:
+    PredictorRecord = Any
+else:
+    PredictorRecord = Annotated[TreeRecord | ChoiceRecord, _check_predictor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,30 +73,21 @@ def tile_features(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
     return np.log2(np.stack([columns.batch, columns.m, columns.n, columns.k, outputs, columns.m / columns.n], axis=1))
 
 
-def tree_from_document(document: Mapping[str, Any]) -> TilePredictor:
-    """The tree in a bundle; its arrays are built once.  Raises BundleError for one that is not as `fit` writes it."""
-    try:
-        return _cached_tree(document)
-    except TypeError:  # plain dictionaries cannot be remembered
-        return _tree(document)
-
-
-def _tree(document: Mapping[str, Any]) -> TilePredictor:
-    try:
-        columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
-        columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged_predictor(error) from error
-    count = columns["feature"].size
-    if not count or any(column.shape != (count,) or not np.isfinite(column).all() for column in columns.values()):
-        raise damaged_predictor("columns of unequal length or without numbers")
-    feature, children = columns["feature"], np.concatenate([columns["left"], columns["right"]])
-    if feature.min() < LEAF or feature.max() >= len(FEATURES) or children.min() < 0 or children.max() >= count:
-        raise damaged_predictor("a feature or a node that is not there")
+def _tree(document: TreeRecord) -> TilePredictor:
+    columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
+    columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
     return TilePredictor(**columns)
 
 
 _cached_tree = lru_cache(maxsize=256)(_tree)
+
+
+def tree_from_document(document: TreeRecord) -> TilePredictor:
+    """The tree in a bundle; its arrays are built once."""
+    try:
+        return _cached_tree(document)
+    except TypeError:  # plain dictionaries cannot be remembered
+        return _tree(document)
 
 
 def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:
@@ -87,7 +105,7 @@ def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:
 
 
 def predicted_tiles(
-    operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, Mapping[str, Any]], coefficients: Array
+    operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, PredictorRecord], coefficients: Array
 ) -> KnownTiles | None:
     """Tiles of matrix products whose group has a predictor, nan elsewhere; None where no group has one.
 
@@ -111,9 +129,9 @@ def predicted_tiles(
     return tiles
 
 
-def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: Mapping[str, Any], coefficients: Array) -> KnownTiles:
+def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: PredictorRecord, coefficients: Array) -> KnownTiles:
     """Tiles of matrix products by the predictor of their group, columns of shape (n,).  coefficients: (n, ·) rows, or one for all."""
-    if predictor.get("kind") == KIND:
+    if "kind" in predictor:
         taken = chosen_tiles(matrix_columns(operators, gpu), choice_from_document(predictor), gpu, coefficients)
         return KnownTiles(tile_m=taken.tile_m, tile_n=taken.tile_n, split=taken.split)
     tree = tree_from_document(predictor)

@@ -89,9 +89,9 @@ def _ptx_lines(energies: InstructionEnergies) -> list[str]:
             figures.append("–" + note if math.isnan(joule) else f"{joule / PICO:.4g} pJ")
         companions = " with companions" if one.companions else ""
         energy = "   unknown" if math.isnan(one.energy_j) else f"{one.energy_j / PICO:9.4g} ± {one.std_j / PICO:.2g} pJ"
-        lines.append(f"    {name:20} {one.instruction:28} {energy}{_mark(one.doubt)}   {' / '.join(figures)}{companions}")
+        lines.append(f"    {name:20} {one.instruction:28} {energy}{_mark(one.low_confidence)}   {' / '.join(figures)}{companions}")
         if math.isnan(one.energy_j):
-            lines.append(f"     * {one.doubt}")
+            lines.append(f"     * {one.low_confidence}")
     lines += [f"     [{number}] {reason}; a campaign runs it with modes = [{reason.split()[-1]!r}]" if reason.split()[-1] in PUBLISHED_MODES
               else f"     [{number}] {reason}" for reason, number in notes.items()]  # fmt: skip
     against = sampling_errors(energies)
@@ -200,7 +200,7 @@ def _ptx_table(energies: InstructionEnergies) -> str:
             one.unpublished.get(mode, "–") if math.isnan(j) else j / PICO for mode, j in zip(PUBLISHED_MODES, figures, strict=True)
         ]
         energy = [one.energy_j / PICO, one.std_j / PICO] if known else ["unknown", "unknown"]
-        rows.append([name, one.instruction, *energy, *published, one.doubt])
+        rows.append([name, one.instruction, *energy, *published, one.low_confidence])
     heads = ("kernel", "PTX instruction", "pJ", "± std", "published, whole GPU", "published, one thread", "of low confidence")
     title = f"PTX instructions, by thread; beside them the published difference formula ({PUBLISHED_FLAG})"
     return table_html(title, heads, rows) if rows else ""

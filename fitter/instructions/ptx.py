@@ -10,7 +10,7 @@ import numpy as np
 
 from estimator.errors import BundleError
 from estimator.frozen import FrozenMapping
-from estimator.instructions.energies import Expansion, InstructionEnergies
+from estimator.instructions.energies import PUBLISHED_FLAG, Expansion, InstructionEnergies
 from estimator.instructions.opcodes import loop_classes
 from fitter.instructions.confidence import doubt_of_classes
 from fitter.rows.instruction_rows import SAMPLING, InstructionRow, InstructionRows, at_level
@@ -57,8 +57,9 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
             energy_j=value,
             std_j=std,
             companions=companions,
-            doubt=doubt,
+            low_confidence=doubt,
             published_j=FrozenMapping(published.get(build, {})),
+            published_flag=PUBLISHED_FLAG if published.get(build) else "",
             unpublished=FrozenMapping(missing.get(build, {})),
         )
     return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from estimator.bundles.limits import OVERLAP_EXPONENT
+from estimator.bundles.content import OVERLAP_EXPONENT
 from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import lower
@@ -227,7 +227,7 @@ def shifted(
 def host_of(parameters: Sequence[TiedParameter], log_shift: Array) -> Host:
     """The host with its parameters moved by their factors."""
     factors = {parameter.name: float(np.exp(shift)) for parameter, shift in zip(parameters, log_shift, strict=True)}
-    low, high, _ = OVERLAP_EXPONENT
+    low, high = OVERLAP_EXPONENT.low, OVERLAP_EXPONENT.high
     return Host(
         launch_s=HOST_LAUNCH.centre * factors[LAUNCH_NAME],
         overlap_exponent=min(max(HOST_OVERLAP.centre * factors[OVERLAP_NAME], low), high),

@@ -5,8 +5,8 @@ from math import isfinite, isnan, nan
 from typing import Any, Final
 
 from estimator.bundles.content import Bundle, GroupCoefficients
-from estimator.frozen import thaw
 from estimator.instructions.energies import LINKS
+from estimator.reader import plain
 from fitter.blocks.section import block_lines
 from fitter.errors import FitterError
 from fitter.instructions.display import instruction_lines
@@ -181,9 +181,9 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
         "capacitance_f": {}
         if bundle.power is None
         else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
-        "instruction_energies": thaw(bundle.instruction_energies),
-        "block_models": thaw(bundle.block_models),
-        "errors": thaw(bundle.errors),
+        "instruction_energies": plain(bundle.instruction_energies),
+        "block_models": plain(bundle.block_models),
+        "errors": plain(bundle.errors),
         "notes": list(bundle.notes),
     }
 

@@ -15,7 +15,7 @@ from estimator.coefficients import group_key, longest_prefix
 from estimator.domain import TOLERATED_FACTOR, clock_warning, shape_excess
 from estimator.quantities import IntArray
 from estimator.spread import unfitted_groups
-from estimator.untried import untried_precisions
+from estimator.unseen import unseen_precisions
 from estimator.workload import Operator
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.validate.predictions import Errors, Prediction, errors_of
@@ -75,10 +75,10 @@ def _of_operators(bundle: Bundle, operators: Sequence[Operator]) -> list[str]:
     groups = [longest_prefix(group_key(operator), bundle.groups) for operator in operators]
     unfitted = set(unfitted_groups(bundle, groups))
     reasons = []
-    for operator, group, untried in zip(operators, groups, untried_precisions(bundle, operators, groups), strict=True):
+    for operator, group, unseen in zip(operators, groups, unseen_precisions(bundle, operators, groups), strict=True):
         if group is None or group in unfitted:
             reasons.append("kind")
-        elif untried is not None:
+        elif unseen is not None:
             reasons.append("precision")
         else:
             reasons.append("shape" if shape_excess(operator, group, bundle.domain)[0] > TOLERATED_FACTOR else INSIDE)

@@ -26,7 +26,7 @@ SIGNATURES = {
     "Best": "points, fits, index, goal, alike, clocks_mhz, usual_clock_mhz, gains, within_limits, front",
     "Case": (
         "workload, model_family, bundle, gpu, simulated, batch, sequence, tokens, precision, attention, power_limit_w, "
-        "fitted_clocks_mhz, validity, warnings, notes, too_large, unseen"
+        "fitted_clocks_mhz, validity, warnings, notes, too_large"
     ),
     "Comparison": "left, right, ratios, differences",
     "Estimate": (
@@ -42,7 +42,7 @@ SIGNATURES = {
     "Sizes": "batch, sequence",
     "Sweep": (
         "cases, case, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, gpu_s, "
-        f"launch_bound_share, {LIMITS}, above_limit, unseen"
+        f"launch_bound_share, {LIMITS}, above_limit"
     ),
     "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
     "Variant": "workload, batch, sequence, tokens, precision, attention",

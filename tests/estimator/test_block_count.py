@@ -115,34 +115,10 @@ def test_the_section_gives_every_model_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"kernel": 3},
-        {"num_sms": 0},
-        {"num_sms": True},
-        {"rows": 1.5},
-        {"times_s": [1.0, 2.0]},
-        {"times_s": [1.0, 2.0, math.inf]},
-        {"times_s": [1.0, 2.0, 0.0]},
-        {"overlap": -1.0},
-        {"time_covariance": [[1.0]]},
-        {"static_w": "hot"},
-        {"blocks": [1]},
-        {"blocks": "ab"},
-        {"scatter": [1]},
-        {"scatter": {"linear": 3}},
-        {"tied": 5},
-        {"foreign": 1},
-    ],
+    "change", [{"times_s": [1.0, 2.0]}, {"times_s": [1.0, 2.0, 0.0]}, {"time_covariance": [[-1.0] * 4] * 4}, {"scatter": {"cubic": {}}}]
 )
 def test_a_section_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
     section = section_of([MODEL])
     name = next(iter(section))
     with pytest.raises(BundleError, match="block_models"):
         models_from_section({name: {**section[name], **change}})
-
-
-@pytest.mark.parametrize("entry", [None, [], "x", {}])
-def test_an_entry_that_is_no_model_is_refused(entry: Any) -> None:
-    with pytest.raises(BundleError, match=r"block_models\.m"):
-        models_from_section({"m": entry})

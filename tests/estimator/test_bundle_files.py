@@ -160,10 +160,3 @@ def test_file_is_readable_without_this_package_line_by_line(tmp_path):
     assert '\n "groups": {\n  "gemm": {\n   "coefficients": {\n    "math": 1.05,\n' in text
     assert '"voltage_v": [0.69375, 0.89375]' in text
     assert max(map(len, text.splitlines())) < 1500
-
-
-@pytest.mark.parametrize("content", [{"count": 10**400}, {"column": [1.0, 10**400]}, {"deep": [{"count": -(2**70)}]}])
-def test_a_whole_number_beyond_64_bits_is_refused_where_a_section_is_free(tmp_path, content):
-    document = signed({**example(), "sensor": content})
-    (tmp_path / "b.json").write_text(json.dumps(document))
-    refused(tmp_path / "b.json", "more than 64 bits|whole number of 40. digits")

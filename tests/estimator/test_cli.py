@@ -224,8 +224,8 @@ def test_damaged_bundle_is_listed_with_its_fault(capsys, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     status, out, err = run(capsys, "bundles", tmp_path / "bad.json", "--json")
     assert status == 3
-    assert "damaged: " in json.loads(out)[-1]["error"]
-    assert "damaged: " in err
+    assert "not valid JSON" in json.loads(out)[-1]["error"]
+    assert "not valid JSON" in err
 
 
 MORE_THAN_A_PIPE_HOLDS = 2**20

@@ -223,21 +223,21 @@ def entry(**changes: Any) -> str:
         ("{", "not valid JSON"),
         ("[" * 100_000, "no line begins"),
         ("{" + '"a":{' * 100_000, "nested too deeply"),
-        ('{"format": "x"}', "format is 'x'"),
+        ('{"format": "x"}', "lacks the field 'format_version'"),
         (json.dumps({**JSON, "format_version": 2}), "format_version"),
-        (json.dumps({**JSON, "kernels": []}), "at least one"),
-        (json.dumps({**JSON, "kernels": [3]}), "no object"),
+        (json.dumps({**JSON, "kernels": []}), "must not be empty"),
+        (json.dumps({**JSON, "kernels": [3]}), "must be an object"),
         (entry(name=""), "name"),
-        (entry(time_s=0), "time_s must lie above 0"),
-        (entry(launches=1e23), "launches above 0 and up to"),
+        (entry(time_s=0), "time_s = 0 lies outside"),
+        (entry(launches=1e23), "launches = 1e.23 lies outside"),
         (entry().replace('"name"', '"name": "x", "name"', 1), "twice in one object"),
         (entry(time_s="1"), "must be a number"),
-        (entry(launches=-1), "must be a number"),
-        (entry(lanes=33), "between 0 and 32"),
+        (entry(launches=-1), "launches = -1 lies outside"),
+        (entry(lanes=33), "lanes = 33 lies outside"),
         (entry(opcodes={"FFMA": 1e300}), "holds the number 1e.300"),
         (entry(opcodes=None), "either opcodes or instructions"),
-        (entry(transactions={"l3": 1}), "no level"),
-        (entry(time=1), "did you mean 'time_s'"),
+        (entry(transactions={"l3": 1}), "'l3' is unknown"),
+        (entry(time=1), "unknown field 'time'"),
         (entry().replace("0.001", "NaN"), "no JSON"),
         (LONG.replace("usecond", "n/a").replace("10.5", "n/a"), "gpu__time_duration.sum"),
         (LONG.partition("\n")[0], "no line begins"),
@@ -313,7 +313,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     for words, message in (
         ((), "name at least one"),
         ((str(path),), "either --bundle or --energies"),
-        ((str(path), "--energies", "tesla-k41"), "did you mean 'tesla-k40'"),
+        ((str(path), "--energies", "tesla-k41"), "there are tesla-k40"),
         ((str(path), "--bundle", "a10-eager"), "no energies of instructions"),
         ((str(path), "--energies", "tesla-k40", "--against", "x"), "--modules"),
         ((str(path), "--energies", "tesla-k40", "--freq", "900"), "--freq is for --bundle"),
@@ -394,7 +394,7 @@ def test_published_energies_too_are_held_to_the_power_of_their_board(tmp_path: P
 def test_constant_power_must_be_known_and_classes_too() -> None:
     with pytest.raises(CountsError, match="--constant-w"):
         counted_energies([kernel()], K40)
-    with pytest.raises(CountsError, match="has no energy of f32.fmaa, did you mean 'f32.fma'"):
+    with pytest.raises(CountsError, match="has no energy of f32.fmaa; it knows"):
         counted_energies([kernel(instructions={"f32.fmaa": 1.0})], K40, constant_w=1.0)
     _, _, warnings = counted_energies([kernel(stalls=5.0)], K40, constant_w=1.0)
     assert "no energy of a stall" in warnings[0]
@@ -405,14 +405,15 @@ def test_constant_power_must_be_known_and_classes_too() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name = 3", "name must be a text"),
-        ("nam = 'x'", "unknown field 'nam', did you mean 'name'"),
-        ("= 3", "no TOML"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='d'", "vocabulary = 'd'"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'", "instructions_nj"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=-1", "must be a number above 0"),
+        ("nam = 'x'", "unknown field 'nam'"),
+        ("= 3", "not valid TOML"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'", "lacks the field 'instructions_nj'"),
+        (
+            "name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=-1\n[transactions_nj]\nl2=1",
+            "FFMA = -1 lies outside",
+        ),
         (f"name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA={'9' * 400}", "hundreds of digits"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=1\n[transactions_nj]\nl3=1", "no level"),
+        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=1\n[transactions_nj]\nl3=1", "'l3' is unknown"),
     ],
 )
 def test_a_table_of_energies_that_cannot_be_used_says_why(text: str, message: str, tmp_path: Path) -> None:

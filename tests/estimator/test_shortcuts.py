@@ -22,7 +22,7 @@ from estimator.kernels.registry import KnownTiles, lower
 from estimator.listing import Listing
 from estimator.phases import Phases
 from estimator.spread import unfitted_groups
-from estimator.untried import fitted_precisions
+from estimator.unseen import fitted_precisions
 from estimator.workload import Operator, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import prior_groups

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from estimator.errors import EstimatorError, SpecificationError
 from estimator.resources import resource_folder
 from estimator.specifications import (
-    FIELD_LIMITS,
+    FIGURES,
     RATE_TABLES,
-    TABLE_LIMITS,
     canonical_gpu_name,
     document_of_gpu,
     gpu_from_document,
@@ -77,8 +76,8 @@ def test_every_gpu_has_a_published_rate_to_compare_with():
 @pytest.mark.parametrize("name", gpu_names())
 def test_every_figure_has_a_source(name):
     spec = load_gpu(name)
-    assert set(spec.sources) == {*FIELD_LIMITS, *RATE_TABLES}
-    for table in TABLE_LIMITS:
+    assert set(spec.sources) == {*FIGURES, *RATE_TABLES}
+    for table in ("voltage_v", "idle_w"):
         assert getattr(spec, table) is None or getattr(spec, table).source
 
 
@@ -145,8 +144,8 @@ def test_product_names_of_the_driver_lead_to_the_specification(reported, name):
     assert canonical_gpu_name(reported) == name
 
 
-def test_unknown_gpu_is_refused_with_a_near_match_and_the_known_names():
-    with pytest.raises(SpecificationError, match=r"did you mean 'a100-pcie-40gb'.*known: a10, .*v100-pcie-32gb"):
+def test_unknown_gpu_is_refused_with_the_known_names():
+    with pytest.raises(SpecificationError, match=r"known: a10, .*v100-pcie-32gb"):
         load_gpu("a100-pcie-40g")
 
 
@@ -159,30 +158,23 @@ def document(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_sm": 108}, "unknown key 'num_sm', did you mean 'num_sms'"),
-        ({"num_sms": ...}, "num_sms is missing"),
-        ({"num_sms": "108"}, "num_sms must be a number"),
-        ({"num_sms": True}, "num_sms must be a number"),
-        ({"num_sms": 108.5}, "whole number"),
-        ({"num_sms": -1}, "outside 1 to 1024"),
-        ({"num_sms": 10**400}, "outside 1 to 1024"),
+        ({"num_sm": 108}, "unknown field 'num_sm'"),
+        ({"num_sms": ...}, "lacks the field 'num_sms'"),
+        ({"num_sms": 108.5}, "num_sms must be a whole number from 1 to 1024 SMs"),
         ({"dram_bytes_per_s": 1555}, r"dram_bytes_per_s = 1555 lies outside 1e\+09 to 1e\+14 byte/s"),
         ({"power_limit_w": float("nan")}, "power_limit_w = nan lies outside"),
-        ({"power_limit_w": float("inf")}, "power_limit_w = inf lies outside"),
-        ({"name": 7}, "name must be a text"),
-        ({"tensor_flop_per_clock": 2048}, "must be a table of rates"),
-        ({"tensor_flop_per_clock": {"bf17": 2048}}, r"tensor_flop_per_clock\.bf17 is no precision, did you mean 'bf16'"),
+        ({"tensor_flop_per_clock": {"bf17": 2048}}, "tensor_flop_per_clock has a wrong name: 'bf17' is unknown"),
         ({"tensor_flop_per_clock": {"bf16": -1}}, r"tensor_flop_per_clock\.bf16 = -1 lies outside"),
-        ({"cuda_flop_per_clock": {"fp16": 256}}, r"cuda_flop_per_clock\.fp32 is missing"),
+        ({"cuda_flop_per_clock": {"fp16": 256}}, "cuda_flop_per_clock lacks fp32"),
         ({"sm_clock_max_mhz": 1500}, "must lie within sm_clock_min_mhz = 210 and sm_clock_limit_mhz = 1410"),
-        ({"idle_w": [1, 2]}, "idle_w must hold exactly"),
-        ({"idle_w": {"sm_clock_mhz": [], "value": [], "source": "x"}}, "must be a list of numbers"),
-        ({"idle_w": {"sm_clock_mhz": [300, 210], "value": [40, 41], "source": "x"}}, "must ascend"),
-        ({"idle_w": {"sm_clock_mhz": [210, 300], "value": [40], "source": "x"}}, "2 clocks and 1 values"),
-        ({"voltage_v": {"sm_clock_mhz": [210], "value": [693.75], "source": "x"}}, r"value\[0\] = 693.75 lies outside 0.2 to 2 V"),
-        ({"voltage_v": {"sm_clock_mhz": [210], "value": [0.7], "source": ""}}, "source must be a text"),
-        ({"sources": {"num_sm": "x"}}, r"sources\.num_sm names no figure, did you mean 'num_sms'"),
-        ({"sources": "a book"}, "sources must be a table"),
+        ({"idle_w": {"sm_clock_mhz": [], "value": [], "source": "x"}}, "must not be empty"),
+        ({"idle_w": {"sm_clock_mhz": [300, 210], "value": [40, 41], "source": "x"}}, r"idle_w\.sm_clock_mhz must ascend"),
+        ({"idle_w": {"sm_clock_mhz": [210, 300], "value": [40], "source": "x"}}, r"idle_w\.value has 1 values where 2"),
+        (
+            {"voltage_v": {"sm_clock_mhz": [210], "value": [693.75], "source": "x"}},
+            r"voltage_v\.value\[0\] = 693.75 lies outside",
+        ),
+        ({"sources": {"num_sm": "x"}}, "sources has an unknown name 'num_sm'"),
     ],
 )
 def test_wrong_figure_is_refused_with_its_key(changes, message):
@@ -236,16 +228,16 @@ def test_override_takes_numbers_as_it_takes_their_texts():
         ({"num_sms": None}, "is no number"),
         ({"num_sms": True}, "is no number"),
         ({"num_sms": [132]}, "is no number"),
-        ({"num_sms": float("nan")}, "lies outside"),
+        ({"num_sms": float("nan")}, "whole number"),
         ({"num_sms": 131.5}, "whole number"),
-        ({"num_sm": "132"}, "did you mean 'num_sms'"),
+        ({"num_sm": "132"}, "known: num_sms"),
         ({"name": "x"}, "no such figure"),
         ({"voltage_v": "0.7"}, "no such figure"),
         ({"tensor_flop_per_clock": "4096"}, "no such figure"),
         ({"tensor_flop_per_clock.": "4096"}, "no such figure"),
         ({"num_sms": "many"}, "is no number"),
-        ({"num_sms": "nan"}, "lies outside"),
-        ({"num_sms": "1e999"}, "lies outside"),
+        ({"num_sms": "nan"}, "whole number"),
+        ({"num_sms": "1e999"}, "whole number"),
         ({"dram_bytes_per_s": "-1"}, "lies outside"),
         ({"sm_clock_max_mhz": "1500"}, "change these as well"),
     ],

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from estimator.bundles.content import Bundle
-from estimator.errors import BundleError
 from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, launch_weight, power_sources
 from estimator.timeline import launch_bound_share
 from tests.fitter.measured import planted_bundle
@@ -88,16 +87,3 @@ def test_power_of_what_the_host_paces_has_its_own_spread() -> None:
 def test_bundles_that_state_one_spread_of_power_give_their_old_answer_at_any_pace() -> None:
     assert [power_std("bert", share) for share in (0.0, 0.4, 1.0)] == pytest.approx([0.03] * 3, rel=1e-12)
     assert power_std("vit", 1.0, family=0.02) == pytest.approx(np.hypot(0.03, 0.02))
-
-
-def test_a_damaged_spread_of_power_is_refused_in_words() -> None:
-    with pytest.raises(BundleError, match="uncertainty is damaged"):
-        power_std("bert", 0.5, launch="x")
-
-
-@pytest.mark.parametrize(
-    "latency", [{"groups": {"gemm": "x"}}, {"groups": {"gemm": -1.0}}, {"groups": [1]}, {"gpu": None}, {"gpu": 0.1, "launch": "x"}]
-)
-def test_damaged_uncertainty_is_refused_in_words(latency: dict[str, object]) -> None:
-    with pytest.raises(BundleError, match="uncertainty is damaged"):
-        latency_std(stating(**latency), "", 0.0)

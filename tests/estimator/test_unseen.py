@@ -1,6 +1,5 @@
 """What the fit has not seen is said from 1 % of an answer's GPU time on, with its share, whatever else is asked."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,6 @@ from estimator.workload import Operator, Workload, make_operator
 from tests.estimator.estimating import unlimited
 from tests.fitter.measured import planted_bundle
 
-CLOCKS = (510.0, 1005.0, 1410.0)
 PRODUCT = make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=4096, k=4096)
 ODD = {
     "fp64": make_operator("elementwise", "add", "fp64", elements=2**20, reads=2**21),
@@ -47,18 +45,18 @@ def bundle() -> Bundle:
 BUNDLE = bundle()
 
 
-def time_s(operator: Operator, clock: float = 1005.0) -> float:
-    return estimate(Workload(name="one", operators=(operator,), counts=(1.0,)), BUNDLE, sm_clock_mhz=clock)[0].gpu_s
+def time_s(operator: Operator, clock: float = 1410.0) -> float:
+    return estimate(Workload(name="one", operators=(operator,), counts=(1.0,)), unlimited(BUNDLE), sm_clock_mhz=clock)[0].gpu_s
 
 
 def with_shares(**shares: float) -> Workload:
-    """A product, and of each odd kernel as many as take this share of the GPU time at 1005 MHz."""
+    """A product, and of each odd kernel as many as take this share of the GPU time at the usual clock."""
     rest = 1.0 - sum(shares.values())
     counts = [share / rest * 1e3 * time_s(PRODUCT) / time_s(ODD[name]) for name, share in shares.items()]
     return Workload(name="w", operators=(PRODUCT, *(ODD[name] for name in shares)), counts=(1e3, *counts))
 
 
-def answer(workload: Workload, clock: float = 1005.0) -> Estimate:
+def answer(workload: Workload, clock: float = 1410.0) -> Estimate:
     return estimate(workload, unlimited(BUNDLE), sm_clock_mhz=clock)[0]
 
 
@@ -81,16 +79,14 @@ def test_a_reason_is_said_with_its_share_from_one_percent_on(name: str, share: f
         assert one.validity == "outside"
 
 
-def test_small_reasons_that_are_much_together_are_one_line() -> None:
+def test_small_reasons_are_named_where_they_are_much_together() -> None:
     one = answer(with_shares(**dict.fromkeys(ODD, 0.004)))
-    (line,) = one.warnings
-    assert "2% of the GPU time together" in line
-    assert sorted(line.partition("under 1%: ")[2].split(", ")) == sorted(ODD)
+    assert len(one.warnings) == len(ODD)
     assert one.validity == "outside"
     assert answer(with_shares(**dict.fromkeys(ODD, 0.0018))).warnings == ()
 
 
-def test_a_kernel_with_two_reasons_counts_once_among_the_small_ones() -> None:
+def test_a_kernel_with_two_reasons_counts_once() -> None:
     both = make_operator("copy", "contiguous", "fp64", elements=2, reads=2)
     many = 0.007 / 0.993 * 1e3 * time_s(PRODUCT) / time_s(both)
     one = answer(Workload(name="w", operators=(PRODUCT, both), counts=(1e3, many)))
@@ -127,17 +123,3 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(
         assert texts[i] == only
         told = explain(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
         assert told.warnings == alone.warnings
-
-
-def test_a_share_that_passes_one_percent_at_some_clocks_is_said_at_those_alone() -> None:
-    workload = with_shares(fp64=0.01)  # streams wait for DRAM: their share falls where the clock does
-    points = sweep(workload, unlimited(BUNDLE), sm_clock_mhz=CLOCKS)
-    said = [bool(text) for text in points.warning_texts()]
-    assert said == [bool(answer(workload, clock).warnings) for clock in CLOCKS]
-    assert (said[0], said[-1]) == (False, True)
-    assert points.validity() == ["outside" if one else "inside" for one in said]
-    assert points.select(np.array([0])).warnings == ()
-    assert len(points.select(np.array([2])).warnings) == 1
-    pieces = [int(percent) for _, line in points.warnings for percent in re.findall(r"(\d+)% of", line)]
-    assert pieces
-    assert all(percent >= 1 for percent in pieces)

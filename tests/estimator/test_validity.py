@@ -17,13 +17,14 @@ from estimator.domain import why_no_time
 from estimator.forecast import EFFICIENCY_STD, FORECAST_STD
 from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
+from estimator.power_limit import UNLIMITED_W
 from estimator.questions.comparison import compare
 from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
 from estimator.specifications import load_gpu, override_gpu
-from estimator.untried import ALIKE_STD, PRIOR_STD
+from estimator.unseen import ALIKE_STD, PRIOR_STD
 from estimator.workload import Workload, make_operator
 from tests.fitter.measured import planted_bundle
 
@@ -80,9 +81,9 @@ def share_of(answer: Estimate, *families: str) -> float:
 
 def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_the_time_and_widens_the_interval() -> None:
     bundle = bundle_of_rows(*SEEN)
-    inside = estimate(mixed("bf16"), bundle, sm_clock_mhz=900)[0]
+    inside = estimate(mixed("bf16"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     assert (inside.validity, inside.warnings) == ("inside", ())
-    answer = estimate(mixed("fp32"), bundle, sm_clock_mhz=900)[0]
+    answer = estimate(mixed("fp32"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     (line,) = answer.warnings
     share = share_of(answer, "attention")
     assert f"no kernels in fp32 of attention ({share:.0%} of the GPU time; fitted in bf16)" in line

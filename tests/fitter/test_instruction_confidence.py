@@ -68,8 +68,8 @@ def test_a_class_of_one_run_is_marked_and_one_of_several_is_not() -> None:
     assert line_of(DENSE, few).endswith("pJ *")
     assert line_of(DENSE, several).endswith("pJ")
     assert any(f"nothing checks it: {DENSE}" in line for line in instruction_lines(bundle(few)))
-    assert few.ptx["mma_f16"].doubt.startswith(f"{DENSE}: one run is made of it")
-    assert several.ptx["mma_f16"].doubt == ""
+    assert few.ptx["mma_f16"].low_confidence.startswith(f"{DENSE}: one run is made of it")
+    assert several.ptx["mma_f16"].low_confidence == ""
     assert "one run is made of it" in instruction_html(bundle(few))
 
 
@@ -104,7 +104,7 @@ def test_a_sparse_product_that_the_regression_left_out_is_priced_as_a_dense_one_
     dense, sparse = energies.ptx["mma_f16"], energies.ptx["mma_sparse_f16"]
     assert sparse.energy_j == pytest.approx(dense.energy_j, rel=1e-6)
     assert sparse.std_j > 0.9 * LIKE_SPREAD * sparse.energy_j
-    assert sparse.doubt == f"{SPARSE}: no run is made of it; at the energy of {DENSE}"
+    assert sparse.low_confidence == f"{SPARSE}: no run is made of it; at the energy of {DENSE}"
     assert " * " in line_of("mma_sparse_f16", energies)
 
 
@@ -114,12 +114,12 @@ def test_a_product_that_nothing_stands_for_is_unknown_with_the_reason_and_null_i
     energies = fit_instructions(rows, replace(GPU, voltage_v=None))
     one = energies.ptx["mma_s8"]
     assert math.isnan(one.energy_j)
-    assert "nor of another IMMA.S8.S8 instruction" in one.doubt
+    assert "nor of another IMMA.S8.S8 instruction" in one.low_confidence
     assert section_of(energies)["ptx"]["mma_s8"]["energy_j"] is None
     lines = instruction_lines(bundle(energies))
     place = next(i for i, line in enumerate(lines) if line.split()[0] == "mma_s8")
     assert "unknown *" in lines[place]
-    assert lines[place + 1].strip() == f"* {one.doubt}"
+    assert lines[place + 1].strip() == f"* {one.low_confidence}"
     assert "unknown" in instruction_html(bundle(energies))
 
 

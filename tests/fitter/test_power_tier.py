@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from estimator.bundles.content import Bundle
-from estimator.errors import BundleError
-from estimator.frozen import FrozenMapping
 from estimator.kernel_prediction import predict_kernels
 from estimator.power_residuals import POWER_TIER, log_power_corrections
 from estimator.specifications import load_gpu
@@ -124,21 +122,3 @@ def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common
     watt, deviation = powers(few, rows)
     assert np.isnan(deviation).all()
     assert np.abs(np.log(watt / rows.power_w)).mean() < np.abs(np.log(powers(bundle, rows)[0] / rows.power_w)).mean()
-
-
-DAMAGES: list[dict[str, object]] = [
-    {"common": "much"}, {"common": None}, {"common": [1.0]}, {"common": float("nan")},
-    {"common": 0.1, "slope": float("inf"), "low_w": 1.0, "high_w": 2.0, "middle_w": 1.5}, {"slope": 0.1},
-    {"common": 0.1, "slope": 0.1, "low_w": -1.0, "high_w": 2.0, "middle_w": 1.5},
-    {"common": 0.1, "slope": 0.1, "low_w": 3.0, "high_w": 2.0, "middle_w": 2.5},
-    {"common": 0.1, "slope": 0.1, "low_w": 1.0, "high_w": 10**400, "middle_w": 1.5},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_tier_is_refused(rows: KernelRows, bundle: Bundle, damage: dict[str, object]) -> None:
-    tiered = with_power_tiers(bundle, rows, seed=0)
-    group = next(key for key, tier in tiered.residuals.items() if POWER_TIER in tier)
-    damaged = FrozenMapping({**tiered.residuals[group], POWER_TIER: FrozenMapping({**tiered.residuals[group][POWER_TIER], **damage})})
-    with pytest.raises(BundleError, match="fit again"):
-        log_power_corrections(STREAMS[:2], [group, group], {group: damaged})

@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from estimator.coefficients import coefficient_vector
-from estimator.frozen import thaw
 from estimator.kernels.registry import KnownTiles, matrix_columns
+from estimator.reader import plain as plain_of
 from estimator.specifications import load_gpu
 from estimator.tiles.choice import candidate_seconds, choice_from_document, chosen_tiles
 from estimator.tiles.predictor import group_tiles, predicted_tiles, tile_features, tree_from_document, tree_leaves
@@ -49,7 +49,7 @@ def test_a_tree_reads_back_from_json_as_it_was_written() -> None:
     operators = products(300)
     tree = fit_tiles(operators, GPU, library(operators), seed=0)
     assert tree is not None
-    plain = tree_from_document(json.loads(json.dumps(thaw(tree))))
+    plain = tree_from_document(json.loads(json.dumps(plain_of(tree))))
     features = tile_features(products(50, seed=2), GPU)
     np.testing.assert_array_equal(tree_leaves(tree_from_document(tree), features), tree_leaves(plain, features))
 
@@ -94,7 +94,7 @@ def test_a_library_with_a_liking_is_found_again_where_the_fastest_tile_misleads(
     assert document is not None
     asked = products(300, seed=1)
     truth, _ = liking_library(asked)
-    found = group_tiles(asked, GPU, json.loads(json.dumps(thaw(document))), VECTOR)
+    found = group_tiles(asked, GPU, json.loads(json.dumps(plain_of(document))), VECTOR)
     seconds, _ = candidate_seconds(matrix_columns(asked, GPU), OFFERED, GPU, VECTOR)
     fastest = OFFERED.tile_m[seconds.argmin(axis=1)]
     assert np.mean(found.tile_m == truth.tile_m) > 0.9 > np.mean(fastest == truth.tile_m)

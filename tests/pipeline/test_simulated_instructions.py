@@ -24,7 +24,6 @@ from collector.simulated.generated import (
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import JOULE_PER_PICOJOULE
 from estimator.bundles.files import load_bundle
-from estimator.frozen import thaw
 from estimator.instructions.energies import (
     INSTRUCTION,
     ISSUE,
@@ -37,6 +36,7 @@ from estimator.instructions.energies import (
 )
 from estimator.instructions.opcodes import loop_classes
 from estimator.quantities import Array
+from estimator.reader import plain
 from estimator.specifications import load_gpu
 from fitter.cli import main as fit
 from fitter.instructions.display import bias_svg, sampling_svg
@@ -308,7 +308,7 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(
     for section in sections:
         energies = energies_from_section(section)
         assert energies is not None
-        assert json.loads(json.dumps(section_of(energies))) == json.loads(json.dumps(thaw(section)))
+        assert json.loads(json.dumps(section_of(energies))) == json.loads(json.dumps(plain(section)))
     again = energies_from_section(sections[1])
     assert again is not None
     assert np.array_equal(again.values, fitted[0].values)
