@@ -1,4 +1,4 @@
-"""JSON Schemas from the declarations that `estimator.reader` reads by.  The files beside this one are made by `scripts/schemas.py`."""
+"""JSON Schemas from the declarations that `estimator.reader` reads by; `scripts/schemas.py` writes the files beside this one."""
 
 import dataclasses
 from collections.abc import Mapping

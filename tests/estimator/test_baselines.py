@@ -195,11 +195,3 @@ def test_a_comparison_with_baselines_is_one_table_and_needs_no_second_thing(caps
     assert [row["method"] for row in rows] == ["wattprint", *METHODS]
     assert {row["sm_clock_mhz"] for row in rows} == {"900.0"}
     assert rows[1]["latency_s_std"] == ""
-
-
-def test_without_baselines_a_comparison_is_as_before(capsys: pytest.CaptureFixture[str], file: str) -> None:
-    words = ["compare", file, "--bundle", "a100-pcie-40gb-eager", "--freqs", "600,900", "--quiet", "--json"]
-    main(words)
-    document = json.loads(capsys.readouterr().out)
-    assert "baselines" not in document["reference"]
-    assert len(document["others"]) == 1

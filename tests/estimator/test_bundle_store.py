@@ -164,12 +164,3 @@ def test_a_store_that_cannot_be_one_is_said(
     for text in (err, str(error.value)) if said else ():
         assert f"WATTPRINT_BUNDLES names {place}, which {said}" in text
     assert (VARIABLE in str(error.value)) == bool(said)
-
-
-def test_a_bundle_cannot_be_kept_in_a_store_that_is_a_file(store: Path, tmp_path: Path) -> None:
-    path = written(tmp_path)
-    store.parent.mkdir()
-    store.write_text("a file")
-    with pytest.raises(BundleError, match="which is no folder: .*name a folder"):
-        keep_bundle(path)
-    assert store.read_text() == "a file"

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from estimator.board import board_tables
 from estimator.bundles.content import Bundle
@@ -36,14 +34,6 @@ def test_fitted_clocks_add_nothing() -> None:
     everywhere, one = relative_stds(A100), relative_stds(AT_900)
     assert one[:, 1] == pytest.approx(everywhere[:, 1], rel=1e-12)
     np.testing.assert_allclose(everywhere, everywhere[:, :1] + np.zeros(4), rtol=0.05)  # what differs: shares of kernels in the time
-
-
-@given(st.floats(210.0, 1410.0))
-def test_a_range_that_is_not_known_excludes_no_clock(clock: float) -> None:
-    unknown = replace(A100, clocks_mhz=(float("nan"), float("nan")))
-    found = far_clock(unknown, board_tables(unknown, unknown.gpu), np.array([clock]), np.array([200.0]))
-    assert found.latency == {}
-    assert found.power == {}
 
 
 def test_time_is_less_certain_the_farther_a_clock_is_from_the_fitted_one() -> None:
@@ -94,9 +84,3 @@ def test_two_far_clocks_differ_by_the_way_between_them() -> None:
     among = judged(Asked(variant=Variant(workload=WORKLOAD), bundle=A100, sm_clock_mhz=CLOCKS, host_launch_s=0.0))
     assert log_ratio_std(one, 0, one, 2, "latency") == pytest.approx(log_ratio_std(among, 0, among, 2, "latency"), rel=0.05)
     assert log_ratio_std(one, 2, one, 2, "latency") == 0.0
-
-
-def test_two_workloads_have_slopes_of_their_own_and_one_exponent() -> None:
-    left, right = (judged(Asked(variant=Variant(workload=w), bundle=AT_900, sm_clock_mhz=CLOCKS)) for w in (WORKLOAD, IDLER))
-    assert not any("far clock" in name for name in left.latency.keys() & right.latency.keys())
-    assert any("voltage" in name for name in left.power.keys() & right.power.keys())

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -21,7 +20,7 @@ from estimator.instructions.activities import METRICS, CountedKernel, read_activ
 from estimator.instructions.counted_energy import PARTS, counted_energies
 from estimator.instructions.energies import TRANSACTION_BYTES, Activity, section_of
 from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, scaling_efficiency
-from estimator.instructions.tables import energy_table_names, load_energy_table
+from estimator.instructions.tables import load_energy_table
 from tests.fitter.measured import planted_bundle
 
 K40 = load_energy_table("tesla-k40")
@@ -38,13 +37,6 @@ def kernel(**changes: Any) -> CountedKernel:
 def test_published_energies_per_bit_follow_from_those_per_transaction(level: str, pj_per_bit: float) -> None:
     ept, _ = K40.energies.term(f"transaction:{level}")
     assert ept / NANO * 1e3 / (8 * TRANSACTION_BYTES[level]) == pytest.approx(pj_per_bit, abs=0.02)
-
-
-def test_the_published_table_is_whole() -> None:
-    assert energy_table_names() == ("tesla-k40",)
-    assert len(K40.energies.classes) == 19
-    printed = {"f32.add": 0.06, "f32.fma": 0.05, "i32.mad": 0.15, "f64.fma": 0.16, "f32.rcp": 0.31, "f32.ex2": 0.08}
-    assert {name: K40.energies.epi_j(name)[0] / NANO for name in printed} == pytest.approx(printed)
 
 
 def test_energy_is_equation_4() -> None:
@@ -116,13 +108,6 @@ def test_links_cost_by_the_bit_and_one_module_has_none() -> None:
     assert link(INTEGRATIONS["on-board"], 2) == pytest.approx(8e9 * 10e-12)
     assert link(INTEGRATIONS["switched"], 2) == pytest.approx(8e9 * 20e-12)
     assert link(INTEGRATIONS["on-board"], 1) == 0.0
-
-
-def test_modules_may_be_an_array() -> None:
-    many = module_energy(
-        INTEGRATIONS["on-board"], np.array([1, 2, 4]), dynamic_j=1.0, link_bytes=0.0, constant_w=10.0, time_s=np.array([1, 0.6, 0.4])
-    )
-    assert many.energy_j == pytest.approx([11.0, 13.0, 17.0])
 
 
 def test_another_dram_takes_the_place_of_the_published_one() -> None:
@@ -381,14 +366,6 @@ def test_the_answer_says_its_clock_and_whether_it_holds(
     assert warning in found.stderr
     assert found.stderr.count("warning: ") == bool(warning)
     assert f"note: {SIMULATED.format('planted')}" in found.stderr, "as estimate and estimate blocks say"
-
-
-def test_published_energies_too_are_held_to_the_power_of_their_board(tmp_path: Path) -> None:
-    words = ("--energies", "tesla-k40", "--constant-w", "25")
-    assert run(counts_file(tmp_path, 1.0), *words).return_value == 0
-    found = run(counts_file(tmp_path, 1e-9), *words)
-    assert found.return_value == 3
-    assert "235 W" in found.stderr
 
 
 def test_constant_power_must_be_known_and_classes_too() -> None:

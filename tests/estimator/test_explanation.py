@@ -82,12 +82,6 @@ def test_what_limits_a_kernel_is_named(operator: Operator, limit: str) -> None:
     assert kernel.limit == limit
 
 
-def test_a_product_that_fills_a_sliver_of_its_tiles_wastes_them() -> None:
-    sliver = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8200, n=8, k=8192))).kernels[0]
-    square = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192))).kernels[0]
-    assert sliver.limits["tile quantisation"] > square.limits["tile quantisation"]
-
-
 def test_the_roofline_is_not_exceeded_by_large_products_and_nearly_reached() -> None:
     kernel = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192))).kernels[0]
     assert kernel.intensity == pytest.approx(8192 / 3)

@@ -150,10 +150,3 @@ def test_a_damaged_section_is_refused_in_one_line(change: dict[str, Any], compla
     with pytest.raises(BundleError, match=complaint) as error:
         energies_from_section({**section_of(ENERGIES), **change})
     assert "\n" not in str(error.value)
-
-
-def test_a_section_that_lacks_a_field_is_refused() -> None:
-    section = section_of(ENERGIES)
-    del section["scatter"]
-    with pytest.raises(BundleError, match="lacks the field 'scatter'"):
-        energies_from_section(section)

@@ -12,15 +12,13 @@ from estimator.bundles.files import load_bundle
 from estimator.cli import main
 from estimator.formats import read_workload
 from estimator.forms.rescaling import Sizes, with_sizes
-from estimator.forms.rewriting import with_attention, with_precision
+from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
-from estimator.memory import GIB, kept_byte
+from estimator.memory import GIB
 from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
-from estimator.questions.sweeping import sweep
 from estimator.reckoning import operator_work
-from estimator.specifications import load_gpu
 from estimator.workload import Footprint, Workload, make_operator
 
 A100 = load_bundle("a100-pcie-40gb-eager")
@@ -44,14 +42,6 @@ def test_an_operator_is_warned_about_where_its_tensors_exceed_the_memory_and_now
     assert len(told(workload)) == (size > A100.gpu.dram_bytes)
 
 
-def test_the_warning_names_the_operator_its_size_and_the_boards() -> None:
-    (line,) = told(product(200_000))
-    assert f"{(200_000 * (2**18 + 2**11) + 2**28) / GIB:.4g} GiB" in line
-    assert "gemm.linear" in line
-    assert "40 GiB of a100-pcie-40gb" in line
-    assert estimate(product(200_000), A100)[0].validity == "outside"
-
-
 @pytest.mark.parametrize(
     ("family", "operator", "sizes"),
     [
@@ -67,12 +57,6 @@ def test_the_warning_names_the_operator_its_size_and_the_boards() -> None:
 def test_every_family_is_looked_at(family: str, operator: str, sizes: dict[str, int]) -> None:
     one = make_operator(family, operator, "bf16", **sizes)
     assert len(told(Workload(name="large", operators=(one,), counts=(1.0,)))) == 1
-
-
-def test_of_several_boards_only_those_that_are_too_small_are_warned_about() -> None:
-    gpus = [load_gpu(name) for name in ("a100-pcie-40gb", "a100-pcie-80gb", "h200-sxm")]
-    points = sweep(product(200_000), A100, gpu=gpus)
-    assert [any("GiB" in line for line in case.warnings) for case in points.cases] == [True, False, False]
 
 
 def test_the_command_ends_with_status_3_and_the_warning_in_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,36 +103,6 @@ def test_what_the_largest_operator_reads_and_writes_must_fit_beside_the_weights(
     assert "what the largest operator reads and writes" in line
 
 
-def test_a_narrower_cache_takes_less() -> None:
-    wide, narrow = (kept_byte(decoding(100, precision_kv=name).operators[1]) for name in ("", "fp8"))
-    assert wide == 2 * narrow == 2 * 100 * 2048 * 8 * 128 * 2
-
-
-def test_what_a_convolution_keeps_are_its_weights() -> None:
-    sizes = {
-        "batch": 64,
-        "channels": 64,
-        "height": 56,
-        "width": 56,
-        "filters": 128,
-        "kernel_h": 3,
-        "kernel_w": 3,
-        "stride": 1,
-        "padding": 1,
-    }
-    assert kept_byte(make_operator("conv", "conv2d", "bf16", **sizes, groups=2)) == 128 * 32 * 9 * 2
-    assert kept_byte(make_operator("softmax", "softmax", "bf16", rows=5, dim=7)) == 0.0
-
-
-def test_a_sweep_says_of_each_batch_and_board_what_an_estimate_says() -> None:
-    gpus = [load_gpu(name) for name in ("a100-pcie-40gb", "h200-sxm")]
-    workloads = [decoding(batch) for batch in (16, 256, 1024)]
-    points = sweep(workloads, A100, gpu=gpus)
-    fits = [[line for line in case.warnings if "GiB" in line] for case in points.cases]
-    assert [bool(lines) for lines in fits] == [False, True, True, False, False, True]
-    assert fits == [told(workload, gpu=gpu) for gpu in gpus for workload in workloads]
-
-
 @pytest.mark.parametrize("name", ["gpt2-prefill", "llama-8b-decode"])
 def test_the_examples_fit(repository: Path, name: str) -> None:
     assert told(read_workload(repository / "examples" / f"{name}.json")) == []
@@ -178,11 +132,6 @@ def test_a_known_footprint_decides_alone_what_fits(weights: float, optimizer: fl
     lines = told(traced(known))
     assert len(lines) == (total > A100.gpu.dram_bytes)
     assert all(f"at least {total / GIB:.4g} GiB" in line for line in lines)
-
-
-def test_the_warning_names_the_parts_of_a_footprint_that_are_there() -> None:
-    (line,) = told(traced(replace(GIVEN, optimizer_byte=52e9, cache_byte=0.0)))
-    assert "(weights 12.11, optimizer 48.43, passing tensors 1.863)" in line
 
 
 def test_gradients_of_a_trace_are_not_taken_for_weights() -> None:
@@ -215,11 +164,6 @@ def test_a_rescaled_workload_keeps_its_weights_and_grows_its_caches(before: int,
     more, longer = after / before, (length - 1) / 2047
     assert rescaled.cache_byte == pytest.approx(1e9 * more * (min(longer, 1.0) if window else longer))
     assert rescaled.passing_byte <= 2e9
-
-
-def test_another_form_of_attention_leaves_the_passing_tensors_unknown() -> None:
-    held = with_attention(traced(GIVEN), "eager").footprint
-    assert held == replace(GIVEN, passing_byte=0.0)
 
 
 def test_the_command_says_what_was_left_out(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from estimator.mixture import LEAST_STD, NODE_STEP, NODE_WEIGHTS, NODES, mixture_limits
-from estimator.quantities import NORMAL_90
 
 
 def bent(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,12 +36,6 @@ def test_limits_are_those_of_plain_bisection(seed: int) -> None:
     found = mixture_limits(mean, std)
     expected = np.array([[bisected(row, own, tail) for row, own in zip(mean, std.tolist(), strict=True)] for tail in (0.05, 0.95)])
     assert_allclose(found, expected, atol=3e-6)
-
-
-def test_a_straight_line_is_a_normal_distribution() -> None:
-    mean = 2.0 + 0.3 * NODES[None, :]
-    low, high = mixture_limits(mean, np.array([0.4]))[:, 0].tolist()
-    assert (low, high) == (pytest.approx(2.0 - 0.5 * NORMAL_90, abs=1e-4), pytest.approx(2.0 + 0.5 * NORMAL_90, abs=1e-4))
 
 
 def test_what_a_quantity_comes_to_is_no_matter_of_those_beside_it() -> None:

@@ -18,7 +18,6 @@ from estimator.power_limit import (
     CURVE_CLOCKS,
     LIMIT_LN_STD,
     NORMAL_90,
-    UNLIMITED_W,
     BoardCurve,
     ClockGrid,
     Ranges,
@@ -29,7 +28,7 @@ from estimator.power_limit import (
     std_of,
 )
 from estimator.questions.choosing import best
-from estimator.questions.estimates import Estimate, estimate
+from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
 from estimator.specifications import override_gpu
@@ -91,15 +90,6 @@ def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(
             assert min(below, above) > 0.025, (name, below, above)
 
 
-def test_quantiles_of_power_and_clock_are_those_of_the_draws() -> None:
-    curve = curve_of(exponent=2.2, clocked=0.7)
-    for limit_w in (255.0, 225.0, 150.0):
-        _, found = stated(curve, 1410.0, limit_w, 0.05, 0.1)
-        truth = drawn(curve, 1410.0, limit_w, 0.05, 0.1)
-        for name in ("power_w", "sm_clock_mhz"):
-            assert_allclose(getattr(found, name)[:, 0], np.quantile(truth[name], [0.05, 0.95]), rtol=0.01)
-
-
 def plainly_settled_mhz(power_w: np.ndarray, limit_w: float, asked_mhz: float) -> float:
     """The clock of a board that walks down from the asked one until it fits, and back by what is left of the limit."""
     clocks = [(clock, power) for clock, power in zip(GRID.tolist(), power_w.tolist(), strict=True) if clock <= asked_mhz]
@@ -157,31 +147,11 @@ def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock() -> None:
     assert (free.sm_clock_mhz_low, free.sm_clock_mhz_high) == (free.sm_clock_mhz, free.sm_clock_mhz)
 
 
-def test_near_its_limit_power_may_be_lower_but_hardly_higher() -> None:
-    free_w = estimate(HUNGRY, unlimited(A100), sm_clock_mhz=900)[0].power_w
-    answer = estimate(HUNGRY, A100, sm_clock_mhz=900, power_cap_w=free_w * 1.01)[0]
-    assert answer.sm_clock_mhz == 900
-    assert answer.power_w_high / answer.power_w < 1.03 < answer.power_w / answer.power_w_low
-    assert answer.latency_s_high / answer.latency_s > answer.latency_s / answer.latency_s_low
-    assert answer.sm_clock_mhz_low < 900 == answer.sm_clock_mhz_high
-
-
 def test_a_limit_that_no_clock_keeps_leaves_the_equation_its_error() -> None:
     answer = estimate(HUNGRY, A100, sm_clock_mhz=900, power_cap_w=20.0)[0]
     free = estimate(HUNGRY, unlimited(A100), sm_clock_mhz=210)[0]
     assert answer.power_w_std == pytest.approx(free.power_w_std, rel=1e-3)
     assert answer.latency_s_std == pytest.approx(free.latency_s_std, rel=1e-3)
-
-
-@pytest.mark.parametrize("cap", [250.0, 186.0, 150.0, 20.0])
-def test_a_sweep_states_the_intervals_of_single_estimates(cap: float) -> None:
-    clocks = [210.0, 510.0, 900.0, 1000.0, 1100.0, 1410.0]
-    workloads = [HUNGRY, gpt2_prefill(1, 64)]
-    points = sweep(workloads, A100, sm_clock_mhz=clocks, power_cap_w=cap)
-    alone: list[Estimate] = [answer for w in workloads for f in clocks for answer in estimate(w, A100, sm_clock_mhz=f, power_cap_w=cap)]
-    for name in NAMES:
-        for end in ("", "_low", "_high") + (() if name == "sm_clock_mhz" else ("_std",)):
-            assert_allclose(getattr(points, name + end), [getattr(one, name + end) for one in alone], rtol=1e-9)
 
 
 OTHERS = st.lists(st.floats(210.0, 1410.0), min_size=1, max_size=12)
@@ -322,12 +292,3 @@ def test_a_clock_lowered_out_of_the_fitted_range_is_outside_its_validity() -> No
         lines.append(lowered)
     assert not lines[0]
     assert len(lines[1]) == 1
-
-
-def test_no_limit_asked_for_changes_nothing_of_a_run_below_it() -> None:
-    """The A10's rest power was not measured and is a share of the board's limit: another limit of the board would change its power."""
-    bundle = load_bundle("a10-eager")
-    usual, free = (estimate(gpt2_prefill(8, 512), bundle, sm_clock_mhz=600.0, power_cap_w=cap)[0] for cap in (None, UNLIMITED_W))
-    assert bundle.idle is None
-    assert usual.power_w < 0.9 * bundle.gpu.power_limit_w
-    assert (free.latency_s, free.power_w) == (usual.latency_s, usual.power_w)

@@ -87,11 +87,6 @@ def test_energies_of_several_batches_are_compared_per_request() -> None:
     assert answer.points.label("batch")[answer.index] != 2  # a small batch leaves the board idle
 
 
-def test_latency_is_least_at_the_highest_clock_that_power_allows() -> None:
-    answer = best(ASKED, "latency")
-    assert answer.points.sm_clock_mhz[answer.index] == answer.points.sm_clock_mhz.max()
-
-
 def test_a_goal_that_cannot_be_known_is_refused_with_the_cause_that_holds() -> None:
     powerless = replace(load_bundle("a100-pcie-40gb-eager"), power=None)
     with pytest.raises(OperatingPointError, match="^no point has a finite energy: the bundle has no power coefficients$"):

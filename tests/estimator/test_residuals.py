@@ -13,7 +13,6 @@ from estimator.quantities import NORMAL_90, Array
 from estimator.reader import plain as plain_of
 from estimator.residuals import (
     LARGEST_CORRECTION,
-    SPREAD_NEIGHBOURS,
     Fading,
     faded,
     log_corrections,
@@ -137,16 +136,6 @@ def test_corrections_alone_are_those_that_come_with_deviations(seed: int) -> Non
     np.testing.assert_array_equal(mean_log_corrections(operators, groups, residuals), log_corrections(operators, groups, residuals)[0])
 
 
-def test_a_tier_written_without_fadings_still_reads() -> None:
-    operators = various(60)
-    plain = dict(plain_of(document(operators, np.full(60, 0.1), np.full(60, 0.1))))
-    for name in ("reach", "beyond_share", "beyond_octaves"):
-        del plain[name]
-    correction, deviation = log_corrections(operators[:3], [GROUP] * 3, {GROUP: plain})
-    assert correction == pytest.approx(0.1)
-    assert np.all(np.isfinite(deviation))
-
-
 def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
     operators = various(300)
     largest = max(operators, key=lambda o: o["m"] * o["n"] * o["k"])
@@ -166,13 +155,6 @@ def test_intervals_widen_where_one_size_leaves_what_was_measured_though_the_work
     assert np.all(np.diff(std) >= -1e-12)
     assert std[0] < 0.1
     assert std[5] * NORMAL_90 == pytest.approx(0.4 * np.sqrt(5.0 / BEYOND_OCTAVES))
-
-
-def test_sizes_of_a_few_shapes_are_no_range() -> None:
-    operators = various(SPREAD_NEIGHBOURS)
-    residuals = {GROUP: document(operators, np.zeros(SPREAD_NEIGHBOURS), np.full(SPREAD_NEIGHBOURS, 0.02))}
-    _, std = log_corrections([product(16.0, 16.0, 2.0**i) for i in (13, 17)], [GROUP] * 2, residuals)
-    assert std[0] == std[1]
 
 
 def test_a_group_without_a_tier_is_left_alone() -> None:

@@ -140,37 +140,6 @@ def test_what_a_bundle_was_asked_for_does_not_tell_bundles_apart_nor_outlive_a_c
     assert fresh.once(fitted_precisions) == fitted_precisions(fresh)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda mapping: mapping.__setitem__("b", 2.0),
-        lambda mapping: mapping.__delitem__("a"),
-        lambda mapping: mapping.__ior__({"b": 2.0}),
-        lambda mapping: mapping.update(b=2.0),
-        lambda mapping: mapping.setdefault("b", 2.0),
-        lambda mapping: mapping.pop("a"),
-        lambda mapping: mapping.popitem(),
-        lambda mapping: mapping.clear(),
-    ],
-)
-def test_a_frozen_mapping_refuses_every_change(change: object) -> None:
-    mapping = FrozenMapping({"a": 1.0})
-    before = hash(mapping)
-    with pytest.raises(TypeError, match="cannot be changed"):
-        change(mapping)  # type: ignore[operator]
-    assert mapping == {"a": 1.0}
-    assert hash(mapping) == before
-
-
-def test_a_pickled_bundle_carries_nothing_that_was_worked_out() -> None:
-    bundle = load_bundle("a100-pcie-40gb-eager")
-    before = pickle.dumps(bundle)
-    estimate(gpt2_prefill(1, 64), bundle)
-    assert pickle.dumps(bundle) == before
-    assert pickle.loads(before) == bundle
-    assert copy.copy(bundle) == bundle
-
-
 def test_a_workload_without_operators_or_with_a_count_missing_is_refused() -> None:
     with pytest.raises(WorkloadError, match="^none: 0 operators and 0 counts; a workload has at least one"):
         Workload(name="none", operators=(), counts=())

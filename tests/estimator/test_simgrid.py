@@ -173,11 +173,3 @@ def test_models_are_listed_by_clock_and_kernel_with_errors_in_percent(tmp_path: 
     assert main(["blocks", "stencil", "--bundle", str(bundle), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed[0]["time_error_rounds"] == 0.36087, "a share of 1, by a name that says an error"
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"), [(("--off-w", "nan"), "--off-w"), (("--freq", "-900"), "--freq"), (("--off-w", "-1"), "--off-w")]
-)
-def test_numbers_that_cannot_be_are_wrong_usage(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str) -> None:
-    assert main(["blocks", "--bundle", "a10-eager", *words]) == 2
-    assert reason in capsys.readouterr().err

@@ -43,10 +43,6 @@ def test_a_family_that_the_fit_saw_is_as_certain_as_its_runs_were() -> None:
     assert of_runs("vit", families_by_group={"conv": 1}) == pytest.approx(0.04)
 
 
-def test_groups_that_several_families_used_add_nothing() -> None:
-    assert of_runs("resnet", families_by_group={"conv": 2, "gemm": 3}) == of_runs("resnet")
-
-
 def test_what_only_the_host_decides_does_not_depend_on_untested_kernels() -> None:
     bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert",), families_by_group={})
     assert latency_std(bundle, "bert", 1.0) == pytest.approx(0.1)
@@ -82,8 +78,3 @@ def test_power_of_what_the_host_paces_has_its_own_spread() -> None:
         known = power_std("bert", share, launch=0.07)
         assert known**2 == pytest.approx((1.0 - weight) * 0.03**2 + weight * 0.07**2)
         assert power_std("vit", share, launch=0.07, family=0.02) == pytest.approx(np.hypot(known, 0.02))
-
-
-def test_bundles_that_state_one_spread_of_power_give_their_old_answer_at_any_pace() -> None:
-    assert [power_std("bert", share) for share in (0.0, 0.4, 1.0)] == pytest.approx([0.03] * 3, rel=1e-12)
-    assert power_std("vit", 1.0, family=0.02) == pytest.approx(np.hypot(0.03, 0.02))

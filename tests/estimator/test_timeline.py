@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from estimator.coefficients import COLUMN, coefficient_rows, coefficient_vector, group_key, longest_prefix
+from estimator.coefficients import coefficient_rows, coefficient_vector, group_key
 from estimator.gpu import GpuSpec
 from estimator.kernels.gemm import candidate_phases
 from estimator.kernels.registry import KnownTiles, lower, matrix_columns
@@ -138,11 +138,6 @@ def test_tensor_cores_work_through_the_channels_that_a_library_adds(a100: GpuSpe
     assert columns.weight_byte[0] == 64 * channels * 49 * 2
 
 
-def test_cuda_cores_pad_no_channels(a100: GpuSpec) -> None:
-    columns = matrix_columns([convolution(3, 7, 2, "fp32")], a100)
-    assert columns.padded_k[0] == columns.k[0] == 147
-
-
 def product_phases(gpu: GpuSpec, m: int, n: int, k: int, precision: str = "bf16", tile: float = 128.0, split: float = 1.0) -> Phases:
     operator = make_operator("gemm", "linear", precision, batch=1, m=m, n=n, k=k)
     coefficients, _ = coefficient_rows(prior_groups(), ["gemm"])
@@ -217,17 +212,3 @@ def test_a_window_makes_long_attention_linear(a100: GpuSpec) -> None:
         coefficients, _ = coefficient_rows(prior_groups(), [group_key(operator)])
         work.append(lower([operator], a100, coefficients).phases.events[0, tensor])
     assert_allclose(work[1] / work[0], 2.0, rtol=0.05)
-
-
-def test_groups_fall_back_to_their_longest_known_prefix() -> None:
-    assert longest_prefix("gemm.linear.bf16", {"gemm", "gemm.linear", "gemm.linear.fp32"}) == "gemm.linear"
-    assert longest_prefix("gemm.linear.bf16", {"gem"}) is None
-    table, served = coefficient_rows({"gemm": {"math": 1.5}}, ["gemm.bmm.fp16", "softmax.softmax.fp32"])
-    assert served == ["gemm", None]
-    assert table[0, COLUMN["math"]] == 1.5
-    assert_allclose(table[1], coefficient_vector({}))
-
-
-def test_an_empty_list_of_operators_lowers_to_nothing(a100: GpuSpec) -> None:
-    lowered = lower([], a100, np.zeros((0, len(COLUMN))))
-    assert lowered.phases.overlapped.shape[0] == 0

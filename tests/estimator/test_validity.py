@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
@@ -15,7 +14,6 @@ from estimator.bundles.files import load_bundle
 from estimator.cli import main
 from estimator.domain import why_no_time
 from estimator.forecast import EFFICIENCY_STD, FORECAST_STD
-from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
 from estimator.power_limit import UNLIMITED_W
 from estimator.questions.comparison import compare
@@ -153,25 +151,11 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
         assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
 
 
-def test_an_unchanged_specification_of_its_own_is_no_forecast() -> None:
-    bundle = bundle_of_rows(*SEEN)
-    same = override_gpu(bundle.gpu, {"num_sms": "108"})
-    assert same is not bundle.gpu
-    answer, own = (estimate(mixed("bf16"), bundle, gpu=gpu)[0] for gpu in (same, None))
-    assert (answer.validity, answer.warnings, answer.latency_s_std) == ("inside", (), own.latency_s_std)
-
-
 def test_limits_are_noted_and_make_no_forecast() -> None:
     bundle = bundle_of_rows(*SEEN)
     answer = estimate(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"power_limit_w": "300"}), sm_clock_mhz=900)[0]
     assert answer.validity == "inside"
     assert "a100-pcie-40gb with power_limit_w 250 → 300" in answer.notes
-
-
-def test_figures_set_on_another_gpu_are_named_beside_it() -> None:
-    gpu = override_gpu(load_gpu("h100-sxm"), {"num_sms": "100"})
-    (line, *_) = estimate(mixed("bf16"), bundle_of_rows(*SEEN), gpu=gpu)[0].warnings
-    assert line.startswith("forecast: the bundle was fitted on a100-pcie-40gb, not on h100-sxm, with num_sms set by the user: 132 → 100")
 
 
 def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
@@ -207,28 +191,6 @@ def test_a_clock_between_steps_is_told_with_its_neighbours(clock: float, nearest
     assert answer.sm_clock_mhz <= clock
 
 
-def test_a_default_clock_is_not_told() -> None:
-    bundle = bundle_of_rows(*SEEN)
-    odd = replace(bundle.gpu, sm_clock_max_mhz=1405.0)
-    assert estimate(mixed("bf16"), replace(bundle, gpu=odd))[0].warnings == ()
-    assert sweep(mixed("bf16"), replace(bundle, gpu=odd)).warnings == ()
-
-
-def test_the_halves_of_a_driver_that_rounds_are_steps() -> None:
-    gpu = load_gpu("v100-pcie-32gb")
-    bundle = replace(bundle_of_rows(*SEEN), gpu=gpu)
-    answers = estimate(mixed("bf16"), bundle, sm_clock_mhz=[142.0, 143.0, 142.5, 139.0])
-    assert [any("cannot be locked" in line for line in answer.warnings) for answer in answers] == [False, False, False, True]
-
-
-def test_a_sweep_counts_its_clocks_between_steps_in_one_line() -> None:
-    points = sweep(mixed("bf16"), bundle_of_rows(*SEEN), sm_clock_mhz=np.linspace(900.0, 1000.0, 11))
-    told = [line for _, line in points.warnings if "cannot be locked" in line]
-    assert told == [
-        "a100-pcie-40gb cannot be locked at 910 MHz (nor 6 more of the clocks asked), only in steps of 15 MHz: nearest are 900 and 915 MHz"
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "validity", "said"),
     [
@@ -262,16 +224,6 @@ def test_every_form_of_the_answer_is_marked(command: list[str], words: tuple[str
     table = capsys.readouterr().out
     assert ("a forecast: " in table) == (validity == "forecast")
     assert ("outside the validity" in table) == (validity == "outside")
-
-
-def test_rewriting_a_workload_to_an_unseen_precision_is_the_same_as_writing_it_so() -> None:
-    bundle = bundle_of_rows(*SEEN)
-    written, rewritten = (
-        mixed("fp16"),
-        with_precision(replace(mixed("bf16"), operators=mixed("bf16").operators[1:], counts=(1.0,) * 3), "fp16"),
-    )
-    lines = [estimate(one, bundle)[0].warnings for one in (replace(written, operators=written.operators[1:], counts=(1.0,) * 3), rewritten)]
-    assert lines[0] == lines[1]
 
 
 @pytest.mark.parametrize(("precision", "gpu"), [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])
