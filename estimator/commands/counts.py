@@ -80,7 +80,7 @@ def counts_command(**options: Any) -> int:
         pairs = (alone.energy_j, alone.time_s), (total.energy_j, total.time_s)
         document["speedup"] = alone.time_s / total.time_s
         document["energy_ratio"] = total.energy_j / alone.energy_j
-        document["scaling_efficiency_percent"] = float(scaling_efficiency(*pairs, options["modules"], options["delay_exponent"]))
+        document["scaling_efficiency_percent"] = scaling_efficiency(*pairs, options["modules"], options["delay_exponent"])
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     document |= _validity(bundle, clock, validity_of(None, [*outside, *foreign]))
     warnings = (*outside, *_between(bundle, clock), *warnings)
@@ -226,7 +226,7 @@ def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
         "power_w": row.power_w,
         "energy_j": row.energy_j,
         "energy_std_j": row.energy_std_j,
-        "energy_delay": float(energy_delay(row.energy_j, row.time_s, options["delay_exponent"])),
+        "energy_delay": energy_delay(row.energy_j, row.time_s, options["delay_exponent"]),
         "parts_j": dict(row.parts_j),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 from estimator.errors import CountsError
 from estimator.instructions.activities import CountedKernel
 from estimator.instructions.energies import CONSTANT, HEAT, STALL, TRANSACTION, InstructionEnergies
-from estimator.instructions.modules import Integration, module_energy
+from estimator.instructions.modules import Integration, link_j, shared_constant_w
 from estimator.instructions.opcodes import RARE
 from estimator.instructions.tables import EnergyTable
 from estimator.power_limit import LIMIT_TOLERANCE
@@ -34,11 +34,6 @@ class CountedEnergy:
     def power_w(self) -> float:
         """Mean power [W]."""
         return self.energy_j / self.time_s
-
-    @property
-    def energy_delay_js(self) -> float:
-        """Energy-delay product [J s]."""
-        return self.energy_j * self.time_s
 
 
 def counted_energies(
@@ -107,20 +102,15 @@ def _energy(
     for term, joule in own.items():
         parts[_part(term)] += joule
     time_s = kernel.activity.time_s * launches
-    whole = module_energy(
-        integration,
-        modules,
-        dynamic_j=sum(joule for term, joule in own.items() if term not in (CONSTANT, HEAT)),
-        link_bytes=kernel.link_bytes * launches,
-        constant_w=constant_w + (own.get(CONSTANT, 0.0) + own.get(HEAT, 0.0)) / time_s,
-        time_s=time_s,
-    )
-    parts["link"], parts["constant"] = float(whole.link_j), float(whole.constant_j)
+    dynamic_j = sum(joule for term, joule in own.items() if term not in (CONSTANT, HEAT))
+    working_w = constant_w + (own.get(CONSTANT, 0.0) + own.get(HEAT, 0.0)) / time_s
+    parts["link"] = link_j(integration, modules, kernel.link_bytes * launches)
+    parts["constant"] = shared_constant_w(integration, modules, working_w) * time_s
     row = CountedEnergy(
         name=kernel.name,
         launches=launches,
         time_s=time_s,
-        energy_j=float(whole.energy_j),
+        energy_j=dynamic_j + parts["link"] + parts["constant"],
         energy_std_j=_std(energies, weights, [std * launches for std in energies.spread_j(kernel.activity).values()]),
         parts_j=parts,
     )

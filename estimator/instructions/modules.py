@@ -10,12 +10,9 @@ Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 1 to 3 and section V.A.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from estimator.errors import CountsError
-from estimator.quantities import Array
 
 BITS: Final = 8
 PERCENT: Final = 100.0
@@ -47,60 +44,22 @@ INTEGRATIONS: Final[Mapping[str, Integration]] = {
 """The published domains; a switch adds 10 pJ/bit to links on a board (section V.A.2 and V.C)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleEnergy:
-    """Energy of `modules` modules that work together, by part, and the time they take; arrays of any one shape [J, s]."""
-
-    modules: Any
-    time_s: Array
-    dynamic_j: Array
-    link_j: Array
-    constant_j: Array
-
-    @property
-    def energy_j(self) -> Array:
-        """All of it [J]."""
-        return np.asarray(self.dynamic_j + self.link_j + self.constant_j)
+def link_j(integration: Integration, modules: int, link_bytes: float) -> float:
+    """Energy of what crosses links, each hop counted [J]; none on one module."""
+    return link_bytes * BITS * integration.link_pj_per_bit * PICO if modules > 1 else 0.0
 
 
-def module_energy(integration: Integration, modules: Any, *, dynamic_j: Any, link_bytes: Any, constant_w: Any, time_s: Any) -> ModuleEnergy:
-    """Energy of a run on several modules; arguments are numbers or arrays that go together.
-
-    dynamic_j: instructions, stalls and transactions of all modules [J]; link_bytes: what crosses links, each hop counted [byte];
-    constant_w: of one module alone [W]; time_s: of the whole run [s].  Raises CountsError for what cannot be.
-    """
-    count = np.asarray(modules, dtype=np.float64)
-    if not np.all((count >= 1) & (count == np.floor(count)) & np.isfinite(count)):
-        raise CountsError("a number of modules is a positive whole number")
-    parts = {"dynamic_j": dynamic_j, "link_bytes": link_bytes, "constant_w": constant_w, "time_s": time_s}
-    values = {name: np.asarray(value, dtype=np.float64) for name, value in parts.items()}
-    for name, value in values.items():
-        if not np.all(np.isfinite(value) & (value >= 0)):
-            raise CountsError(f"{name} must be finite and not negative")
-    one = np.zeros(np.broadcast_shapes(count.shape, *(value.shape for value in values.values())))
+def shared_constant_w(integration: Integration, modules: int, constant_w: float) -> float:
+    """Constant power of all modules from that of one alone [W]."""
     shared = integration.shared_constant
-    constant_w = values["constant_w"] * ((1.0 - shared) * count + shared)
-    return ModuleEnergy(
-        modules=modules,
-        time_s=one + values["time_s"],
-        dynamic_j=one + values["dynamic_j"],
-        link_j=one + np.where(count > 1, values["link_bytes"], 0.0) * BITS * integration.link_pj_per_bit * PICO,
-        constant_j=one + constant_w * values["time_s"],
-    )
+    return constant_w * ((1.0 - shared) * modules + shared)
 
 
-def energy_delay(energy_j: Any, time_s: Any, exponent: float = 1.0) -> Array:
+def energy_delay(energy_j: float, time_s: float, exponent: float = 1.0) -> float:
     """EDⁱP: energy times the i-th power of time [J sⁱ]."""
-    return np.asarray(np.asarray(energy_j, dtype=np.float64) * np.asarray(time_s, dtype=np.float64) ** exponent)
+    return energy_j * math.pow(time_s, exponent)
 
 
-def scaling_efficiency(one: tuple[Any, Any], several: tuple[Any, Any], modules: Any, exponent: float = 1.0) -> Array:
-    """EDⁱPSE of `modules` modules against one, each as (energy [J], time [s]) [%].
-
-    Raises CountsError for what is not positive.
-    """
-    values = [np.asarray(value, dtype=np.float64) for value in (*one, *several, modules)]
-    if not all(np.all(np.isfinite(value) & (value > 0)) for value in values):
-        raise CountsError("energies, times and numbers of modules must be positive")
-    count = values[-1]
-    return np.asarray(PERCENT * energy_delay(*one, exponent) / (count**exponent * energy_delay(*several, exponent)))
+def scaling_efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
+    """EDⁱPSE of `modules` modules against one, each as (energy [J], time [s]) [%]."""
+    return PERCENT * energy_delay(*one, exponent) / (math.pow(modules, exponent) * energy_delay(*several, exponent))

@@ -1,7 +1,6 @@
 """Energy from counts: the published table and its arithmetic, several modules, profiler tables, bad input."""
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from estimator.errors import CountsError, OperatingPointError
 from estimator.instructions.activities import METRICS, CountedKernel, read_activities
 from estimator.instructions.counted_energy import PARTS, counted_energies
 from estimator.instructions.energies import TRANSACTION_BYTES, Activity, section_of
-from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, module_energy, scaling_efficiency
+from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, link_j, scaling_efficiency, shared_constant_w
 from estimator.instructions.tables import load_energy_table
 from tests.fitter.measured import planted_bundle
 
@@ -92,8 +91,7 @@ def test_shared_constant_energy_is_counted_once() -> None:
 
     def energy(shared: float) -> float:
         integration = Integration(link_pj_per_bit=0.0, shared_constant=shared)
-        parts = module_energy(integration, 32, dynamic_j=1 - constant, link_bytes=0.0, constant_w=constant / 32, time_s=1.0)
-        return float(parts.energy_j)
+        return 1 - constant + shared_constant_w(integration, 32, constant / 32)
 
     assert 1 - energy(0.25) / energy(0.0) == pytest.approx(0.104, abs=0.01)
     none, quarter, half = (scaling_efficiency((1.0, 1.0), (energy(shared), 1.0), 32) for shared in (0.0, 0.25, 0.5))
@@ -101,35 +99,16 @@ def test_shared_constant_energy_is_counted_once() -> None:
 
 
 def test_links_cost_by_the_bit_and_one_module_has_none() -> None:
-    def link(integration: Integration, modules: int) -> float:
-        return float(module_energy(integration, modules, dynamic_j=0.0, link_bytes=1e9, constant_w=0.0, time_s=1.0).link_j)
-
-    assert link(INTEGRATIONS["on-package"], 2) == pytest.approx(8e9 * 0.54e-12)
-    assert link(INTEGRATIONS["on-board"], 2) == pytest.approx(8e9 * 10e-12)
-    assert link(INTEGRATIONS["switched"], 2) == pytest.approx(8e9 * 20e-12)
-    assert link(INTEGRATIONS["on-board"], 1) == 0.0
+    assert link_j(INTEGRATIONS["on-package"], 2, 1e9) == pytest.approx(8e9 * 0.54e-12)
+    assert link_j(INTEGRATIONS["on-board"], 2, 1e9) == pytest.approx(8e9 * 10e-12)
+    assert link_j(INTEGRATIONS["switched"], 2, 1e9) == pytest.approx(8e9 * 20e-12)
+    assert link_j(INTEGRATIONS["on-board"], 1, 1e9) == 0.0
 
 
 def test_another_dram_takes_the_place_of_the_published_one() -> None:
     hbm = K40.with_dram(HBM_PJ_PER_BIT)
     assert hbm.energies.term("transaction:dram")[0] == pytest.approx(21.1e-12 * 256)
     assert hbm.energies.term("transaction:l2") == K40.energies.term("transaction:l2")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"modules": 0},
-        {"modules": 1.5},
-        {"dynamic_j": -1.0},
-        {"time_s": math.nan},
-        {"link_bytes": math.inf},
-    ],
-)
-def test_runs_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    values: dict[str, Any] = {"modules": 2, "dynamic_j": 1.0, "link_bytes": 1.0, "constant_w": 1.0, "time_s": 1.0} | change
-    with pytest.raises(CountsError):
-        module_energy(INTEGRATIONS["on-board"], values.pop("modules"), **values)
 
 
 # Counts --------------------------------------------------------------------------------------------------------------------------
