@@ -14,10 +14,11 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor

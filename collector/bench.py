@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from msgspec.structs import replace
 
 from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
 from collector.devices.board_runner import open_board_runner
-from collector.devices.host_clock import HostClock
 from collector.devices.nvml import NvmlBoard, open_board
+from collector.devices.polling import HostClock
 from collector.errors import DeviceError, DriverError
 from collector.pmd.sensor import open_pmd
-from collector.replay.play import Played, open_recording
+from collector.replay.recording import open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from estimator.gpu import GpuSpec
@@ -166,9 +168,8 @@ def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
 def open_replay(path: Path) -> Iterator[Bench]:
     """A recorded bench.  Raises DeviceError for a file that is no recording."""
     with open_recording(path) as (recording, player):
-        devices: dict[str, Any] = {name: Played(player, name) for name in ("gpu", "runner", "clock")}
-        sensors: tuple[Any, ...] = tuple(Played(player, f"sensor{index}") for index in range(recording.sensors))
-        yield Bench(word=recording.word, sensors=sensors, gpu_spec=recording.gpu_spec, simulated=recording.simulated, **devices)
+        devices = player.devices(recording.sensors)
+        yield Bench(word=recording.word, gpu_spec=recording.gpu_spec, simulated=recording.simulated, **devices)
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.boards import SIMULATED, named_boards
+from collector.devices.clock_helper import HeldBoard, helper_boards, helper_there, may_lock_clocks
 from collector.devices.clock_record import board_lock, left_records, state_folder
 from collector.devices.nvml import POWER_POLL_S, NvmlBoard, board_addresses, open_board
 from collector.devices.nvml_library import NvmlLibrary, open_nvml
 from collector.errors import ClockError, ClockHelperError, CollectorError, DeviceError, DriverError
-from collector.privileged.client import HeldBoard, helper_boards, helper_there, may_lock_clocks
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -152,7 +152,7 @@ def _helper() -> Iterator[Finding]:
 
 
 def _holder(board: HeldBoard) -> str:
-    return f" (held for process {board.pid} of {board.user})" if board.pid else ""
+    return f" (held for process {board.lease.pid} of {board.lease.user})" if board.lease else ""
 
 
 def _serial_ports() -> Iterator[Finding]:

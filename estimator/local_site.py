@@ -27,7 +27,7 @@ ANSWER_S: Final = 30.0
 """Time within which an answer must be computed, its turn included [s]."""
 
 MOST_CONNECTIONS: Final = 128
-"""Open connections; above that a new one takes the place of the oldest one without a request."""
+"""Open connections; above that a new one gets status 503."""
 
 STOP_S: Final = 1
 """Patience at the end for answers that are being sent [s]."""
@@ -154,33 +154,15 @@ def local_site(
     """
     try:
         import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError:
         raise EstimatorError("uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'") from None
-    opened: list[H11Protocol] = []
-
-    class Connection(H11Protocol):
-        """Counts connections; where there are too many, the oldest one without a request is ended."""
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
-            super().connection_made(transport)
-            silent = [one for one in opened if one.cycle is None]  # type: ignore[redundant-expr]  # its base states no None
-            opened.append(self)
-            if len(opened) > MOST_CONNECTIONS and silent:
-                opened.remove(silent[0])
-                silent[0].transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            if self in opened:
-                opened.remove(self)
-
     listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     pool = ThreadPoolExecutor(MOST_COMPUTED)
     site = Site(pages=pages, token=token, headers=headers, log=log, complain=complain, pool=pool)
     config = uvicorn.Config(
         site,
-        http=Connection,
+        http="h11",
+        limit_concurrency=MOST_CONNECTIONS,
         ws="none",
         lifespan="off",
         log_config=None,

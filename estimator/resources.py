@@ -5,7 +5,7 @@ from typing import Final
 
 from estimator.errors import EstimatorError
 
-KINDS: Final = ("gpus", "boards", "campaigns", "sensors", "models", "energies", "bundles", "examples")
+KINDS: Final = ("gpus", "boards", "simulated", "campaigns", "sensors", "models", "energies", "bundles", "examples")
 """The kinds of data files; each is a folder."""
 
 OWN_FOLDER: Final = frozenset({"bundles", "examples"})

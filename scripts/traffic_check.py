@@ -111,8 +111,8 @@ def launch(operators: Sequence[Operator], gpu: str) -> int:
     import cupy
 
     from collector.devices.board_runner import collector_errors, open_board_runner
-    from collector.devices.host_clock import HostClock
     from collector.devices.nvml import open_board
+    from collector.devices.polling import HostClock
     from collector.devices.tracer import NoTracer
     from collector.errors import RunnerError
     from estimator.specifications import load_gpu

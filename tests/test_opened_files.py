@@ -17,7 +17,7 @@ from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.loads import read_load
 from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
-from collector.replay.play import open_recording
+from collector.replay.recording import open_recording
 from collector.sensing.calibration import load_calibration
 from collector.simulated.profile import load_board
 from estimator.bundles.files import load_bundle
@@ -58,22 +58,22 @@ ALLOWED = Counter(
         ("estimator/whole_file.py", "open"): 1,  # a folder, to sync it
         ("collector/daemon/log_file.py", "open"): 1,  # its own log, opened to write
         ("collector/daemon/server.py", "open"): 2,  # the page's token in the daemon's own folder
-        ("collector/daemon/schema.py", "connect"): 2,  # SQLite's own file, looked at first by `_check_file`
-        ("collector/daemon/schema.py", "open"): 1,  # a folder, to sync it
+        ("collector/daemon/server.py", "read_bytes"): 1,  # the page's own style
+        ("collector/daemon/store.py", "connect"): 1,  # SQLite's own file
+        ("collector/daemon/store.py", "open"): 1,  # a folder, to lock it
         ("collector/dataset/claim.py", "read_text"): 2,  # /proc
         ("collector/dataset/log.py", "open"): 3,  # the writer's own log
         ("collector/dataset/parquet.py", "ParquetFile"): 1,  # a stream
         ("collector/dataset/partition.py", "read_bytes"): 2,  # the part that this process has written
         ("collector/devices/board_claim.py", "read_text"): 1,  # /proc
-        ("collector/devices/file_lock.py", "open"): 1,  # a lock, opened to write
+        ("collector/devices/clock_helper.py", "read_text"): 1,  # /proc
+        ("collector/devices/file_lock.py", "open"): 2,  # a lock, opened to write
         ("collector/sensing/catalogue.py", "read_text"): 1,  # data of the package
-        ("collector/devices/clock_record.py", "open"): 2,  # a record, opened to write; a folder
         ("collector/devices/clock_record.py", "read_text"): 1,  # /proc
         ("collector/pmd/emulated_wave.py", "loadtxt"): 1,  # lines
         ("collector/pmd/recording_files.py", "loadtxt"): 1,  # lines
-        ("collector/privileged/client.py", "read_text"): 1,  # /proc
         ("collector/recordings/columns.py", "read_csv"): 1,  # bytes
-        ("collector/replay/play.py", "open"): 1,  # gzip, of a stream
+        ("collector/replay/recording.py", "open"): 1,  # gzip, of a stream
         ("fitter/bundle/export.py", "read_text"): 3,  # the source tree that this program runs from
         ("fitter/instructions/published.py", "read_text"): 1,  # data of the package
         ("fitter/release/release.py", "open"): 1,  # a folder, to sync it

@@ -40,9 +40,9 @@ def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
 @output_options
 def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     """Which boards' clocks are held, and by whom; those that the clock helper holds, too."""
+    from collector.devices.clock_helper import helper_boards, helper_there
     from collector.devices.clock_record import board_lock, left_records, state_folder
     from collector.errors import ClockHelperError
-    from collector.privileged.client import helper_boards, helper_there
 
     folder = state_folder()
     held: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
             held.append({"gpu_uuid": record.gpu_uuid, "pid": record.pid, "alive": not free})
     nothing = "no clock is held"
     try:
-        leased = [board for board in helper_boards() if board.pid] if helper_there() else []
+        leased = [(board.uuid, board.lease) for board in helper_boards() if board.lease] if helper_there() else []
     except ClockHelperError as error:
         leased = []
         if not quiet:
@@ -59,12 +59,12 @@ def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
         nothing = "no clock is held that this user may know of"
     state = {True: "held by process", False: "left held by dead process"}
     lines = [f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held]
-    for board in leased:
-        lease = {"user": board.user, "sm_clock_mhz": board.sm_clock_mhz, "ends_in_s": board.ends_in_s}
-        held.append({"gpu_uuid": board.uuid, "pid": board.pid, "alive": True, "lease": lease})
+    for uuid, lease in leased:
+        document = {"user": lease.user, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": lease.ends_in_s}
+        held.append({"gpu_uuid": uuid, "pid": lease.pid, "alive": True, "lease": document})
         lines.append(
-            f"{board.uuid}: {board.sm_clock_mhz} MHz held by the clock helper for process {board.pid} of {board.user},"
-            f" at most {board.ends_in_s:.0f} s longer"
+            f"{uuid}: {lease.sm_clock_mhz} MHz held by the clock helper for process {lease.pid} of {lease.user},"
+            f" at most {lease.ends_in_s:.0f} s longer"
         )
     say(held if as_json else lines or [nothing])
     return DONE

@@ -20,15 +20,14 @@ def daemon_command(config: Path, check: bool, as_json: bool, quiet: bool, verbos
     interrupted goes on when it is started again.
     """
     require_dataset_packages()
-    from collector.daemon.checking import check_settings
     from collector.daemon.settings import read_settings
-    from collector.daemon.supervisor import serve
+    from collector.daemon.supervisor import check_settings, serve
 
     settings = read_settings(config)
     if check:
         check_settings(settings)
         documents = {
-            "state_folder": str(settings.state_folder),
+            "state_folder": str(settings.folder),
             "gpus": list(settings.gpus),
             "listen": settings.listen,
             "hang_s": settings.hang_s,

@@ -24,19 +24,19 @@ def logs_command(job: int | None, follow: bool, config: Path | None) -> int:
     """The log of a job, or of the daemon."""
     from collector.daemon.locks import daemon_runs
     from collector.daemon.log_file import LogReader, job_log_path
-    from collector.daemon.schema import has_database
-    from collector.daemon.settings import client_log, client_state_folder
-    from collector.daemon.store import final, open_store
+    from collector.daemon.settings import client_settings
+    from collector.daemon.store import has_database, open_store
 
-    folder, _ = client_state_folder(config, os.environ)
+    settings = client_settings(config, os.environ)
+    folder = settings.folder
     if not has_database(folder):
         raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
     with open_store(folder) as store:
         if job is not None:
             store.job(job)
-        reader = LogReader(job_log_path(folder, job) if job is not None else client_log(config, os.environ))
+        reader = LogReader(job_log_path(folder, job) if job is not None else settings.log)
         while True:
-            over = not follow or (final(store.job(job)) if job is not None else not daemon_runs(folder))
+            over = not follow or (store.job(job).ended if job is not None else not daemon_runs(folder))
             for line in reader.lines():
                 click.echo(line)
             if over:

@@ -122,7 +122,7 @@ def perhaps_recorded(bench: "Bench", path: Path | None) -> Iterator["Bench"]:
     if path is None:
         yield bench
         return
-    from collector.replay.record import recorded_bench
+    from collector.replay.recording import recorded_bench
 
     with recorded_bench(bench, path) as recorded:
         yield recorded

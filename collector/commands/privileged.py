@@ -34,11 +34,11 @@ def serve_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose
     if not check:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
-    boards = {uuid: [allowed.lowest_mhz, allowed.highest_mhz] for uuid, allowed in settings.boards.items()}
+    boards = {board.uuid: [board.lowest_mhz, board.highest_mhz] for board in settings.boards}
     documents = {
-        "socket": str(settings.socket),
-        "group": settings.group,
-        "audit_log": str(settings.audit_log),
+        "socket": settings.socket,
+        "group": settings.group_id,
+        "audit_log": settings.audit_log,
         "lease_s": settings.lease_s,
         "silence_s": settings.silence_s,
         "shared_boards": settings.shared_boards,

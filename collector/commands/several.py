@@ -18,7 +18,7 @@ from estimator.entry import INTERRUPTED
 
 if TYPE_CHECKING:
     from collector.boards import BoardName
-    from collector.daemon.side_by_side import BoardEnd
+    from collector.daemon.worker import BoardEnd
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
 """Options of `collect` that mean something else for one board of several."""
@@ -39,7 +39,7 @@ def measure_several(
 ) -> int:
     """Plan every board's campaign, then run them side by side; the exit status.  Called within the command `collect`."""
     from collector.boards import board_words, named_boards
-    from collector.daemon.side_by_side import measure_side_by_side
+    from collector.daemon.worker import measure_side_by_side
 
     words_of_boards = board_words(gpu)
     for name, value in (("--record", record), ("--sensor", sensor), ("--pmd", "" if pmd == SIMULATED_METER else pmd)):
@@ -90,7 +90,7 @@ def checked_plans(words: "dict[BoardName, list[str]]", *, as_json: bool) -> "dic
 
     Raises CollectorError for the first board that can have none, UsageError where the words themselves are wrong.
     """
-    from collector.daemon.side_by_side import board_plan
+    from collector.daemon.worker import board_plan
 
     plans = {}
     for board, line in words.items():

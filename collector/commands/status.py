@@ -25,21 +25,20 @@ def status_command(everything: bool, config: Path | None, as_json: bool, quiet: 
     A daemon that died, or that has said nothing for a minute, is named in a line on stderr.
     """
     from collector.daemon.display import overview_document, overview_lines
-    from collector.daemon.heartbeat import heartbeat_complaint
-    from collector.daemon.schema import has_database
-    from collector.daemon.settings import client_state_folder
-    from collector.daemon.store import empty_overview, open_store
+    from collector.daemon.jobs import Overview
+    from collector.daemon.settings import client_settings
+    from collector.daemon.store import has_database, open_store
 
-    folder, _ = client_state_folder(config, os.environ)
+    folder = client_settings(config, os.environ).folder
     if has_database(folder):
         with open_store(folder) as store:
             overview = store.overview(-1 if everything else SHOWN_JOBS)
     else:
-        overview = empty_overview()
+        overview = Overview()
     now_unix_s = time.time()
     say(overview_document(overview, folder, now_unix_s) if as_json else overview_lines(overview))
-    if complaint := heartbeat_complaint(overview.daemon, now_unix_s):
+    if complaint := overview.complaint(now_unix_s):
         note(f"warning: {complaint}")
-    elif not overview.daemon.running and not quiet:
+    elif not overview.running and not quiet:
         note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
     return DONE

@@ -34,20 +34,20 @@ def stop_command(
 
     Finished rows are safe; `collect submit … --resume` goes on with a job that was stopped.
     """
-    from collector.daemon.schema import has_database
-    from collector.daemon.settings import client_state_folder
-    from collector.daemon.store import open_store
+    from collector.daemon.jobs import OPEN_STATES
+    from collector.daemon.settings import client_settings
+    from collector.daemon.store import has_database, open_store
 
     if (job is not None) + everything + daemon_too != 1:
         raise click.UsageError("name a job, or give --all or --daemon")
-    folder, _ = client_state_folder(config, os.environ)
+    folder = client_settings(config, os.environ).folder
     if not has_database(folder):
         raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
     with open_store(folder) as store:
         if daemon_too:
             lines, stopped = _stop_daemon(store, wait=wait), []
         else:
-            numbers = [item.id for item in store.open_jobs()] if everything else [job or 0]
+            numbers = [item.id for item in store.jobs(*OPEN_STATES)] if everything else [job or 0]
             stopped = _stop_jobs(store, numbers, wait=wait)
             lines = [f"job {item['job']}: {item['state']}" for item in stopped] or ["no job waits or runs"]
     say({"daemon": daemon_too, "jobs": stopped} if as_json else lines)
@@ -58,15 +58,14 @@ def _stop_jobs(store: "Store", numbers: list[int], *, wait: bool) -> list[dict[s
     """Ask each job to stop; what became of it."""
     from collector.daemon.jobs import QUEUED, RUNNING
     from collector.daemon.locks import daemon_runs
-    from collector.daemon.store import final
 
     before = {number: store.ask_stop(number) for number in numbers}
-    while wait and daemon_runs(store.folder) and not all(final(store.job(number)) for number in numbers):
+    while wait and daemon_runs(store.folder) and not all(store.job(number).ended for number in numbers):
         time.sleep(LOOK_S)
     stopped: list[dict[str, object]] = []
     for number, job in before.items():
         now = store.job(number)
-        if final(job):
+        if job.ended:
             state = f"had ended before ({job.state})"
         elif job.state == QUEUED or now.state != RUNNING:
             state = now.state
@@ -81,8 +80,9 @@ def _stop_daemon(store: "Store", *, wait: bool) -> list[str]:
     from collector.daemon.jobs import AT_ONCE
     from collector.daemon.locks import daemon_runs, signal_daemon
 
-    daemon = store.overview(limit=0).daemon
-    if not daemon.running:
+    overview = store.overview(limit=0)
+    daemon = overview.daemon
+    if not overview.running:
         if not daemon.pid:
             raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
         return ["the daemon has ended before"]

@@ -104,16 +104,17 @@ def submit_command(
     from collector.boards import named_boards
     from collector.campaigns.files import load_campaign
     from collector.commands.several import checked_plans, show_plans
-    from collector.daemon.settings import client_state_folder
+    from collector.daemon.settings import client_settings
     from collector.daemon.store import open_store
-    from collector.daemon.submission import checked_arguments, frozen_campaign
+    from collector.daemon.submission import frozen_campaign
     from collector.devices.board_claim import board_is_claimed
     from collector.sensing.catalogue import is_file_name
 
-    folder, defaults = client_state_folder(config, os.environ)
+    settings = client_settings(config, os.environ)
+    folder, defaults = settings.folder, settings.defaults
     budget_text = budget if budget is not None else defaults.budget
     budget_s = duration_s(budget_text, "--budget") if budget_text else math.inf
-    boards = named_boards(_board_words(gpu, folder, config))
+    boards = named_boards(_board_words(gpu, folder, settings.gpus))
     _check_board_options(boards, pmd, sensor)
     options = {
         "--freqs": freqs if freqs is not None else defaults.freqs,
@@ -123,7 +124,7 @@ def submit_command(
         "--seed": str(seed if seed is not None else defaults.seed),
     }
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
-    arguments = checked_arguments([*_checked_more(more), *given])
+    arguments = (*_checked_more(more), *given)
     load_campaign(campaign)  # a file that cannot be used is known before anything else is done
     refuse_inputs([Path(out)], [defaults.sensor])
     place = _place(out, boards, resume)
@@ -150,21 +151,18 @@ def submit_command(
     return DONE
 
 
-def _board_words(gpu: str, folder: Path, config: Path | None) -> tuple[str, ...]:
+def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, ...]:
     """The words for boards, `all` as the boards that the daemon serves: by its config, else by what the last one wrote down.
 
     Where neither is there it stays the word for every real board.
     """
     from collector.boards import ALL, board_words
-    from collector.daemon.schema import FILE_NAME
-    from collector.daemon.settings import client_boards
-    from collector.daemon.store import open_store
+    from collector.daemon.store import has_database, open_store
 
     words = board_words(gpu)
     if all(word.lower() != ALL for word in words):
         return words
-    served = client_boards(config, os.environ)
-    if not served and (folder / FILE_NAME).is_file():
+    if not served and has_database(folder):
         with open_store(folder) as store:
             served = tuple(board.gpu_word for board in store.overview(limit=0).boards)
     return tuple(item for word in words for item in (served or (word,) if word.lower() == ALL else (word,)))
@@ -186,18 +184,18 @@ def _queued(
     fresh: bool,
     priority: int,
 ) -> int:
-    from collector.daemon.jobs import JobRequest
+    from collector.daemon.jobs import Job
     from collector.daemon.submission import user_name
 
     return store.submit(
-        JobRequest(
+        Job(
             board=board.key,
             gpu_word=board.word,
             campaign=campaign,
             title=title,
             arguments=arguments,
             out=out,
-            budget_s=budget_s,
+            budget_s=budget_s if math.isfinite(budget_s) else None,
             fresh=fresh,
             priority=priority,
             submitted_by=user_name(),
@@ -245,9 +243,7 @@ def _place(out: str, boards: "tuple[BoardName, ...]", resume: bool | None) -> st
 
 def _make_folder(place: str) -> None:
     """Make a dataset's folder where the output is one.  Raises CollectorError."""
-    from collector.daemon.outputs import shared
-
-    if not shared(place) or "://" in place:
+    if not place.endswith("/") or "://" in place:
         return
     try:
         Path(place).mkdir(exist_ok=True)
@@ -259,7 +255,7 @@ def _notice(overview: "Overview", boards: "tuple[BoardName, ...]", busy: "list[B
     """What keeps the jobs from being planned and run."""
     for board in busy:
         note(f"{board.word}: is being measured on; its plan is made when its turn comes")
-    if not overview.daemon.running:
+    if not overview.running:
         note("no daemon runs: the job waits until `collect daemon --config FILE` is started")
         return
     served = {board.board for board in overview.boards}

@@ -1,8 +1,9 @@
-"""The vocabulary of the queue: a job, its states, why it waits, and what is known of a board."""
+"""The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The structs are the tables of the state database."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct, field
 
 QUEUED: Final = "queued"
 RUNNING: Final = "running"
@@ -23,7 +24,7 @@ WAITING_CAUSES: Final[dict[str, str]] = {
     "disk_full": "the disk is full",
     "drained": "stopped with the daemon",
 }
-"""Causes that pass by themselves or by somebody else's doing: a job waits for them as long as it takes."""
+"""Causes that pass without a change of the job: it waits for them without limit."""
 
 TRANSIENT_CAUSES: Final[dict[str, str]] = {
     "board_lost": "the board does not answer any more",
@@ -31,40 +32,30 @@ TRANSIENT_CAUSES: Final[dict[str, str]] = {
     "worker_died": "the worker ended without a word",
     "worker_hung": "the worker was silent for too long and was ended",
 }
-"""Causes that may pass: a job is begun again after them, with growing rests, so many times and no more."""
+"""Causes that may pass: the job is started again, with growing pauses, a limited number of times."""
 
-LONGEST_RETRY_S: Final = 900.0
-"""Longest rest before a job is begun again [s]."""
-
-
-SECONDS_PER_MINUTE: Final = 60
-SECONDS_PER_HOUR: Final = 3600
+STALE_S: Final = 60.0
+"""A daemon writes every five seconds that it is alive; after so long without it does not work [s]."""
 
 
-def left_text(seconds: float) -> str:
-    """A time that is left, as hours, minutes and seconds."""
-    whole = round(seconds)
-    return f"{whole // SECONDS_PER_HOUR}:{whole // SECONDS_PER_MINUTE % SECONDS_PER_MINUTE:02d}:{whole % SECONDS_PER_MINUTE:02d}"
+class Job(Struct, frozen=True, kw_only=True):
+    """A campaign in the queue.
 
-
-def time_text(unix_s: float) -> str:
-    """A time of day [s since 1970] for people."""
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
-    """A campaign to be queued.
-
-    board       key of the board: its UUID, or sim:PROFILE
-    gpu_word    how it was named
-    campaign    a campaign's name, or the file with its frozen copy
-    title       the campaign's name for people
-    arguments   of `collect`, beyond board, campaign, output and budget
-    out         dataset to write: an absolute file; a folder, with a slash at its end, or a URL that takes parts
-    budget_s    of the board's time; inf without
-    fresh       replaces what lies at `out`
-    priority    the higher goes first; equals go in the order of their coming
+    board         key of the board: its UUID, or sim:PROFILE; gpu_word is how the user named it
+    campaign      a campaign's name, or the file with its copy; title is its name for people
+    arguments     of `collect`, beyond board, campaign, output and budget
+    out           dataset to write: an absolute file; a folder, with a slash at its end, or a URL that takes parts
+    budget_s      of the board's time, all attempts together; None: no limit
+    fresh         replaces what lies at `out`
+    priority      the higher goes first; equals go in the order of submission
+    done, total   points finished and planned; `rows` of them gave a row, `refused` could not run, `flagged` rows are doubtful
+    used_s        of the board's time, all attempts together
+    attempts      starts since the last new row
+    cause         why it waits or failed, as a name; message is the same for people
+    stop          0, AFTER_ROW or AT_ONCE: what `collect stop` has requested
+    eta_s         time to the end; None where unknown
+    before        what lay at `out` when the job was first started
+    Times of day are seconds since 1970; None where there is none.
     """
 
     board: str
@@ -73,84 +64,104 @@ class JobRequest:
     title: str
     arguments: tuple[str, ...]
     out: str
-    budget_s: float
-    fresh: bool
-    priority: int
-    submitted_by: str
+    budget_s: float | None = None
+    fresh: bool = False
+    priority: int = 0
+    submitted_by: str = ""
+    id: int = 0
+    state: str = QUEUED
+    phase: str = ""
+    done: int = 0
+    total: int = 0
+    rows: int = 0
+    refused: int = 0
+    flagged: int = 0
+    used_s: float = 0.0
+    attempts: int = 0
+    cause: str = ""
+    message: str = ""
+    exit_status: int | None = None
+    stop: int = 0
+    submitted_unix_s: float | None = None
+    started_unix_s: float | None = None
+    ended_unix_s: float | None = None
+    not_before_unix_s: float = 0.0
+    eta_s: float | None = None
+    pid: int = 0
+    before: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not run any more."""
+        return self.state not in OPEN_STATES
+
+    @property
+    def shared(self) -> bool:
+        """Whether its output is a folder or URL, in which every run has parts of its own."""
+        return self.out.endswith("/") or "://" in self.out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A job as it stands.
-
-    done, total      points finished and planned; `rows` of them gave a row, `refused` could not run, `flagged` rows
-                     carry a doubt
-    used_s           of the board's time, all attempts together
-    attempts         how often it was begun since the last new row
-    cause, message   why it waits or failed, as a name and for people
-    stop             0, AFTER_ROW or AT_ONCE: what `collect stop` has asked for
-    eta_s            until the end; nan where it cannot be told
-    before           what lay at its output when it was first begun; None until then
-    Times of day are seconds since 1970; nan where there is none.
-    """
-
-    id: int
-    state: str
-    request: JobRequest
-    phase: str
-    done: int
-    total: int
-    rows: int
-    refused: int
-    flagged: int
-    used_s: float
-    attempts: int
-    cause: str
-    message: str
-    exit_status: int | None
-    stop: int
-    submitted_unix_s: float
-    started_unix_s: float
-    ended_unix_s: float
-    not_before_unix_s: float
-    eta_s: float
-    pid: int
-    before: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardState:
-    """What the daemon knows of a board of its own: the job on it (0: none) and the figures of its last row; nan: unknown."""
+class Board(Struct, frozen=True, kw_only=True):
+    """A board of the daemon: the job on it (0: none) and the figures of its last row."""
 
     board: str
     gpu_word: str
-    name: str
-    job: int
-    sm_clock_mhz: float
-    power_w: float
-    temperature_c: float
-    updated_unix_s: float
+    name: str = ""
+    job: int = 0
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    updated_unix_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonState:
-    """The daemon itself: `running` by its lock; the rest as the last one wrote it (pid 0: there never was one)."""
+class Daemon(Struct, frozen=True, kw_only=True):
+    """The daemon as it last wrote itself down (pid 0: there never was one); `listen` is the address of its page."""
 
-    running: bool
-    pid: int
-    version: str
-    started_unix_s: float
-    beat_unix_s: float
-    listen: str
-    draining: bool
+    pid: int = 0
+    version: str = ""
+    started_unix_s: float | None = None
+    beat_unix_s: float | None = None
+    listen: str = ""
+    draining: bool = False
+    stop: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """Everything that status, page and metrics show; `jobs` newest first, `counts` of all jobs by state."""
+class Overview(Struct, frozen=True, kw_only=True):
+    """Everything that status, page and metrics show: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
 
-    daemon: DaemonState
-    boards: tuple[BoardState, ...]
-    jobs: tuple[Job, ...]
-    counts: dict[str, int]
-    counters: dict[tuple[str, str], float]
+    daemon: Daemon = Daemon()
+    running: bool = False
+    boards: tuple[Board, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    counters: dict[tuple[str, str], float] = {}
+
+    def complaint(self, now_unix_s: float) -> str:
+        """What is wrong with the daemon and what to do, in one line; "" for one that works or that has ended as requested.
+
+        A daemon that holds its lock and is silent hangs; one whose lock is free and that was not told to end has died.
+        """
+        daemon, silence_s = self.daemon, now_unix_s - (self.daemon.beat_unix_s or 0.0)
+        age = f"{silence_s:.0f} s" if silence_s < 7200.0 else f"{silence_s / 3600.0:.0f} h"
+        if daemon.pid and self.running and silence_s > STALE_S:
+            return (
+                f"the daemon, process {daemon.pid}, has said nothing for {age}: it hangs, is stopped or cannot write; look at "
+                f"`collect logs`, then end it with `kill -KILL {daemon.pid}` and start it again: its jobs go on"
+            )
+        if daemon.pid and not self.running and not daemon.draining:
+            return (
+                f"the last daemon, process {daemon.pid}, died without a word, last heard of {age} ago; "
+                "`collect daemon --config FILE` starts one that goes on with its jobs"
+            )
+        return ""
+
+
+def left_text(seconds: float) -> str:
+    """A time that is left, as hours, minutes and seconds."""
+    minutes, second = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def time_text(unix_s: float) -> str:
+    """A time of day [s since 1970] for people."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -11,26 +11,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from collector.devices.errors import DaemonError
 from collector.devices.file_lock import locked_file
-from collector.errors import DaemonError
-from estimator.regular_files import read_regular
 
 LOCK_NAME: Final = "daemon.lock"
-PATIENCE_S: Final = 60.0
-"""How long a daemon waits for a process that only looks whether there is one: an instant, unless that process is held up [s]."""
+PATIENCE_S: Final = 1.0
+"""A process that only looks whether there is a daemon keeps the lock for an instant [s]."""
 RETRY_S: Final = 0.02
 
 
 @contextmanager
 def daemon_lock(folder: Path) -> Iterator[None]:
     """The right to be the daemon of a state folder.  Raises DaemonError where there is one already."""
-    path = folder / LOCK_NAME
     deadline = time.monotonic() + PATIENCE_S
-    while (descriptor := locked(path)) is None:
-        if _held_alone(path):
-            raise DaemonError(f"{folder}: another daemon runs there; `collect status` shows it, `collect stop --daemon` ends it")
+    while (descriptor := locked(folder / LOCK_NAME)) is None:
         if time.monotonic() > deadline:
-            raise DaemonError(f"{path}: a process that only looks at it keeps it; is a `collect status` stopped? end it, then start again")
+            raise DaemonError(f"{folder}: another daemon runs there; `collect status` shows it, `collect stop --daemon` ends it")
         time.sleep(RETRY_S)
     try:
         yield
@@ -39,49 +35,30 @@ def daemon_lock(folder: Path) -> Iterator[None]:
 
 
 def daemon_runs(folder: Path) -> bool:
-    """Whether a daemon lives in a state folder."""
+    """Whether a daemon lives in a state folder.  Processes that ask share the lock, and do not take each other for a daemon."""
     path = folder / LOCK_NAME
-    return path.exists() and _held_alone(path)
-
-
-def _held_alone(path: Path) -> bool:
-    """Whether somebody holds a lock.  Those who ask share it for an instant, and so do not take each other for a holder."""
+    if not path.exists():
+        return False
     descriptor = locked(path, fcntl.LOCK_SH)
-    if descriptor is None:
-        return True
-    os.close(descriptor)
-    return False
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None
 
 
 def signal_daemon(folder: Path, pid: int) -> bool:
-    """Send SIGTERM to a daemon; False where the process of that number is not it: it must have the lock of its folder open."""
+    """Send SIGTERM to a daemon; False where the process of that number is not it."""
     return signal_holder(folder / LOCK_NAME, pid, signal.SIGTERM)
 
 
 def signal_holder(path: Path, pid: int, number: signal.Signals) -> bool:
-    """Send a signal to the process that holds a lock; False where the process of that number has not even opened it."""
-    lock = path.stat()
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        if not any((lock.st_dev, lock.st_ino) == found for found in _open_files(pid)):
-            return False
-        signal.pidfd_send_signal(process, number)
-    except OSError:
-        return False
-    finally:
-        os.close(process)
-    return True
-
-
-def _open_files(pid: int) -> Iterator[tuple[int, int]]:
-    """Device and number of every file that a process has open; none where that is nobody's business of ours."""
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
-            status = link.stat()
-            yield status.st_dev, status.st_ino
+    """Send a signal to the process that holds a lock; False where the process of that number has not even opened the file."""
+    with suppress(OSError):  # it has ended, or is another user's
+        lock = path.stat()
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if os.path.samestat(lock, link.stat()):
+                os.kill(pid, number)
+                return True
+    return False
 
 
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
@@ -100,15 +77,3 @@ def worker_lock_path(folder: Path, board: str) -> Path:
     """The lock of the worker on a board; it holds the worker's pid as text."""
     plain = re.sub(r"[^0-9A-Za-z-]+", "-", board)[:48]
     return folder / f"worker-{plain}-{sha256(board.encode()).hexdigest()[:8]}.lock"
-
-
-LONGEST_PID: Final = 64
-"""Bytes of a lock's text."""
-
-
-def lock_owner(path: Path) -> int:
-    """The pid in a worker's lock; 0 where there is none."""
-    try:
-        return int(read_regular(path, LONGEST_PID))
-    except (OSError, ValueError):
-        return 0

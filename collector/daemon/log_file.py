@@ -16,18 +16,18 @@ READ_BYTES: Final = 1 << 16
 
 
 class LogFile:
-    """A log; a line that the disk does not take is lost, and nothing else is."""
+    """A log.  A line that cannot be written is lost; nothing else is affected."""
 
     def __init__(self, path: Path, echo: Callable[[str], None] = lambda _line: None) -> None:
         self._path = path
         self._echo = echo
 
     def write(self, text: str) -> bool:
-        """One line, whatever is in the text: a name from outside cannot begin another.  Whether the disk took it."""
+        """Write one line: control characters in the text do not start another.  Returns whether the disk took it."""
         text = "".join(character if character.isprintable() else "?" for character in text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
         self._echo(line)
-        with suppress(OSError):  # a full disk is said by what has more to lose; measuring goes on
+        with suppress(OSError):  # a full disk is reported where rows are written; measuring goes on
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._path.is_file() and self._path.stat().st_size > LARGEST_BYTES:
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))

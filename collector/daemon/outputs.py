@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from collector.errors import CollectorError
+from collector.devices.errors import CollectorError
 
 
 def traces_at(out: Path) -> str:
@@ -17,11 +17,6 @@ def traces_at(out: Path) -> str:
         except OSError:
             found.append("-")
     return " ".join(found)
-
-
-def shared(out: str) -> bool:
-    """Whether a job's output is a folder or URL, in which every run has parts of its own."""
-    return out.endswith("/") or "://" in out
 
 
 def check_unused(out: Path, resume: bool | None) -> None:

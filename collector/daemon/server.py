@@ -5,18 +5,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from collector.daemon import metrics, page
-from collector.daemon.heartbeat import heartbeat_complaint
+import msgspec
+
 from collector.daemon.jobs import Overview
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
-from collector.errors import DaemonError
+from collector.devices.errors import DaemonError
 from estimator.errors import EstimatorError
 from estimator.local_site import Computed, Line, Reply, local_site
 
@@ -25,24 +24,38 @@ TOKEN_NAME: Final = "page.token"
 """Holds the token, so that the address of the metrics survives a restart."""
 
 PLAIN: Final = "text/plain; charset=utf-8"
-HEADERS: Final = {"Content-Security-Policy": page.POLICY}
+POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+STYLE: Final = Path(__file__).with_name("status.css")
 
 
 @contextmanager
 def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> Iterator[str]:
     """Serves `/`, `/metrics` and `/health` within the block; gives the page's address, "" without one to listen at.
 
-    Raises DaemonError where the address or the token cannot be had, and where uvicorn is missing.
+    Raises DaemonError where the address or the token cannot be had, and where a package of [serve] is missing.
     """
     if address is None:
         yield ""
         return
-    shown = {"/": _page, "/metrics": _metrics, "/health": _health}
-    pages = {path: Computed(answer=partial(_answer, folder, show)) for path, show in shown.items()}
-    token = _token(folder)
+    try:
+        from collector.daemon import metrics
+        from collector.daemon.page import status_page
+    except ImportError as error:
+        raise DaemonError(f"listen: {error.name} is not installed; pip install 'wattprint[collect,serve]', or leave listen out") from error
+
+    def page(overview: Overview) -> Reply:
+        return Reply(content=status_page(overview, time.time()).encode("utf-8", "replace"), media_type="text/html; charset=utf-8")
+
+    def figures(overview: Overview) -> Reply:
+        return Reply(content=metrics.exposition(overview), media_type=metrics.CONTENT_TYPE)
+
+    shown = {"/": page, "/metrics": figures, "/health": _health}
+    pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show)) for path, show in shown.items()}
+    pages["/style.css"] = Reply(content=STYLE.read_bytes(), media_type="text/css")
+    token, headers = _token(folder), {"Content-Security-Policy": POLICY}
     with ExitStack() as stack:
         try:
-            site = local_site(address.host, address.port, pages, token=token, headers=HEADERS, log=lambda _line: None, complain=complain)
+            site = local_site(address.host, address.port, pages, token=token, headers=headers, log=lambda _line: None, complain=complain)
             place = stack.enter_context(site)
         except OSError as error:
             raise DaemonError(
@@ -73,19 +86,11 @@ def _answer(folder: Path, show: Callable[[Overview], Reply], _body: bytes, _quer
             found = store.overview(SHOWN_JOBS)
     except DaemonError as error:
         return _plain(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-    return show(replace(found, daemon=replace(found.daemon, running=True)))  # this is a thread of it
-
-
-def _page(overview: Overview) -> Reply:
-    return Reply(content=page.status_page(overview, time.time()).encode("utf-8", "replace"), media_type=page.CONTENT_TYPE)
-
-
-def _metrics(overview: Overview) -> Reply:
-    return Reply(content=metrics.exposition(overview).encode("utf-8", "replace"), media_type=metrics.CONTENT_TYPE)
+    return show(msgspec.structs.replace(found, running=True))  # this is a thread of it
 
 
 def _health(overview: Overview) -> Reply:
-    complaint = heartbeat_complaint(overview.daemon, time.time())
+    complaint = overview.complaint(time.time())
     return _plain(HTTPStatus.SERVICE_UNAVAILABLE, complaint) if complaint else _plain(HTTPStatus.OK, "ok")
 
 

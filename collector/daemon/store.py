@@ -1,38 +1,170 @@
-"""The queue and what is known of it: everything that daemon, submit, status and stop say to each other."""
+"""The state database: the queue and what is known of it, shared by daemon, submit, status and stop.
 
+One SQLite file; its tables have the columns of the structs in `jobs`.
+"""
+
+import fcntl
+import json
 import math
+import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from collector.daemon.jobs import (
-    AFTER_ROW,
-    CANCELLED,
-    DONE,
-    FAILED,
-    OPEN_STATES,
-    QUEUED,
-    RUNNING,
-    STATES,
-    BoardState,
-    DaemonState,
-    Job,
-    JobRequest,
-    Overview,
-)
+import msgspec
+
+from collector.daemon.jobs import AT_ONCE, CANCELLED, OPEN_STATES, QUEUED, RUNNING, STATES, Board, Daemon, Job, Overview
 from collector.daemon.locks import daemon_runs
-from collector.daemon.outputs import shared
-from collector.daemon.schema import COLUMN_KINDS, FILE_NAME, database, named_failures, transaction
-from collector.errors import DaemonError
+from collector.devices.errors import DaemonError
 
-SEPARATOR: Final = "\x1f"
-"""Between arguments: no argument has this character, which the submitting command refuses."""
-
+FILE_NAME: Final = "state.sqlite"
+APPLICATION_ID: Final = 0x57415454
+"""SQLite's application id: "WATT"."""
+SCHEMA_VERSION: Final = 2
+BUSY_TIMEOUT_S: Final = 5.0
+"""Patience for another writer [s]; writes take milliseconds."""
+OWNER_ONLY: Final = 0o700
 SHOWN_JOBS: Final = 200
-"""Jobs in an overview at the most, the newest."""
+"""Ended jobs in an overview at the most, the newest."""
+
+KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
+Table = TypeVar("Table", Job, Board, Daemon)
+
+
+def prepare_folder(folder: Path, *, own: bool = False) -> None:
+    """Make a state folder that only its owner and root enter; with `own` root, too, takes none but its own.
+
+    Raises DaemonError where it cannot be had or is somebody else's.
+    """
+    try:
+        folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+    except OSError as error:
+        raise DaemonError(f"{folder}: no state folder can be made there ({error.strerror}); name another as state_folder") from error
+    check_own_folder(folder, own=own)
+
+
+def check_own_folder(folder: Path, *, own: bool = False) -> None:
+    """Raises DaemonError for what is no folder, one that others may write, or somebody else's, which root takes without `own`."""
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise DaemonError(f"{folder}: cannot be entered ({error.strerror}); name another as state_folder") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise DaemonError(f"{folder}: is no folder; name another as state_folder")
+    if status.st_uid != os.geteuid() and (own or os.geteuid() != 0):
+        raise DaemonError(f"{folder}: belongs to another user; run the command as that user, or name a state folder of your own")
+    if status.st_mode & 0o022:
+        raise DaemonError(f"{folder}: others may write there and could queue jobs in your name; chmod go-w it first")
+
+
+def has_database(folder: Path) -> bool:
+    """Whether something is where a folder's state database lies.  Raises DaemonError where this user may not look."""
+    try:
+        (folder / FILE_NAME).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        remedy = "only its owner and root enter it: run the command as the daemon's user"
+        raise DaemonError(f"{folder}: cannot be entered ({error.strerror}); {remedy}") from error
+    return True
+
+
+@contextmanager
+def open_store(folder: Path, *, check: bool = False) -> Iterator["Store"]:
+    """The state of a folder, made where there is none; `check` reads all of it for damage first.
+
+    Raises DaemonError for a file that is damaged, foreign or of another version, and for a folder on which SQLite cannot work.
+    """
+    prepare_folder(folder)
+    path = folder / FILE_NAME
+    with _failures(path):
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        with _failures(path):
+            _open(connection, path, check=check)
+        yield Store(connection, folder)
+    finally:
+        connection.close()
+
+
+def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = lambda content: content.decode("utf-8", "replace")  # of a damaged file
+    if not _version(connection):
+        with _alone(path.parent):  # several processes may find none at once
+            if not _version(connection):
+                _make(connection, path)
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
+    if (version := _version(connection)) != SCHEMA_VERSION:
+        raise DaemonError(f"{path}: version {version} is unknown, this program reads {SCHEMA_VERSION}; name another folder")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise sqlite3.DatabaseError(" ".join(found.split()))
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time within the block."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make(connection: sqlite3.Connection, path: Path) -> None:
+    """Tables in an empty file.  Raises DaemonError for a file with other tables."""
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
+    path.chmod(0o600)
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise DaemonError(f"{path}: the file system allows no write-ahead log (NFS?); name a state folder on a local disk")
+    with _transaction(connection):
+        for kind, key in KEYS.items():
+            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in kind.__struct_fields__]
+            connection.execute(f"CREATE TABLE {kind.__name__.lower()} ({', '.join(columns)})")
+        connection.execute("CREATE INDEX job_queue ON job (state, board, priority DESC, id)")
+        connection.execute("CREATE TABLE counter (name, board, value, PRIMARY KEY (name, board))")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
+    """Statements that take effect together or not at all."""
+    connection.execute(f"BEGIN {how}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:  # an error; some, such as a full disk, have rolled back already
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _failures(path: Path) -> Iterator[None]:
+    """SQLite's and the system's errors as one line that names the file and the remedy.  Raises DaemonError."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise DaemonError(f"{path}: {error}; see that the disk has room and no other process keeps the file locked") from error
+    except (sqlite3.Error, msgspec.MsgspecError, ValueError, TypeError) as error:  # of the file, and of cells that no command here writes
+        raise DaemonError(
+            f"{path}: damaged ({error}); move it away and start again: datasets and their logs are not in it, `--resume` goes on with them"
+        ) from error
+    except OSError as error:
+        raise DaemonError(f"{path}: cannot be opened ({error.strerror}); name another state folder") from error
 
 
 class Store:
@@ -43,58 +175,58 @@ class Store:
         self._path = folder / FILE_NAME
         self.folder = folder
 
-    def submit(self, request: JobRequest) -> int:
+    def submit(self, job: Job) -> int:
         """Queue a job; its number.  Raises DaemonError where another open job writes to the same file."""
         with self._writing():
-            other = self._one(f"SELECT id FROM job WHERE out = ? AND state IN ({_marks(OPEN_STATES)})", request.out, *OPEN_STATES)
-            if other is not None and not shared(request.out):
-                raise DaemonError(f"{request.out}: job {other['id']} writes there; wait for it, or name another --out")
-            cursor = self._connection.execute(
-                "INSERT INTO job (state, board, gpu_word, campaign, title, arguments, out, budget_s, fresh, priority, submitted_by,"
-                " submitted_unix_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    QUEUED, request.board, request.gpu_word, request.campaign, request.title, SEPARATOR.join(request.arguments),
-                    request.out, _finite(request.budget_s), request.fresh, request.priority, request.submitted_by, time.time(),
-                ),
-            )  # fmt: skip
+            other = self._find("out = ? AND state IN (?, ?)", job.out, *OPEN_STATES)
+            if other and not job.shared:
+                raise DaemonError(f"{job.out}: job {other[0].id} writes there; wait for it, or name another --out")
+            values = {**_columns(job), "id": None, "submitted_unix_s": time.time()}
+            cursor = self._connection.execute(f"INSERT INTO job VALUES ({_marks(values)})", tuple(values.values()))
             return int(cursor.lastrowid or 0)
 
     def job(self, number: int) -> Job:
         """A job.  Raises DaemonError for a number that none has."""
-        row = self._read("SELECT * FROM job WHERE id = ?", number)
-        if not row:
+        with _failures(self._path):
+            found = self._find("id = ?", number)
+        if not found:
             raise DaemonError(f"there is no job {number}; `collect status` lists them")
-        return _job(row[0])
+        return found[0]
 
     def next_job(self, board: str) -> Job | None:
         """The job that is due on a board; None where none is."""
-        rows = self._read(
-            "SELECT * FROM job WHERE state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1",
-            QUEUED, board, time.time(),
-        )  # fmt: skip
-        return _job(rows[0]) if rows else None
-
-    def running_on(self, board: str) -> list[Job]:
-        """Jobs of a board that are said to run; where no worker does, those that a daemon's death interrupted."""
-        return [_job(row) for row in self._read("SELECT * FROM job WHERE state = ? AND board = ?", RUNNING, board)]
-
-    def begin(self, number: int, before: str) -> None:
-        """A job's worker is about to be started; `before` tells what lay at its output, and only the first one counts."""
-        with self._writing():
-            self._connection.execute(
-                "UPDATE job SET state = ?, phase = 'starting', before = coalesce(before, ?), attempts = attempts + 1, cause = '',"
-                " message = '', eta_s = NULL,"
-                " started_unix_s = coalesce(started_unix_s, ?) WHERE id = ?",
-                (RUNNING, before, time.time(), number),
+        with _failures(self._path):
+            due = self._find(
+                "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1", QUEUED, board, time.time()
             )
+        return due[0] if due else None
+
+    def jobs(self, *states: str, board: str = "") -> list[Job]:
+        """Jobs in these states, of one board or of all, oldest first."""
+        with _failures(self._path):
+            marks = ", ".join("?" for _ in states)
+            return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
+
+    def begin(self, number: int, before: str) -> bool:
+        """Take a job out of the queue; False where it was cancelled meanwhile.
+
+        `before` tells what lies at its output; only that of the first start is kept.
+        """
+        with self._writing():
+            job = self.job(number)
+            if job.state != QUEUED:
+                return False
+            self._set(
+                job.id, state=RUNNING, phase="starting", before=before if job.before is None else job.before, attempts=job.attempts + 1,
+                cause="", message="", started_unix_s=job.started_unix_s or time.time(),
+            )  # fmt: skip
+            return True
 
     def record(self, number: int, board: str, job: dict[str, Any], figures: dict[str, Any], counts: dict[str, float]) -> None:
         """Figures of a running job and of its board (columns of the tables by name), and additions to counters, together."""
         with self._writing():
-            if job:
-                self._set("job", "id", number, job)
-            if figures:
-                self._set("board", "board", board, figures)
+            self._set(number, **job)
+            self._update("board", "board", board, figures)
             for name, by in counts.items():
                 self._connection.execute(
                     "INSERT INTO counter VALUES (?, ?, ?) ON CONFLICT (name, board) DO UPDATE SET value = value + excluded.value",
@@ -104,20 +236,15 @@ class Store:
     def requeue(self, number: int, cause: str, message: str, not_before_unix_s: float, *, forget_attempt: bool) -> None:
         """A job that will go on later."""
         with self._writing():
-            self._connection.execute(
-                "UPDATE job SET state = ?, phase = '', cause = ?, message = ?, not_before_unix_s = ?, eta_s = NULL, pid = 0,"
-                " attempts = max(0, attempts - ?) WHERE id = ?",
-                (QUEUED, cause, message, not_before_unix_s, int(forget_attempt), number),
-            )
+            attempts = max(0, self.job(number).attempts - forget_attempt)
+            waiting = {"cause": cause, "message": message, "not_before_unix_s": not_before_unix_s, "attempts": attempts}
+            self._set(number, state=QUEUED, phase="", eta_s=None, pid=0, **waiting)
 
     def end(self, number: int, state: str, exit_status: int | None, cause: str, message: str) -> None:
         """A job's end."""
         with self._writing():
-            self._connection.execute(
-                "UPDATE job SET state = ?, phase = '', exit_status = ?, cause = ?, message = ?, ended_unix_s = ?, eta_s = NULL, pid = 0"
-                " WHERE id = ?",
-                (state, exit_status, cause, message, time.time(), number),
-            )
+            how = {"exit_status": exit_status, "cause": cause, "message": message}
+            self._set(number, state=state, phase="", ended_unix_s=time.time(), eta_s=None, pid=0, **how)
 
     def ask_stop(self, number: int) -> Job:
         """Cancel a queued job, ask a running one to stop (a second time: at once); the job as it was before.
@@ -125,205 +252,100 @@ class Store:
         Raises DaemonError for a number that none has.
         """
         with self._writing():
-            row = self._one("SELECT * FROM job WHERE id = ?", number)
-            if row is None:
-                raise DaemonError(f"there is no job {number}; `collect status` lists them")
-            if row["state"] == QUEUED:
-                self._connection.execute(
-                    "UPDATE job SET state = ?, cause = 'stopped', message = 'stopped before it ran', ended_unix_s = ? WHERE id = ?",
-                    (CANCELLED, time.time(), number),
-                )
-            elif row["state"] == RUNNING:
-                self._connection.execute("UPDATE job SET stop = min(2, stop + ?) WHERE id = ?", (AFTER_ROW, number))
-            return _job(row)
-
-    def open_jobs(self) -> list[Job]:
-        """Jobs that are queued or running, oldest first."""
-        return [_job(row) for row in self._read(f"SELECT * FROM job WHERE state IN ({_marks(OPEN_STATES)}) ORDER BY id", *OPEN_STATES)]
+            job = self.job(number)
+            if job.state == QUEUED:
+                self._set(number, state=CANCELLED, cause="stopped", message="stopped before it ran", ended_unix_s=time.time())
+            elif job.state == RUNNING:
+                self._set(number, stop=min(AT_ONCE, job.stop + 1))
+            return job
 
     def set_boards(self, boards: dict[str, tuple[str, str]]) -> None:
         """The daemon's boards: key to word and name."""
         with self._writing():
-            self._connection.execute("DELETE FROM board")
-            self._connection.executemany(
-                "INSERT INTO board (board, gpu_word, name) VALUES (?, ?, ?)", [(key, *value) for key, value in boards.items()]
-            )
+            self._replace("board", [Board(board=key, gpu_word=word, name=name) for key, (word, name) in boards.items()])
 
     def daemon_started(self, pid: int, version: str, listen: str) -> None:
         """A daemon has begun its work."""
         now = time.time()
         with self._writing():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO daemon (one, pid, version, started_unix_s, beat_unix_s, listen) VALUES (1, ?, ?, ?, ?, ?)",
-                (pid, version, now, now, listen),
-            )
+            self._replace("daemon", [Daemon(pid=pid, version=version, started_unix_s=now, beat_unix_s=now, listen=listen)])
 
     def daemon_beats(self, *, draining: bool) -> None:
         """The daemon is alive."""
         with self._writing():
-            self._connection.execute("UPDATE daemon SET beat_unix_s = ?, draining = ?", (time.time(), draining))
+            self._update("daemon", "1", 1, {"beat_unix_s": time.time(), "draining": draining})
 
     def ask_daemon_stop(self) -> int:
         """Ask the daemon to drain and end; a second time: without waiting for kernels.  AFTER_ROW or AT_ONCE, as it is asked now."""
         with self._writing():
-            self._connection.execute("UPDATE daemon SET stop = min(2, stop + 1)")
-        return self.daemon_stop()
+            how = min(AT_ONCE, self.daemon_stop() + 1)
+            self._update("daemon", "1", 1, {"stop": how})
+            return how
 
     def daemon_stop(self) -> int:
         """0, AFTER_ROW or AT_ONCE: how the daemon has been asked to end."""
-        rows = self._read("SELECT stop FROM daemon")
-        return int(rows[0]["stop"]) if rows else 0
+        with _failures(self._path):
+            return max((daemon.stop for daemon in self._all(Daemon)), default=0)
 
     def overview(self, limit: int = SHOWN_JOBS) -> Overview:
-        """Everything at once, of one moment; with the open jobs the newest `limit`."""
-        with self._reading():
-            jobs = self._connection.execute(
-                f"SELECT * FROM job WHERE state IN ({_marks(OPEN_STATES)})"
-                " OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC",
-                (*OPEN_STATES, limit),
-            ).fetchall()
-            counts = self._connection.execute("SELECT state, count(*) AS n FROM job GROUP BY state").fetchall()
-            boards = self._connection.execute("SELECT * FROM board ORDER BY board").fetchall()
-            counters = self._connection.execute("SELECT * FROM counter ORDER BY name, board").fetchall()
-            daemon = self._connection.execute("SELECT * FROM daemon").fetchone()
-        found = {row["state"]: row["n"] for row in counts}
-        return Overview(
-            daemon=_daemon(daemon, daemon_runs(self.folder)),
-            boards=tuple(_board(row) for row in boards),
-            jobs=tuple(_job(row) for row in jobs),
-            counts={state: found.get(state, 0) for state in STATES},
-            counters={(row["name"], row["board"]): row["value"] for row in counters},
-        )
+        """Everything at once, of one moment; with the open jobs the newest `limit` (-1: all)."""
+        with _failures(self._path), _transaction(self._connection, "DEFERRED"):
+            newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
+            counts = dict(self._connection.execute("SELECT state, count(*) FROM job GROUP BY state").fetchall())
+            counters = self._connection.execute("SELECT name, board, value FROM counter ORDER BY name, board").fetchall()
+            return Overview(
+                daemon=next(iter(self._all(Daemon)), Daemon()),
+                running=daemon_runs(self.folder),
+                boards=tuple(sorted(self._all(Board), key=lambda board: board.board)),
+                jobs=tuple(self._find(newest, *OPEN_STATES, limit)),
+                counts={state: counts.get(state, 0) for state in STATES},
+                counters={(name, board): value for name, board, value in counters},
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with named_failures(self._path), transaction(self._connection):
+        with _failures(self._path), _transaction(self._connection):
             yield
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with named_failures(self._path):
-            self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                if self._connection.in_transaction:  # some errors have rolled back already
-                    self._connection.execute("ROLLBACK")
+    def _find(self, where: str, *values: Any) -> list[Job]:
+        return self._all(Job, where, *values)
 
-    def _set(self, table: str, key: str, which: int | str, values: dict[str, Any]) -> None:
-        columns = ", ".join(f"{name} = ?" for name in values)
-        self._connection.execute(f"UPDATE {table} SET {columns} WHERE {key} = ?", (*map(_finite, values.values()), which))
+    def _all(self, kind: type[Table], where: str = "1", *values: Any) -> list[Table]:
+        rows = self._connection.execute(f"SELECT * FROM {kind.__name__.lower()} WHERE {where}", values).fetchall()
+        return [_struct(dict(row), kind) for row in rows]
 
-    def _one(self, statement: str, *values: Any) -> sqlite3.Row | None:
-        row: sqlite3.Row | None = self._connection.execute(statement, values).fetchone()
-        return row
+    def _set(self, number: int, **values: Any) -> None:
+        self._update("job", "id", number, values)
 
-    def _read(self, statement: str, *values: Any) -> list[sqlite3.Row]:
-        with named_failures(self._path):
-            return self._connection.execute(statement, values).fetchall()
+    def _update(self, table: str, key: str, which: int | str, values: dict[str, Any]) -> None:
+        if values:
+            columns = ", ".join(f"{name} = ?" for name in values)
+            self._connection.execute(f"UPDATE {table} SET {columns} WHERE {key} = ?", (*map(_finite, values.values()), which))
 
-
-@contextmanager
-def open_store(folder: Path, *, check: bool = False) -> Iterator[Store]:
-    """The state of a folder, made where there is none; `check` reads all of it for damage first.  Raises DaemonError."""
-    with database(folder, check=check) as connection:
-        yield Store(connection, folder)
+    def _replace(self, table: str, rows: "list[Board] | list[Daemon]") -> None:
+        self._connection.execute(f"DELETE FROM {table}")
+        for row in rows:
+            values = _columns(row)
+            self._connection.execute(f"INSERT INTO {table} VALUES ({_marks(values)})", tuple(values.values()))
 
 
-def empty_overview() -> Overview:
-    """What is known where nothing has ever been queued."""
-    return Overview(daemon=_daemon(None, False), boards=(), jobs=(), counts=dict.fromkeys(STATES, 0), counters={})
+def _columns(row: Job | Board | Daemon) -> dict[str, Any]:
+    """A struct as cells: a list as JSON."""
+    cells = msgspec.to_builtins(row)
+    return {name: json.dumps(value) if isinstance(value, list | tuple) else _finite(value) for name, value in cells.items()}
 
 
-def final(job: Job) -> bool:
-    """Whether a job has ended."""
-    return job.state in (DONE, FAILED, CANCELLED)
+def _struct(cells: dict[str, Any], kind: type[Table]) -> Table:
+    """Raises ValueError for cells that are not of the struct's types."""
+    if kind is Job:
+        cells["arguments"] = json.loads(cells["arguments"])
+    return msgspec.convert(cells, kind, strict=False)
 
 
-def _marks(values: tuple[str, ...]) -> str:
+def _marks(values: dict[str, Any]) -> str:
     return ", ".join("?" for _ in values)
 
 
 def _finite(value: Any) -> Any:
     """A value as SQLite keeps it: null for a number that is not known."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _number(value: float | None, unknown: float = math.nan) -> float:
-    return unknown if value is None else value
-
-
-def _check_types(row: sqlite3.Row, table: str) -> None:
-    """Raises DaemonError for a cell of another type than its column's, which SQLite keeps but no command here writes."""
-    for name, value in zip(row.keys(), row, strict=True):
-        if value is not None and not isinstance(value, COLUMN_KINDS[f"{table}.{name}"]):
-            raise DaemonError(f"{table}.{name} = {str(value)[:40]!r}: the queue was edited or is damaged; move it away and start again")
-
-
-def _job(row: sqlite3.Row) -> Job:
-    _check_types(row, "job")
-    return Job(
-        id=row["id"],
-        state=row["state"],
-        request=JobRequest(
-            board=row["board"],
-            gpu_word=row["gpu_word"],
-            campaign=row["campaign"],
-            title=row["title"],
-            arguments=tuple(row["arguments"].split(SEPARATOR)) if row["arguments"] else (),
-            out=row["out"],
-            budget_s=_number(row["budget_s"], math.inf),
-            fresh=bool(row["fresh"]),
-            priority=row["priority"],
-            submitted_by=row["submitted_by"],
-        ),
-        phase=row["phase"],
-        done=row["done"],
-        total=row["total"],
-        rows=row["rows"],
-        refused=row["refused"],
-        flagged=row["flagged"],
-        used_s=row["used_s"],
-        attempts=row["attempts"],
-        cause=row["cause"],
-        message=row["message"],
-        exit_status=row["exit_status"],
-        stop=row["stop"],
-        submitted_unix_s=row["submitted_unix_s"],
-        started_unix_s=_number(row["started_unix_s"]),
-        ended_unix_s=_number(row["ended_unix_s"]),
-        not_before_unix_s=row["not_before_unix_s"],
-        eta_s=_number(row["eta_s"]),
-        pid=row["pid"],
-        before=row["before"],
-    )
-
-
-def _board(row: sqlite3.Row) -> BoardState:
-    _check_types(row, "board")
-    return BoardState(
-        board=row["board"],
-        gpu_word=row["gpu_word"],
-        name=row["name"],
-        job=row["job"],
-        sm_clock_mhz=_number(row["sm_clock_mhz"]),
-        power_w=_number(row["power_w"]),
-        temperature_c=_number(row["temperature_c"]),
-        updated_unix_s=_number(row["updated_unix_s"]),
-    )
-
-
-def _daemon(row: sqlite3.Row | None, running: bool) -> DaemonState:
-    if row is None:
-        unknown = math.nan
-        return DaemonState(running=running, pid=0, version="", started_unix_s=unknown, beat_unix_s=unknown, listen="", draining=False)
-    _check_types(row, "daemon")
-    return DaemonState(
-        running=running,
-        pid=row["pid"],
-        version=row["version"],
-        started_unix_s=row["started_unix_s"],
-        beat_unix_s=row["beat_unix_s"],
-        listen=row["listen"],
-        draining=bool(row["draining"]),
-    )

@@ -2,14 +2,12 @@
 
 import getpass
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from collector.campaigns.files import campaign_names, load_campaign
-from collector.daemon.schema import prepare_folder
-from collector.daemon.store import SEPARATOR
-from collector.errors import CampaignError, DaemonError
+from collector.daemon.store import prepare_folder
+from collector.devices.errors import CampaignError, DaemonError
 from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 
@@ -40,14 +38,6 @@ def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
     if load_campaign(str(copy)).digest != spec.digest:
         raise CampaignError(f"{source}: has changed while it was read; submit it again")
     return str(copy), spec.name
-
-
-def checked_arguments(words: Sequence[str]) -> tuple[str, ...]:
-    """Words for `collect` that can be kept in the queue.  Raises DaemonError."""
-    for word in words:
-        if SEPARATOR in word or "\0" in word:
-            raise DaemonError(f"{word!r}: control characters cannot be kept in the queue")
-    return tuple(words)
 
 
 def user_name() -> str:

@@ -1,12 +1,15 @@
 """The daemon: a lane for each board, orders from the state database, an end in order."""
 
+import json
 import os
-import select
-import signal
+import subprocess
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from collector.boards import named_boards
@@ -15,12 +18,11 @@ from collector.daemon.lane import Lane
 from collector.daemon.locks import daemon_lock
 from collector.daemon.log_file import LogFile
 from collector.daemon.notify import Notifier
-from collector.daemon.schema import prepare_folder
 from collector.daemon.server import status_site
-from collector.daemon.settings import DaemonSettings, daemon_log, listen_address
-from collector.daemon.store import Store, open_store
-from collector.daemon.worker import Worker, start_worker
-from collector.errors import DaemonError
+from collector.daemon.settings import DaemonSettings, listen_address
+from collector.daemon.store import Store, check_own_folder, open_store, prepare_folder
+from collector.daemon.worker import COMMAND, counted_signals
+from collector.devices.errors import DaemonError
 from estimator import __version__
 
 POLL_S: Final = 0.2
@@ -30,8 +32,6 @@ BEAT_S: Final = 5.0
 BEATS_PER_WATCHDOG: Final = 3.0
 RESTORE_S: Final = 60.0
 """Patience for clocks to be given back [s]."""
-SETTLE_S: Final = 0.005
-"""Rest after a worker has spoken: it says several things at once, and the loop is not to spin [s]."""
 REPEAT_S: Final = 60.0
 """The same trouble is logged again after this time [s]."""
 
@@ -44,42 +44,35 @@ class Supervisor:
         self._settings = settings
         self._log = log
         self._notifier = notifier
-        self._signals = 0
+        self.wake = threading.Event()
         self._draining = 0
         self._drain_until_s = float("inf")
         self._next_beat_s = 0.0
-        self._restorer: Worker | None = None
-        self._restore_wanted = False
-        self._restore_until_s = float("inf")
-        self._troubles: dict[str, float] = {}
+        self._restorer = ThreadPoolExecutor(1)
+        self._quiet_until_s: dict[str, float] = {}
         boards = named_boards(settings.gpus)
-        self._lanes = [Lane(store, settings, board, log, self._want_restore) for board in boards]
+        self._lanes = [Lane(store, settings, board, log, self.wake, self._want_restore) for board in boards]
         if any(not board.simulated for board in boards):
             self._want_restore()
         store.set_boards({board.key: (board.word, board.name) for board in boards})
 
-    def ask_end(self, _signal: int, _frame: object) -> None:
-        """A signal: drain, and the second time without waiting for kernels."""
-        self._signals += 1
-
-    def run(self) -> None:
+    def run(self, signals: Callable[[], int]) -> None:
         """The loop.  The jobs that were running are queued again when it ends."""
-        self._notifier.ready(self._status())
+        self._notifier.send(READY=1, STATUS=self._status())
         try:
             while True:
-                self._turn()
+                self._turn(signals())
                 if self._draining and not any(lane.busy for lane in self._lanes):
                     break
-                self._wait()
+                self.wake.wait(POLL_S)
+                self.wake.clear()
         finally:
             for lane in self._lanes:
                 lane.close()
-            if self._restorer is not None:
-                self._restorer.wait(RESTORE_S)
-                self._restorer.close()
+            self._restorer.shutdown()
 
-    def _turn(self) -> None:
-        self._take_orders()
+    def _turn(self, asked: int) -> None:
+        self._take_orders(asked)
         for lane in self._lanes:
             try:
                 lane.tick(self._draining)
@@ -90,21 +83,17 @@ class Supervisor:
                 with suppress(DaemonError):
                     lane.abandon(f"the daemon failed: {type(error).__name__}: {error}")
                 self._want_restore()
-        self._restore_clocks()
         self._beat()
 
-    def _take_orders(self) -> None:
-        how = self._signals
-        try:
+    def _take_orders(self, how: int) -> None:
+        with self._named_trouble():
             how = max(how, self._store.daemon_stop())
-        except DaemonError as error:
-            self._trouble(str(error))
         now_s = time.monotonic()
         if how and not self._draining:
             self._drain_until_s = now_s + self._settings.drain_s
             self._log.write("draining: kernels that run are finished, nothing new is begun")
-            self._notifier.stopping("draining")
-            self._notifier.extend(self._settings.drain_s + RESTORE_S)
+            patience_us = int((self._settings.drain_s + RESTORE_S) * 1e6)
+            self._notifier.send(STOPPING=1, STATUS="draining", EXTEND_TIMEOUT_USEC=patience_us)
             self._next_beat_s = 0.0
         if now_s > self._drain_until_s:
             how = AT_ONCE
@@ -118,14 +107,11 @@ class Supervisor:
             return
         watchdog_s = self._notifier.watchdog_s
         self._next_beat_s = now_s + (BEAT_S if watchdog_s is None else min(BEAT_S, watchdog_s / BEATS_PER_WATCHDOG))
-        self._notifier.alive()
-        self._notifier.status(self._status())
+        self._notifier.send(WATCHDOG=1, STATUS=self._status())
         if self._notifier.trouble:
             self._trouble(self._notifier.trouble)
-        try:
+        with self._named_trouble():
             self._store.daemon_beats(draining=bool(self._draining))
-        except DaemonError as error:
-            self._trouble(str(error))
 
     def _status(self) -> str:
         try:
@@ -136,41 +122,35 @@ class Supervisor:
         return f"{state}{len(self._lanes)} boards, {counts[RUNNING]} running, {counts[QUEUED]} queued"
 
     def _want_restore(self) -> None:
-        self._restore_wanted = True
+        """Give back clocks that a dead process left held: in a child, since a driver may hang."""
+        self._restorer.submit(self._restore_clocks)
 
     def _restore_clocks(self) -> None:
-        """Give back clocks that a dead process left held: in a child, since a driver may hang."""
-        if self._restorer is not None:
-            messages = self._restorer.messages()
-            status = self._restorer.ended()
-            if status is None and time.monotonic() > self._restore_until_s:
-                self._restorer.stop(AT_ONCE)
-            if status is None:
-                return
-            restored = self._restorer.result().get("restored", [])
-            for text in [*(f"{uuid}: SM clock given back" for uuid in restored), *(message.text for message in messages if message.text)]:
-                self._log.write(text)
-            self._restorer.close()
-            self._restorer = None
-        if self._restore_wanted:
-            self._restore_wanted = False
-            self._restore_until_s = time.monotonic() + RESTORE_S
-            self._restorer = start_worker(["clocks", "restore", "--json"])
+        command = [*COMMAND, "clocks", "restore", "--json"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=RESTORE_S, check=False)
+            restored = json.loads(done.stdout)["restored"]
+        except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
+            self._log.write(f"clocks that were left held cannot be given back: {error}")
+            return
+        for text in [*(f"{uuid}: SM clock given back" for uuid in restored), *done.stderr.splitlines()]:
+            self._log.write(text)
+
+    @contextmanager
+    def _named_trouble(self) -> Iterator[None]:
+        """What the store does not take goes into the log, and the loop goes on."""
+        try:
+            yield
+        except DaemonError as error:
+            self._trouble(str(error))
 
     def _trouble(self, text: str) -> None:
         """Into the log, but not with every turn of the loop."""
         now_s = time.monotonic()
-        if now_s > self._troubles.get(text, 0.0):
-            self._troubles = {known: until for known, until in self._troubles.items() if until > now_s}
-            self._troubles[text] = now_s + REPEAT_S
+        if now_s > self._quiet_until_s.get(text, 0.0):
+            self._quiet_until_s = {known: until for known, until in self._quiet_until_s.items() if until > now_s}
+            self._quiet_until_s[text] = now_s + REPEAT_S
             self._log.write(text)
-
-    def _wait(self) -> None:
-        """Until a worker speaks, or orders are due to be looked for."""
-        descriptors = [descriptor for lane in self._lanes for descriptor in lane.descriptors]
-        ready, _, _ = select.select(descriptors, [], [], POLL_S)
-        if ready:  # an ended worker's pipes are always ready until its status is there
-            time.sleep(SETTLE_S)
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
@@ -179,27 +159,39 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     `say` gets every line of the log.  Raises DaemonError where the state folder is another daemon's or cannot be used,
     where the address cannot be had, and DeviceError for a board that is not there.
     """
-    folder = settings.state_folder
+    folder = settings.folder
     prepare_folder(folder, own=True)
-    log = LogFile(daemon_log(settings), say)
+    log = LogFile(settings.log, say)
     notifier = Notifier(os.environ, os.getpid())
     with daemon_lock(folder), open_store(folder, check=True) as store:
         supervisor = Supervisor(store, settings, log, notifier)
-        with _signals(supervisor), status_site(folder, listen_address(settings), log.write) as place:
+        with counted_signals(supervisor.wake) as signals, status_site(folder, listen_address(settings), log.write) as place:
             store.daemon_started(os.getpid(), __version__, place)
             where = "; `collect status` tells the address of its page" if place else ""  # a log may have other readers
             log.write(f"daemon {__version__} runs as process {os.getpid()}{where}")
-            supervisor.run()
+            supervisor.run(signals)
             log.write("daemon has ended")
-            notifier.status("has ended")
+            notifier.send(STATUS="has ended")
 
 
-@contextmanager
-def _signals(supervisor: Supervisor) -> Iterator[None]:
-    """SIGTERM and Ctrl-C drain within the block."""
-    before = {number: signal.signal(number, supervisor.ask_end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def check_settings(settings: DaemonSettings) -> None:
+    """Every board is there, state folder and log can be written, the sensor's file can be read; nothing is made or changed.
+
+    Raises DaemonError, and what `named_boards` raises.
+    """
+    named_boards(settings.gpus)
+    folder, log, sensor = settings.folder, settings.log, settings.defaults.sensor
+    if folder.exists() or folder.is_symlink():
+        check_own_folder(folder, own=True)
+    elif not _writable(above := next(parent for parent in folder.parents if parent.exists())):
+        raise DaemonError(f"{folder}: no state folder can be made there ({above} is no folder that you may write); name another")
+    if log.is_dir():
+        raise DaemonError(f"{log}: is a folder; name a file as log_file")
+    if log.parent != folder and not _writable(log.parent):
+        raise DaemonError(f"{log}: cannot be written; name another log_file")
+    if sensor and "/" in sensor and not os.access(sensor, os.R_OK):
+        raise DaemonError(f"{sensor}: cannot be read; `collect sensor --out FILE` writes one, or leave `sensor` out of [defaults]")
+
+
+def _writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

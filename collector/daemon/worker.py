@@ -1,29 +1,38 @@
-"""A parent's side: a `collect` that runs as a child, what it says, and how it is stopped."""
+"""A parent's side: a `collect` that runs as a child, what it reports, how it is stopped; and several at once, a board each."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
-from collector.daemon.messages import MARK
-from collector.errors import DaemonError
+from collector.boards import BoardName
+from collector.devices.errors import CollectorError, DaemonError
+
+MARK: Final = "wattprint"
+"""Every message of a worker has this key; its value is the kind of the message: planned, progress or error."""
+MEASURING: Final = "measuring"
+"""The phase in which rows come (`collector.campaigns.running.Progress`)."""
 
 COMMAND: Final = (sys.executable, "-m", "collector.cli")
-READ_BYTES: Final = 1 << 16
-MOST_READS: Final = 64
-"""Reads at once at the most: other boards have a turn, too."""
+MESSAGE_START: Final = "collect: "
 LONGEST_LINE: Final = 1 << 20
-"""Bytes of a line without an end; what is longer is no line of a worker."""
-MOST_RESULT: Final = 4 << 20
-"""Bytes of a result; a campaign's is some kilobytes."""
 KILL_AFTER_S: Final = 10.0
 """Patience for a worker that was told to end at once [s]."""
+LISTEN_S: Final = 1.0
+"""Patience for the last lines of a worker that has ended [s]."""
+WAIT_S: Final = 0.2
+"""How often an ended worker is looked for [s]."""
+PLAN_S: Final = 600.0
+"""Patience for a plan: generated kernels are assembled for it [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,126 +45,82 @@ class Message:
 
 
 class Worker:
-    """A running `collect`; made by `start_worker`, ended by `close`."""
+    """A `collect` with these words as a child in a session of its own, with `keep` as open files; ended by `close`.
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
-        self._partial = b""
-        self._result = b""
-        self._asked = 0
+    `wake` is set when it writes a line or ends.  Raises DaemonError where it cannot be started.
+    """
+
+    def __init__(self, words: Sequence[str], wake: threading.Event, keep: Sequence[int] = ()) -> None:
+        self._result = TemporaryFile()  # noqa: SIM115 - closed by `close`
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                [*COMMAND, *words], stdin=pipe, stdout=self._result, stderr=pipe, start_new_session=True, pass_fds=tuple(keep)
+            )
+        except (OSError, ValueError) as error:
+            raise DaemonError(f"no worker can be started ({getattr(error, 'strerror', None) or error})") from error
+        self.inbox: deque[Message] = deque()
+        self.pid = self._process.pid
+        self.asked = 0
+        self.last_heard_s = time.monotonic()
         self._kill_at_s = float("inf")
-        self.last_heard_s = time.monotonic()
+        self._wake = wake
+        self._listener = threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True)
+        self._listener.start()
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
+    def _listen(self, stderr: IO[bytes]) -> None:
+        with stderr:
+            while line := stderr.readline(LONGEST_LINE):
+                self.last_heard_s = time.monotonic()
+                if line.strip():
+                    self.inbox.append(_message(line))
+                self._wake.set()
+        self._wake.set()
 
-    @property
-    def asked(self) -> int:
-        """How it has been told to stop: 0, 1 after its kernel, 2 at once."""
-        return self._asked
-
-    @property
-    def descriptors(self) -> tuple[int, int]:
-        """What becomes readable when it speaks."""
-        return _stream(self._process.stdout).fileno(), _stream(self._process.stderr).fileno()
-
-    def messages(self) -> list[Message]:
-        """Everything it has said since the last call."""
-        self._result += _available(self._process.stdout)[: MOST_RESULT - len(self._result)]
-        data = _available(self._process.stderr)
-        if not data:
-            return []
-        self.last_heard_s = time.monotonic()
-        *lines, rest = (self._partial + data).split(b"\n")
-        self._partial = rest[-LONGEST_LINE:]
-        return [_message(line) for line in lines if line.strip()]
+    def text(self) -> str:
+        """What it printed."""
+        self._result.seek(0)
+        return self._result.read().decode("utf-8", "replace")
 
     def result(self) -> dict[str, Any]:
         """What it printed, as a document; empty where it printed none."""
         with suppress(ValueError):
-            document = json.loads(self._result)
+            document = json.loads(self.text())
             if isinstance(document, dict):
                 return document
         return {}
 
-    def text(self) -> str:
-        """What it printed."""
-        return self._result.decode("utf-8", "replace")
-
     def stop(self, how: int, patience_s: float = KILL_AFTER_S) -> None:
         """End it after its kernel (1) or at once (2), and then kill it after so much time; nothing is asked twice."""
-        if how <= self._asked:
+        if how <= self.asked:
             return
-        self._asked = how
-        self._signal(signal.SIGTERM if how == 1 else signal.SIGINT)
+        self.asked = how
+        self._process.send_signal(signal.SIGTERM if how == 1 else signal.SIGINT)
         if how > 1:
             self._kill_at_s = time.monotonic() + patience_s
-
-    def kill(self) -> None:
-        """End it and its children, whatever they do."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
 
     def ended(self) -> int | None:
         """Its exit status (negative: the signal), None while it runs; one that does not end when told to is killed."""
         status = self._process.poll()
-        if status is None and time.monotonic() > self._kill_at_s:
-            self._kill_at_s = float("inf")
-            self.kill()
+        if status is not None:
+            self._listener.join(LISTEN_S)
+        elif time.monotonic() > self._kill_at_s:
+            self._kill()
         return status
 
-    def wait(self, seconds: float) -> int | None:
-        """`ended`, after at most so much time."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self.ended()
-
     def close(self) -> None:
-        """Kill what still runs, close the pipes."""
+        """Kill what still runs, close the files."""
         if self._process.poll() is None:
-            self.kill()
+            self._kill()
             self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with suppress(BrokenPipeError):
-                _stream(stream).close()
+        self._result.close()
+        with suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
 
-    def _signal(self, number: int) -> None:
+    def _kill(self) -> None:
         with suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-
-def start_worker(arguments: Sequence[str], keep: Sequence[int] = ()) -> Worker:
-    """A `collect` with these arguments as a child in a session of its own, with `keep` as open files.  Raises DaemonError."""
-    try:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=tuple(keep),
-            bufsize=0,
-        )
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DaemonError(f"no worker can be started ({reason})") from error
-    worker = Worker(process)
-    for descriptor in worker.descriptors:
-        os.set_blocking(descriptor, False)
-    return worker
-
-
-def _available(stream: IO[bytes] | None) -> bytes:
-    """What a pipe holds now."""
-    parts = []
-    for _ in range(MOST_READS):
-        part = _stream(stream).read(READ_BYTES)
-        if not part:  # None: nothing now; empty: the end
-            break
-        parts.append(part)
-    return b"".join(parts)
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def _message(line: bytes) -> Message:
@@ -163,12 +128,102 @@ def _message(line: bytes) -> Message:
     if text.startswith("{"):
         with suppress(ValueError):
             document = json.loads(text)
-            if isinstance(document, dict) and isinstance(document.get(MARK), str):
+            if isinstance(document.get(MARK), str):
                 return Message(kind=document[MARK], document=document, text="")
     return Message(kind="", document={}, text="".join(character if character.isprintable() else "?" for character in text))
 
 
-def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise DaemonError("a worker has no pipe")
-    return stream
+@contextmanager
+def counted_signals(wake: threading.Event) -> Iterator[Callable[[], int]]:
+    """SIGTERM and Ctrl-C are counted within the block and set `wake`; gives a function that tells how many came."""
+    came: list[int] = []
+
+    def count(number: int, _frame: object) -> None:
+        came.append(number)
+        wake.set()
+
+    before = {number: signal.signal(number, count) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: len(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardEnd:
+    """How one board's campaign ended: exit status, what it printed, and the last line that it complained with."""
+
+    board: BoardName
+    status: int
+    result: dict[str, Any]
+    text: str
+    complaint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEnd:
+    """A plan, as `collect --dry-run` prints it, or why there is none: exit status 0, 1 or 2, and its line."""
+
+    status: int
+    text: str
+    complaint: str
+
+
+def board_plan(words: Sequence[str]) -> PlanEnd:
+    """The plan of a campaign with these words of `collect`; nothing is measured.  Raises CollectorError where it takes too long."""
+    try:
+        done = subprocess.run(
+            [*COMMAND, "--dry-run", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLAN_S, check=False
+        )
+    except ValueError as error:
+        raise CollectorError(f"no word of a command: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CollectorError(f"the plan was not made within {PLAN_S:.0f} s; is the driver stuck? see `collect doctor`") from error
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    complaint = lines[-1].removeprefix(MESSAGE_START).partition("; see 'collect")[0] if lines else f"status {done.returncode}"
+    return PlanEnd(status=done.returncode, text=done.stdout, complaint=complaint)
+
+
+def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable[[BoardName, str, int, int], None]) -> list[BoardEnd]:
+    """Run a `collect` with its own words for each board and wait for all.
+
+    `tell` gets a board, a line, and how many points are finished and planned.  A signal ends them all after the
+    kernels that run, a second one at once; their rows are then safe and their statuses those of an interruption.
+    """
+    wake = threading.Event()
+    workers: dict[BoardName, Worker] = {}
+    ends: dict[BoardName, BoardEnd] = {}
+    complaints: dict[BoardName, str] = {}
+    with counted_signals(wake) as stops:
+        try:
+            for board, words in jobs.items():
+                workers[board] = Worker(["--worker", *words], wake)
+            while len(ends) < len(workers):
+                wake.wait(WAIT_S)
+                wake.clear()
+                for board, worker in workers.items():
+                    if board in ends:
+                        continue
+                    worker.stop(stops())
+                    status = worker.ended()
+                    while worker.inbox:
+                        _pass_on(board, worker.inbox.popleft(), complaints, tell)
+                    if status is not None:
+                        said = complaints.get(board, "").removeprefix(MESSAGE_START) or f"the worker ended with status {status}"
+                        ends[board] = BoardEnd(board=board, status=status, result=worker.result(), text=worker.text(), complaint=said)
+        finally:
+            for worker in workers.values():
+                worker.close()
+    return [ends[board] for board in jobs]
+
+
+def _pass_on(
+    board: BoardName, message: Message, complaints: dict[BoardName, str], tell: Callable[[BoardName, str, int, int], None]
+) -> None:
+    if message.kind == "progress":
+        row = message.document.get("row")
+        text = str(row["text"] if row else message.document["phase"])
+        tell(board, text, int(message.document["done"]), int(message.document["total"]))
+    elif message.text:
+        complaints[board] = message.text

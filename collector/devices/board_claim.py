@@ -1,4 +1,4 @@
-"""Who measures on a real board: one process at a time on a machine, whoever started it and as whatever user.
+"""The right to measure on a real board: one process at a time on a machine, of all users.
 
 Where root has made SHARED_FOLDER, a claim is a lock on a file there, which only members of the folder's group can open: no other user can
 take it.  Elsewhere a claim is an abstract Unix socket: users who share no folder exclude each other, but nothing keeps a user of
@@ -12,16 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from collector.devices.file_lock import locked_file
-from collector.devices.peers import group_of, peer_of, user_name
-from collector.errors import BoardBusyError, DeviceError
+from collector.devices.errors import BoardBusyError, DeviceError
+from collector.devices.file_lock import group_of, locked_file, peer_of, user_name
 
 SHARED_FOLDER: Final = Path("/run/wattprint-boards")
 """Made by packaging/wattprint-boards.tmpfiles.conf."""
 
 CLAIM_PREFIX: Final = "\0wattprint-campaign-"
 GROUP_MAY: Final = 0o660
-"""Of a lock's file, whatever the umask of the user who is first."""
+"""Mode of a lock file; set explicitly, so that the umask of the first user has no effect."""
 
 LOCKS: Final = Path("/proc/locks")
 

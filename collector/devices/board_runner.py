@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from collector.devices.errors import DeviceError, RunnerError
 from collector.devices.tracer import open_tracer
-from collector.errors import DeviceError, RunnerError
 from estimator.gpu import GpuSpec
 from estimator.workload import Operator
 from microbench.check import verify

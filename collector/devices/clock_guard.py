@@ -22,12 +22,11 @@ from collector.devices.clock_record import (
     read_record,
     record_path,
     remove_record,
-    remove_unfinished,
     state_folder,
     write_record,
 )
+from collector.devices.errors import ClockError, CollectorError
 from collector.devices.nvml_library import open_nvml
-from collector.errors import ClockError, CollectorError
 
 READY: Final = b"ready\n"
 FAREWELL: Final = b"done\n"
@@ -157,8 +156,6 @@ def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing
             if time.monotonic() > deadline:
                 return 1
         time.sleep(RETRY_S)  # the dying owner's lock may outlive its pipe for a moment; a driver may be restarting
-    with suppress(CollectorError, OSError):
-        remove_unfinished(folder, gpu_uuid)
     return 0
 
 

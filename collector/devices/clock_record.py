@@ -4,19 +4,22 @@ One file a board, and a lock beside it that its writer holds while it lives: who
 knows that its writer died, and gives the clock back.
 """
 
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+from msgspec import Struct
+
+from collector.devices.errors import ClockError
 from collector.devices.file_lock import locked_file
-from collector.errors import ClockError
+from estimator.errors import UnwrittenError
 from estimator.regular_files import read_regular
+from estimator.whole_file import sync_folder, write_whole
 
 FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
 SYSTEM_FOLDER: Final = Path("/run/wattprint")
@@ -25,11 +28,12 @@ SYSTEM_FOLDER: Final = Path("/run/wattprint")
 OWNER_ONLY: Final = 0o700
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SAFE_NAME: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
+LONGEST_RECORD: Final = 4096
+"""Bytes of a record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockRecord:
-    """A board whose clock may be changed: its UUID, and who changed it, when, since which start of the machine."""
+class ClockRecord(Struct, frozen=True, kw_only=True):
+    """A board whose clock may be changed: its UUID, and who changed it, since which start of the machine."""
 
     gpu_uuid: str
     pid: int
@@ -66,41 +70,17 @@ def record_path(folder: Path, gpu_uuid: str) -> Path:
 def write_record(folder: Path, record: ClockRecord) -> None:
     """Put a record on disk, file and folder synced.  Raises ClockError where that cannot be done."""
     path = record_path(folder, record.gpu_uuid)
-    beside = _unfinished(path)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(asdict(record)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-        _sync_folder(folder)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
-
-
-def _unfinished(record: Path) -> Path:
-    """A record that is being written; only who holds the board's lock writes one."""
-    return record.with_suffix(".tmp")
-
-
-LONGEST_RECORD: Final = 4096
-"""Bytes of a record."""
+        write_whole(path, msgspec.json.encode(record))
+    except UnwrittenError as error:
+        raise ClockError(f"{error}; no clock is changed without a record of it") from error
 
 
 def read_record(path: Path) -> ClockRecord | None:
     """A record; None where there is none any more, or one that nobody wrote whole."""
     try:
-        document = json.loads(read_regular(path, LONGEST_RECORD))
-        record = ClockRecord(
-            gpu_uuid=str(document["gpu_uuid"]),
-            pid=int(document["pid"]),
-            boot_id=str(document["boot_id"]),
-            token=str(document["token"]),
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        record = msgspec.json.decode(read_regular(path, LONGEST_RECORD), type=ClockRecord)
+    except (OSError, msgspec.DecodeError):
         return None
     return record if SAFE_NAME.fullmatch(record.gpu_uuid) else None
 
@@ -108,19 +88,7 @@ def read_record(path: Path) -> ClockRecord | None:
 def remove_record(folder: Path, gpu_uuid: str) -> None:
     """The clock has been given back."""
     record_path(folder, gpu_uuid).unlink(missing_ok=True)
-    _sync_folder(folder)
-
-
-def remove_unfinished(folder: Path, gpu_uuid: str) -> None:
-    """Remove a record that was not whole when its writer died: no clock had been changed.
-
-    Nothing is done while somebody holds the board.
-    """
-    beside = _unfinished(record_path(folder, gpu_uuid))
-    if beside.exists():
-        with board_lock(folder, gpu_uuid) as mine, suppress(OSError):  # whatever else lies there hinders the next record, which says so
-            if mine:
-                beside.unlink(missing_ok=True)
+    sync_folder(folder)
 
 
 def left_records(folder: Path) -> list[ClockRecord]:
@@ -161,9 +129,8 @@ def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: 
     """Give a dead writer's clock back by `reset(uuid)` and forget its record; True where that was done.
 
     With a token only the record that carries it is looked at.  Nothing is done while somebody holds the board.
-    A record that was never finished is removed.  Raises what `reset` raises, and then keeps the record.
+    Raises what `reset` raises, and then keeps the record.
     """
-    remove_unfinished(folder, gpu_uuid)
     with board_lock(folder, gpu_uuid) as mine:
         record = read_record(record_path(folder, gpu_uuid)) if mine else None
         if record is None or (token is not None and record.token != token):
@@ -172,11 +139,3 @@ def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: 
             reset(gpu_uuid)
         remove_record(folder, gpu_uuid)
         return True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

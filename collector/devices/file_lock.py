@@ -1,8 +1,20 @@
-"""File locks (flock(2)) that end with the last process that has the file open."""
+"""File locks that the kernel releases when their process ends (flock(2)), and who holds a socket or a file.
+
+A lock belongs to the open file: a child process that inherits the file keeps the lock.
+"""
 
 import fcntl
+import grp
 import os
+import pwd
+import socket
+import struct
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+CREDENTIALS: Final = struct.Struct("3i")
+"""struct ucred of unix(7): process, user, group."""
 
 
 def locked_file(path: Path, how: int = fcntl.LOCK_EX, mode: int = 0o600) -> int | None:
@@ -33,3 +45,27 @@ def _opened(path: Path, mode: int) -> int:
             except FileExistsError:  # another process made it in between, or a link leads nowhere
                 if path.is_symlink():
                     raise
+
+
+def peer_of(end: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end, as the kernel knew them when they connected or listened.  Raises OSError."""
+    pid, uid, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return pid, uid
+
+
+def user_name(uid: int) -> str:
+    """A user's name, else the number."""
+    with suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def group_of(path: Path) -> str:
+    """The name of the group that owns a file, or its number; words for it where the file cannot be read."""
+    try:
+        number = path.stat().st_gid
+    except OSError:
+        return "that owns it"
+    with suppress(KeyError):
+        return grp.getgrgid(number).gr_name
+    return str(number)

@@ -4,7 +4,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from collector.devices.clock_guard import ClockGuard
-from collector.devices.field_values import field_numbers
+from collector.devices.clock_helper import LeasedClock, allowed_clocks, leased_clock, may_lock_clocks
+from collector.devices.errors import BoardLostError, ClockError, ClockRightError, DeviceError
 from collector.devices.nvml_library import (
     BOARD_SCOPE,
     LOST_CODES,
     MODULE_SCOPE,
     POWER_AVERAGE_FIELD,
     POWER_INSTANT_FIELD,
+    VALUE_NOT_AVAILABLE,
     NvmlLibrary,
     open_nvml,
 )
@@ -27,8 +29,6 @@ from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
-from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
-from collector.privileged.client import LeasedClock, allowed_clocks, leased_clock, may_lock_clocks
 from estimator.quantities import Array, IntArray
 from estimator.specifications import canonical_gpu_name
 
@@ -74,6 +74,19 @@ FEWEST_UUID_CHARACTERS: Final = 8
 """A shorter beginning of a UUID names a board by accident."""
 
 
+FIELD_VALUE_BYTES: Final = 40
+"""Size of nvmlFieldValue_t (nvml.h): field, scope and two times take its first 24 bytes."""
+
+LAYOUT: Final = np.dtype(
+    {"names": ["type", "answer", "bits"], "formats": ["=u4", "=u4", "=u8"], "offsets": [24, 28, 32], "itemsize": FIELD_VALUE_BYTES}
+)
+"""The value's type (nvmlValueType_t), the answer's code (nvmlReturn_t), and the union that holds the value."""
+
+NUMBER_TYPES: Final = {0: "=f8", 1: "=u4", 2: "=u8", 3: "=u8", 4: "=i8", 5: "=i4", 6: "=u2"}
+"""What the union holds by the value's type: double, unsigned int, unsigned long, unsigned and signed long long, int,
+unsigned short.  Drivers differ in the type of the same field."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardAddress:
     """What a board can be named by: NVML index, UUID, PCI address; and its product name.
@@ -114,7 +127,7 @@ class NvmlGpu:
         return GpuState(
             host_ns=time.monotonic_ns(),
             sm_clock_mhz=clock,
-            memory_clock_mhz=finite_or_nan(self._library.memory_clock_mhz(self._handle)),
+            memory_clock_mhz=finite_or_nan(self._library.number(self._handle, "memory_clock_mhz")),
             temperature_c=temperature,
             voltage_v=volt,
             power_limit_w=self.power_limit_w(),
@@ -173,7 +186,7 @@ class NvmlGpu:
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]; nan where the driver does not tell it."""
-        return finite_or_nan(self._library.power_limit_w(self._handle))
+        return finite_or_nan(self._library.number(self._handle, "power_limit_w"))
 
     def voltage_readable(self) -> bool:
         """Whether `state` carries the core voltage."""
@@ -195,10 +208,10 @@ class NvmlGpu:
     def _read_state(self) -> tuple[float, float, float, float]:
         """SM clock [MHz], temperature [°C], voltage [V] and throttle bits."""
         return (
-            finite_or_nan(self._library.sm_clock_mhz(self._handle)),
-            finite_or_nan(self._library.temperature_c(self._handle)),
+            finite_or_nan(self._library.number(self._handle, "sm_clock_mhz")),
+            finite_or_nan(self._library.number(self._handle, "temperature_c")),
             math.nan if self._voltage is None else self._voltage.latest_v(),
-            float(self._library.throttle_mask(self._handle) or 0),
+            float(self._library.number(self._handle, "throttle_mask") or 0),
         )
 
 
@@ -219,7 +232,7 @@ class NvmlPowerSensor:
         if wanted:
             self._read_power = library.field_reader(handle, wanted)
         elif self._fields:
-            self._read_power = partial(library.power_usage_w, handle)
+            self._read_power = partial(library.number, handle, "power_usage_w")
         self.readings = Poller("power", self._read_power, self._watts, poll_s)
 
     def name(self) -> str:
@@ -240,7 +253,7 @@ class NvmlPowerSensor:
         if OF_MODULE in self.notes:
             return None
         before = time.monotonic_ns()
-        energy_j = self._library.energy_j(self._handle)
+        energy_j = self._library.number(self._handle, "energy_j")
         return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
 
     def poll_once(self) -> None:
@@ -356,11 +369,14 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
 
     Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError where every field is like that.
     """
+    read = library.field_reader(handle, list(POWER_FIELDS.values()))
     answers: dict[str, list[float]] = {name: [] for name in POWER_FIELDS}
     for _ in range(LOOKS):
-        for name, reading in zip(POWER_FIELDS, library.fields(handle, list(POWER_FIELDS.values())), strict=True):
-            if reading.value is not None:
-                answers[name].append(reading.value * 1e-3)
+        polls = [content for content in (read(),) if content is not None]
+        for row in field_numbers(polls, len(POWER_FIELDS)) * 1e-3:
+            for name, watt in zip(POWER_FIELDS, row.tolist(), strict=True):
+                if not math.isnan(watt):
+                    answers[name].append(watt)
         if all(not seen or _possible(seen[-1]) for seen in answers.values()):
             break
         time.sleep(STATE_POLL_S)
@@ -370,7 +386,7 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
     if shared:
         found = tuple(name for name in found if name != BEST_FIELD)
     if not any(not name.startswith(MODULE) for name in found):
-        usage = library.power_usage_w(handle)
+        usage = library.number(handle, "power_usage_w")
         found = (USAGE,) if usage is not None and _possible(usage) else ()
         if usage is not None and not found:
             absurd.append(f"{USAGE} reads {usage:g} W")
@@ -385,6 +401,24 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
     elif found and found[0] != BEST_FIELD and (absurd or "average" in found):
         notes.append(f"the power field in use is {found[0]}; {BEST_FIELD}, which averages less, gives no power")
     return found, tuple(notes)
+
+
+def field_numbers(polls: Sequence[bytes], fields: int) -> Array:
+    """Numbers of arrays of so many field values, one array a poll, each in its field's own unit; shape (polls, fields).
+
+    NaN where the driver gave no value, or one of a type that is not known.
+    """
+    content = b"".join(polls)
+    records = np.frombuffer(content, LAYOUT).reshape(len(polls), fields)
+    numbers = np.full(records.shape, np.nan)
+    for kind in np.unique(records["type"]).tolist():
+        layout = NUMBER_TYPES.get(kind)
+        if layout is None:
+            continue
+        union = np.dtype({"names": ["value"], "formats": [layout], "offsets": [32], "itemsize": FIELD_VALUE_BYTES})
+        found = np.frombuffer(content, union).reshape(records.shape)["value"].astype(np.float64)
+        numbers = np.where(records["type"] == kind, found, numbers)
+    return np.where((records["answer"] == 0) & (numbers != VALUE_NOT_AVAILABLE), numbers, np.nan)
 
 
 def _rows_of_states(states: list[tuple[float, ...]]) -> Array:

@@ -4,14 +4,12 @@ A call that a driver or a board lacks gives None; a board or a driver that fails
 """
 
 import ctypes
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
+from collector.devices.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
 
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
@@ -54,13 +52,20 @@ MEMORY_CLOCK: Final = 2
 CORE_TEMPERATURE: Final = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldReading:
-    """A field's value [in the field's own unit]; None where this board does not have it."""
+NUMBERS: Final[dict[str, tuple[float, tuple[tuple[str, *tuple[int, ...]], ...]]]] = {
+    "sm_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", SM_CLOCK),)),
+    "memory_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", MEMORY_CLOCK),)),
+    "temperature_c": (1.0, (("nvmlDeviceGetTemperatureV", CORE_TEMPERATURE), ("nvmlDeviceGetTemperature", CORE_TEMPERATURE))),
+    "throttle_mask": (1.0, (("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",))),
+    "power_limit_w": (1e-3, (("nvmlDeviceGetEnforcedPowerLimit",),)),
+    "power_usage_w": (1e-3, (("nvmlDeviceGetPowerUsage",),)),
+    "energy_j": (1e-3, (("nvmlDeviceGetTotalEnergyConsumption",),)),
+}
+"""Numbers of a board: our unit in NVML's, and the calls that give it, the newer one first.
 
-    field: int
-    scope: int
-    value: float | None
+The power limit is the enforced one.  The power usage is an average over a second on Ampere (but the A100) and newer.  The energy
+counter begins when the driver is loaded.  Throttle bits are THROTTLE_BITS.
+"""
 
 
 class NvmlLibrary:
@@ -135,59 +140,20 @@ class NvmlLibrary:
         found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         return None if found is None else tuple(int(process.pid) for process in found)
 
-    def sm_clock_mhz(self, handle: Any) -> float | None:
-        """SM clock now [MHz]."""
-        return self._number("nvmlDeviceGetClockInfo", handle, SM_CLOCK)
-
-    def memory_clock_mhz(self, handle: Any) -> float | None:
-        """Memory clock now [MHz]."""
-        return self._number("nvmlDeviceGetClockInfo", handle, MEMORY_CLOCK)
-
-    def temperature_c(self, handle: Any) -> float | None:
-        """Core temperature [°C], by the newer call where the driver has it."""
-        newer = self._number("nvmlDeviceGetTemperatureV", handle, CORE_TEMPERATURE)
-        return newer if newer is not None else self._number("nvmlDeviceGetTemperature", handle, CORE_TEMPERATURE)
-
-    def throttle_mask(self, handle: Any) -> int | None:
-        """Reasons for the present clock, as THROTTLE_BITS; by the older call where the driver lacks the newer one."""
-        mask = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if mask is None:
-            mask = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        return None if mask is None else int(mask)
-
-    def power_limit_w(self, handle: Any) -> float | None:
-        """The enforced power limit [W]."""
-        milliwatt = self._number("nvmlDeviceGetEnforcedPowerLimit", handle)
-        return None if milliwatt is None else milliwatt * 1e-3
-
-    def power_usage_w(self, handle: Any) -> float | None:
-        """What the driver calls the power usage [W]: a second's average on Ampere (but the A100) and newer."""
-        milliwatt = self._number("nvmlDeviceGetPowerUsage", handle)
-        return None if milliwatt is None else milliwatt * 1e-3
-
-    def energy_j(self, handle: Any) -> float | None:
-        """The energy counter since the driver was loaded [J]."""
-        millijoule = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle)
-        return None if millijoule is None else float(millijoule) * 1e-3
-
-    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> tuple[FieldReading, ...]:
-        """Fields, each with its scope, in one call; all None on a driver that lacks the call."""
-        values = self._ask("nvmlDeviceGetFieldValues", handle, list(wanted))
-        if values is None:
-            return tuple(FieldReading(field=field, scope=scope, value=None) for field, scope in wanted)
-        from collector.devices.field_values import field_numbers  # numpy, which the clock helper and the guard do without
-
-        (numbers,) = field_numbers([bytes(values)], len(wanted)).tolist()
-        return tuple(
-            FieldReading(field=field, scope=scope, value=None if math.isnan(number) else number)
-            for (field, scope), number in zip(wanted, numbers, strict=True)
-        )
+    def number(self, handle: Any, name: str) -> float | None:
+        """One of NUMBERS; None where neither driver nor board tells it."""
+        unit, calls = NUMBERS[name]
+        for call, *arguments in calls:
+            value = self._ask(call, handle, *arguments)
+            if value not in (None, VALUE_NOT_AVAILABLE):
+                return float(value) * unit
+        return None
 
     def field_reader(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], bytes | None]:
-        """A function that gives the same fields as `field_numbers` reads them, by one thread at a time; None where there are
-        none.  Raises BoardLostError, DeviceError.
+        """A function that reads fields (number, scope) as `collector.devices.nvml.field_numbers` takes them; None where there are none.
 
-        What `fields` builds for each call is built once, and turned into numbers later, many polls at once.
+        For one thread at a time.  The buffer is built once, and turned into numbers later, many polls at once.  The function raises
+        BoardLostError, DeviceError.
         """
         call = "nvmlDeviceGetFieldValues"
         try:
@@ -264,11 +230,6 @@ class NvmlLibrary:
             raise DriverError(f"the NVIDIA driver does not answer {call}; update the driver")
         return answer
 
-    def _number(self, call: str, *arguments: Any) -> float | None:
-        """A number; None for NVML's own "not available"."""
-        value = self._ask(call, *arguments)
-        return None if value is None or value == VALUE_NOT_AVAILABLE else float(value)
-
     def _failure(self, call: str, error: Any) -> DeviceError:
         if error.value in LOST_CODES:
             return BoardLostError(f"the board does not answer any more: {LOST_CODES[error.value]}")
@@ -292,12 +253,5 @@ def open_nvml() -> Iterator[NvmlLibrary]:
     try:
         yield NvmlLibrary(binding)
     finally:
-        _quietly(binding.nvmlShutdown, binding.NVMLError)
-
-
-def _quietly(call: Callable[[], Any], error: type[Exception]) -> None:
-    """Shutting down a library whose driver has gone: there is nothing left to lose."""
-    try:
-        call()
-    except error:
-        return
+        with suppress(binding.NVMLError):  # of a driver that has gone there is nothing left to lose
+            binding.nvmlShutdown()

@@ -1,4 +1,4 @@
-"""Polling a device in a thread: stamped values that wait until somebody takes them."""
+"""The host's clock, and polling a device in a thread: stamped values that wait until somebody takes them."""
 
 import math
 import threading
@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from collector.errors import DeviceError
+from collector.devices.errors import DeviceError
 from estimator.quantities import Array, IntArray
 
 Value = TypeVar("Value")
@@ -26,6 +26,24 @@ MOST_KEPT: Final = 3_000_000
 
 JOIN_S: Final = 5.0
 """Patience for a thread that is stuck inside the driver [s]."""
+
+
+class HostClock:
+    """Real time; implements Clock."""
+
+    def now_ns(self) -> int:
+        """Monotonic host time [ns]."""
+        return time.monotonic_ns()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep.  Raises ValueError for a negative or non-finite duration."""
+        if not (math.isfinite(seconds) and seconds >= 0.0):
+            raise ValueError(f"cannot wait {seconds!r} s; give a finite duration of at least 0")
+        time.sleep(seconds)
+
+    def unix_s(self) -> float:
+        """Wall time [s since 1970]."""
+        return time.time()
 
 
 class Poller(Generic[Value]):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.daemon.log_file import LogFile
-from collector.privileged.protocol import line_of
+from collector.devices.clock_helper import line_of
 
 REQUESTS_PER_S: Final = 20.0
 REQUESTS_AT_ONCE: Final = 400.0

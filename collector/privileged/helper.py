@@ -1,9 +1,9 @@
-"""The clock helper: holds SM clocks for local users who may not, and gives every one of them back.
+"""The clock helper: locks SM clocks for local users without that right, and returns each of them.
 
-It listens on a Unix socket and nowhere else; whoever may open that socket may lock clocks.  It knows its clients by the kernel's
-word (SO_PEERCRED), changes nothing but the SM clocks in its settings, and gives a clock back when the client's connection ends, when
-the client is silent or its time is over, when others compute on the board, when the helper is told to end, and at its next start
-after it was killed.  One thread, no child, no path and no command from a client.  `collect privileged serve` starts it;
+It listens on a Unix socket only; users who may open that socket may lock clocks.  The kernel identifies the clients (SO_PEERCRED).
+The helper changes nothing but the SM clocks in its settings.  It returns a clock when the client's connection ends, when the client is
+silent or the lease is over, when other users compute on the board, when the helper is told to end, and at its next start after it was
+killed.  It has one thread and no child, and takes no path and no command from a client.  `collect privileged serve` starts it;
 docs/how-to/lock-clocks-without-root.md.
 """
 
@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from collector.daemon.notify import Notifier
 from collector.devices.clock_guard import reset_clock
+from collector.devices.clock_helper import LONGEST_REQUEST, Lock, OddMessageError, Request, Status, Unlock, request
 from collector.devices.clock_record import (
     ClockRecord,
     acquire_board,
@@ -32,12 +33,11 @@ from collector.devices.clock_record import (
     state_folder,
     write_record,
 )
+from collector.devices.errors import ClockError, CollectorError
+from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
-from collector.devices.peers import peer_of, user_name
-from collector.errors import ClockError, CollectorError
 from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, User
 from collector.privileged.listening import listening
-from collector.privileged.protocol import LONGEST_REQUEST, OddMessageError, Request, request
 from collector.privileged.settings import HelperSettings, check_folder, read_settings
 
 MOST_CLIENTS: Final = 512
@@ -85,8 +85,9 @@ class Helper:
 
     def __init__(self, settings: HelperSettings, listener: socket.socket, stopping: socket.socket, notifier: Notifier) -> None:
         self._settings = settings
+        self._boards = {board.uuid: board for board in settings.boards}
         self._folder = state_folder()
-        self._audit = AuditLog(settings.audit_log)
+        self._audit = AuditLog(Path(settings.audit_log))
         self._leases: dict[str, Lease] = {}
         self._clients: set[Client] = set()
         self._users: dict[int, User] = {}
@@ -99,8 +100,8 @@ class Helper:
     def run(self) -> int:
         """Serve until a signal; 0, or 1 where a clock could not be given back and its record stays."""
         self._replay()
-        self._audit.write("started", boards=sorted(self._settings.boards))
-        self._notifier.ready(f"{len(self._settings.boards)} boards")
+        self._audit.write("started", boards=sorted(self._boards))
+        self._notifier.send(READY=1, STATUS=f"{len(self._boards)} boards")
         resting_s = (self._notifier.watchdog_s or 60.0) / 3
         while True:
             for key, _ in self._selector.select(TICK_S if self._clients or self._retry_at_s is not None else resting_s):
@@ -111,10 +112,10 @@ class Helper:
                 elif key.data in self._clients:
                     self._hear(key.data)
             self._look_at_time()
-            self._notifier.alive()
+            self._notifier.send(WATCHDOG=1)
 
     def _stop(self) -> int:
-        self._notifier.stopping("giving clocks back")
+        self._notifier.send(STOPPING=1, STATUS="giving clocks back")
         for client in tuple(self._clients):
             self._part(client, "the helper ends")
         deadline_s = time.monotonic() + STOP_S
@@ -170,7 +171,7 @@ class Helper:
                 if len(line) >= LONGEST_REQUEST:
                     raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
                 asked = request(line)
-                if not client.user.requests.take(LOCK_COST if asked.do == "lock" else 1.0):
+                if not client.user.requests.take(LOCK_COST if isinstance(asked, Lock) else 1.0):
                     raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second of user {client.user.name}")
                 self._answer(client, asked)
             if len(client.incoming) >= LONGEST_REQUEST:
@@ -193,21 +194,21 @@ class Helper:
     def _do(self, client: Client, asked: Request) -> dict[str, Any]:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
-        if lease is not None and asked.do != "unlock":
+        if lease is not None and not isinstance(asked, Unlock):
             self._look_again(lease)
-        if asked.do == "status":
-            return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._settings.boards)]}
-        if asked.do == "lock":
+        if isinstance(asked, Status):
+            return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._boards)]}
+        if isinstance(asked, Lock):
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
             raise RefusedError("no_lease", "this connection holds no clock")
-        elif asked.do == "unlock" and not self._end(lease, "asked for"):
+        elif isinstance(asked, Unlock) and not self._end(lease, "asked for"):
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True, "silence_s": self._settings.silence_s}
 
     def _board(self, uuid: str) -> dict[str, Any]:
         """A board, its allowed clocks and its lease."""
-        allowed, lease = self._settings.boards[uuid], self._leases.get(uuid)
+        allowed, lease = self._boards[uuid], self._leases.get(uuid)
         content: dict[str, Any] = {"uuid": uuid, "lowest_mhz": allowed.lowest_mhz, "highest_mhz": allowed.highest_mhz, "lease": None}
         if lease is not None:
             left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
@@ -217,7 +218,7 @@ class Helper:
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Hold a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
-        allowed = self._settings.boards.get(uuid)
+        allowed = self._boards.get(uuid)
         if allowed is None:
             raise RefusedError("board_not_allowed", f"board {uuid[:80]} is not in the helper's config")
         if not allowed.lowest_mhz <= sm_clock_mhz <= allowed.highest_mhz:
@@ -310,7 +311,7 @@ class Helper:
                     self._audit.write("given_back", uuid=record.gpu_uuid, why="left held")
             except (CollectorError, OSError) as error:
                 self._retry_at_s = time.monotonic() + RETRY_S
-                self._notifier.status(f"{record.gpu_uuid}: not given back: {error}")
+                self._notifier.send(STATUS=f"{record.gpu_uuid}: not given back: {error}")
 
     def _lease_of(self, client: Client) -> Lease | None:
         return next((lease for lease in self._leases.values() if lease.client is client), None)
@@ -352,7 +353,7 @@ def serve(config: Path) -> int:
     """Serve until a signal; the exit status.  Raises CollectorError where the helper cannot be started."""
     settings = read_settings(config)
     where = f"clock helper's config {config}"
-    check_folder(settings.audit_log.parent, where)
+    check_folder(Path(settings.audit_log).parent, where)
     with _signals() as stopping, listening(settings, os.environ, where) as listener:
         return Helper(settings, listener, stopping, Notifier(os.environ, os.getpid())).run()
 

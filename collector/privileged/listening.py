@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from collector.errors import PrivilegedError
-from collector.privileged.protocol import LONGEST_PATH
+from collector.devices.clock_helper import LONGEST_PATH
+from collector.devices.errors import PrivilegedError
 from collector.privileged.settings import HelperSettings, check_folder
 
 FIRST_PASSED: Final = 3
@@ -26,13 +26,13 @@ CONNECT_S: Final = 2.0
 def listening(settings: HelperSettings, environment: Mapping[str, str], where: str) -> Iterator[socket.socket]:
     """A socket that listens, within the block.  Raises PrivilegedError where none can be had, or where a helper is there already."""
     if environment.get("LISTEN_PID") == str(os.getpid()) and environment.get("LISTEN_FDS", "0") != "0":
-        with _passed(environment, settings.group, where) as listener:
+        with _passed(environment, settings.group_id, where) as listener:
             yield listener
         return
-    path = settings.socket
+    path = Path(settings.socket)
     if len(os.fsencode(path)) > LONGEST_PATH:
         raise PrivilegedError(f"{where}: socket has {len(os.fsencode(path))} bytes, and no socket's path has more than {LONGEST_PATH}")
-    with _made(path, settings.group, where) as listener:
+    with _made(path, settings.group_id, where) as listener:
         made = path.lstat().st_ino
         try:
             yield listener

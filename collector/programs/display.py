@@ -12,6 +12,12 @@ from collector.programs.program import ProgramRun
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.figures import figure, rounded_like
 
+RUN_FIELDS: Final = (
+    "exit_status", "executions", "sm_clock_mhz", "latency_s", "power_w", "energy_j", "energy_std_j", "above_rest_j", "rest_w",
+    "naive_energy_j", "counter_energy_j", "counter_energy_std_j", "temperature_c", "throttled", "notes",
+)  # fmt: skip
+"""Fields of a run in the document."""
+
 COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
 
 
@@ -92,28 +98,16 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
         "rest_w": float(np.mean([run.rest_w for run in runs])),
         "naive_energy_j": _known(float(np.mean([run.naive_energy_j for run in runs]))),
         "counter_energy_j": _known(float(np.mean(counted))),
-        "counter_energy_std_j": _known(float(np.sqrt(np.mean(np.square([run.counter_std_j for run in runs])) / len(runs)))),
+        "counter_energy_std_j": _known(float(np.sqrt(np.mean(np.square([run.counter_energy_std_j for run in runs])) / len(runs)))),
         "throttled": sorted({reason for run in runs for reason in run.throttled}),
     }
 
 
 def _run_document(run: ProgramRun) -> dict[str, Any]:
+    found = {name: getattr(run, name) for name in RUN_FIELDS}
     return {
-        "exit_status": run.exit_status,
-        "executions": run.executions,
-        "sm_clock_mhz": _known(run.sm_clock_mhz),
-        "latency_s": run.latency_s,
-        "power_w": run.power_w,
-        "energy_j": run.energy_j,
-        "energy_std_j": _known(run.energy_std_j),
-        "above_rest_j": run.above_rest_j,
-        "rest_w": run.rest_w,
-        "naive_energy_j": _known(run.naive_energy_j),
-        "counter_energy_j": _known(run.counter_energy_j),
-        "counter_energy_std_j": _known(run.counter_std_j),
-        "temperature_c": _known(run.temperature_c),
-        "throttled": list(run.throttled),
-        "notes": list(run.notes),
+        name: _known(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
+        for name, value in found.items()
     }
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION
+from collector.devices.errors import ClockError, ProgramError, SensorError
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
-from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
@@ -53,11 +53,11 @@ UNIFORM_VARIANCE: Final = 12.0
 class ProgramRun:
     """One run of a program: exit status, time [s], energy [J] and mean power [W] of the board while it ran.
 
-    `energy_std_j` is the standard error, `scatter_std_j` what is left of it when gain and offset are taken for exact.
+    `energy_std_j` is the standard error, `scatter_std_j` the part of it that is not due to gain and offset.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
-    taken for power, `counter_energy_j` that of the board's counter (nan without one) and `counter_std_j` what its steps leave open of
-    it.  `throttled` names what slowed the board down meanwhile, `clock_held` is false where the SM clock was not the one asked for.
-    Where the run stands for the mean of several, `executions` is their number.
+    taken for power, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
+    counter's steps.  `throttled` names what slowed the board down, `clock_held` is false where the SM clock was not the requested one.
+    `executions` is the number of runs of which this is the mean.
     """
 
     exit_status: int
@@ -69,7 +69,7 @@ class ProgramRun:
     rest_w: float
     naive_energy_j: float
     counter_energy_j: float
-    counter_std_j: float
+    counter_energy_std_j: float
     temperature_c: float
     throttled: tuple[str, ...]
     notes: tuple[str, ...]
@@ -162,7 +162,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
         rest_w=rest.power_w,
         naive_energy_j=_naive_j(readings, start, end),
         counter_energy_j=counter_j,
-        counter_std_j=counter_std_j,
+        counter_energy_std_j=counter_std_j,
         temperature_c=_mean(states.temperature_c),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
         notes=(*notes, *([counter_note] if counter_note else [])),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from collector.bench import Instruments
+from collector.devices.errors import ProgramError
 from collector.devices.protocols import limiting_reasons
-from collector.errors import ProgramError
 from collector.programs.program import ProgramRun, clock_doubts, program_environment, run_command
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
@@ -73,7 +73,7 @@ def measure_program_repeats(
         rest_w=found.rest_w,
         naive_energy_j=found.runs[-1].energy.naive_j,
         counter_energy_j=counted_j,
-        counter_std_j=counter.energy_std_j / back.gain,
+        counter_energy_std_j=counter.energy_std_j / back.gain,
         temperature_c=_mean(temperature),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(masks)) if masks.size else 0),
         notes=tuple(notes),

@@ -1,13 +1,17 @@
 """A simulated board behind the protocols of real ones, and the planted truth beside it."""
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from collector.devices import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
-from collector.errors import DeviceError, RunnerError
-from collector.simulated.library import plan_kernel
+from collector.devices.errors import DeviceError, RunnerError
+from collector.simulated.library_attention import attention_plan
+from collector.simulated.library_matrix import convolution_plan, product_plan
+from collector.simulated.library_stream import depthwise_plan, elementwise_plan, row_plan
 from collector.simulated.links import require_link
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile
@@ -17,6 +21,8 @@ from collector.simulated.world import LoadedKernel, World
 from estimator.errors import SpecificationError
 from estimator.gpu import GpuSpec, simulated_uuid
 from estimator.workload import Operator
+from microbench.errors import UnsupportedError
+from microbench.layouts import layout_of
 from microbench.loads.copies import CopyLoad, prepared_copy
 from microbench.loads.generated import GeneratedLoad, prepared_load
 
@@ -41,6 +47,19 @@ L2_STATES: Final = ("warm", "cold")
 
 FOREIGN_PROCESS: Final = 4242
 """Number of the planted process that shares the board in some runs."""
+
+Planner = Callable[[Operator, BoardProfile, GpuSpec], KernelPlan]
+
+PLANNERS: Final[dict[str, Planner]] = {
+    "conv": convolution_plan,
+    "attention": attention_plan,
+    "softmax": row_plan,
+    "norm": row_plan,
+    "reduction": row_plan,
+    "elementwise": elementwise_plan,
+    "copy": elementwise_plan,
+}
+"""Who plans the kernels of a family; those of matrix products have a layout besides."""
 
 
 class SimulatedClock:
@@ -138,13 +157,13 @@ class SimulatedRunner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
-        self._plans: dict[tuple[Operator, str], KernelPlan] = {}
+        self._planned = lru_cache(MOST_LOADED)(lambda operator, transpose: plan_kernel(operator, world.profile, world.gpu, transpose))
         self._broken = False
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator, in a layout of its inputs."""
         try:
-            _buffer_sets(self._plan(operator, transpose), self._world.gpu, "warm")
+            _buffer_sets(self._planned(operator, transpose), self._world.gpu, "warm")
         except RunnerError:
             return False
         return True
@@ -153,7 +172,7 @@ class SimulatedRunner:
         """Choose and set up the kernel for an operator, in a layout of its inputs.  Raises RunnerError where it cannot run here."""
         if l2_state not in L2_STATES:
             raise RunnerError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
-        plan = self._plan(operator, transpose)
+        plan = self._planned(operator, transpose)
         prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
         if prepared not in self._loaded:
             self._keep(prepared, self._world.load(plan, l2_state))
@@ -168,16 +187,6 @@ class SimulatedRunner:
         self._keep(prepared, loaded)
         self._world.rest(SETUP_S)
         return prepared
-
-    def _plan(self, operator: Operator, transpose: str) -> KernelPlan:
-        """What the library makes of an operator, which runs at several clocks in turn.  Raises RunnerError where nothing runs it."""
-        plan = self._plans.pop((operator, transpose), None)
-        if plan is None:
-            plan = plan_kernel(operator, self._world.profile, self._world.gpu, transpose)
-        self._plans[operator, transpose] = plan
-        if len(self._plans) > MOST_LOADED:
-            del self._plans[next(iter(self._plans))]
-        return plan
 
     def _keep(self, prepared: PreparedKernel, loaded: LoadedKernel) -> None:
         """Remember what is behind a prepared kernel; the oldest ones are given up, so that a long campaign needs no more memory."""
@@ -238,6 +247,24 @@ def _describe(operator: Operator, plan: KernelPlan, l2_state: str, buffer_sets: 
         working_set_bytes=int(plan.working_set_bytes),
         buffer_sets=buffer_sets,
     )
+
+
+def plan_kernel(operator: Operator, profile: BoardProfile, gpu: GpuSpec, transpose: str = "") -> KernelPlan:
+    """The kernel that the simulated library takes for an operator, a product's in a layout ("": the natural one).
+
+    Raises RunnerError where it has none.
+    """
+    try:
+        layout = layout_of(operator, transpose)
+    except UnsupportedError as error:
+        raise RunnerError(str(error)) from error
+    if operator.family == "gemm":
+        return product_plan(operator, profile, gpu, layout)
+    if operator.family not in PLANNERS:
+        raise RunnerError(f"no kernel for the family {operator.family!r}; families: gemm, {', '.join(PLANNERS)}")
+    if operator.family == "conv" and operator.operator == "depthwise":
+        return depthwise_plan(operator, profile, gpu)
+    return PLANNERS[operator.family](operator, profile, gpu)
 
 
 class SimulatedBoard:

@@ -54,8 +54,7 @@ def replayed_traffic(
     memory: MemoryProfile,
     gpu: GpuSpec,
     *,
-    panels: Sequence[IntArray],
-    panel_bytes: Sequence[float],
+    panels: Sequence[tuple[IntArray, float]],
     compulsory_bytes: float,
     loaded_bytes: float,
     write_bytes: float,
@@ -65,7 +64,7 @@ def replayed_traffic(
     """DRAM bytes of a kernel whose blocks share operand panels.
 
     panels: for each operand, the panel that each block needs, in launch order, for the first
-    `replayed_blocks` of the `blocks` at least.  panel_bytes: size of a panel of each operand.
+    `replayed_blocks` of the `blocks` at least, and the size of a panel.
     `compulsory_bytes` is the size of all operands, `loaded_bytes` what the blocks of a launch load from the L2.
     """
     replayed = replayed_blocks(blocks, slots)
@@ -74,7 +73,7 @@ def replayed_traffic(
     last_use: list[dict[int, float]] = [{} for _ in panels]
     for wave in range(waves):
         part = slice(wave * slots, (wave + 1) * slots)
-        for seen, panel, size in zip(last_use, panels, panel_bytes, strict=True):
+        for seen, (panel, size) in zip(last_use, panels, strict=True):
             for key in np.unique(panel[:replayed][part]).tolist():
                 before = seen.get(key)
                 if before is not None:

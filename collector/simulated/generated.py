@@ -1,23 +1,28 @@
 """Generated kernels in the simulated world: what each machine instruction takes and costs, planted.
 
-Time comes from issue intervals, latencies and the paths to memory.  A lane's energy is the work of its unit and every register that it
-reads, so that one opcode costs more with three registers than with one and a number; a warp's is its issue, and more where the
-instruction before went to another unit.  Beside them there are transactions, and slots in which a scheduler of a working SM finds nothing
-to issue.  The figures are plausible for plumbing and statistics, not measurements; no energy of a class is among them.
+Time comes from issue intervals, latencies and the paths to memory.  The energy of a lane is the work of its unit plus the reads of
+its registers; the energy of a warp is its issue, which costs more after an instruction for another unit.  Memory transactions and idle
+slots of a working SM's schedulers cost energy too.  The figures are plausible for plumbing and statistics, not measurements.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from collector.devices.errors import BoardProfileError
 from collector.simulated.links import link_energy_j, link_latency_s, link_rate
-from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, steady_noise
+from collector.simulated.plan import steady_noise
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
+from estimator.declared import read_declared
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.resources import resource_folder
 from microbench.kernel import WARP_LANES
 from microbench.loads.generated import GeneratedLoad
 from microbench.toolchain.inspect import InspectedEntry
@@ -30,19 +35,19 @@ ISSUE_PJ: Final = 24.0
 """Fetching, decoding and scheduling one instruction of a warp, lanes aside [pJ]."""
 
 STALL_PJ: Final = 9.0
-"""A slot of a working SM's scheduler in which nothing is issued [pJ]."""
+"""A scheduler slot of a working SM that issues nothing [pJ]."""
 
 CHANGE_PJ: Final = 6.0
-"""Issuing an instruction to another unit than the one before, beyond its issue [pJ]."""
+"""Added to an issue if the instruction before went to another unit [pJ]."""
 
 READ_PJ: Final = 0.045
-"""A lane that reads one register, relative to the board's `cuda_pj_per_op` [1]."""
+"""Energy of one register read by one lane, relative to the board's `cuda_pj_per_op` [1]."""
 
 WORK_SHARE: Final = 0.8
-"""Share of a kind's energy that is its unit's, whatever registers are read [1]."""
+"""Share of an instruction's energy that does not depend on its register reads [1]."""
 
 COPY_PJ: Final = 0.17
-"""A lane that passes a value on, through whatever unit, relative to the board's `cuda_pj_per_op` [1]."""
+"""Energy of one lane of a copy instruction, relative to the board's `cuda_pj_per_op` [1]."""
 
 OPCODE_SPREAD: Final = 0.01
 """Standard deviation of an opcode's energy around that of its kind [1]."""
@@ -64,8 +69,7 @@ IN_FLIGHT_LOADS: Final = 8.0
 NAP_S: Final = 0.9e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """Instructions of one kind.
 
     `lane_pj` is the energy of one lane relative to the board's `cuda_pj_per_op`; `interval` the clocks between two of them on one
@@ -78,59 +82,12 @@ class Kind:
     pipe: str
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "FFMA": Kind(lane_pj=0.62, interval=1.0, latency=4, pipe="fp32"),
-    "FADD": Kind(lane_pj=0.44, interval=1.0, latency=4, pipe="fp32"),
-    "FMUL": Kind(lane_pj=0.50, interval=1.0, latency=4, pipe="fp32"),
-    "FMNMX": Kind(lane_pj=0.31, interval=2.0, latency=4, pipe="alu"),
-    "IADD3": Kind(lane_pj=0.36, interval=2.0, latency=4, pipe="alu"),
-    "LOP3": Kind(lane_pj=0.28, interval=2.0, latency=4, pipe="alu"),
-    "SHF": Kind(lane_pj=0.34, interval=2.0, latency=4, pipe="alu"),
-    "IMNMX": Kind(lane_pj=0.32, interval=2.0, latency=4, pipe="alu"),
-    "PRMT": Kind(lane_pj=0.27, interval=2.0, latency=4, pipe="alu"),
-    "SEL": Kind(lane_pj=0.24, interval=2.0, latency=4, pipe="alu"),
-    "ISETP": Kind(lane_pj=0.23, interval=2.0, latency=4, pipe="alu"),
-    "FSETP": Kind(lane_pj=0.24, interval=2.0, latency=4, pipe="alu"),
-    "MOV": Kind(lane_pj=0.17, interval=2.0, latency=4, pipe="alu"),
-    "VABSDIFF": Kind(lane_pj=0.42, interval=2.0, latency=4, pipe="alu"),
-    "IMAD": Kind(lane_pj=0.71, interval=2.0, latency=4, pipe="imad"),
-    "IMAD.HI": Kind(lane_pj=1.05, interval=4.0, latency=5, pipe="imad"),
-    "IMAD.WIDE": Kind(lane_pj=1.12, interval=4.0, latency=5, pipe="imad"),
-    "IMAD.IADD": Kind(lane_pj=0.40, interval=2.0, latency=4, pipe="imad"),
-    "IMAD.X": Kind(lane_pj=0.43, interval=2.0, latency=4, pipe="imad"),
-    "IDP": Kind(lane_pj=0.88, interval=2.0, latency=4, pipe="imad"),
-    "HFMA2": Kind(lane_pj=0.74, interval=1.0, latency=5, pipe="fp16"),
-    "HADD2": Kind(lane_pj=0.52, interval=1.0, latency=5, pipe="fp16"),
-    "HMUL2": Kind(lane_pj=0.57, interval=1.0, latency=5, pipe="fp16"),
-    "HMNMX2": Kind(lane_pj=0.36, interval=2.0, latency=5, pipe="alu"),
-    "DFMA": Kind(lane_pj=2.45, interval=4.0, latency=8, pipe="fp64"),
-    "DADD": Kind(lane_pj=1.62, interval=4.0, latency=8, pipe="fp64"),
-    "DMUL": Kind(lane_pj=2.04, interval=4.0, latency=8, pipe="fp64"),
-    "MUFU": Kind(lane_pj=1.85, interval=8.0, latency=18, pipe="xu"),
-    "POPC": Kind(lane_pj=0.66, interval=8.0, latency=12, pipe="xu"),
-    "FLO": Kind(lane_pj=0.61, interval=8.0, latency=12, pipe="xu"),
-    "BREV": Kind(lane_pj=0.52, interval=8.0, latency=12, pipe="xu"),
-    "I2F": Kind(lane_pj=0.82, interval=8.0, latency=14, pipe="xu"),
-    "F2I": Kind(lane_pj=0.85, interval=8.0, latency=14, pipe="xu"),
-    "F2F": Kind(lane_pj=0.90, interval=8.0, latency=14, pipe="xu"),
-    "SHFL": Kind(lane_pj=0.93, interval=4.0, latency=23, pipe="lsu"),
-    "HMMA": Kind(lane_pj=11.0, interval=8.0, latency=25, pipe="tensor"),
-    "HMMA.SP": Kind(lane_pj=13.0, interval=8.0, latency=25, pipe="tensor"),
-    "HMMA.1688": Kind(lane_pj=6.2, interval=4.0, latency=18, pipe="tensor"),
-    "HMMA.1684": Kind(lane_pj=6.0, interval=4.0, latency=18, pipe="tensor"),
-    "IMMA": Kind(lane_pj=9.0, interval=8.0, latency=25, pipe="tensor"),
-    "IMMA.8816": Kind(lane_pj=2.4, interval=2.0, latency=14, pipe="tensor"),
-    "IMMA.16864": Kind(lane_pj=9.5, interval=8.0, latency=25, pipe="tensor"),
-    "BMMA": Kind(lane_pj=10.0, interval=8.0, latency=25, pipe="tensor"),
-    "QMMA": Kind(lane_pj=10.5, interval=8.0, latency=25, pipe="tensor"),
-    "HGMMA": Kind(lane_pj=90.0, interval=64.0, latency=80, pipe="tensor"),
-    "QGMMA": Kind(lane_pj=85.0, interval=64.0, latency=80, pipe="tensor"),
-    "DMMA": Kind(lane_pj=19.0, interval=16.0, latency=26, pipe="tensor"),
-}
-"""Kinds by the first words of an opcode; the longest that fits holds."""
+@cache
+def kinds() -> dict[str, Kind]:
+    """Kinds by the first words of an opcode; the longest that fits holds, "other" where none does."""
+    path = resource_folder("simulated") / "instructions.toml"
+    return read_declared(path, dict[str, Kind], str(path), BoardProfileError)
 
-OTHER: Final = Kind(lane_pj=0.45, interval=2.0, latency=5, pipe="alu")
-"""Arithmetic that is not named."""
 
 MEMORY: Final = ("LD", "ST", "ATOM", "RED.", "UBLKCP")
 """First letters of opcodes that move data: their energy is that of the transactions."""
@@ -156,11 +113,9 @@ def kind_of(opcode: str) -> Kind:
     words = opcode.split(".")
     if words[1:2] == ["MOV"]:
         return replace(kind_of(words[0]), lane_pj=COPY_PJ)
-    for count in range(len(words), 0, -1):
-        if found := KINDS.get(".".join(words[:count])):
-            return found
-    base = words[0].rstrip("0123456789")
-    return KINDS.get(base, OTHER)
+    known = kinds()
+    names = [".".join(words[:count]) for count in range(len(words), 0, -1)]
+    return next((known[name] for name in (*names, words[0].rstrip("0123456789")) if name in known), known["other"])
 
 
 def planted_lane_energy_j(profile: BoardProfile, opcode: str, reads: float) -> float:
@@ -216,26 +171,6 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
         "dram": SECTOR_BYTES * energy.dram_pj_per_byte,
     }
     return {level: value * JOULE_PER_PICOJOULE for level, value in picojoules.items()}
-
-
-def generated_plan(load: GeneratedLoad) -> KernelPlan:
-    """A load as the world keeps kernels; its work is reckoned by `generated_point`, not by the library's demand."""
-    launch, kernel = load.launch, load.kernel
-    return KernelPlan(
-        kernel_name=kernel.name,
-        library="generated",
-        grid=launch.grid,
-        threads=launch.threads_per_block,
-        registers=load.entry.registers,
-        shared_bytes_per_block=load.entry.shared_bytes,
-        blocks_per_sm=load.blocks_per_sm,
-        blocks=launch.blocks,
-        demand=BlockDemand(),
-        events=LaunchEvents(),
-        traffic=Traffic(warm_read=0.0, warm_write=0.0, cold_read=0.0, cold_write=0.0),
-        working_set_bytes=float(max(1, launch.region_bytes) * launch.blocks),
-        row_pitch_bytes=0.0,
-    )
 
 
 def generated_point(

@@ -6,18 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import RunnerError
+from collector.devices.errors import RunnerError
 from collector.simulated.cache import replayed_blocks, replayed_traffic, streamed_traffic
-from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, resident_blocks, rounds_of_unequal
+from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, library, resident_blocks, rounds_of_unequal
 from collector.simulated.profile import BoardProfile
 from estimator.gpu import GpuSpec
 from estimator.quantities import BYTES_PER_ELEMENT, Array
 from estimator.workload import Operator
 
-LOOP_EFFICIENCY: Final[dict[str, float]] = {"volta": 0.55, "ampere": 0.80, "hopper": 0.82}
-"""Share of the matrix rate that the attention loop's instruction mix leaves."""
-
-CUTLASS_TYPES: Final[dict[str, str]] = {"bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t", "fp8": "cutlass::float_e4m3_t"}
 SOFTMAX_OPS: Final = 6.0
 """Lane instructions of one score: scale, mask, maximum, subtract, sum, convert."""
 
@@ -48,7 +44,7 @@ LARGEST_HEAD: Final = 256
 
 def attention_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
     """The kernel for fused attention.  Raises RunnerError where the library has none."""
-    if operator.precision not in gpu.tensor_flop_per_clock or operator.precision not in CUTLASS_TYPES:
+    if operator.precision not in gpu.tensor_flop_per_clock or operator.precision not in library().cutlass_types:
         raise RunnerError(f"attention in {operator.precision}: no such kernel on {gpu.name}")
     if operator["head_dim"] > LARGEST_HEAD:
         raise RunnerError(f"attention with head_dim {operator['head_dim']:.0f}: the largest is {LARGEST_HEAD}")
@@ -110,7 +106,7 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
     shared = key_bytes * (1.0 + (WARPGROUPS if generation == "hopper" else warps)) + 2.0 * tile_bytes
     relative = (lengths + FIXED_STEPS) / float((lengths + FIXED_STEPS).mean())
     uneven = float(np.ptp(relative)) > 0.0
-    traits = f"Flash_fwd_kernel_traits<{shape.head_dim}, {rows}, {keys}, {warps}, false, false, {CUTLASS_TYPES[operator.precision]}>"
+    traits = _traits(operator, rows, keys, warps)
     return KernelPlan(
         kernel_name=_prefill_name(profile, traits, rows, keys, shape.causal),
         library="flash-attention",
@@ -121,9 +117,7 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
         blocks_per_sm=resident,
         blocks=blocks,
         demand=BlockDemand(
-            tensor_clocks=flop / (gpu.tensor_flop_per_clock[operator.precision] * LOOP_EFFICIENCY[generation]),
-            lane_clocks=SOFTMAX_OPS * cells / gpu.fp32_lanes,
-            special_clocks=cells / gpu.sfu_op_per_clock,
+            **_unit_clocks(operator, profile, gpu, flop, cells),
             shared_clocks=shared / gpu.shared_bytes_per_clock,
             steps=tiles,
             step_clocks=TILE_STEP_CLOCKS,
@@ -162,8 +156,7 @@ def _prefill_traffic(
     return replayed_traffic(
         profile.memory,
         gpu,
-        panels=(head // (shape.heads // shape.kv_heads),),
-        panel_bytes=(cache / (shape.batch * shape.kv_heads),),
+        panels=((head // (shape.heads // shape.kv_heads), cache / (shape.batch * shape.kv_heads)),),
         compulsory_bytes=shape.query_bytes + cache,
         loaded_bytes=blocks * loaded_bytes,
         write_bytes=shape.query_bytes,
@@ -177,6 +170,22 @@ def _prefill_name(profile: BoardProfile, traits: str, rows: int, keys: int, caus
     if profile.library.generation == "volta":
         return f"fmha_cutlassF_f16_aligned_{rows}x{keys}_rf_sm70(PyTorchMemEffAttention::AttentionKernel<{causal}>::Params)"
     return f"void flash_fwd_kernel<{traits}, {causal}>(Flash_fwd_params)"
+
+
+def _unit_clocks(operator: Operator, profile: BoardProfile, gpu: GpuSpec, flop: float, cells: float) -> dict[str, float]:
+    """Clocks of the units for the products and the scores of one block."""
+    efficiency = library().attention_efficiency[profile.library.generation]
+    return {
+        "tensor_clocks": flop / (gpu.tensor_flop_per_clock[operator.precision] * efficiency),
+        "lane_clocks": SOFTMAX_OPS * cells / gpu.fp32_lanes,
+        "special_clocks": cells / gpu.sfu_op_per_clock,
+    }
+
+
+def _traits(operator: Operator, rows: int, keys: int, warps: int) -> str:
+    """The part of a kernel name that tells its tile."""
+    kind = library().cutlass_types[operator.precision]
+    return f"Flash_fwd_kernel_traits<{operator['head_dim']:.0f}, {rows}, {keys}, {warps}, false, false, {kind}>"
 
 
 def _key_tiles(shape: AttentionShape, rows: int, keys: int) -> Array:
@@ -201,15 +210,12 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
     tiles = math.ceil(key_tiles / max(1, min(key_tiles, resident * gpu.num_sms // heads)))
     splits = math.ceil(key_tiles / tiles)
     blocks = heads * splits
-    cache, operands = shape.cache_bytes(visible), shape.query_bytes
-    cells = padded_rows * tiles * DECODE_KEYS
+    cache, operands, cells = shape.cache_bytes(visible), shape.query_bytes, padded_rows * tiles * DECODE_KEYS
     flop = 4.0 * cells * shape.head_dim
     useful = 4.0 * heads * rows * visible * shape.head_dim
     partial = blocks * rows * shape.head_dim * 4.0 if splits > 1 else 0.0
     shared = 3.0 * cache + 2.0 * operands
-    traits = (
-        f"Flash_fwd_kernel_traits<{shape.head_dim}, {DECODE_ROWS}, {DECODE_KEYS}, 4, false, false, {CUTLASS_TYPES[operator.precision]}>"
-    )
+    traits = _traits(operator, DECODE_ROWS, DECODE_KEYS, 4)
     return KernelPlan(
         kernel_name=f"void flash_fwd_splitkv_kernel<{traits}>(Flash_fwd_params)",
         library="flash-attention",
@@ -220,9 +226,7 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
         blocks_per_sm=resident,
         blocks=blocks,
         demand=BlockDemand(
-            tensor_clocks=flop / (gpu.tensor_flop_per_clock[operator.precision] * LOOP_EFFICIENCY[generation]),
-            lane_clocks=SOFTMAX_OPS * cells / gpu.fp32_lanes,
-            special_clocks=cells / gpu.sfu_op_per_clock,
+            **_unit_clocks(operator, profile, gpu, flop, cells),
             shared_clocks=shared / blocks / gpu.shared_bytes_per_clock,
             steps=tiles,
             step_clocks=DECODE_STEP_CLOCKS,

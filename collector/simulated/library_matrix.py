@@ -6,10 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import RunnerError
+from collector.devices.errors import RunnerError
 from collector.simulated.cache import replayed_blocks, replayed_traffic
-from collector.simulated.library_tiles import CUDA_KERNELS, STEP_CLOCKS, TENSOR_KERNELS, Tile
-from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, resident_blocks, stable_stream
+from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Tile, Traffic, library, resident_blocks, stable_stream
 from collector.simulated.profile import BoardProfile
 from estimator.gpu import GpuSpec
 from estimator.quantities import BYTES_PER_ELEMENT, IntArray
@@ -165,8 +164,8 @@ def _unit_clocks(tile: Tile, product: Product, operator: Operator, profile: Boar
 
 def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> tuple[Tile, int]:
     """The library's choice: cheapest by its own rough costs, which err a little and alike for similar shapes."""
-    kernels = CUDA_KERNELS if product.on_cuda_cores else TENSOR_KERNELS[profile.library.generation]
-    barrier, per_element = STEP_CLOCKS["cuda" if product.on_cuda_cores else profile.library.generation]
+    family = "cuda" if product.on_cuda_cores else profile.library.generation
+    kernels, (barrier, per_element) = library().tiles[family], library().step_clocks[family]
     similar = tuple(int(2.0 * math.log2(value)) for value in (product.batch, product.m, product.n, product.k))
     errors = stable_stream("tile", profile.gpu, operator.precision, similar).standard_normal(len(kernels) * len(SPLITS)).tolist()
     liking = stable_stream("kernel", profile.gpu, operator.precision, operator.operator).standard_normal(len(kernels)).tolist()
@@ -288,7 +287,7 @@ def _demand(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
     """What one block needs."""
     area = tile.tile_m * tile.tile_n
     unit = _unit_clocks(tile, product, operator, profile, gpu) * layout.length
-    barrier, per_element = STEP_CLOCKS["cuda" if product.on_cuda_cores else profile.library.generation]
+    barrier, per_element = library().step_clocks["cuda" if product.on_cuda_cores else profile.library.generation]
     bytes_alike = layout.step * (1.0 if product.on_cuda_cores else product.element_bytes / 2.0)
     return BlockDemand(
         tensor_clocks=0.0 if product.on_cuda_cores else unit,
@@ -320,11 +319,14 @@ def _traffic(product: Product, profile: BoardProfile, gpu: GpuSpec, layout: Layo
     """DRAM bytes of a launch, from a replay of its panels."""
     slots = layout.resident * gpu.num_sms
     parts = product.batch * layout.split
+    left, right = _panels(layout, replayed_blocks(layout.blocks, slots))
     return replayed_traffic(
         profile.memory,
         gpu,
-        panels=_panels(layout, replayed_blocks(layout.blocks, slots)),
-        panel_bytes=(product.left_bytes / (parts * layout.rows), product.right_bytes / (parts * layout.columns)),
+        panels=(
+            (left, product.left_bytes / (parts * layout.rows)),
+            (right, product.right_bytes / (parts * layout.columns)),
+        ),
         compulsory_bytes=product.left_bytes + product.right_bytes,
         loaded_bytes=layout.load_bytes * layout.blocks,
         write_bytes=product.output_bytes,

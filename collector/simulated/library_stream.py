@@ -4,57 +4,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.errors import RunnerError
+from collector.devices.errors import RunnerError
 from collector.simulated.cache import resident_share, streamed_traffic
-from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, resident_blocks
+from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, library, resident_blocks
 from collector.simulated.profile import BoardProfile
 from estimator.gpu import GpuSpec
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.workload import Operator
 
-CPP_TYPES: Final[dict[str, str]] = {
-    "bf16": "c10::BFloat16",
-    "fp16": "c10::Half",
-    "fp32": "float",
-    "tf32": "float",
-    "fp64": "double",
-    "fp8": "c10::Float8_e4m3fn",
-    "int8": "signed char",
-}
 MOVE_OPS: Final = 6.0
 """Lane instructions that bring one element in and out: addresses, loads, conversion, store."""
-
-ELEMENT_OPS: Final[dict[str, tuple[float, float]]] = {
-    "add": (1.5, 0.0),
-    "mul": (1.5, 0.0),
-    "scalar_add": (1.5, 0.0),
-    "scalar_mul": (1.5, 0.0),
-    "scalar_pow": (4.0, 0.0),
-    "scalar_div": (4.0, 0.0),
-    "div": (5.0, 1.0),
-    "pow": (13.0, 2.0),
-    "relu": (1.5, 0.0),
-    "gelu": (16.0, 1.0),
-    "silu": (10.0, 2.0),
-    "tanh": (11.0, 1.0),
-    "sigmoid": (9.0, 2.0),
-    "exp": (5.0, 1.0),
-    "where": (3.0, 0.0),
-    "typecast": (1.5, 0.0),
-    "pool": (12.0, 0.0),
-    "dropout": (12.0, 0.0),
-    "other": (2.5, 0.0),
-}
-"""Lane instructions and special functions of one element beyond moving it."""
-
-COPY_COST: Final[dict[str, tuple[float, float, float]]] = {
-    "contiguous": (0.85, 9.0, 1.0),
-    "transpose": (0.60, 9.5, 1.25),
-    "layout": (0.70, 9.0, 1.15),
-    "gather": (0.75, 9.0, 1.05),
-    "cat": (0.90, 8.5, 1.0),
-}
-"""Copies: share of the stream path that they reach, lane instructions of an element, bytes fetched per byte wanted."""
 
 VECTOR_THREADS: Final = 128
 VECTOR_ELEMENTS: Final = 4
@@ -121,8 +80,8 @@ class Stream:
 
 def _element_width(operator: Operator) -> tuple[float, float]:
     """Bytes of an input and of an output element.  Raises RunnerError where no kernel handles the type."""
-    if operator.precision not in CPP_TYPES:
-        raise RunnerError(f"{operator.family} in {operator.precision}: no such kernel; precisions: {', '.join(CPP_TYPES)}")
+    if operator.precision not in library().pytorch_types:
+        raise RunnerError(f"{operator.family} in {operator.precision}: no such kernel; precisions: {', '.join(library().pytorch_types)}")
     width = BYTES_PER_ELEMENT[operator.precision]
     return width, BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else width
 
@@ -132,12 +91,12 @@ def elementwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) ->
     width, out_width = _element_width(operator)
     elements, reads = operator["elements"], operator["reads"]
     if operator.family == "copy":
-        share, ops, fetched = COPY_COST[operator.operator]
+        share, ops, fetched = library().copy[operator.operator]
         special, kernel = 0.0, "elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
     else:
-        more, special = ELEMENT_OPS[operator.operator]
+        more, special = library().elementwise[operator.operator]
         share, ops, fetched = 1.0, MOVE_OPS + more, 1.0
-        functor = f"at::native::{operator.operator}_functor<{CPP_TYPES[operator.precision]}>"
+        functor = f"at::native::{operator.operator}_functor<{library().pytorch_types[operator.precision]}>"
         kernel = f"vectorized_elementwise_kernel<{VECTOR_ELEMENTS}, {functor}"
     stream = Stream(
         name=f"void at::native::{kernel}>(int, ...)",
@@ -204,7 +163,7 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
     width, out_width = _element_width(operator)
     rows, dim = int(operator["rows"]), int(operator["dim"])
     row_bytes = dim * width
-    kind = CPP_TYPES[operator.precision]
+    kind = library().pytorch_types[operator.precision]
     log_elements = math.ceil(math.log2(max(dim, 2)))
     rows_per_warp = 2 if dim <= 128 else 1
     in_warp = Stream(
@@ -272,7 +231,7 @@ def _norm(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan
     """One block a row, statistics first and a second look at the row; batch norm at inference is element-wise."""
     width, out_width = _element_width(operator)
     rows, dim = int(operator["rows"]), int(operator["dim"])
-    kind = CPP_TYPES[operator.precision]
+    kind = library().pytorch_types[operator.precision]
     flat = Stream(
         name=f"void at::native::batch_norm_transform_input_channels_last_kernel<{kind}, float, {kind}, 4>(...)",
         precision=operator.precision,
@@ -313,7 +272,7 @@ def _reduction(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> Kerne
     by_work = math.ceil(rows * dim / (REDUCE_THREADS * REDUCE_ELEMENTS))
     blocks = max(by_work, min(rows, 2 * gpu.num_sms) if dim >= REDUCE_THREADS else 1)
     stream = Stream(
-        name=f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{CPP_TYPES[operator.precision]}, ...>>(...)",
+        name=f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{library().pytorch_types[operator.precision]}, ...>>(...)",
         precision=operator.precision,
         blocks=blocks,
         threads=REDUCE_THREADS,
@@ -341,7 +300,7 @@ def depthwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> K
     outputs = batch * filters * out_h * out_w
     taps = kernel_h * kernel_w
     stream = Stream(
-        name=f"void at::native::conv_depthwise2d_forward_kernel<{kernel_h:.0f}, {CPP_TYPES[operator.precision]}>(...)",
+        name=f"void at::native::conv_depthwise2d_forward_kernel<{kernel_h:.0f}, {library().pytorch_types[operator.precision]}>(...)",
         precision=operator.precision,
         library="cudnn",
         blocks=max(1, math.ceil(outputs / 512)),

@@ -5,8 +5,7 @@ The figures are plausible for plumbing and statistics, not measurements.  Links 
 
 from typing import Final
 
-from collector.errors import RunnerError
-from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic
+from collector.devices.errors import RunnerError
 from collector.simulated.profile import BoardProfile, LinkProfile
 from collector.simulated.scheduler import KernelTiming
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
@@ -51,25 +50,6 @@ def require_link(profile: BoardProfile, name: str, who: str) -> None:
             link_rate(profile, name)
         except RunnerError as error:
             raise RunnerError(f"{who}: {error}") from error
-
-
-def copy_plan(load: CopyLoad) -> KernelPlan:
-    """A copy as the world keeps kernels; its time and energy are reckoned by `copy_point`."""
-    return KernelPlan(
-        kernel_name=load.host.name,
-        library="copy engine",
-        grid=(0, 0, 0),
-        threads=0,
-        registers=0,
-        shared_bytes_per_block=0,
-        blocks_per_sm=0,
-        blocks=0,
-        demand=BlockDemand(),
-        events=LaunchEvents(),
-        traffic=Traffic(warm_read=0.0, warm_write=0.0, cold_read=0.0, cold_write=0.0),
-        working_set_bytes=2.0 * load.host.bytes_moved,
-        row_pitch_bytes=0.0,
-    )
 
 
 def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[KernelTiming, LaunchEnergy]:

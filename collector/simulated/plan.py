@@ -3,13 +3,18 @@
 import heapq
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
+from collector.devices.errors import BoardProfileError
 from collector.simulated.profile import ScheduleProfile
+from estimator.declared import read_declared
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array
+from estimator.resources import resource_folder
 
 THREADS_PER_WARP: Final = 32
 PLACED_BLOCKS: Final = 4096
@@ -20,6 +25,38 @@ REGISTER_GRANULE: Final = 8
 
 RESERVED_SHARED_BYTES: Final = 1024
 """Shared memory that the system keeps for each resident block (CUDA programming guide, compute capability 8.0)."""
+
+
+class Tile(Struct, frozen=True, array_like=True):
+    """A matrix kernel: output tile, reduction step (for 2-byte operands), pipeline depth, warps, registers of a thread, tile of a warp."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    warps: int
+    registers: int
+    warp_m: int
+    warp_n: int
+
+
+class Library(Struct, frozen=True, forbid_unknown_fields=True):
+    """The simulated vendor library: `configs/simulated/library.toml` says what its tables mean."""
+
+    tiles: dict[str, tuple[Tile, ...]]
+    step_clocks: dict[str, tuple[float, float]]
+    attention_efficiency: dict[str, float]
+    elementwise: dict[str, tuple[float, float]]
+    copy: dict[str, tuple[float, float, float]]
+    pytorch_types: dict[str, str]
+    cutlass_types: dict[str, str]
+
+
+@cache
+def library() -> Library:
+    """The library of all simulated boards."""
+    path = resource_folder("simulated") / "library.toml"
+    return read_declared(path, Library, str(path), BoardProfileError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,38 @@
-"""The profile of a simulated board: a TOML file in `configs/boards` as frozen dataclasses."""
+"""The profile of a simulated board: a TOML file in `configs/boards`, declared below.
 
-import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+A field is positive, not negative, a share of at most 1, or of either sign, as its type says.
+"""
+
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Literal
 
-from collector.errors import BoardProfileError
-from collector.simulated.library_tiles import TENSOR_KERNELS
-from collector.tables import TableReader
+import msgspec
+from msgspec import Meta, Struct
+
+from collector.devices.errors import BoardProfileError
+from estimator.declared import read_declared
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.resources import resource_folder, resource_names
 
-SENSOR_KINDS: Final = ("boxcar", "low-pass")
-CLOCK_KINDS: Final = ("rigid", "renewal")
+Figure = Annotated[float, Meta(ge=0.0, le=1e13)]
+Positive = Annotated[float, Meta(ge=1e-9, le=1e13)]
+Signed = Annotated[float, Meta(ge=-1e13, le=1e13)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+PositiveShare = Annotated[float, Meta(ge=1e-9, le=1.0)]
+Seconds = Annotated[float, Meta(ge=0.0, le=10.0)]
+SignedSeconds = Annotated[float, Meta(ge=-10.0, le=10.0)]
+"""Latencies, gaps and delays; a simulated launch of hours would be polled for hours."""
+Period = Annotated[float, Meta(ge=1e-4, le=1e4)]
+"""A simulated second of shorter periods takes minutes."""
+TimeConstant = Annotated[float, Meta(ge=1e-9, le=1e4)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityProfile:
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class IdentityProfile(Section, frozen=True, kw_only=True):
     """What the board says of itself."""
 
     product_name: str
@@ -28,8 +42,7 @@ class IdentityProfile:
     voltage_readable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyProfile:
+class EnergyProfile(Section, frozen=True, kw_only=True):
     """Planted energy of one event at `reference_voltage_v` [pJ].
 
     `tensor_pj_per_flop` holds for 16-bit operands; `tensor_precision_factor` multiplies it for others.
@@ -38,20 +51,19 @@ class EnergyProfile:
     switching factor around 1.
     """
 
-    reference_voltage_v: float
-    tensor_pj_per_flop: float
-    tensor_precision_factor: Mapping[str, float]
-    cuda_pj_per_op: float
-    sfu_pj_per_op: float
-    shared_pj_per_byte: float
-    l2_pj_per_byte: float
-    dram_pj_per_byte: float
-    padding_share: float
-    switching_spread: float
+    reference_voltage_v: Positive
+    tensor_pj_per_flop: Figure
+    tensor_precision_factor: dict[str, Figure]
+    cuda_pj_per_op: Figure
+    sfu_pj_per_op: Figure
+    shared_pj_per_byte: Figure
+    l2_pj_per_byte: Figure
+    dram_pj_per_byte: Figure
+    padding_share: Share
+    switching_spread: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerProfile:
+class PowerProfile(Section, frozen=True, kw_only=True):
     """Power that is not tied to events [W].
 
     At rest: `board_w` (memory, fans, converters), the clock tree `idle_clock_w` at the reference voltage and
@@ -61,20 +73,19 @@ class PowerProfile:
     however few SMs are busy.
     """
 
-    reference_clock_mhz: float
-    board_w: float
-    idle_clock_w: float
-    leakage_w: float
-    leakage_temperature_c: float
-    leakage_scale_k: float
-    leakage_voltage_exponent: float
-    active_w: float
-    sm_clock_w: float
-    ungated_share: float
+    reference_clock_mhz: Positive
+    board_w: Figure
+    idle_clock_w: Figure
+    leakage_w: Figure
+    leakage_temperature_c: Signed
+    leakage_scale_k: Positive
+    leakage_voltage_exponent: Figure
+    active_w: Figure
+    sm_clock_w: Figure
+    ungated_share: Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockProfile:
+class ClockProfile(Section, frozen=True, kw_only=True):
     """Clocks and voltage.
 
     `voltage_v` over `sm_clock_mhz`, rounded up to `voltage_step_v`.  Under load the voltage sags by
@@ -82,31 +93,29 @@ class ClockProfile:
     boosts to `boost_mhz` and rests at `idle_mhz`; above `slowdown_temperature_c` it loses `slowdown_mhz_per_k`.
     """
 
-    boost_mhz: float
-    idle_mhz: float
-    sm_clock_mhz: tuple[float, ...]
-    voltage_v: tuple[float, ...]
-    voltage_step_v: float
-    load_line_ohm: float
-    droop_share: float
-    governor_delay_s: float
-    slowdown_temperature_c: float
-    slowdown_mhz_per_k: float
+    boost_mhz: Figure
+    idle_mhz: Figure
+    sm_clock_mhz: Annotated[tuple[Positive, ...], Meta(min_length=1)]
+    voltage_v: Annotated[tuple[Positive, ...], Meta(min_length=1)]
+    voltage_step_v: Positive
+    load_line_ohm: Figure
+    droop_share: Share
+    governor_delay_s: Seconds
+    slowdown_temperature_c: Figure
+    slowdown_mhz_per_k: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThermalProfile:
+class ThermalProfile(Section, frozen=True, kw_only=True):
     """Two thermal masses in series with the surroundings: the die and its sink."""
 
-    ambient_c: float
-    die_k_per_w: float
-    die_time_s: float
-    sink_k_per_w: float
-    sink_time_s: float
+    ambient_c: Signed
+    die_k_per_w: Figure
+    die_time_s: TimeConstant
+    sink_k_per_w: Figure
+    sink_time_s: TimeConstant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryProfile:
+class MemoryProfile(Section, frozen=True, kw_only=True):
     """The memory path.
 
     `dram_share` and `l2_share` are the reachable shares of the published bandwidths, `path_bytes_per_clock` the
@@ -115,20 +124,19 @@ class MemoryProfile:
     `l2_usable_share` of the L2 keeps its lines; `l2_edge` is the sharpness of falling out of it.
     """
 
-    dram_share: float
-    l2_share: float
-    path_bytes_per_clock: float
-    l2_latency_clocks: float
-    dram_latency_s: float
-    dram_queue_s: float
-    path_queue_clocks: float
-    outstanding_bytes: float
-    l2_usable_share: float
-    l2_edge: float
+    dram_share: PositiveShare
+    l2_share: PositiveShare
+    path_bytes_per_clock: Positive
+    l2_latency_clocks: Figure
+    dram_latency_s: Seconds
+    dram_queue_s: Seconds
+    path_queue_clocks: Figure
+    outstanding_bytes: Positive
+    l2_usable_share: PositiveShare
+    l2_edge: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleProfile:
+class ScheduleProfile(Section, frozen=True, kw_only=True):
     """Blocks and launches.
 
     `dispatch_clocks` per block, `block_start_clocks` before a block's first instruction, `sm_spread` between
@@ -137,46 +145,43 @@ class ScheduleProfile:
     has run-to-run and within-run relative spreads.
     """
 
-    dispatch_clocks: float
-    block_start_clocks: float
-    sm_spread: float
-    block_spread: float
-    host_launch_s: float
-    launch_gap_s: float
-    launch_lag_s: float
-    run_spread: float
-    segment_spread: float
+    dispatch_clocks: Figure
+    block_start_clocks: Figure
+    sm_spread: Figure
+    block_spread: Figure
+    host_launch_s: Seconds
+    launch_gap_s: Seconds
+    launch_lag_s: Seconds
+    run_spread: Figure
+    segment_spread: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryProfile:
+class LibraryProfile(Section, frozen=True, kw_only=True):
     """The simulated vendor library: which kernel sets it draws from, how well they use the matrix units, and how it chooses.
 
     Its costs of a kernel are off by `liking_spread` for all shapes alike and by `choice_spread` from one neighbourhood of
     shapes to the next (standard deviations of the logarithm).
     """
 
-    generation: str
-    tensor_efficiency: float
-    cuda_efficiency: float
-    stream_path_share: float
-    choice_spread: float
-    liking_spread: float
+    generation: Literal["volta", "ampere", "hopper"]
+    tensor_efficiency: Positive
+    cuda_efficiency: Positive
+    stream_path_share: PositiveShare
+    choice_spread: Figure
+    liking_spread: Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransientProfile:
+class TransientProfile(Section, frozen=True, kw_only=True):
     """How board power follows the silicon: shares that lag by time constants, the rest within `fast_time_s`."""
 
-    fast_time_s: float
-    slow_share: float
-    slow_time_s: float
-    creep_share: float
-    creep_time_s: float
+    fast_time_s: TimeConstant
+    slow_share: Share
+    slow_time_s: TimeConstant
+    creep_share: Share
+    creep_time_s: TimeConstant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensorProfile:
+class SensorProfile(Section, frozen=True, kw_only=True):
     """The board's power sensor.
 
     `kind` boxcar (width `window_s`) or low-pass (`window_s` = 2τ).  `clock` rigid (update k at φ + kT + jitter +
@@ -184,48 +189,46 @@ class SensorProfile:
     (0: no such field).
     """
 
-    kind: str
-    window_s: float
-    update_period_s: float
-    clock: str
-    jitter_s: float
-    wander_s: float
-    wander_period_s: float
-    delay_s: float
-    gain: float
-    offset_w: float
-    noise_w: float
-    quantum_w: float
-    skip_share: float
-    average_slots: int
-    average_weight: float
+    kind: Literal["boxcar", "low-pass"]
+    window_s: Annotated[float, Meta(ge=1e-9, le=10.0)]
+    update_period_s: Period
+    clock: Literal["rigid", "renewal"]
+    jitter_s: Seconds
+    wander_s: Seconds
+    wander_period_s: Period
+    delay_s: SignedSeconds
+    gain: Positive
+    offset_w: Signed
+    noise_w: Figure
+    quantum_w: Positive
+    skip_share: Share
+    average_slots: Annotated[int, Meta(ge=0, le=10_000)]
+    average_weight: Figure
     energy_counter: bool
-    poll_period_s: float
-    poll_spread_s: float
+    poll_period_s: Period
+    poll_spread_s: Seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProfile:
+class LinkProfile(Section, frozen=True, kw_only=True):
     """Links beyond the board: to the host over PCI Express, to `peers` other boards.
 
     Rates hold in one direction, payload only; latencies are those of one word; energies are what this board spends for each byte.
     """
 
-    host_bytes_per_s: float = 24e9
-    host_latency_s: float = 1.3e-6
-    host_pj_per_byte: float = 60.0
-    peers: int = 0
-    peer_bytes_per_s: float = 230e9
-    peer_latency_s: float = 1.6e-6
-    peer_pj_per_byte: float = 28.0
+    host_bytes_per_s: Positive = 24e9
+    host_latency_s: Seconds = 1.3e-6
+    host_pj_per_byte: Figure = 60.0
+    peers: Annotated[int, Meta(ge=0, le=1000)] = 0
+    peer_bytes_per_s: Positive = 230e9
+    peer_latency_s: Seconds = 1.6e-6
+    peer_pj_per_byte: Figure = 28.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class Faults(Section, frozen=True, kw_only=True):
     """Effects that are switched on to test who notices.  All off by default.
 
     `stale_share` of the runs find the sensor frozen for their whole length; `throttle_share` run at
-    `throttle_factor` of the clock for a hot neighbour; `slow_host_share` on a host `slow_host_factor` slower.
+    `throttle_factor` of the clock for a hot neighbour.
     Generated kernels whose names stand in `corrupted` (separated by spaces) come back with wrong results; those in
     `kills` break the context.
     Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by `foreign_slowdown`.
@@ -233,26 +236,23 @@ class Faults:
     row pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
     """
 
-    stale_share: float = 0.0
-    throttle_share: float = 0.0
-    throttle_factor: float = 0.8
-    slow_host_share: float = 0.0
-    slow_host_factor: float = 1.3
-    foreign_share: float = 0.0
-    foreign_w: float = 60.0
-    foreign_slowdown: float = 1.2
-    hidden_pj_per_byte: float = 0.0
-    hidden_pitch_bytes: float = 4096.0
-    hidden_slowdown: float = 0.0
+    stale_share: Share = 0.0
+    throttle_share: Share = 0.0
+    throttle_factor: Figure = 0.8
+    foreign_share: Share = 0.0
+    foreign_w: Figure = 60.0
+    foreign_slowdown: Positive = 1.2
+    hidden_pj_per_byte: Figure = 0.0
+    hidden_pitch_bytes: Positive = 4096.0
+    hidden_slowdown: Figure = 0.0
     corrupted: str = ""
     kills: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardProfile:
-    """A simulated board: the GPU's name in `configs/gpus` and its planted physics."""
+class BoardProfile(Section, frozen=True, kw_only=True):
+    """A simulated board: the GPU's name in `configs/gpus` and its planted physics; `name` is that of the file unless it is given."""
 
-    name: str
+    name: str = ""
     gpu: str
     identity: IdentityProfile
     energy: EnergyProfile
@@ -264,8 +264,8 @@ class BoardProfile:
     library: LibraryProfile
     transient: TransientProfile
     sensor: SensorProfile
-    link: LinkProfile = field(default_factory=LinkProfile)
-    faults: Faults = field(default_factory=Faults)
+    link: LinkProfile = LinkProfile()
+    faults: Faults = Faults()
 
 
 def board_names() -> tuple[str, ...]:
@@ -293,74 +293,11 @@ def _shipped_board(name: str) -> BoardProfile:
 
 def _read_board(path: Path) -> BoardProfile:
     where = f"board profile {path}"
-    reader = TableReader(where=where, error=BoardProfileError)
-    document = reader.read(path, "profile")
-    document.setdefault("name", path.stem)
-    profile: BoardProfile = reader.build(BoardProfile, document)
-    _check(profile, where)
-    return profile
-
-
-SIGNED: Final = frozenset({"offset_w", "delay_s", "ambient_c", "leakage_temperature_c"})
-"""Figures that may be negative; all others must not."""
-
-
-POSITIVE: Final = frozenset(
-    {
-        "sm_clock_mhz", "voltage_v", "voltage_step_v", "reference_voltage_v", "reference_clock_mhz", "leakage_scale_k", "die_time_s",
-        "sink_time_s", "creep_time_s", "slow_time_s", "fast_time_s", "wander_period_s", "tensor_efficiency", "cuda_efficiency",
-        "path_bytes_per_clock", "outstanding_bytes", "hidden_pitch_bytes", "l2_usable_share", "l2_share", "dram_share",
-        "stream_path_share", "host_bytes_per_s", "peer_bytes_per_s", "window_s", "update_period_s", "poll_period_s", "gain", "quantum_w",
-    }
-)  # fmt: skip
-"""Figures by which others are divided, or without which nothing happens; all others may be 0."""
-
-SMALLEST, LARGEST = 1e-9, 1e13
-"""Beyond these no figure of a board lies, in its unit; the smallest that ships is 1.2e-7 s, the largest 2.3e11 byte/s."""
-
-SHORTEST_S: Final = 1e-4
-"""Of the periods of a sensor: a simulated second of shorter ones takes minutes."""
-
-
-LONGEST_S, LATEST_S = 1e4, 10.0
-"""Of periods and time constants, and of latencies, gaps and delays: a simulated launch of hours would be polled for hours."""
-
-
-def _check_number(value: float, name: str, where: str) -> None:
-    """Raises BoardProfileError for a figure that its name cannot have."""
-    if value < 0 and name not in SIGNED:
-        raise BoardProfileError(f"{where} = {value} must not be negative")
-    if value == 0 and name in POSITIVE:
-        raise BoardProfileError(f"{where} must be positive")
-    least = SHORTEST_S if name.endswith("_period_s") else SMALLEST
-    lasts = name.endswith("_s") and not name.endswith("_per_s")
-    most = (LONGEST_S if name.endswith(("_period_s", "_time_s")) else LATEST_S) if lasts else LARGEST
-    if value and not least <= abs(value) <= most:
-        raise BoardProfileError(f"{where} = {value:g} lies outside {least:g} to {most:g}")
-
-
-def _check(profile: BoardProfile, where: str) -> None:
-    """Ranges that types cannot say.  Raises BoardProfileError."""
-    for section in dataclasses.fields(profile):
-        part = getattr(profile, section.name)
-        if not dataclasses.is_dataclass(part):
-            continue
-        for item in dataclasses.fields(part):
-            value = getattr(part, item.name)
-            for number in value if isinstance(value, tuple) else value.values() if isinstance(value, Mapping) else (value,):
-                if isinstance(number, float | int):
-                    _check_number(number, item.name, f"{where}: {section.name}.{item.name}")
-            if item.name.endswith("_share") and value > 1:
-                raise BoardProfileError(f"{where}: {section.name}.{item.name} = {value} is a share, at most 1")
-    clock, sensor = profile.clock, profile.sensor
+    profile = read_declared(path, BoardProfile, where, BoardProfileError)
+    clock = profile.clock
     if len(clock.sm_clock_mhz) != len(clock.voltage_v) or list(clock.sm_clock_mhz) != sorted(set(clock.sm_clock_mhz)):
         raise BoardProfileError(f"{where}: clock.sm_clock_mhz must ascend and be as long as clock.voltage_v")
-    words: list[tuple[str, str, Iterable[str]]] = [
-        ("sensor.kind", sensor.kind, SENSOR_KINDS),
-        ("sensor.clock", sensor.clock, CLOCK_KINDS),
-        ("library.generation", profile.library.generation, TENSOR_KERNELS),
-        *(("energy.tensor_precision_factor", key, BYTES_PER_ELEMENT) for key in profile.energy.tensor_precision_factor),
-    ]
-    for place, word, known in words:
-        if word not in known:
-            raise BoardProfileError(f"{where}: {place}: {word!r} is not known; known: {', '.join(known)}")
+    for precision in profile.energy.tensor_precision_factor:
+        if precision not in BYTES_PER_ELEMENT:
+            raise BoardProfileError(f"{where}: energy.tensor_precision_factor: {precision!r} is no precision")
+    return msgspec.structs.replace(profile, name=profile.name or path.stem)

@@ -50,17 +50,15 @@ class SimulatedSensor:
     def __init__(self, world: World) -> None:
         self._world = world
         self._profile = world.profile.sensor
-        timing, noise, skip, polls, setting = world.sensor_seed.spawn(5)
-        self._timing = np.random.Generator(np.random.PCG64(timing))
-        self._noise = np.random.Generator(np.random.PCG64(noise))
-        self._skip = np.random.Generator(np.random.PCG64(skip))
+        *seeds, polls, setting = world.sensor_seed.spawn(5)
+        self._timing, self._noise, self._skip = (np.random.Generator(np.random.PCG64(seed)) for seed in seeds)
         start = np.random.Generator(np.random.PCG64(setting)).random(3)
         self._period_s = self._profile.update_period_s * (1.0 + CLOCK_ERROR * (2.0 * float(start[0]) - 1.0))
         self._phase_s = FIRST_UPDATE_S + self._period_s * float(start[1])
         self._wander_phase = 2.0 * np.pi * float(start[2])
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s)
-        self._pending_s, self._pending_noise, self._pending_skip = np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_)
+        self._pending = np.zeros((3, 0))  # times, noise, and whether the update does not come
         self._update_s, self._instant_w, self._average_w = np.zeros(0), np.zeros(0), np.zeros(0)
 
     def name(self) -> str:
@@ -79,7 +77,9 @@ class SimulatedSensor:
         host_ns = np.round((due - STAMP_LEAD_S) / NS).astype(np.int64)
         values = {"instant": self._instant_w, "average": self._average_w}
         readings = tuple(PowerReadings(field=name, host_ns=host_ns, power_w=values[name][index]) for name in self.fields())
-        self._forget()
+        self._update_s, self._instant_w, self._average_w = (  # no later reading can show the others
+            column[-STALE_SLOTS_KEPT:] for column in (self._update_s, self._instant_w, self._average_w)
+        )
         return readings
 
     def read_energy(self) -> EnergyReading | None:
@@ -91,8 +91,8 @@ class SimulatedSensor:
         energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
         return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / ENERGY_QUANTUM_J) * ENERGY_QUANTUM_J)
 
-    def _draw(self) -> None:
-        """The next CHUNK updates: when, with which noise, and which of them do not come."""
+    def _draw(self) -> Array:
+        """The next CHUNK updates: when, with which noise, and which of them do not come; shape (3, CHUNK)."""
         profile = self._profile
         jitter = self._timing.standard_normal(CHUNK) * profile.jitter_s
         if profile.clock == "rigid":
@@ -103,20 +103,16 @@ class SimulatedSensor:
             times = self._phase_s + np.cumsum(np.maximum(self._period_s + jitter, 0.25 * self._period_s))
             self._phase_s = float(times[-1])
         self._drawn += CHUNK
-        self._pending_s = np.concatenate([self._pending_s, times])
-        self._pending_noise = np.concatenate([self._pending_noise, self._noise.standard_normal(CHUNK) * profile.noise_w])
-        self._pending_skip = np.concatenate([self._pending_skip, self._skip.random(CHUNK) < profile.skip_share])
+        return np.stack([times, self._noise.standard_normal(CHUNK) * profile.noise_w, self._skip.random(CHUNK) < profile.skip_share])
 
     def _update(self, now_s: float) -> None:
         """All updates up to now."""
-        while not len(self._pending_s) or self._pending_s[-1] <= now_s:
-            self._draw()
-        count = int(np.searchsorted(self._pending_s, now_s, side="right"))
+        while not self._pending.size or self._pending[0, -1] <= now_s:
+            self._pending = np.hstack([self._pending, self._draw()])
+        count = int(np.searchsorted(self._pending[0], now_s, side="right"))
         if not count:
             return
-        times, noise, skipped = self._pending_s[:count], self._pending_noise[:count], self._pending_skip[:count]
-        self._pending_s, self._pending_noise = self._pending_s[count:], self._pending_noise[count:]
-        self._pending_skip = self._pending_skip[count:]
+        (times, noise, skipped), self._pending = self._pending[:, :count], self._pending[:, count:]
         profile = self._profile
         end = times - profile.delay_s
         if profile.kind == "boxcar":
@@ -124,41 +120,25 @@ class SimulatedSensor:
             mean = (energy[:count] - energy[count:]) / profile.window_s
         else:
             mean = self._world.trace.filtered_w(end)
-        value = profile.gain * mean + profile.offset_w + noise
-        self._append(times, value, skipped | self._frozen(times))
-
-    def _frozen(self, times: Array) -> BoolArray:
-        """Updates that fall into a time for which a fault has stopped the sensor."""
-        frozen = np.zeros(times.shape, dtype=np.bool_)
-        for begin, end in self._world.frozen_s:
-            frozen |= (times >= begin) & (times < end)
-        return frozen
+        held = skipped.astype(np.bool_)
+        for begin, stop in self._world.frozen_s:
+            held |= (times >= begin) & (times < stop)
+        self._append(times, profile.gain * mean + profile.offset_w + noise, held)
 
     def _append(self, times: Array, value: Array, held: BoolArray) -> None:
         """New updates behind the known ones; a held update repeats the value before it."""
-        quantum, slots = self._profile.quantum_w, self._profile.average_slots
+        quantum, slots, weight = self._profile.quantum_w, self._profile.average_slots, self._profile.average_weight
         known = len(self._instant_w)
-        instant = np.concatenate([self._instant_w, np.round(value / quantum) * quantum])
-        if known == 0:
-            held = held & (np.arange(len(held)) > 0)
         keep = np.concatenate([np.ones(known, dtype=np.bool_), ~held])
+        keep[0] = True
+        instant = np.concatenate([self._instant_w, np.round(value / quantum) * quantum])
         instant = instant[np.maximum.accumulate(np.where(keep, np.arange(len(keep)), 0))]
         if slots:
             padded = np.concatenate([np.full(slots, instant[0]), instant])
             sums = np.cumsum(padded)
-            recent = (sums[slots:] - sums[:-slots]) * self._profile.average_weight
-            trailing = recent + padded[: len(instant)] * (1.0 - slots * self._profile.average_weight)
-            average = np.concatenate([self._average_w, np.round(trailing[known:] / quantum) * quantum])
-            self._average_w = average
+            trailing = (sums[slots:] - sums[:-slots]) * weight + padded[: len(instant)] * (1.0 - slots * weight)
+            self._average_w = np.concatenate([self._average_w, np.round(trailing[known:] / quantum) * quantum])
         self._update_s, self._instant_w = np.concatenate([self._update_s, times]), instant
-
-    def _forget(self) -> None:
-        """Updates that no later reading can show."""
-        if len(self._update_s) > STALE_SLOTS_KEPT:
-            self._update_s = self._update_s[-STALE_SLOTS_KEPT:]
-            self._instant_w = self._instant_w[-STALE_SLOTS_KEPT:]
-            if self._profile.average_slots:
-                self._average_w = self._average_w[-STALE_SLOTS_KEPT:]
 
 
 METER_RATE_HZ: Final = 1000.0

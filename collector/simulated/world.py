@@ -2,18 +2,19 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from collector.devices import THROTTLE_BITS
-from collector.errors import ClockError
-from collector.simulated.generated import generated_plan, generated_point
-from collector.simulated.links import copy_plan, copy_point
+from collector.devices.errors import ClockError
+from collector.simulated.generated import generated_point
+from collector.simulated.links import copy_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile
-from collector.simulated.scheduler import kernel_timing
+from collector.simulated.scheduler import KernelTiming, kernel_timing
 from collector.simulated.silicon import (
     LaunchEnergy,
     clock_tree_w,
@@ -68,12 +69,9 @@ class OperatingPoint:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedKernel:
-    """A planned kernel in one L2 state, with the operating points worked out so far; `generated` is set for a generated one, or a copy."""
+    """A kernel that can run: `at` gives time and energy of a launch at a clock [MHz]; `points` are those worked out so far."""
 
-    plan: KernelPlan
-    l2_state: str
-    energy: LaunchEnergy
-    generated: GeneratedLoad | CopyLoad | None = None
+    at: Callable[[float], tuple[KernelTiming, LaunchEnergy]]
     points: dict[float, OperatingPoint] = field(default_factory=dict)
 
 
@@ -159,19 +157,22 @@ class World:
 
     def load(self, plan: KernelPlan, l2_state: str) -> LoadedKernel:
         """A plan made ready to run."""
-        return LoadedKernel(plan=plan, l2_state=l2_state, energy=launch_energy(self.profile, plan, l2_state))
+        profile, gpu, speeds = self.profile, self.gpu, self._speeds
+        energy = launch_energy(profile, plan, l2_state)
+        return LoadedKernel(at=lambda clock: (kernel_timing(profile, gpu, plan, l2_state, clock, speeds), energy))
 
     def load_generated(self, load: GeneratedLoad | CopyLoad) -> LoadedKernel:
-        """A generated kernel or a copy made ready to run; its energy belongs to the clock at which it runs."""
-        nothing = LaunchEnergy(core_j={}, dram_j=0.0, hidden_j=0.0)
-        plan = copy_plan(load) if isinstance(load, CopyLoad) else generated_plan(load)
-        return LoadedKernel(plan=plan, l2_state="warm", energy=nothing, generated=load)
+        """A generated kernel or a copy made ready to run."""
+        if isinstance(load, CopyLoad):
+            return LoadedKernel(at=lambda _clock: copy_point(self.profile, self.gpu, load))
+        return LoadedKernel(at=lambda clock: generated_point(self.profile, self.gpu, load, clock, self._speeds))
 
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
         """Launch a kernel back to back and let the time that it takes pass; `segments` are MOST_PARTS at most."""
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
-        stale, throttle, slow_host = (self._noise.random(3) < (faults.stale_share, faults.throttle_share, faults.slow_host_share)).tolist()
+        stale, throttle, _ = self._noise.random(3).tolist()  # three, so that a seed gives what it always gave
+        stale, throttle = stale < faults.stale_share, throttle < faults.throttle_share
         speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
         self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
         slow_down = faults.foreign_slowdown if self.shared else 1.0
@@ -185,7 +186,7 @@ class World:
         while done < launches:
             clock, mask = self._governed_clock(kernel, governed, speed, faults.throttle_factor if throttle else 1.0)
             point = self.operating_point(kernel, clock)
-            period = self._period_s(point, speed, faults.slow_host_factor if slow_host else 1.0) * slow_down
+            period = self._period_s(point, speed) * slow_down
             part = min(launches - done, step_s / period)
             step_ns = max(1, round(part * period / NS))
             share = point.period_s / period
@@ -220,13 +221,7 @@ class World:
         next_clock = sm_clock_mhz
         for _ in range(CURRENT_ITERATIONS):
             volt, clock = next_volt, next_clock
-            if kernel.generated is None:
-                timing = kernel_timing(profile, self.gpu, kernel.plan, kernel.l2_state, clock, self._speeds)
-                energy = kernel.energy
-            elif isinstance(kernel.generated, CopyLoad):
-                timing, energy = copy_point(profile, self.gpu, kernel.generated)
-            else:
-                timing, energy = generated_point(profile, self.gpu, kernel.generated, clock, self._speeds)
+            timing, energy = kernel.at(clock)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
             over = relative_voltage(profile, volt) ** 2
@@ -241,10 +236,10 @@ class World:
             next_clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
         return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, parts_w=parts)
 
-    def _period_s(self, point: OperatingPoint, speed: float, host_factor: float) -> float:
+    def _period_s(self, point: OperatingPoint, speed: float) -> float:
         """Time from one launch to the next, with this run's luck [s]."""
         schedule = self.profile.schedule
-        return max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s * host_factor)
+        return max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s)
 
     def _governed_clock(self, kernel: LoadedKernel, governed: bool, speed: float, factor: float) -> tuple[float, int]:
         """The clock that heat and the power limit leave, and the reasons for it; a slow run (`speed` > 1) draws less."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from collector.devices.board_claim import CLAIM_PREFIX, SHARED_FOLDER, board_is_claimed, claimed_board
-from collector.devices.peers import user_name
+from collector.devices.file_lock import user_name
 from collector.errors import BoardBusyError, DeviceError
 
 UUID = f"GPU-test-{os.getpid()}"

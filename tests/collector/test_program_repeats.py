@@ -9,7 +9,6 @@ import pytest
 
 from collector.bench import open_simulated
 from collector.cli import main
-from collector.programs.display import run_lines
 from collector.sensing.calibration import SensorCalibration
 
 BOARD = "sim:a100-pcie-40gb"
@@ -52,18 +51,6 @@ def test_what_cannot_be_measured_is_one_line(
     said = capfd.readouterr().err.strip()
     assert words in said
     assert len(said.splitlines()) == 1
-
-
-def test_the_table_fits_a_terminal_and_gives_errors() -> None:
-    clock = {
-        "sm_clock_mhz": 1410.0, "runs": 1234, "latency_s": 0.98765, "latency_std_s": 0.00123, "power_w": 412.345, "power_std_w": 1.234,
-        "energy_j": 4123.456, "energy_std_j": 1.234, "above_rest_j": 3456.789, "naive_energy_j": 3999.123, "counter_energy_j": 4111.234,
-        "counter_energy_std_j": 4.321,
-    }  # fmt: skip
-    document = {"command": ["x"], "gpu": "A", "simulated": True, "clocks": [clock], "runs": [], "notes": []}
-    header, row = run_lines(document)[2:4]
-    assert len(header) == len(row) <= 80
-    assert row.split() == ["1410", "1234", "987.6±1.2", "412.3±1.2", "4123.5±1.2", "3456.8", "3999.1", "4111.2±4.3"]
 
 
 def test_a_counter_that_disagrees_within_what_its_steps_leave_open_is_no_note(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

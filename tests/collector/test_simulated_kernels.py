@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.errors import RunnerError
-from collector.simulated.cache import resident_share, usable_l2_bytes
-from collector.simulated.library import plan_kernel
+from collector.simulated.board import plan_kernel
+from collector.simulated.cache import usable_l2_bytes
 from collector.simulated.plan import KernelPlan, resident_blocks, sm_speeds
 from collector.simulated.profile import BoardProfile, board_names, load_board
 from collector.simulated.scheduler import kernel_timing
 from collector.simulated.silicon import launch_energy
 from estimator.gpu import GpuSpec
-from estimator.quantities import HZ_PER_MHZ
 from estimator.specifications import load_gpu
 from estimator.workload import FAMILY_OPERATORS, Operator, make_operator
 
@@ -169,16 +168,6 @@ def test_warm_traffic_never_exceeds_cold_traffic(name: str) -> None:
 
 
 @boards
-def test_the_l2_forgets_gradually(name: str) -> None:
-    profile, gpu = board_of(name)
-    shares = [resident_share(profile.memory, gpu, size * usable_l2_bytes(profile.memory, gpu)) for size in (0.0, 0.3, 1.0, 2.0, 10.0)]
-    assert shares[0] == 1.0
-    assert shares[2] == pytest.approx(0.5)
-    assert shares == sorted(shares, reverse=True)
-    assert shares[-1] < 1e-4
-
-
-@boards
 def test_a_wave_more_costs_a_step(name: str) -> None:
     profile, gpu = board_of(name)
     if profile.library.generation == "hopper":
@@ -202,30 +191,6 @@ def test_occupancy_is_what_registers_shared_memory_and_warps_allow(name: str) ->
     assert resident_blocks(gpu, 128, 32, 0) == min(gpu.warps_per_sm // 4, gpu.blocks_per_sm)
     assert resident_blocks(gpu, 256, 255, 0) == 1
     assert resident_blocks(gpu, 128, 32, int(gpu.shared_bytes_per_sm)) == 0
-
-
-@boards
-def test_latency_in_hertz_of_the_tail_is_bounded_by_dispatch(name: str) -> None:
-    profile, gpu = board_of(name)
-    operator = make_operator("elementwise", "relu", "fp16", elements=1 << 24, reads=1 << 24)
-    plan = plan_kernel(operator, profile, gpu)
-    assert seconds(name, operator) > plan.blocks * profile.schedule.dispatch_clocks / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
-
-
-def test_grouped_heads_move_less_cache() -> None:
-    profile, gpu = board_of("a100-pcie-40gb")
-    shape = {"batch": 8, "queries": 1, "context": 4096, "heads": 32, "head_dim": 128, "window": 0, "causal": 1}
-    many = plan_kernel(make_operator("attention", "decode", "bf16", kv_heads=32, **shape), profile, gpu)
-    few = plan_kernel(make_operator("attention", "decode", "bf16", kv_heads=4, **shape), profile, gpu)
-    assert few.traffic.cold_read < 0.2 * many.traffic.cold_read
-
-
-def test_a_causal_mask_saves_nearly_half_of_the_matrix_work() -> None:
-    profile, gpu = board_of("h200-sxm")
-    shape = {"batch": 2, "queries": 4096, "context": 4096, "heads": 16, "kv_heads": 16, "head_dim": 128, "window": 0}
-    full = plan_kernel(make_operator("attention", "prefill", "bf16", causal=0, **shape), profile, gpu)
-    causal = plan_kernel(make_operator("attention", "prefill", "bf16", causal=1, **shape), profile, gpu)
-    assert 0.5 < causal.events.tensor_flop / full.events.tensor_flop < 0.55
 
 
 @pytest.mark.parametrize(("slow", "fast"), [(1540, 1536), (2044, 2048), (3588, 3584)])

@@ -7,7 +7,7 @@ from collector.bench import open_simulated
 from collector.devices import PreparedKernel, limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.silicon import leakage_w, rest_power_w, voltage_v
+from collector.simulated.silicon import rest_power_w, voltage_v
 from estimator.specifications import load_gpu
 from estimator.workload import Operator, make_operator
 
@@ -79,17 +79,6 @@ def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
         assert board.world.ledger_j["tensor"] == before["tensor"]
 
 
-def test_energy_is_additive_over_adjacent_times() -> None:
-    with open_simulated("rtx-3090") as board:
-        begin = board.clock.now_ns()
-        run_for(board, PRODUCT, 0.5, 1395.0)
-        board.clock.wait(0.5)
-        end = board.clock.now_ns()
-        middle = begin + (end - begin) // 3
-        whole = board.true_energy_j(begin, end)
-        assert board.true_energy_j(begin, middle) + board.true_energy_j(middle, end) == pytest.approx(whole, rel=1e-12)
-
-
 @boards
 def test_the_power_limit_lowers_the_clock_and_is_kept(name: str) -> None:
     with open_simulated(name) as board:
@@ -110,18 +99,6 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name: str) -> None:
 
 
 @boards
-def test_below_the_limit_the_locked_clock_is_held(name: str) -> None:
-    with open_simulated(name) as board:
-        clock = board.gpu.supported_clocks_mhz()[20]
-        board.gpu.lock_clock_mhz(clock)
-        board.gpu.read_states()
-        run_for(board, PRODUCT, 2.0, clock)
-        states = board.gpu.read_states()
-        assert set(states.sm_clock_mhz.tolist()) == {clock}
-        assert all(limiting_reasons(int(mask)) == () for mask in states.throttle_mask)
-
-
-@boards
 def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None:
     profile = load_board(name)
     volts = np.array([voltage_v(profile, clock) for clock in load_gpu(profile.gpu).clocks_mhz()])
@@ -129,13 +106,6 @@ def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None
     assert np.all(np.diff(volts) >= 0.0)
     assert np.abs(steps - np.round(steps)).max() < 1e-4
     assert volts[-1] > volts[0]
-
-
-@boards
-def test_leakage_grows_with_temperature_and_voltage(name: str) -> None:
-    profile = load_board(name)
-    assert leakage_w(profile, 0.8, 70.0) > leakage_w(profile, 0.8, 40.0) > 0.0
-    assert leakage_w(profile, 0.9, 40.0) > leakage_w(profile, 0.8, 40.0)
 
 
 def test_power_at_rest_follows_the_published_table_of_the_a100() -> None:
@@ -168,26 +138,6 @@ def test_a_hot_board_slows_down_and_says_so() -> None:
         states = board.gpu.read_states()
         assert states.sm_clock_mhz[-1] < 1005.0
         assert "sw_thermal_slowdown" in limiting_reasons(int(states.throttle_mask[-1]))
-
-
-def test_more_launches_take_more_time_and_energy() -> None:
-    with open_simulated("v100-pcie-32gb") as board:
-        prepared = run_for(board, ADDITION, 0.2, 900.0)
-        spent = []
-        for launches in (100, 200, 400, 800):
-            begin = board.clock.now_ns()
-            board.runner.run(prepared, launches)
-            board.clock.wait(1.0)
-            spent.append((board.clock.now_ns() - begin, board.true_energy_j(begin, board.clock.now_ns())))
-        assert spent == sorted(spent)
-
-
-def test_an_idle_hour_costs_no_time_and_no_step() -> None:
-    with open_simulated("a100-pcie-40gb") as board:
-        begin = board.clock.now_ns()
-        board.clock.wait(3600.0)
-        assert board.clock.now_ns() - begin == 3600 * 10**9
-        assert len(board.sensor.read()[0].power_w) > 100_000
 
 
 def test_faults_are_off_unless_asked_for_and_then_show() -> None:

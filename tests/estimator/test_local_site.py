@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from threading import Event, Semaphore
 from urllib.parse import quote, urlsplit
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.errors import WorkloadError
-from estimator.local_site import MOST_COMPUTED, MOST_CONNECTIONS, Computed, Reply, local_site
+from estimator.local_site import MOST_COMPUTED, Computed, Reply, local_site
 from tests.estimator.serve.conftest import PATIENCE_S, Served
 
 TOKEN = "Xq3_-secret"
@@ -121,27 +121,6 @@ def test_many_questions_delay_each_other_and_no_fixed_file() -> None:
         finally:
             released.set()
         assert [one.result()[0] for one in asked] == [200] * ASKED
-
-
-def test_silent_connections_give_way_and_requests_do_not() -> None:
-    started, released = Semaphore(0), Event()
-
-    def heavy(_body: bytes, _query: str) -> Reply:
-        started.release()
-        released.wait(PATIENCE_S)
-        return FILE
-
-    with running(heavy=Computed(answer=heavy)) as site, ExitStack() as stack:
-        asking = stack.enter_context(socket.create_connection(site.address, timeout=PATIENCE_S))
-        asking.sendall(f"GET /{TOKEN}/heavy HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert started.acquire(timeout=PATIENCE_S)
-        silent = [stack.enter_context(socket.create_connection(site.address, timeout=PATIENCE_S)) for _ in range(MOST_CONNECTIONS + 9)]
-        for connection in silent[-9:]:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost:")
-        assert site.request("GET", "/")[0] == 200
-        assert silent[0].recv(1) == b"", "the oldest one has been ended"
-        released.set()
-        assert asking.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(

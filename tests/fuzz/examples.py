@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 
 from collector.bench import Bench, open_bench
 from collector.commands.collect import run as collect
-from collector.daemon.jobs import JobRequest
+from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
 from collector.dataset import write_kernel_dataset
 from collector.dataset.log import log_path
 from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
-from collector.replay.record import recorded_bench
+from collector.replay.recording import recorded_bench
 from estimator.bundles.files import digest_of
 from estimator.commands.estimate import run as estimate
 from estimator.errors import EstimatorError
@@ -429,7 +429,7 @@ def queue(folder: Path) -> Example:
     }
     with open_store(folder / "jobs") as store:
         for _ in range(3):
-            store.submit(JobRequest(**{**request, "out": f"/tmp/{len(store.overview().jobs)}.parquet"}, submitted_by="root"))
+            store.submit(Job(**{**request, "out": f"/tmp/{len(store.overview().jobs)}.parquet"}, submitted_by="root"))
     file = next(path for path in (folder / "jobs").iterdir() if path.suffix not in ("-wal", "-shm") and path.stat().st_size > 4096)
 
     def changed(chance: random.Random, _: Any, __: Any) -> bytes:

@@ -120,14 +120,3 @@ def test_a_call_without_time_begins_nothing_and_packs_what_is_there(repository: 
     assert piece.name == "results.tar.gz.00"
     with tarfile.open(piece) as packed:
         assert "./dataset.parquet" in packed.getnames()
-
-
-def test_a_stage_that_is_none_is_refused_with_those_that_are(repository: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "FOLDER": str(tmp_path / "results")}
-    command = ["bash", str(repository / "scripts" / "real_card.sh"), "calibrate"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == "no stage is called calibrate; stages: setup doctor tests sensor anchors campaign instructions fit traffic models pack\n"
-    )

@@ -60,7 +60,3 @@ def test_a_test_that_breaks_the_context_ends_the_run_and_is_passed_over_by_the_n
     assert second.returncode == 0, second.stdout
     assert "2 passed, 1 skipped" in second.stdout
     assert "it broke the context in a run before" in second.stdout
-
-
-def test_without_a_file_for_them_every_test_runs(tmp_path: Path, repository: Path) -> None:
-    assert "2 failed, 1 passed" in run(tmp_path, KILLING, repository, WATTPRINT_KILLERS="").stdout

@@ -26,7 +26,6 @@ FIXED = ["4711", "python3.12", "127.0.0.1"]
 PLACE = ["1", "7", "(256, 1, 1)", "(16, 32, 1)", "0", "9.0"]
 UNITS = {"dram__bytes_read.sum": "byte", "dram__bytes_write.sum": "byte"}
 OPERATORS = chosen_kernels()
-KERNELS = ["ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn", 'void at::native::softmax(T1 *, T2, "x")']
 
 
 def quoted(cells: list[str]) -> str:
@@ -130,13 +129,6 @@ def test_a_counter_that_the_board_lacks_leaves_its_level_out(bundle: Path, tmp_p
     found = json.loads((tmp_path / "t.json").read_text())
     assert found["shared"]["all"] == {"kernels": 0, "correlation": None, "log_correlation": None, "ratio": None}
     assert found["dram"]["all"]["ratio"]["median"] == pytest.approx(1.0, rel=1e-6)
-
-
-def test_the_grid_tells_the_tile_of_the_kernel_that_ran(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text(long_table([(KERNELS[0], {"dram__bytes_read.sum": 1.0}), (KERNELS[1], {"dram__bytes_read.sum": 2e6})]))
-    first, second = read_ncu(tmp_path / "x.csv")
-    assert first.grid == (16.0, 32.0, 1.0)
-    assert (second.name, second.metrics) == (KERNELS[1], {"dram__bytes_read.sum": pytest.approx(2e6)})
 
 
 @pytest.mark.parametrize(

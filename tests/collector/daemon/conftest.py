@@ -1,7 +1,6 @@
 """A small campaign, a state folder, and daemons as real processes that no test leaves behind."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -9,15 +8,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from collector.bench import open_bench
 from collector.cli import main
-from collector.daemon.jobs import Job, JobRequest, Overview
+from collector.daemon.jobs import Job, Overview
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from collector.sensing.calibration import SensorCalibration
@@ -105,14 +105,14 @@ class Place:
     def queue(self, campaign: str, out: str, *, board: str = BOARD, **changes: Any) -> int:
         """Queue a job at one clock without the checks of `submit`, which take a process each; its number."""
         sensor = ("--sensor", str(self._sensor_of(board))) if board.startswith("sim:") else ()
-        request = JobRequest(
+        request = Job(
             board=board,
             gpu_word=board,
             campaign=campaign,
             title=Path(campaign).stem,
             arguments=("--freqs", "900", *sensor),
             out=str(self.folder / out),
-            budget_s=math.inf,
+            budget_s=None,
             fresh=False,
             priority=0,
             submitted_by="test",
@@ -140,7 +140,7 @@ class Place:
     def start(self) -> "subprocess.Popen[str]":
         """A daemon that runs."""
         process = self.process("daemon", "--config", str(self.config))
-        until(lambda: self.overview().daemon.running or process.poll() is not None, "the daemon starts")
+        until(lambda: self.overview().running or process.poll() is not None, "the daemon starts")
         assert process.poll() is None, process.communicate()[1]
         until(lambda: self.overview().daemon.pid == process.pid, "the daemon has written who it is")
         return process

@@ -12,7 +12,6 @@ import pytest
 
 from collector.cli import main
 from collector.daemon.locks import locked, worker_lock_path
-from collector.daemon.schema import database
 from collector.dataset.log import log_path, read_log
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, DEADLINE_S, ENDLESS, Place, row_ids, until, workers
 
@@ -40,7 +39,7 @@ def cut_short(place: Place, blow: Callable[[int, "subprocess.Popen[str]"], None]
         blow(number, daemon)
         if place.job(number).state != "done" and log_path(place.folder / out).is_file():
             return number, place.folder / out
-        until(lambda: not place.overview().daemon.running, "the daemon has ended")
+        until(lambda: not place.overview().running, "the daemon has ended")
     raise AssertionError(f"{ATTEMPTS} jobs were over before the daemon could be stopped")
 
 
@@ -249,26 +248,3 @@ def test_jobs_run_by_priority_and_one_that_cannot_be_measured_fails_alone_and_at
     assert "no folder" in failed.message
     assert sorted((late, broken, first), key=lambda number: place.job(number).started_unix_s) == [first, broken, late]
     place.end(process)
-
-
-@pytest.mark.parametrize(
-    "content", [b"no database at all, but long enough to be looked at" * 40, b"SQLite format 3" + bytes(50)], ids=["text", "cut"]
-)
-def test_a_damaged_state_is_refused_in_one_line_and_left_as_it_is(content: bytes, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.state.mkdir(mode=0o700)
-    (place.state / "state.sqlite").write_bytes(content)
-    assert main(["daemon", "--config", str(place.config)]) == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1, err
-    assert "damaged" in err
-    assert "datasets" in err
-    assert (place.state / "state.sqlite").read_bytes() == content
-
-
-def test_a_state_of_a_newer_version_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    with database(place.state) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    assert main(["daemon", "--config", str(place.config)]) == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1, err
-    assert "newer" in err

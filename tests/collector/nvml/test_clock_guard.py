@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, give_back, left_records, record_path, write_record
+from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
-from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, built
+from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid
 
 UUID = board_uuid()
 PATIENCE_S = 300.0
@@ -32,11 +32,6 @@ with open_board("0") as board:
     print("back", flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="session")
-def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
@@ -75,27 +70,6 @@ def until(condition: Callable[[], bool]) -> bool:
 def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_S)
-
-
-def test_a_record_that_was_never_finished_goes_with_the_next_hold(environment: dict[str, str], tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    unfinished = record_path(folder, UUID).with_suffix(".tmp")
-    unfinished.write_text('{"gpu_uuid": ')
-    lock = acquire_board(folder, UUID)
-    assert lock is not None
-    give_back(folder, UUID, _no_reset)
-    assert unfinished.exists(), "its writer may be at it"
-    os.close(lock)
-    assert not give_back(folder, UUID, _no_reset)
-    assert not unfinished.exists()
-    unfinished.write_text("")
-    finish(started(environment, HOLDER))
-    assert not unfinished.exists()
-
-
-def _no_reset(gpu_uuid: str) -> None:
-    raise AssertionError(f"the clock of {gpu_uuid} was given back, and nobody had changed it")
 
 
 def test_after_an_end_in_order_nothing_is_left(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
@@ -140,17 +114,32 @@ def test_one_process_at_a_time_holds_a_board(environment: dict[str, str], boards
     finish(holder)
 
 
-def test_restore_gives_back_what_a_dead_process_left(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("boot", "may_lock", "alive", "resets", "left"),
+    [
+        pytest.param("", 1, False, 1, 0, id="a dead process left it"),
+        pytest.param("", 0, False, 0, 1, id="the driver refuses"),
+        pytest.param("another", 1, False, 0, 0, id="the machine was started anew"),
+        pytest.param("", 1, True, 0, 1, id="its process lives"),
+    ],
+)
+def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(
+    boot: str, may_lock: int, alive: bool, resets: int, left: int, environment: dict[str, str], boards: Boards, tmp_path: Path
+) -> None:
     folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot_id(), token="x"))
-    boards.set(lock_high=900)
+    held = acquire_board(folder, UUID)
+    assert held is not None
+    if not alive:
+        os.close(held)
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id(), token="x"))
+    boards.set(may_lock=may_lock, lock_high=900)
     ended = restore(environment, "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == {"restored": [UUID], "failed": {}}
-    assert boards.get("lock_high") == 0
-    assert left_records(folder) == []
-    assert json.loads(restore(environment, "--json").stdout) == {"restored": [], "failed": {}}
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, list(document["failed"])) == ((0, []) if may_lock else (1, [UUID]))
+    assert (document["restored"] == [UUID]) == (boot == "another" or bool(resets))
+    assert (boards.get("reset_calls"), len(left_records(folder))) == (resets, left)
+    if alive:
+        os.close(held)
 
 
 def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: dict[str, str], tmp_path: Path) -> None:
@@ -168,39 +157,6 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
     assert (document["restored"], list(document["failed"])) == ([second], [UUID])
     assert boards.get("lock_high", 1) == 0
     assert [record.gpu_uuid for record in left_records(folder)] == [UUID]
-
-
-def test_a_restore_that_is_refused_keeps_the_record_and_says_so(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot_id(), token="x"))
-    boards.set(may_lock=0, lock_high=900)
-    ended = restore(environment)
-    assert ended.returncode == 1
-    assert "needs root" in ended.stderr
-    assert len(left_records(folder)) == 1
-
-
-def test_a_record_from_before_a_restart_of_the_machine_is_only_forgotten(
-    environment: dict[str, str], boards: Boards, tmp_path: Path
-) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id="another", token="x"))
-    restore(environment)
-    assert boards.get("reset_calls") == 0
-    assert left_records(folder) == []
-
-
-def test_a_record_of_a_living_process_is_left_alone(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    held = acquire_board(folder, UUID)
-    assert held is not None
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot_id(), token="x"))
-    restore(environment)
-    os.close(held)
-    assert boards.get("reset_calls") == 0
-    assert len(left_records(folder)) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": "", "token": ""}', b"\xff\xfe"])

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards, built
-
-
-@pytest.fixture(scope="session")
-def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("nvml"))
+from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards
 
 
 def examined(library_folder: Path | None, boards: Boards | None, folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -62,14 +57,6 @@ def test_what_is_wrong_is_named_with_a_remedy(
     assert findings[check]["remedy"]
 
 
-def test_a_shared_board_is_a_fault_of_its_own(library_folder: Path, tmp_path: Path) -> None:
-    boards = Boards(tmp_path / "boards")
-    boards.set(mig=1)
-    _, findings = examined(library_folder, boards, tmp_path, "--gpu", "0")
-    assert findings["board 0"]["state"] == "fault"
-    assert "MIG" in findings["board 0"]["seen"]
-
-
 def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(library_folder: Path, tmp_path: Path) -> None:
     boards = Boards(tmp_path / "boards", count=2)
     boards.set(0, fail_all=GPU_LOST)
@@ -94,11 +81,3 @@ def test_a_simulated_board_needs_no_driver_and_is_looked_at(tmp_path: Path) -> N
     assert "driver" not in findings
     status, findings = examined(None, None, tmp_path, "--gpu", "sim:h2000")
     assert (status, findings["board sim:h2000"]["state"]) == (3, "fault")
-
-
-def test_a_power_field_without_a_possible_power_is_named(library_folder: Path, tmp_path: Path) -> None:
-    boards = Boards(tmp_path / "boards")
-    boards.set(power_mw=0)
-    status, findings = examined(library_folder, boards, tmp_path)
-    assert status == 3
-    assert "instant" in findings["GPU 0 power fields"]["seen"]

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from collector.devices.field_values import FIELD_VALUE_BYTES, field_numbers
+from collector.devices.nvml import FIELD_VALUE_BYTES, field_numbers
 from collector.devices.nvml_library import VALUE_NOT_AVAILABLE
 
 

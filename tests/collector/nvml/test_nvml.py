@@ -15,8 +15,8 @@ import pytest
 
 from collector.bench import open_bench
 from collector.boards import named_boards
-from collector.devices.listing import device_documents
-from collector.devices.nvml import NvmlBoard, board_addresses, choose_board, open_board
+from collector.commands.devices import device_documents
+from collector.devices.nvml import NvmlBoard, board_addresses, open_board
 from collector.devices.nvml_library import open_nvml
 from collector.devices.voltage import voltage_in
 from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
@@ -34,11 +34,6 @@ from tests.collector.nvml.stub import (
 )
 
 PATIENCE_S = 120.0
-
-
-@pytest.fixture(scope="session")
-def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
@@ -100,15 +95,6 @@ def test_stamps_ascend_and_nothing_is_handed_over_twice(boards: Boards, board: N
     assert stamps[-1] <= time.monotonic_ns()
 
 
-@pytest.mark.parametrize("value_type", [0, 1, 3])
-def test_the_type_of_a_field_is_the_drivers_choice(boards: Boards, value_type: int) -> None:
-    boards.set(value_type=value_type, power_mw=222_000)
-    with open_board("0") as opened:
-        found: list[float] = []
-        until(lambda: found.extend(opened.sensor.read()[0].power_w.tolist()) or len(found) > 5)
-        assert set(found) == {222.0}
-
-
 def test_a_value_that_cannot_be_is_left_out(boards: Boards, board: NvmlBoard) -> None:
     boards.set(power_mw=0xFFFF_FFFF)
     target = boards.get("reads") + 5
@@ -145,12 +131,6 @@ def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards: Boards, settin
         assert opened.sensor.read_energy() is None
 
 
-def test_any_board_with_a_module_beside_it_is_one(boards: Boards) -> None:
-    boards.set(product=PRODUCTS.index("NVIDIA Unheard Of"), module_mw=900_000)
-    with open_board("0") as opened:
-        assert opened.sensor.fields() == ("average", "module_instant")
-
-
 @pytest.mark.parametrize(
     ("product_names", "said"),
     [
@@ -167,18 +147,6 @@ def test_a_board_takes_its_owners_specification(
     spec.write_text((repository / "examples" / "m2075.toml").read_text().replace('["Tesla M2075"]', product_names or "[]"))
     with pytest.raises(DeviceError, match=said), open_bench("0", gpu_spec=str(spec) if product_names else ""):
         pass
-
-
-def test_a_simulated_board_takes_no_other_specification() -> None:
-    with pytest.raises(DeviceError, match="brings its own specification"), open_bench("sim:h200-sxm", gpu_spec="a10"):
-        pass
-
-
-def test_without_power_fields_the_old_call_is_used(boards: Boards) -> None:
-    boards.set(fail_fields=NOT_SUPPORTED, average_mw=99_000)
-    with open_board("0") as opened:
-        assert opened.sensor.fields() == ("usage",)
-        until(lambda: opened.sensor.read()[0].power_w.size > 0)
 
 
 def test_what_an_old_driver_reads_is_what_is_measured(boards: Boards) -> None:
@@ -219,14 +187,6 @@ def test_a_lost_board_hides_no_other_and_says_what_to_do(
     assert [bool(reason) for reason in refused] == [False, True, False]
 
 
-def test_a_board_without_any_power_has_no_fields_and_no_counter(boards: Boards) -> None:
-    boards.set(fail_fields=NOT_SUPPORTED, fail_usage=NOT_SUPPORTED, fail_energy=NOT_SUPPORTED)
-    with open_board("0") as opened:
-        assert opened.sensor.fields() == ()
-        assert opened.sensor.read() == ()
-        assert opened.sensor.read_energy() is None
-
-
 def test_the_energy_counter_is_in_joules(boards: Boards, board: NvmlBoard) -> None:
     boards.set(energy_mj=123_456)
     reading = board.sensor.read_energy()
@@ -244,28 +204,10 @@ def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards
     assert (boards.get("lock_high"), boards.get("reset_calls")) == (0, 1)
 
 
-def test_a_clock_comes_back_from_a_block_that_fails(boards: Boards) -> None:
-    def fail() -> None:
-        with open_board("0") as opened:
-            opened.gpu.lock_clock_mhz(1500.0)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert boards.get("lock_high") == 0
-
-
 def test_without_the_right_to_lock_the_message_says_what_to_do(boards: Boards, board: NvmlBoard) -> None:
     boards.set(may_lock=0)
     with pytest.raises(ClockError, match="needs root.*--freqs current"):
         board.gpu.lock_clock_mhz(900.0)
-
-
-def test_supported_clocks_ascend(board: NvmlBoard) -> None:
-    clocks = board.gpu.supported_clocks_mhz()
-    assert clocks[0] == 345.0
-    assert clocks[-1] == 1980.0
-    assert list(clocks) == sorted(clocks)
 
 
 @pytest.mark.parametrize(
@@ -315,11 +257,6 @@ def test_every_name_of_a_board_names_it(library_folder: Path, tmp_path: Path, mo
     for word in ("3", "-1", "GPU-", "GPU-abc", "GPU-abc00009", "3d:00.1x", "MIG-abc", "", "nonsense", "GPU-abc0000"):
         with pytest.raises(DeviceError, match="boards:"), open_board(word):
             pass
-
-
-def test_no_board_at_all_is_said() -> None:
-    with pytest.raises(DeviceError, match="boards: none"):
-        choose_board("0", ())
 
 
 def test_a_slow_driver_gives_no_reading_rather_than_a_wrong_stamp(boards: Boards) -> None:
@@ -375,14 +312,6 @@ def test_collect_devices_lists_real_boards_first(library_folder: Path, tmp_path:
     assert real[0]["power_fields"] == ["instant", "average"]
     assert real[1]["specification"] == ""
     assert listed[: len(real)] == real
-
-
-def test_a_shared_board_is_listed_with_the_reason(library_folder: Path, tmp_path: Path) -> None:
-    boards = Boards(tmp_path / "boards")
-    boards.set(mig=1)
-    ended = in_process(library_folder, boards, "-m", "collector.cli", "devices", "--json")
-    (real,) = [device for device in json.loads(ended.stdout) if not device["simulated"]]
-    assert "MIG" in real["refused"]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 from collector.bench import open_bench
 from collector.devices.board_claim import claimed_board
-from collector.devices.peers import user_name
-from tests.collector.nvml.stub import SLOTS, Boards, board_uuid, built
+from collector.devices.file_lock import user_name
+from tests.collector.nvml.stub import SLOTS, Boards, board_uuid
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
 UUID = board_uuid()
@@ -41,11 +41,6 @@ sys.exit(int(sys.argv[1]))
 
 LOOKS = 25
 PATIENCE_S = 300.0
-
-
-@pytest.fixture(scope="session")
-def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
@@ -242,17 +237,9 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
     assert json.loads(out.read_text()) == document
 
 
-@pytest.mark.parametrize("command", [["run", "--", "true"], ["sensor"]])
-def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(command: list[str], environment: dict[str, str]) -> None:
+def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(environment: dict[str, str]) -> None:
     with claimed_board(UUID):
-        ended = subprocess.run(
-            [sys.executable, "-m", "collector.cli", *command],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+        ended = collected(environment, "--", "true")
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert f"process {os.getpid()} of user {user_name(os.geteuid())} measures on {UUID} now" in ended.stderr
@@ -262,11 +249,9 @@ def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(command: l
     ("arguments", "status", "reason"),
     [
         (["--freqs", "nonsense", "--", "true"], 2, "is no clock in MHz"),
-        (["--repeats", "0", "--", "true"], 2, "repeats"),
         ([], 2, "COMMAND"),
         (["--gpu", "7", "--", "true"], 1, "boards:"),
         (["--gpu", "0,1", "--", "true"], 1, "several boards"),
-        (["--gpu", "replay:x", "--", "true"], 1, "recording"),
         (["--sensor", "missing.json", "--", "true"], 1, "missing.json"),
     ],
 )

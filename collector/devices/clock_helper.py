@@ -1,20 +1,39 @@
-"""The other side of the clock helper: a process that may not lock clocks has them locked, and learns when that ends."""
+"""The clock helper from a client's side: its messages, and a clock that it holds for a process that may not lock clocks.
 
+A message is one JSON object a line, versioned; anything else is refused by name.
+"""
+
+import json
 import os
 import socket
 import stat
 import struct
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from collector.devices.peers import group_of
-from collector.errors import ClockError, ClockHelperError, PrivilegedError
-from collector.privileged.protocol import DEFAULT_SOCKET, LONGEST_PATH, LONGEST_REPLY, OddMessageError, line_of, message
-from collector.privileged.settings import SYSTEM_CONFIG, socket_of
+import msgspec
+from msgspec import Struct
 
+from collector.devices.errors import ClockError, ClockHelperError
+from collector.devices.file_lock import group_of
+from estimator.documents import parse_toml
+from estimator.regular_files import read_regular
+
+VERSION: Final = 1
+LONGEST_REQUEST: Final = 1024
+"""Bytes of a request, its line end included; the longest that means something has 170."""
+
+LONGEST_REPLY: Final = 65_536
+"""Bytes of a reply; a status of eight boards has 2000."""
+
+DEFAULT_SOCKET: Final = "/run/wattprint-clocks/socket"
+LONGEST_PATH: Final = 107
+"""Bytes of a socket's path (sun_path of unix(7), less its end)."""
+
+SYSTEM_CONFIG: Final = Path("/etc/wattprint/clocks.toml")
+LONGEST_CONFIG: Final = 1 << 16
 SOCKET_VARIABLE: Final = "WATTPRINT_CLOCKS_SOCKET"
 PAGE: Final = "docs/how-to/lock-clocks-without-root.md"
 INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or use --freqs current"
@@ -42,17 +61,81 @@ REMEDIES: Final = {
 """What to do about a refusal, by its code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBoard:
-    """A board that the helper may change: its clocks [MHz], and who holds it ("" for nobody), at which clock, how much longer [s]."""
+class HeldLease(Struct, frozen=True):
+    """Who holds a clock, at which clock [MHz], how much longer at the most [s]."""
 
-    uuid: str
-    lowest_mhz: int
-    highest_mhz: int
     user: str
     pid: int
     sm_clock_mhz: int
     ends_in_s: float
+
+
+class HeldBoard(Struct, frozen=True):
+    """A board that the helper may change: its clocks [MHz], and the lease of one that is held."""
+
+    uuid: str
+    lowest_mhz: int
+    highest_mhz: int
+    lease: HeldLease | None
+
+
+class OddMessageError(Exception):
+    """A line that is no message of this protocol; `code` names what is wrong with it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Request(Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
+    """A client's request."""
+
+    version: int
+
+
+class Status(Request, frozen=True, tag="status"):
+    """Which boards are allowed, and who holds which clock?"""
+
+
+class Lock(Request, frozen=True, tag="lock"):
+    """Hold a clock [MHz] of a board."""
+
+    uuid: str
+    sm_clock_mhz: int
+
+
+class Renew(Request, frozen=True, tag="renew"):
+    """A sign of life."""
+
+
+class Unlock(Request, frozen=True, tag="unlock"):
+    """Give the clock back."""
+
+
+def message(line: bytes) -> dict[str, Any]:
+    """The object of a line.  Raises OddMessageError for what is no JSON object of this version."""
+    try:
+        document = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise OddMessageError("bad_json", "not one JSON object in UTF-8 on a line") from error
+    if not isinstance(document, dict):
+        raise OddMessageError("bad_json", "not a JSON object")
+    if type(document.get("version")) is not int or document["version"] != VERSION:
+        raise OddMessageError("bad_version", f'this side speaks "version": {VERSION}; both sides must be of one release')
+    return document
+
+
+def request(line: bytes) -> Status | Lock | Renew | Unlock:
+    """The request in a client's line.  Raises OddMessageError."""
+    try:
+        return msgspec.convert(message(line), Status | Lock | Renew | Unlock)
+    except msgspec.ValidationError as error:
+        raise OddMessageError("bad_request", str(error)) from error
+
+
+def line_of(**content: Any) -> bytes:
+    """A message as it is sent."""
+    return json.dumps({"version": VERSION, **content}, allow_nan=False).encode() + b"\n"
 
 
 def may_lock_clocks() -> bool:
@@ -67,12 +150,9 @@ def may_lock_clocks() -> bool:
 def socket_path() -> Path:
     """Where the helper listens: $WATTPRINT_CLOCKS_SOCKET, else as /etc/wattprint/clocks.toml says, else where it does by default."""
     named = os.environ.get(SOCKET_VARIABLE)
-    if named:
-        return Path(named)
-    try:
-        return socket_of(SYSTEM_CONFIG)
-    except PrivilegedError:
-        return DEFAULT_SOCKET
+    with suppress(OSError, ValueError):
+        named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, LONGEST_CONFIG)).get("socket", DEFAULT_SOCKET))
+    return Path(named or DEFAULT_SOCKET)
 
 
 def helper_there() -> bool:
@@ -90,8 +170,8 @@ def helper_boards() -> tuple[HeldBoard, ...]:
     with _connected() as end:
         content = _asked(end, do="status")
     try:
-        return tuple(_board(item) for item in content["boards"])
-    except (KeyError, TypeError, ValueError) as error:
+        return msgspec.convert(content.get("boards"), tuple[HeldBoard, ...])
+    except msgspec.ValidationError as error:
         raise _odd() from error
 
 
@@ -193,28 +273,23 @@ class LeasedClock:
 def _connected() -> socket.socket:
     """A connection to the helper.  Raises ClockHelperError, naming what stands in the way."""
     path = socket_path()
-    if len(os.fsencode(path)) > LONGEST_PATH or "\0" in str(path):
-        remedy = f"set {SOCKET_VARIABLE} to where the helper listens"
-        raise ClockHelperError(f"{path}: no socket can have a path of more than {LONGEST_PATH} bytes", code="bad_path", remedy=remedy)
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A connect that may wait does so while the queue is full, in turn; one with a timeout of Python's is refused at once.
     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_S, 0))
     try:
         end.connect(str(path))
         end.settimeout(ANSWER_S)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        end.close()
-        raise ClockHelperError(f"no clock helper listens at {path}", code="missing", remedy=INSTALL) from error
-    except PermissionError as error:
-        end.close()
-        remedy = f"have root add you to group {group_of(path)} (usermod -aG), and log in again"
-        raise ClockHelperError(f"this user may not reach the clock helper at {path}", code="no_access", remedy=remedy) from error
     except OSError as error:
         end.close()
-        remedy = "have root start it: systemctl restart wattprint-clocks.socket wattprint-clocks"
-        raise ClockHelperError(
-            f"the clock helper at {path} does not answer ({error.strerror or error})", code="dead", remedy=remedy
-        ) from error
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            said, code, remedy = f"no clock helper listens at {path}", "missing", INSTALL
+        elif isinstance(error, PermissionError):
+            said, code = f"this user may not reach the clock helper at {path}", "no_access"
+            remedy = f"have root add you to group {group_of(path)} (usermod -aG), and log in again"
+        else:
+            said, code = f"the clock helper at {path} does not answer ({error.strerror or error})", "dead"
+            remedy = "have root start it: systemctl restart wattprint-clocks.socket wattprint-clocks"
+        raise ClockHelperError(said, code=code, remedy=remedy) from error
     return end
 
 
@@ -245,17 +320,3 @@ def _asked(end: socket.socket, **content: Any) -> dict[str, Any]:
 
 def _odd(code: str = "odd") -> ClockHelperError:
     return ClockHelperError("what answers is no clock helper of this release", code=code, remedy="update the side that is older")
-
-
-def _board(item: dict[str, Any]) -> HeldBoard:
-    """Raises KeyError, TypeError, ValueError for what is none."""
-    lease = item["lease"] or {"user": "", "pid": 0, "sm_clock_mhz": 0, "ends_in_s": 0.0}
-    return HeldBoard(
-        uuid=str(item["uuid"]),
-        lowest_mhz=int(item["lowest_mhz"]),
-        highest_mhz=int(item["highest_mhz"]),
-        user=str(lease["user"]),
-        pid=int(lease["pid"]),
-        sm_clock_mhz=int(lease["sm_clock_mhz"]),
-        ends_in_s=float(lease["ends_in_s"]),
-    )
