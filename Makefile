@@ -65,7 +65,7 @@ TORCH   ?= torch==2.13.0
 TORCHED := build/torch
 test-torch: $(TORCHED)/.installed
 	@$(TORCHED)/bin/python -m pytest -n $(WORKERS) --quiet tests/estimator/test_trace_models.py tests/estimator/test_trace_user_code.py \
-	  tests/estimator/test_trace_command.py tests/estimator/test_trace_resizing.py tests/estimator/test_trace_lowering.py tests/microbench_library
+	  tests/estimator/test_trace_command.py tests/estimator/test_trace_lowering.py tests/microbench_library
 
 $(TORCHED)/.installed: pyproject.toml
 	@echo 'installing wattprint and $(TORCH) into $(TORCHED) (once)'

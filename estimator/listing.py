@@ -26,8 +26,7 @@ def index_array(order: Sequence[int]) -> IntArray:
 class Listing:
     """`operators`, each once, `order`: indices into them, in execution order, and `counts`: how often each stands there.
 
-    `unknown` entries are left out of `order`.  `sequences_hint` is the batch size that a file name states, 0
-    where it states none; shapes come first.
+    `unknown` entries are left out of `order`.
     """
 
     operators: tuple[Operator, ...]
@@ -36,7 +35,6 @@ class Listing:
     unknown: tuple[UnknownOperator, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    sequences_hint: int = 0
 
     def places(self, numbers: Collection[int]) -> list[int]:
         """Where in `order` one of some operators stands, ascending."""

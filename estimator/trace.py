@@ -20,11 +20,10 @@ from estimator.errors import EstimatorError, WorkloadError
 from estimator.forms.rewriting import with_attention, with_precision
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
-from estimator.tracing.fusing import AttentionCalls
 from estimator.tracing.holding import Held, tensors_within
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
-from estimator.tracing.recording import fused_step, recording, tensors_in
+from estimator.tracing.recording import AttentionCalls, fused_step, recording, tensors_in
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
 from estimator.workload import Footprint, Workload
 
@@ -52,15 +51,10 @@ SGD_MOMENTUM: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A workload, the calls that it was made from, which of "batch" and "sequence" the inputs have, the most tokens of a sequence.
-
-    attention: the form in which it was traced, "eager" or "flash".
-    """
+    """A workload, which of "batch" and "sequence" its inputs have, and the form of its attention, "eager" or "flash"."""
 
     workload: Workload
-    calls: tuple[Call, ...]
     sizes: frozenset[str]
-    longest: float
     attention: str
 
 
@@ -74,7 +68,7 @@ def trace_workload(request: TraceRequest) -> Workload:
 
 
 def trace_calls(request: TraceRequest) -> Traced:
-    """The same with the calls that were recorded.  Errors as `trace_workload`."""
+    """The same with what its inputs are.  Errors as `trace_workload`."""
     request = checked_request(request)
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
@@ -99,7 +93,7 @@ def trace_calls(request: TraceRequest) -> Traced:
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
     workload = _workload(torch, request, job, calls, footprint, met)
-    return Traced(workload=workload, calls=tuple(calls), sizes=job.sizes, longest=job.longest, attention=request.attention)
+    return Traced(workload=workload, sizes=job.sizes, attention=request.attention)
 
 
 def _weights(model: Any) -> list[Any]:

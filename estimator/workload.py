@@ -7,7 +7,7 @@ in `estimator.completion`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from estimator.errors import WorkloadError
 from estimator.kinds import shown
@@ -65,20 +65,6 @@ OPTIONAL_FIELDS: Final = frozenset({"precision_out", "precision_kv", "cuda_cores
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
 
-class Growth(NamedTuple):
-    """Exponents of batch and sequence in a size."""
-
-    batch: int
-    sequence: int
-
-
-class Term(NamedTuple):
-    """A part of a size, and how it grows."""
-
-    size: float
-    growth: Growth
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One kernel: family, operator, precision and shape.
@@ -88,8 +74,7 @@ class Operator:
     one framework operator's launch cost (0 for kernels that a library launches by itself).  `origin` says
     where the operator came from: "listed", "completed:RULE" where a completion rule added it, "corrected:RULE"
     where a rule replaced a listed one.  `cuda_cores` is set where a matrix product is known to run without
-    tensor cores.  `growth` names the fields of the shape that grow with batch or sequence, with the terms whose sum
-    each is; it means something in a workload with `resizing`, where fields not named stay.
+    tensor cores.
     """
 
     family: str
@@ -101,7 +86,6 @@ class Operator:
     cuda_cores: bool = False
     host_share: float = 1.0
     origin: str = "listed"
-    growth: tuple[tuple[str, tuple[Term, ...]], ...] = ()
 
     def __getitem__(self, field_name: str) -> float:
         return self.shape[FAMILY_FIELDS[self.family].index(field_name)]
@@ -204,30 +188,13 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resizing:
-    """The sizes for which a workload whose operators state their growth is written down, and from where to where the law was seen to hold.
-
-    `sequence` and its limits are 0 for a workload without one; `passing` is the growth of the passing tensors' bytes, None where they
-    follow no such law.
-    """
-
-    batch: int
-    batch_least: int
-    batch_most: int
-    sequence: int = 0
-    sequence_least: int = 0
-    sequence_most: int = 0
-    passing: Growth | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Operators with their counts, in first-seen order; equal operators are merged.
 
     `model_family` is a free name that groups workloads (for example "bert"); it never enters the equations.
     `completion` names the rule set that added what the list left out.  `unknown` holds what cannot be modelled,
     `warnings` what was modelled by assumption, `notes` what is worth knowing.  `footprint` is what the model holds
-    in memory, None where nobody has seen it.  `resizing` says where the operators state their growth.
+    in memory, None where it is unknown.
     """
 
     name: str
@@ -239,7 +206,6 @@ class Workload:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     footprint: Footprint | None = None
-    resizing: Resizing | None = None
 
     def __post_init__(self) -> None:
         if not self.operators or len(self.operators) != len(self.counts):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from estimator import read_workload
-from estimator.forms.rescaling import known_sizes
+from estimator.forms.rescaling import sizes_in_name
 
 # Parameters in matrix products, the output layer included: those of the published models without embeddings, biases and norms.
 # GPT-2 small: 124.4 million in all, its output layer shares the embedding's (768 · 50257).
@@ -30,4 +30,4 @@ def test_every_example_is_read_without_a_warning(repository: Path) -> None:
     for file in files:
         workload = read_workload(file)
         assert (workload.name.startswith(file.stem), workload.unknown, workload.warnings) == (True, (), ())
-        assert known_sizes(workload), "so that a sweep may ask for other sizes"
+        assert sizes_in_name(workload.name), "so that a sweep may ask for other sizes"

@@ -6,49 +6,38 @@ rules does not matter.  What a rule adds carries the origin "completed:RULE", wh
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from estimator.completion.attention_rules import broadcast_mask, causal_where, context_copy, operand_copies, repeat_kv, rotary
-from estimator.completion.changes import Change
-from estimator.completion.language_rules import embeddings, rms_norm
-from estimator.completion.patterns import Patterns
-from estimator.completion.vision_rules import (
-    batch_norm,
-    concatenation,
-    depthwise,
-    layout_conversion,
-    patch_tokens,
-    pooling,
-    residual_add,
-)
+from estimator.completion import language_rules as language
+from estimator.completion import vision_rules as vision
+from estimator.completion.patterns import Change, Patterns
 from estimator.errors import ArgumentError, WorkloadError
 from estimator.listing import Listing
-from estimator.workload import Operator, merge_counts
+from estimator.workload import COMPLETED, CORRECTED, Operator, merge_counts
 
 Rule = Callable[[Patterns], Iterator[Change]]
 
-RULE_SETS: Final[dict[str, dict[str, Rule]]] = {
-    "eager-pytorch-1": {
-        "operand_copies": operand_copies,
-        "context_copy": context_copy,
-        "causal_where": causal_where,
-        "broadcast_mask": broadcast_mask,
-        "repeat_kv": repeat_kv,
-        "rotary": rotary,
-        "embeddings": embeddings,
-        "rms_norm": rms_norm,
-        "depthwise": depthwise,
-        "batch_norm": batch_norm,
-        "layout_conversion": layout_conversion,
-        "pooling": pooling,
-        "residual_add": residual_add,
-        "concatenation": concatenation,
-        "patch_tokens": patch_tokens,
-    },
-}
-"""Rules by name of the rule set."""
-
+RULES: Final[tuple[Rule, ...]] = (
+    language.operand_copies,
+    language.context_copy,
+    language.causal_where,
+    language.broadcast_mask,
+    language.repeat_kv,
+    language.rotary,
+    language.embeddings,
+    language.rms_norm,
+    vision.depthwise,
+    vision.batch_norm,
+    vision.layout_conversion,
+    vision.pooling,
+    vision.residual_add,
+    vision.concatenation,
+    vision.patch_tokens,
+)
 DEFAULT_RULE_SET: Final = "eager-pytorch-1"
+RULE_SETS: Final[dict[str, dict[str, Rule]]] = {DEFAULT_RULE_SET: {rule.__name__: rule for rule in RULES}}
+"""Rules by name of the rule set."""
 
 
 def parse_completion(completion: bool | str) -> tuple[str, dict[str, Rule]]:
@@ -84,10 +73,11 @@ def complete(listing: Listing, rules: dict[str, Rule]) -> tuple[tuple[Operator, 
     patterns = Patterns(listing)
     counts = list(patterns.counts)
     additions: dict[Operator, float] = {}
-    for rule in rules.values():
+    for name, rule in rules.items():
         for operator, times, replaced in rule(patterns):
             if replaced >= 0:  # in a list without sense two patterns may claim one operator; it is replaced once
                 times = min(times, counts[replaced])
                 counts[replaced] -= times
-            additions[operator] = additions.get(operator, 0.0) + times
+            marked = replace(operator, origin=(CORRECTED if replaced >= 0 else COMPLETED) + name)
+            additions[marked] = additions.get(marked, 0.0) + times
     return merge_counts((*listing.operators, *additions), (*counts, *additions.values()))

@@ -1,13 +1,17 @@
-"""Completion rules for language models: embeddings, and RMS norm written out as element-wise work."""
+"""Completion rules for language models: attention as eager PyTorch runs it, embeddings, and RMS norm written out.
+
+Q, K and V are transposed views [sequence, head, token, dim].  `torch.matmul` flattens the two leading axes; where
+there is more than one sequence that needs a copy.  Source of the copies and of their host shares: whole-model
+measurements of BERT, GPT-2 and OPT on A100 and A10 (docs/workload-format.md).
+"""
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.changes import Change, moved, rowwise, with_reads
-from estimator.completion.patterns import Patterns
-from estimator.forms.host_shares import INNER, LAYER, LIGHT
-from estimator.workload import COMPLETED
+from estimator.completion.patterns import AttentionBlock, Change, Patterns, kernel, with_reads
+from estimator.forms.host_shares import INNER, LAYER
+from estimator.workload import Operator
 
 WIDE: Final = "fp32"
 """Precision in which an RMS norm computes."""
@@ -19,14 +23,83 @@ NORM_WINDOW: Final = 5
 """Entries after a square among which the rest of its RMS norm lies."""
 
 
-class RmsNorm(NamedTuple):
-    """An RMS norm written out: indices of its multiplication by the reciprocal root, its rows and their length."""
+def operand_copies(patterns: Patterns) -> Iterator[Change]:
+    """More than one sequence: Q, K (transposing) and V are copied before their products.
 
-    scale: int
-    rows: float
-    dim: float
-    cast_in: bool
-    cast_out: bool
+    Keys and values that `repeat_kv` has just written are contiguous already.
+    """
+    for block in _written_out(patterns):
+        if block.sequences < 2:
+            continue
+        keys, queries, precision = block.key_elements, block.query_elements, block.precision
+        yield Change(kernel("copy.contiguous", precision, queries, queries, INNER), block.count)
+        if block.kv_heads == block.heads:
+            yield Change(kernel("copy.transpose", precision, keys, keys, INNER), block.count)
+            yield Change(kernel("copy.contiguous", precision, keys, keys, INNER), block.count)
+
+
+def context_copy(patterns: Patterns) -> Iterator[Change]:
+    """The result of scores·V is brought from [head, token] back to [token, head] order."""
+    for block in _written_out(patterns):
+        size = block.query_elements
+        yield Change(kernel("copy.contiguous", block.precision, size, size, INNER), block.count)
+
+
+def causal_where(patterns: Patterns) -> Iterator[Change]:
+    """Scores divided by a tensor and no mask added (GPT-2): the divisor is a scalar, and a `where` masks the scores."""
+    for block in _written_out(patterns):
+        size = block.score_elements
+        divisors = _of_full_size(patterns, block, "other")
+        if len(divisors) == 1 and not _of_full_size(patterns, block, "add"):
+            divisor = patterns.operators[divisors[0]]
+            yield Change(with_reads(divisor, size, "scalar_div"), block.count, divisors[0])
+            yield Change(kernel("elementwise.where", divisor.precision, size, size, LAYER), block.count)
+
+
+def broadcast_mask(patterns: Patterns) -> Iterator[Change]:
+    """An addition between the scores and their softmax adds a mask that all heads share: one large input, not two."""
+    for block in _written_out(patterns):
+        for number in _of_full_size(patterns, block, "add"):
+            yield Change(with_reads(patterns.operators[number], block.score_elements), block.count, number)
+
+
+def repeat_kv(patterns: Patterns) -> Iterator[Change]:
+    """Fewer heads of keys and values than of queries: both are written out at the full number of heads."""
+    for block in patterns.attention:
+        if block.kv_heads != block.heads:
+            reads = block.key_elements * block.kv_heads / block.heads
+            yield Change(kernel("copy.contiguous", block.precision, block.key_elements, reads, INNER), 2.0 * block.count)
+
+
+def rotary(patterns: Patterns) -> Iterator[Change]:
+    """Rotary position embedding, listed as two multiplications and an addition for Q and for K.
+
+    Each also negates half of its tensor and concatenates the halves; the factors (cosine, sine) are shared by all heads.
+    """
+    for block in patterns.attention:
+        shared = block.sequences * block.queries * block.head_dim
+        for numbers in zip(block.before, block.before[1:], block.before[2:], strict=False):
+            *factors, total = (patterns.operators[number] for number in numbers)
+            size, precision = total.shape[0], total.precision
+            if total.operator != "add" or any(factor.operator != "mul" or factor.shape[0] != size for factor in factors):
+                continue
+            for number, factor in zip(numbers, factors, strict=False):
+                yield Change(with_reads(factor, size + shared), block.count, number)
+            yield Change(kernel("elementwise.scalar_mul", precision, size / 2.0, size / 2.0, INNER), block.count)
+            yield Change(kernel("copy.cat", precision, size, size, INNER), block.count)
+
+
+def _written_out(patterns: Patterns) -> Iterator[AttentionBlock]:
+    return (block for block in patterns.attention if block.written_out)
+
+
+def _of_full_size(patterns: Patterns, block: AttentionBlock, name: str) -> list[int]:
+    """Operators of a name between the scores and their softmax that read two tensors of that size."""
+    size, operators = block.score_elements, patterns.operators
+    return [number for number in block.between if operators[number].operator == name and operators[number].shape == (size, 2.0 * size)]
+
+
+# Beside attention -----------------------------------------------------------------------------------------------------
 
 
 def embeddings(patterns: Patterns) -> Iterator[Change]:
@@ -37,20 +110,29 @@ def embeddings(patterns: Patterns) -> Iterator[Change]:
     """
     if patterns.conv_order or not patterns.attention or not patterns.attention[0].projections:
         return
-    first = patterns.operators[patterns.attention[0].projections[0]]
+    first, precision = patterns.operators[patterns.attention[0].projections[0]], patterns.precision
     size = first["m"] * first["k"]
     additions = 0
     for number in patterns.order:
         operator = patterns.operators[number]
         if operator.family in ("gemm", "norm") and not operator.cuda_cores:
             break
-        additions += operator.operator == "add" and operator.shape[0] == size and operator.precision == patterns.precision
+        additions += operator.operator == "add" and operator.shape[0] == size and operator.precision == precision
     encoder = patterns.operators[patterns.order[-1]].operator == "tanh"
     tables = ENCODER_TABLES if encoder else min(1 + additions, ENCODER_TABLES)
-    origin, precision = f"{COMPLETED}embeddings", patterns.precision
-    yield Change(moved("copy", "gather", precision, size, size, origin, LAYER), tables)
+    yield Change(kernel("copy.gather", precision, size, size, LAYER), tables)
     if tables - 1 > additions:
-        yield Change(moved("elementwise", "add", precision, size, 2.0 * size, origin, LIGHT), tables - 1 - additions)
+        yield Change(kernel("elementwise.add", precision, size, 2.0 * size), tables - 1 - additions)
+
+
+class RmsNorm(NamedTuple):
+    """An RMS norm written out: index of its multiplication by the reciprocal root, its rows and size, conversions that are not listed."""
+
+    scale: int
+    rows: float
+    size: float
+    cast_in: bool
+    cast_out: bool
 
 
 def rms_norm(patterns: Patterns) -> Iterator[Change]:
@@ -59,57 +141,41 @@ def rms_norm(patterns: Patterns) -> Iterator[Change]:
     The mean of the squares is not listed, nor are the conversions to fp32 and back; the multiplication by the
     reciprocal root reads one large tensor and one number a row.
     """
-    origin, precision = f"{COMPLETED}rms_norm", patterns.precision
-    for norm, count in _rms_norms(patterns).items():
-        size = norm.rows * norm.dim
-        yield Change(rowwise("reduction", "mean", WIDE, norm.rows, norm.dim, origin, INNER), count)
-        yield Change(with_reads(patterns.operators[norm.scale], size + norm.rows, "rms_norm"), count, norm.scale)
-        if norm.cast_in:
-            yield Change(moved("elementwise", "typecast", precision, size, size, origin, INNER, WIDE), count)
-        if norm.cast_out:
-            yield Change(moved("elementwise", "typecast", WIDE, size, size, origin, INNER, precision), count)
+    narrow = patterns.precision
+    for (scale, rows, size, cast_in, cast_out), count in _rms_norms(patterns).items():
+        yield Change(kernel("reduction.mean", WIDE, rows, size / rows, INNER), count)
+        yield Change(with_reads(patterns.operators[scale], size + rows), count, scale)
+        if cast_in:
+            yield Change(kernel("elementwise.typecast", narrow, size, size, INNER, WIDE), count)
+        if cast_out:
+            yield Change(kernel("elementwise.typecast", WIDE, size, size, INNER, narrow), count)
 
 
 def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
-    operators, order = patterns.operators, patterns.order
-    squares = {i for i, operator in enumerate(operators) if operator.operator == "scalar_pow" and operator.precision == WIDE}
+    squares = {i for i, operator in enumerate(patterns.operators) if operator.operator == "scalar_pow" and operator.precision == WIDE}
     found: Counter[RmsNorm] = Counter()
-    if not squares:
-        return found
-    windows = Counter(
-        order[position - 1 : position + 1 + NORM_WINDOW] if position else (-1, *order[: 1 + NORM_WINDOW])
-        for position in patterns.listing.places(squares)
-    )
-    for window, count in windows.items():
-        norm = _match_rms_norm(patterns, window)
-        if norm is not None:
-            found[norm] += count
+    for position in patterns.listing.places(squares) if squares else ():
+        before = patterns.operators[patterns.order[position - 1]] if position else None
+        window = [patterns.operators[number] for number in patterns.order[position : position + 1 + NORM_WINDOW]]
+        place, rows = _scale_of(window)
+        if not place:
+            continue
+        size, narrow = window[0].shape[0], patterns.precision != WIDE
+        after = window[place + 1] if place + 1 < len(window) else None
+        cast_in, cast_out = (narrow and not (one and one.operator == "typecast" and one.shape[0] == size) for one in (before, after))
+        found[RmsNorm(patterns.order[position + place], rows, size, cast_in, cast_out)] += 1
     return found
 
 
-def _match_rms_norm(patterns: Patterns, window: tuple[int, ...]) -> RmsNorm | None:
-    """The RMS norm whose square is the second entry of `window`, whose first entry ran before it."""
-    operators = patterns.operators
-    size = operators[window[1]].shape[0]
-    rows = 0.0
-    for place, number in enumerate(window[2:], 2):
-        operator = operators[number]
-        if operator.precision != WIDE or operator.family not in ("elementwise", "reduction"):
-            return None
-        if operator.family == "reduction":
-            return None
+def _scale_of(window: list[Operator]) -> tuple[int, float]:
+    """Of an RMS norm whose square comes first, the place of its multiplication by the reciprocal root, and its rows; 0 without one."""
+    size, rows = window[0].shape[0], 0.0
+    for place, operator in enumerate(window[1:], 1):
         elements = operator.shape[0]
+        if operator.precision != WIDE or operator.family != "elementwise":
+            return 0, 0.0
         if operator.operator == "scalar_add" and elements < size and size % elements == 0.0:
             rows = elements
         if operator.operator == "mul" and elements == size and rows:
-            narrow = patterns.precision != WIDE
-            after = operators[window[place + 1]] if place + 1 < len(window) else None
-            before = operators[window[0]] if window[0] >= 0 else None
-            return RmsNorm(
-                scale=number,
-                rows=rows,
-                dim=size / rows,
-                cast_in=narrow and not (before is not None and before.operator == "typecast" and before.shape[0] == size),
-                cast_out=narrow and not (after is not None and after.operator == "typecast" and after.shape[0] == size),
-            )
-    return None
+            return place, rows
+    return 0, 0.0

@@ -1,15 +1,15 @@
-"""Patterns in a list of operators: attention written out, convolutions and their neighbours.
+"""Patterns in a list of operators: attention written out, convolutions and their neighbours; and what a rule yields.
 
 A pattern is found at every place but kept once, with the number of its occurrences: layers repeat.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Final, NamedTuple
 
+from estimator.forms.host_shares import LIGHT
 from estimator.listing import Listing, main_precision
 from estimator.workload import Operator
 
@@ -20,19 +20,38 @@ NOTHING: Final = -1
 """Stands for a neighbour that is not there."""
 
 
+class Change(NamedTuple):
+    """`times` times `operator`: added, or, where `replaces` is an operator's index, instead of that one."""
+
+    operator: Operator
+    times: float
+    replaces: int = NOTHING
+
+
+def kernel(kind: str, precision: str, first: float, second: float, share: float = LIGHT, out: str = "") -> Operator:
+    """A kernel such as "copy.cat" that writes and reads so many elements, or "norm.batchnorm" over rows of a length."""
+    family, _, name = kind.partition(".")
+    return Operator(family=family, operator=name, precision=precision, shape=(first, second), host_share=share, precision_out=out)
+
+
+def with_reads(operator: Operator, reads: float, new_name: str = "") -> Operator:
+    """A listed element-wise operator that reads less than it seemed to, by broadcasting."""
+    return replace(operator, operator=new_name or operator.operator, shape=(operator.shape[0], reads))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBlock:
     """Attention as scores = Q·Kᵀ, softmax, scores·V; `count` blocks of the same operators.
 
     `projections`, `before`, `between` are indices of operators: the linear layers that make Q, K and V, the
     element-wise work on them, and that between the scores and the softmax.  `sequences` · `heads` products run
-    at once.  A fused attention kernel has `score` = NOTHING.
+    at once.  A fused attention kernel is not `written_out`.
     """
 
     projections: tuple[int, ...]
     before: tuple[int, ...]
     between: tuple[int, ...]
-    score: int
+    written_out: bool
     sequences: int
     heads: int
     kv_heads: int
@@ -40,7 +59,7 @@ class AttentionBlock:
     context: int
     head_dim: int
     precision: str
-    count: int
+    count: int = 0
 
     @property
     def query_elements(self) -> float:
@@ -72,7 +91,7 @@ class ConvSite(NamedTuple):
     previous: int
     following: int
     norm: int
-    times: int
+    times: int = 0
 
 
 class Patterns:
@@ -82,11 +101,7 @@ class Patterns:
         self.listing = listing
         self.operators = listing.operators
         self.order = listing.order
-
-    @cached_property
-    def counts(self) -> tuple[float, ...]:
-        """How often each operator runs."""
-        return self.listing.counts
+        self.counts = listing.counts
 
     @cached_property
     def precision(self) -> str:
@@ -96,7 +111,7 @@ class Patterns:
     @cached_property
     def attention(self) -> tuple[AttentionBlock, ...]:
         """Attention blocks, fused ones included."""
-        return tuple(_attention_blocks(self.listing))
+        return tuple(replace(block, count=count) for block, count in _attention_blocks(self.listing).items())
 
     @cached_property
     def conv_order(self) -> tuple[int, ...]:
@@ -120,181 +135,133 @@ class Patterns:
         return frozenset(site for site in self.conv_sites if self._is_depthwise(site))
 
     def _is_depthwise(self, site: ConvSite) -> bool:
-        _, channels, _, _, filters, kernel, _, _, _, groups = self.operators[site.conv].shape
-        if kernel == 1.0 or channels != filters or groups > 1.0 or site.before_that == NOTHING:
+        _, channels, _, _, filters, size, _, _, _, groups = self.operators[site.conv].shape
+        if size == 1.0 or channels != filters or groups > 1.0 or site.before_that == NOTHING:
             return False
         activation, expansion = self.operators[site.before], self.operators[site.before_that]
-        return (
-            activation.family == "elementwise"
-            and expansion.family == "conv"
-            and expansion["kernel_h"] == 1.0
-            and expansion["filters"] == channels > expansion["channels"]
-        )
-
-    def operator(self, index: int) -> Operator | None:
-        """The operator with an index, None for NOTHING."""
-        return self.operators[index] if index != NOTHING else None
+        expands = expansion.family == "conv" and expansion["kernel_h"] == 1.0 and expansion["filters"] == channels > expansion["channels"]
+        return activation.family == "elementwise" and expands
 
 
-def _attention_blocks(listing: Listing) -> Iterator[AttentionBlock]:
-    families = [operator.family for operator in listing.operators]
-    heavy = {number for number, family in enumerate(families) if family != "elementwise"}
-    places: Counter[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int, int, int]] = Counter()
-    for (window, centre), count in _attention_windows(listing, families, heavy).items():
-        marks = [position for position, number in enumerate(window) if number in heavy]
-        number = window[marks[centre]]
-        if families[number] == "softmax":
-            score, product = centre - 1, centre + 1
-            if score < 0 or product == len(marks) or any(families[window[marks[mark]]] != "gemm" for mark in (score, product)):
-                continue
-            projections, before = _projections(listing, window, marks, score)
-            between = window[marks[score] + 1 : marks[centre]]
-            places[projections, before, between, window[marks[score]], number, window[marks[product]]] += count
-        else:
-            projections, before = _projections(listing, window, marks, centre)
-            places[projections, before, (), NOTHING, number, NOTHING] += count
-    for (projections, before, between, score_number, centre, product_number), count in places.items():
-        block = (
-            _fused_block(listing, projections, before, centre, count)
-            if score_number == NOTHING
-            else _eager_block(listing, projections, before, between, (score_number, centre, product_number), count)
-        )
-        if block is not None:
-            yield block
+# Attention ------------------------------------------------------------------------------------------------------------
 
 
-def _attention_windows(listing: Listing, families: Sequence[str], heavy: Set[int]) -> Counter[tuple[tuple[int, ...], int]]:
-    """What runs around each softmax and fused attention, as far as a block of attention may reach: the number of occurrences.
+def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
+    """Attention blocks and how often each runs.
 
-    heavy: all that is not element-wise.  Beside each window stands which of its heavy operators the centre is.
+    Around each softmax or fused attention a window is cut as far as a block may reach, and each distinct window is looked at once.
     """
-    centres = {number for number in heavy if families[number] in ("softmax", "attention")}
+    heavy = {number for number, operator in enumerate(listing.operators) if operator.family != "elementwise"}
+    centres = {number for number in heavy if listing.operators[number].family in ("softmax", "attention")}
+    found: Counter[AttentionBlock] = Counter()
     if not centres:
-        return Counter()
-    order, marks = listing.order, listing.places(heavy)
+        return found
+    marks = listing.places(heavy)
     ranks = {position: rank for rank, position in enumerate(marks)}
-    found: list[tuple[tuple[int, ...], int]] = []
+    windows: Counter[tuple[tuple[int, ...], int]] = Counter()
     for position in listing.places(centres):
         rank = ranks[position]
-        first = max(rank - 1 - PROJECTIONS, 0)
-        last = min(rank + 1, len(marks) - 1)
-        found.append((order[marks[first] : marks[last] + 1], rank - first))
-    return Counter(found)
+        first, last = max(rank - 1 - PROJECTIONS, 0), min(rank + 1, len(marks) - 1)
+        windows[listing.order[marks[first] : marks[last] + 1], rank - first] += 1
+    for (window, centre), count in windows.items():
+        block = _block(listing.operators, window, [place for place, number in enumerate(window) if number in heavy], centre)
+        if block is not None:
+            found[block] += count
+    return found
+
+
+def _block(operators: Sequence[Operator], window: tuple[int, ...], marks: list[int], centre: int) -> AttentionBlock | None:
+    """The block around a softmax between two products, or around a fused kernel; None where there is none.
+
+    marks: positions of all in the window that is not element-wise; centre: which of them.
+    """
+    middle = operators[window[marks[centre]]]
+    written_out = middle.family == "softmax"
+    between: tuple[int, ...] = ()
+    start = centre
+    if written_out:
+        if centre == 0 or centre + 1 == len(marks):
+            return None
+        score, product = operators[window[marks[centre - 1]]], operators[window[marks[centre + 1]]]
+        start = centre - 1
+        between = window[marks[start] + 1 : marks[centre]]
+        if score.family != "gemm" or product.family != "gemm":
+            return None
+        batch, queries, context, head_dim = (int(size) for size in score.shape)
+        if middle.shape != (batch * queries, context) or product.shape[:2] != (batch, queries) or product.shape[3] != context:
+            return None
+    projections, before = _projections(operators, window, marks, start)
+    if written_out:
+        sequences = _sequences(operators, projections, batch, queries, context)
+        heads = most = batch // sequences
+    else:
+        sequences, queries, context, heads, most, head_dim = (int(size) for size in middle.shape[:6])
+    return AttentionBlock(
+        projections=projections,
+        before=before,
+        between=between,
+        written_out=written_out,
+        sequences=sequences,
+        heads=heads,
+        kv_heads=min(most, _kv_heads(operators, projections, heads, head_dim)),
+        queries=queries,
+        context=context,
+        head_dim=head_dim,
+        precision=(score if written_out else middle).precision,
+    )
 
 
 def _projections(
-    listing: Listing, window: tuple[int, ...], marks: Sequence[int], attention: int
+    operators: Sequence[Operator], window: tuple[int, ...], marks: Sequence[int], attention: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Linear layers with one common input that lead to attention, and the element-wise work after the first of them.
-
-    marks: positions of all in the window that is not element-wise; attention: which of them.
-    """
+    """Linear layers with one common input that lead to attention, and the element-wise work after the first of them."""
     inputs: tuple[float, ...] = ()
     first = attention
     while first > 0 and attention - first < PROJECTIONS:
-        operator = listing.operators[window[marks[first - 1]]]
+        operator = operators[window[marks[first - 1]]]
         if operator.operator != "linear" or (inputs and inputs != (operator.shape[1], operator.shape[3])):
             break
         inputs = (operator.shape[1], operator.shape[3])
         first -= 1
     linears = tuple(window[mark] for mark in marks[first:attention])
-    before = (window[marks[rank] + 1 : marks[rank + 1]] for rank in range(first, attention))
-    return linears, tuple(chain.from_iterable(before))
+    start = marks[first] + 1
+    return linears, tuple(window[place] for place in range(start, marks[attention]) if place not in marks)
 
 
-def _eager_block(
-    listing: Listing,
-    projections: tuple[int, ...],
-    before: tuple[int, ...],
-    between: tuple[int, ...],
-    centre: tuple[int, int, int],
-    count: int,
-) -> AttentionBlock | None:
-    score, softmax, product = (listing.operators[number] for number in centre)
-    batch, queries, context, head_dim = score.shape
-    rows, dim = softmax.shape
-    if rows != batch * queries or dim != context or product.shape[:2] != (batch, queries) or product.shape[3] != context:
-        return None
-    sequences = _sequences(listing, projections, int(batch), int(queries), int(context))
-    heads = int(batch) // sequences
-    return AttentionBlock(
-        projections=projections,
-        before=before,
-        between=between,
-        score=centre[0],
-        sequences=sequences,
-        heads=heads,
-        kv_heads=_kv_heads(listing, projections, heads, int(head_dim)),
-        queries=int(queries),
-        context=int(context),
-        head_dim=int(head_dim),
-        precision=score.precision,
-        count=count,
-    )
+def _sequences(operators: Sequence[Operator], projections: tuple[int, ...], batch: int, queries: int, context: int) -> int:
+    """Sequences at once: tokens of the last projection over the length, 1 without a projection."""
+    tokens = int(operators[projections[-1]]["m"]) if projections else 0
+    for length in (context, queries):
+        if tokens and tokens % length == 0 and batch % (tokens // length) == 0:
+            return tokens // length
+    return 1
 
 
-def _fused_block(listing: Listing, projections: tuple[int, ...], before: tuple[int, ...], number: int, count: int) -> AttentionBlock:
-    operator = listing.operators[number]
-    batch, queries, context, heads, kv_heads, head_dim, _, _ = (int(size) for size in operator.shape)
-    return AttentionBlock(
-        projections=projections,
-        before=before,
-        between=(),
-        score=NOTHING,
-        sequences=batch,
-        heads=heads,
-        kv_heads=min(kv_heads, _kv_heads(listing, projections, heads, head_dim)),
-        queries=queries,
-        context=context,
-        head_dim=head_dim,
-        precision=operator.precision,
-        count=count,
-    )
-
-
-def _sequences(listing: Listing, projections: tuple[int, ...], batch: int, queries: int, context: int) -> int:
-    """Sequences at once: tokens of the last projection over the length, else the hint, else 1."""
-    if projections:
-        tokens = int(listing.operators[projections[-1]]["m"])
-        for length in (context, queries):
-            if tokens % length == 0 and batch % (tokens // length) == 0:
-                return tokens // length
-    hint = listing.sequences_hint
-    return hint if hint and batch % hint == 0 else 1
-
-
-def _kv_heads(listing: Listing, projections: tuple[int, ...], heads: int, head_dim: int) -> int:
+def _kv_heads(operators: Sequence[Operator], projections: tuple[int, ...], heads: int, head_dim: int) -> int:
     """Heads of keys and values, from the width of the last projection; `heads` where that tells nothing."""
-    if not projections:
-        return heads
-    width = int(listing.operators[projections[-1]]["n"])
-    if width % head_dim:
-        return heads
-    count = width // head_dim
+    count, rest = divmod(int(operators[projections[-1]]["n"]), head_dim) if projections else (0, 0)
     if len(projections) == 1:  # Q, K and V in one layer
-        count = (count - heads) // 2 if (count - heads) % 2 == 0 else heads
-    return count if 0 < count < heads and heads % count == 0 else heads
+        count, rest = divmod(count - heads, 2) if not rest else (0, 0)
+    return count if not rest and 0 < count < heads and heads % count == 0 else heads
+
+
+# Convolutions ---------------------------------------------------------------------------------------------------------
 
 
 def _conv_sites(listing: Listing) -> Iterator[ConvSite]:
     families = [operator.family for operator in listing.operators]
     order = (NOTHING, NOTHING, *listing.order, NOTHING)
     places = [position for position, number in enumerate(order) if number != NOTHING and families[number] == "conv"]
-    sites: Counter[tuple[int, int, int, int, int, int, int]] = Counter()
+    convs = [NOTHING, *(order[place] for place in places), NOTHING]
+    sites: Counter[ConvSite] = Counter()
     for i, position in enumerate(places):
-        previous = order[places[i - 1]] if i else NOTHING
-        following = order[places[i + 1]] if i + 1 < len(places) else NOTHING
-        norm = _next_norm(order, families, position)
-        sites[order[position], order[position - 1], order[position - 2], order[position + 1], previous, following, norm] += 1
+        near = (order[position], order[position - 1], order[position - 2], order[position + 1])
+        sites[ConvSite(*near, convs[i], convs[i + 2], _next_norm(order, families, position))] += 1
     for site, count in sites.items():
-        yield ConvSite(*site, times=count)
+        yield site._replace(times=count)
 
 
 def _next_norm(order: Sequence[int], families: list[str], position: int) -> int:
     """The normalisation that follows a position with nothing but element-wise work before it."""
-    for number in order[position + 1 :]:
-        if number == NOTHING or families[number] not in ("elementwise", "norm"):
-            return NOTHING
-        if families[number] == "norm":
-            return number
-    return NOTHING
+    number = next(number for number in order[position + 1 :] if number == NOTHING or families[number] != "elementwise")
+    return number if number != NOTHING and families[number] == "norm" else NOTHING

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.changes import Change, moved, rowwise
-from estimator.completion.patterns import NOTHING, Patterns
-from estimator.forms.host_shares import INNER, INTERNAL, LIGHT
-from estimator.workload import COMPLETED, CORRECTED, Operator, conv_output_size
+from estimator.completion.patterns import NOTHING, Change, Patterns, kernel
+from estimator.forms.host_shares import INNER, INTERNAL
+from estimator.workload import Operator, conv_output_size
 
 CONVERTED: Final = frozenset({"bf16", "fp16"})
 """Precisions whose tensor-core convolutions work channels-last inside cuDNN."""
@@ -53,7 +52,6 @@ def depthwise(patterns: Patterns) -> Iterator[Change]:
             precision=dense.precision,
             shape=(*dimensions, dense["channels"]),
             precision_out=dense.precision_out,
-            origin=f"{CORRECTED}depthwise",
         )
         yield Change(light, site.times, site.conv)
 
@@ -66,19 +64,18 @@ def batch_norm(patterns: Patterns) -> Iterator[Change]:
             continue
         out = conv_output(operator)
         rows = out.elements / out.channels
-        yield Change(rowwise("norm", "batchnorm", operator.precision, rows, out.channels, f"{COMPLETED}batch_norm", LIGHT), site.times)
+        yield Change(kernel("norm.batchnorm", operator.precision, rows, out.channels), site.times)
 
 
 def layout_conversion(patterns: Patterns) -> Iterator[Change]:
     """cuDNN turns the input and the output of a dense 16-bit convolution from channels-first to channels-last and back."""
-    origin = f"{COMPLETED}layout_conversion"
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
         if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise:
             continue
         for image in (conv_input(operator), conv_output(operator)):
             size = image.elements
-            yield Change(moved("copy", "layout", operator.precision, size, size, origin, INTERNAL), site.times)
+            yield Change(kernel("copy.layout", operator.precision, size, size, INTERNAL), site.times)
 
 
 def pooling(patterns: Patterns) -> Iterator[Change]:
@@ -92,7 +89,7 @@ def pooling(patterns: Patterns) -> Iterator[Change]:
         if site.following != NOTHING:
             taken = conv_input(patterns.operators[site.following])
             if taken.channels == out.channels and taken.height < out.height:
-                pool = moved("elementwise", "pool", operator.precision, taken.elements, out.elements, f"{COMPLETED}pooling", LIGHT)
+                pool = kernel("elementwise.pool", operator.precision, taken.elements, out.elements)
                 yield Change(pool, site.times)
     if patterns.conv_order:
         yield from _global_pooling(patterns)
@@ -103,7 +100,7 @@ def _global_pooling(patterns: Patterns) -> Iterator[Change]:
     out = conv_output(conv)
     if last.operator == "linear" and (last["m"], last["k"]) == (conv["batch"], out.channels):
         rows = conv["batch"] * out.channels
-        yield Change(rowwise("reduction", "mean", conv.precision, rows, out.height * out.width, f"{COMPLETED}pooling", LIGHT), 1.0)
+        yield Change(kernel("reduction.mean", conv.precision, rows, out.height * out.width), 1.0)
 
 
 def residual_add(patterns: Patterns) -> Iterator[Change]:
@@ -126,8 +123,7 @@ def residual_add(patterns: Patterns) -> Iterator[Change]:
         has_shortcut = patterns.conv_order[end - 1 : end + 1] in shortcuts
         out = conv_output(convs[min(end, len(convs)) - 1])
         if depth and end <= len(convs) and (has_shortcut or conv_input(convs[position]) == out):
-            origin = f"{COMPLETED}residual_add"
-            yield Change(moved("elementwise", "add", convs[position].precision, out.elements, 2.0 * out.elements, origin, LIGHT), 1.0)
+            yield Change(kernel("elementwise.add", convs[position].precision, out.elements, 2.0 * out.elements), 1.0)
             position = end + has_shortcut
         else:
             position += 1
@@ -160,7 +156,7 @@ def concatenation(patterns: Patterns) -> Iterator[Change]:
         taken, written = conv_input(patterns.operators[site.conv]), conv_output(patterns.operators[site.previous])
         if taken.channels == 2.0 * written.channels and taken.height == written.height and taken.width == written.width:
             precision, size = patterns.operators[site.conv].precision, taken.elements
-            yield Change(moved("copy", "cat", precision, size, size, f"{COMPLETED}concatenation", LIGHT), site.times)
+            yield Change(kernel("copy.cat", precision, size, size), site.times)
 
 
 def patch_tokens(patterns: Patterns) -> Iterator[Change]:
@@ -170,14 +166,11 @@ def patch_tokens(patterns: Patterns) -> Iterator[Change]:
     two copies, and folded back by two more before the next convolution.
     """
     for site in patterns.conv_sites:
-        norm = patterns.operator(site.norm)
-        if norm is None:
+        if site.norm == NOTHING:
             continue
-        operator = patterns.operators[site.conv]
+        operator, norm = patterns.operators[site.conv], patterns.operators[site.norm]
         tokens, written = norm.shape[0] * norm.shape[1], conv_output(operator).elements
         if tokens > written and is_patch_embedding(operator):
-            origin = f"{COMPLETED}patch_tokens"
-            yield Change(moved("copy", "cat", operator.precision, tokens, written, origin, LIGHT), site.times)
+            yield Change(kernel("copy.cat", operator.precision, tokens, written), site.times)
         elif tokens == written and site.following != NOTHING:
-            origin = f"{COMPLETED}patch_tokens"
-            yield Change(moved("copy", "transpose", operator.precision, tokens, tokens, origin, INNER), 4.0 * site.times)
+            yield Change(kernel("copy.transpose", operator.precision, tokens, tokens, INNER), 4.0 * site.times)

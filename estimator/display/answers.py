@@ -3,17 +3,18 @@
 Each is one inline SVG; a page holds several.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from estimator.display.charts import Band, Series, axis_over, line_svg, scatter_svg
-from estimator.display.explanations import kernels_html
+from estimator.display.explanations import outside_text
 from estimator.display.pages import figure_html, page_html, section_html, table_html
 from estimator.display.stacks import HIDDEN, Bar, Piece, stack_svg
 from estimator.display.sweeps import sweep_columns
-from estimator.power import PARTS
 from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import LIMITS, Explanation
 from estimator.questions.points import LABELS, VALUES, Sweep
@@ -29,21 +30,29 @@ CLOCK_CHARTS: Final = {
     "latency": ("latency_s", "latency [s]"),
     "power": ("power_w", "power [W]"),
 }
+RESULT_FIELDS: Final = (
+    "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "gpu_s", "launch_bound_share",
+)  # fmt: skip
 
 
-def clock_svg(points: Sweep, quantity: str) -> str:
-    """A quantity ("energy", "latency", "power") over the asked clock, a line with its 90 % band for each of the first MOST_LINES cases."""
+def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> str:
+    """A quantity ("energy", "latency", "power") over the asked clock, a line with its 90 % band for each of the first MOST_LINES cases.
+
+    chosen_mhz: a clock that the chart marks.
+    """
     column, label = CLOCK_CHARTS[quantity]
     series, bands, edges = [], [], []
     for number in points.present()[:MOST_LINES]:  # cases that were left out have no point
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
         value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
-        series.append(Series(name=case_name(points, number), x=own.asked_clock_mhz, y=value))
+        series.append(Series(name=quantity if chosen_mhz else case_name(points, number), x=own.asked_clock_mhz, y=value))
         bands.append(Band(x=own.asked_clock_mhz, low=low, high=high))
         edges += [value, low, high]
     x = axis_over("asked SM clock [MHz]", [points.asked_clock_mhz], logarithmic=False)
     y = axis_over(label, edges, logarithmic=False)
+    if chosen_mhz:
+        series.append(Series(name=f"chosen: {chosen_mhz:g} MHz", x=np.full(2, chosen_mhz), y=np.array([y.low, y.high])))
     return line_svg(f"{quantity} over the clock", f"{label} over the asked SM clock with 90 % bands", series, x, y, bands=bands)
 
 
@@ -71,31 +80,26 @@ def case_name(points: Sweep, number: int) -> str:
     return " ".join(word for word in words if word) or case.workload
 
 
-def time_svg(answer: Explanation) -> str:
-    """Time by what limits and energy by what draws, as two bars of equal length."""
-    time = [*answer.limits_s.values(), answer.waiting_s]
-    names = [*LIMITS, "waiting for the host"]
-    total = sum(time) or 1.0
+def _shares_svg(title: str, description: str, parts: Mapping[str, float], quantity: str, unit: str) -> str:
+    """One bar of parts as shares of their sum."""
+    total = sum(parts.values()) or 1.0
     pieces = [
-        _piece(value / total, i, f"{name}: {value:.4g} s, {value / total:.1%}")
-        for i, (name, value) in enumerate(zip(names, time, strict=True))
+        Piece(length=max(value, 0.0) / total, part=i, tip=f"{name}: {value:.4g} {unit}, {value / total:.1%}")
+        for i, (name, value) in enumerate(parts.items())
     ]
-    return stack_svg(
-        "time by what limits", "share of the latency by what limits it", [Bar(label="time", pieces=pieces)], names, "share of the latency"
-    )
+    return stack_svg(title, description, [Bar(label=quantity, pieces=pieces)], list(parts), f"share of the {quantity}")
+
+
+def time_svg(answer: Explanation) -> str:
+    """Time by what limits."""
+    parts = {**answer.limits_s, "waiting for the host": answer.waiting_s}
+    return _shares_svg("time by what limits", "share of the latency by what limits it", parts, "time", "s")
 
 
 def module_svg(answer: Explanation) -> str:
     """Energy of the iteration by module."""
-    parts = [max(answer.energy_parts_j.get(name, 0.0), 0.0) for name in PARTS]
-    total = sum(parts) or 1.0
-    pieces = [
-        _piece(value / total, i, f"{name}: {value:.4g} J, {value / total:.1%}")
-        for i, (name, value) in enumerate(zip(PARTS, parts, strict=True))
-    ]
-    return stack_svg(
-        "energy by module", "share of the energy by what draws it", [Bar(label="energy", pieces=pieces)], PARTS, "share of the energy"
-    )
+    parts = {name: max(value, 0.0) for name, value in answer.energy_parts_j.items()}
+    return _shares_svg("energy by module", "share of the energy by what draws it", parts, "energy", "J")
 
 
 def timeline_svg(answer: Explanation) -> str:
@@ -104,32 +108,35 @@ def timeline_svg(answer: Explanation) -> str:
     kernels = sorted(answer.kernels, key=lambda kernel: order[kernel.operator])
     bars = []
     for family in dict.fromkeys(["all", *(kernel.family for kernel in kernels)]):
-        pieces = []
-        for kernel in kernels:
-            mine = family in ("all", kernel.family)
-            tip = f"{kernel.operator} ×{kernel.count:g}: {kernel.time_s:.4g} s, {kernel.limit}"
-            pieces.append(_piece(kernel.time_s / MILLISECONDS, LIMITS.index(kernel.limit) if mine else HIDDEN, tip))
+        pieces = [
+            Piece(
+                length=max(kernel.time_s, 0.0) / MILLISECONDS,
+                part=LIMITS.index(kernel.limit) if family in ("all", kernel.family) else HIDDEN,
+                tip=f"{kernel.operator} ×{kernel.count:g}: {kernel.time_s:.4g} s, {kernel.limit}",
+            )
+            for kernel in kernels
+        ]
         bars.append(Bar(label=family, pieces=pieces))
-    return stack_svg(
-        "timeline",
-        "kernels in the order of the workload, all launches of each together, by what limits them",
-        bars,
-        LIMITS,
-        "GPU time [ms]",
-    )
-
-
-def _piece(length: float, part: int, tip: str) -> Piece:
-    return Piece(length=max(length, 0.0), part=part, tip=tip)
+    description = "kernels in the order of the workload, all launches of each together, by what limits them"
+    return stack_svg("timeline", description, bars, LIMITS, "GPU time [ms]")
 
 
 SWEEP_CHARTS: Final[dict[str, Callable[[Sweep], str]]] = {
-    "energy": lambda points: clock_svg(points, "energy"),
-    "latency": lambda points: clock_svg(points, "latency"),
-    "power": lambda points: clock_svg(points, "power"),
+    **{name: partial(clock_svg, quantity=name) for name in CLOCK_CHARTS},
     "front": front_svg,
 }
 EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {"timeline": timeline_svg, "time": time_svg, "modules": module_svg}
+
+
+def drawable(points: Sweep, chart: str) -> bool:
+    """Whether a chart of a sweep has a finite number to draw."""
+    column, _ = CLOCK_CHARTS.get(chart, CLOCK_CHARTS["energy"])
+    return bool(np.isfinite(getattr(points, column)).any())
+
+
+def explanation_charts(answer: Explanation) -> dict[str, str]:
+    """Charts of an explanation by name; modules only where the bundle knows the power."""
+    return {name: chart(answer) for name, chart in EXPLANATION_CHARTS.items() if name != "modules" or answer.energy_parts_j}
 
 
 def sweep_page(points: Sweep) -> str:
@@ -139,45 +146,49 @@ def sweep_page(points: Sweep) -> str:
     figures = "".join(
         figure_html(chart(points), f"{name}{about if name != 'front' else ''}")
         for name, chart in SWEEP_CHARTS.items()
-        if _drawable(points, name)
+        if drawable(points, name)
     )
     columns = sweep_columns(points.select(np.arange(min(len(points), MOST_TABLE_ROWS))))
     names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
-    table = table_html(f"{len(points)} points", names, zip(*(columns[name] for name in names), strict=True))
-    warnings = table_html("warnings", ["workload", "warning"], points.warnings)
-    simulated = " (fitted on a simulated board)" if any(case.simulated for case in points.cases) else ""
-    title = f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{simulated}" if shown else "sweep"
+    title = f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{_origin(any(case.simulated for case in points.cases))}"
     return page_html(
         title,
-        [section_html("Charts", f'<div class="charts">{figures}</div>'), section_html("Points", table), section_html("Warnings", warnings)],
+        [
+            section_html("Charts", f'<div class="charts">{figures}</div>'),
+            section_html("Points", table_html(f"{len(points)} points", names, zip(*(columns[name] for name in names), strict=True))),
+            section_html("Warnings", table_html("warnings", ["workload", "warning"], points.warnings)),
+        ],
     )
 
 
-def _drawable(points: Sweep, name: str) -> bool:
-    """Whether there is a finite number to draw."""
-    needed = {"energy": "energy_j", "front": "energy_j", "latency": "latency_s", "power": "power_w"}[name]
-    return bool(np.isfinite(getattr(points, needed)).any())
+def _origin(simulated: bool) -> str:
+    return " (fitted on a simulated board)" if simulated else ""
 
 
 def explanation_page(answer: Explanation, simulated: bool) -> str:
     """All charts of an explanation and its kernels as one HTML page."""
     result = answer.result
-    charts: Sequence[tuple[str, str]] = [
-        (name, chart(answer)) for name, chart in EXPLANATION_CHARTS.items() if name != "modules" or answer.energy_parts_j
-    ]
-    figures = "".join(figure_html(svg, name) for name, svg in charts)
-    fields = ("latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "gpu_s", "launch_bound_share")
-    numbers = table_html("result, SI units", ["field", "value"], [[name, getattr(result, name)] for name in fields])
-    warnings = table_html(
-        "warnings and notes", ["", "text"], [*(("warning", w) for w in result.warnings), *(("note", n) for n in result.notes)]
-    )
-    origin = " (fitted on a simulated board)" if simulated else ""
+    remarks = [(kind[:-1], text) for kind in ("warnings", "notes") for text in getattr(result, kind)]
+    numbers = [(name, getattr(result, name)) for name in RESULT_FIELDS]
     return page_html(
-        f"{result.workload} on {result.gpu} at {result.sm_clock_mhz:g} MHz{origin}",
+        f"{result.workload} on {result.gpu} at {result.sm_clock_mhz:g} MHz{_origin(simulated)}",
         [
-            section_html("Result", numbers),
-            section_html("Where time and energy go", figures),
-            section_html("Kernels", kernels_html(answer)),
-            section_html("Warnings", warnings),
+            section_html("Result", table_html("result, SI units", ["field", "value"], numbers)),
+            section_html("Where time and energy go", "".join(figure_html(svg, name) for name, svg in explanation_charts(answer).items())),
+            section_html("Kernels", table_html("kernels, the longest first", KERNEL_HEADS, _kernel_rows(answer))),
+            section_html("Warnings", table_html("warnings and notes", ["", "text"], remarks)),
         ],
     )
+
+
+KERNEL_HEADS: Final = ("kernel", "count", "time [s]", "share", "energy [J]", "limited by", "ideal / time", "of roof", "outside")
+
+
+def _kernel_rows(answer: Explanation) -> list[Sequence[object]]:
+    return [
+        (
+            k.operator, k.count, k.time_s, k.time_share, k.energy_j, k.limit, k.ideal_s / k.time_s if k.time_s else math.nan, k.roof_share,
+            outside_text(k),
+        )
+        for k in answer.kernels
+    ]  # fmt: skip

@@ -1,15 +1,18 @@
-"""What bundles there are: rows about installed and given ones, as a table or JSON."""
+"""Bundles for people and programs: a list of them, and the card of one: what it was fitted on, how well, and for what it holds."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from estimator.bundles.content import Bundle
 from estimator.bundles.files import bundle_names, bundle_path, load_bundle
 from estimator.bundles.store import store_folder
-from estimator.display.estimates import aligned
+from estimator.display.text import aligned, known
 from estimator.errors import BundleError
 from estimator.resources import resource_folder
+from estimator.spread import unfitted_groups
+
+ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "kept", "path", "error")
 
 
 def bundle_rows(given: Sequence[str]) -> list[dict[str, Any]]:
@@ -18,9 +21,7 @@ def bundle_rows(given: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _row(name: str) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(
-        ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "kept", "path", "error")
-    )
+    row: dict[str, Any] = dict.fromkeys(ROW)
     try:
         path = bundle_path(name)
         row |= {"path": str(path), "kept": _kept(path)}
@@ -47,30 +48,73 @@ def _kept(path: Path) -> str:
     return next((place for place, folder in places.items() if path.parent == folder), "file")
 
 
-def rows_json(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as one JSON list."""
-    return json.dumps(rows, indent=1) + "\n"
-
-
-def bundle_table(rows: Sequence[dict[str, Any]], verbose: bool) -> str:
-    """The rows for people; with `verbose` also digest and file."""
+def bundle_table(rows: Sequence[dict[str, Any]], *, verbose: bool) -> str:
+    """The rows for people; verbose: also digest and file."""
     sound = [row for row in rows if row["error"] is None]
     if not sound:
-        return "no bundle is installed; `fit` makes one from a dataset\n" if not rows else ""
-    header = ["bundle", "version", "kept", "GPU", "fitted", "clocks MHz", "power", "families"]
-    lines = [
-        [
-            row["name"],
-            row["version"],
-            row["kept"],
-            row["gpu"] + (" (simulated)" if row["simulated"] else ""),
-            row["created_utc"][:10],
-            "{:g}-{:g}".format(*row["clocks_mhz"]),
-            "yes" if row["power"] else "no",
-            " ".join(row["families"]),
-            *([row["digest"], row["path"]] if verbose else []),
-        ]
-        for row in sound
-    ]
-    full = header + (["digest", "file"] if verbose else [])
-    return aligned([full, *lines], left_columns=range(len(full)))
+        return "" if rows else "no bundle is installed; `fit` makes one from a dataset\n"
+    table = [["bundle", "version", "kept", "GPU", "fitted", "clocks MHz", "power", "families", *(["digest", "file"] if verbose else [])]]
+    for row in sound:
+        gpu = row["gpu"] + (" (simulated)" if row["simulated"] else "")
+        own = [row["name"], row["version"], row["kept"], gpu, row["created_utc"][:10], "{:g}-{:g}".format(*row["clocks_mhz"])]
+        more = [row["digest"], row["path"]] if verbose else []
+        table.append([*own, "yes" if row["power"] else "no", " ".join(row["families"]), *more])
+    return aligned(table, left_columns=range(len(table[0])))
+
+
+# Cards ----------------------------------------------------------------------------------------------------------------
+
+
+def card_document(bundle: Bundle) -> dict[str, Any]:
+    """The card as JSON data; errors in percent, ranges of shapes in the units of the workload file."""
+    origin, gpu, power = bundle.provenance, bundle.gpu, bundle.power
+    priors = set(unfitted_groups(bundle, bundle.groups))
+    stated = bundle.uncertainty.get("latency", {})
+    families = stated.get("families", ()) if isinstance(stated, Mapping) else ()
+    fields = ("rows", "reference_clock_mhz", "voltage_exponent", "capacitance_f", "capacitance_std_f", "busy_w", "active_w")
+    document = {
+        "name": bundle.name,
+        "version": bundle.version,
+        "digest": bundle.digest,
+        "gpu": {name: getattr(gpu, name) for name in ("name", "architecture", "num_sms", "power_limit_w")},
+        "simulated": bundle.simulated,
+        "created_utc": origin.created_utc,
+        "wattprint_version": origin.wattprint_version,
+        "commit": origin.commit,
+        "datasets": [
+            {name: getattr(one, name) for name in ("name", "kind", "sha256", "rows", "used", "rejected")} for one in origin.datasets
+        ],
+        "clocks_mhz": bundle.clocks_mhz,
+        "host_launch_s": bundle.host.launch_s,
+        "host_source": bundle.host.source,
+        "errors": bundle.errors,
+        "model_families": sorted({name for name in families if isinstance(name, str)}),
+        "groups": {
+            name: {"rows": group.rows, "from": "prior" if name in priors else "data", "seen": _seen(bundle, name)}
+            for name, group in bundle.groups.items()
+        },
+        "power": None if power is None else {name: getattr(power, name) for name in fields},
+        "instruction_energies": len(bundle.instruction_energies.get("terms", ())),
+        "block_models": sorted(bundle.block_models),
+        "notes": bundle.notes,
+    }
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Frozen data as JSON's own types; numbers that are not finite are null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else known(value)
+
+
+def _seen(bundle: Bundle, group: str) -> dict[str, tuple[float, float]]:
+    """Ranges of the shapes that served a group or a narrower group of it."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, ranges in bundle.domain.items():
+        if name == group or name.startswith(f"{group}."):
+            for field, (low, high) in ranges.items():
+                least, most = found.get(field, (low, high))
+                found[field] = min(low, least), max(high, most)
+    return found

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import count
-from math import floor, log10
 from typing import Final
+
+from estimator.display.charts import EDGE_SPACE, Axis
 
 WIDTH: Final = 760.0
 LEFT: Final = 130.0
@@ -66,7 +67,7 @@ def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence
                     f"<title>{escape(piece.tip)}</title></rect>"
                 )
             start += width
-    for tick in round_ticks(longest):
+    for tick in Axis(label=axis, low=0.0, high=longest, logarithmic=False).ticks():
         at = LEFT + tick * scale
         anchor = "end" if WIDTH - RIGHT - at < EDGE_SPACE else "middle"
         texts += f'<text x="{at:.2f}" y="{bottom + 8:g}" text-anchor="{anchor}">{tick:g}</text>'
@@ -79,19 +80,6 @@ def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence
         f'<title id="s{number}t">{escape(title)}</title><desc id="s{number}d">{escape(description)}</desc>'
         f'<g class="data">{body}</g><g class="text">{texts}{legend}</g></svg>'
     )
-
-
-MOST_TICKS: Final = 7
-EDGE_SPACE: Final = 12.0
-"""A label nearer to the right edge than this ends at its tick [SVG unit]."""
-ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
-
-
-def round_ticks(longest: float) -> list[float]:
-    """Round numbers from 0 to `longest`, four to seven of them."""
-    size = 10.0 ** floor(log10(longest / (MOST_TICKS - 1)))
-    step = next(size * one for one in ROUND_STEPS if longest / (size * one) <= MOST_TICKS - 1)
-    return [float(f"{i * step:.6g}") for i in range(int(longest / step * (1.0 + 1e-9)) + 1)]
 
 
 def _legend(entries: Sequence[tuple[int, str]], top: float) -> tuple[str, float]:

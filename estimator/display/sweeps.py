@@ -1,130 +1,42 @@
-"""Sweeps and best points as text: tables for people, CSV and JSON for programs, HTML for notebooks."""
+"""Sweeps, best points and comparisons as text: tables for people, CSV, JSON and Parquet for programs."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from estimator.display.csv_lines import csv_lines
-from estimator.display.estimates import (
-    ENERGY_UNITS,
-    POWER_UNITS,
+from estimator.display.text import (
     PREDICTED,
-    TIME_UNITS,
+    QUANTITIES,
+    UNKNOWN,
+    VALIDITY,
     aligned,
+    csv_lines,
+    known,
+    lines,
     printable,
+    quantity_texts,
     unknown_values,
-    validity_lines,
-    with_spread,
 )
-from estimator.questions.choosing import Best, Gain
+from estimator.domain import cannot_run_lines
+from estimator.errors import EstimatorError
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.points import LABELS, VALUES, Case, Sweep
+from estimator.whole_file import open_whole
+
+if TYPE_CHECKING:
+    from estimator.baselines.answers import BaselineEstimate
+    from estimator.questions.choosing import Best, Gain
+    from estimator.questions.comparison import Comparison
 
 MOST_ROWS: Final = 60
-"""Rows of a table for people."""
-
-LEFT_OUT: Final = "left out: "
-"""What a line says first that names what no answer was given for."""
-
-Columns = dict[str, list[Any]]
-
-
-def sweep_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> Columns:
-    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `validity`,
-    `warnings`; nan: unknown, and `unknown` says why; None: a batch or sequence that is unknown.
-    """
-    costs = cost_columns(points, tariff, requests=requests, tokens=tokens)
-    return {
-        **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
-        **{name: getattr(points, name).tolist() for name in VALUES},
-        **{name: column.tolist() for name, column in costs.items()},
-        "above_limit": points.above_limit.tolist(),
-        "outside_fitted_clocks": points.outside_clock().tolist(),
-        "validity": points.validity(),
-        "warnings": points.warning_texts(),
-        "unknown": _unknown(points),
-    }
-
-
-def with_left_out(columns: Columns, reasons: Sequence[str]) -> Columns:
-    """The columns with `left_out`: why a point was left out, "" for most; its numbers are unknown for that reason."""
-    unknown = [reason or text for reason, text in zip(reasons, columns["unknown"], strict=True)]
-    return {**columns, "unknown": unknown, "left_out": list(reasons)}
-
-
-def _unknown(points: Sweep) -> list[str]:
-    """Why numbers of a point are unknown, "" for most."""
-    known_all = np.isfinite(np.stack([getattr(points, name) for name in PREDICTED])).all(axis=0)
-    texts = [""] * len(points)
-    for i in np.flatnonzero(~known_all).tolist():
-        texts[i] = "; ".join(dict.fromkeys(unknown_values({name: float(getattr(points, name)[i]) for name in PREDICTED}).values()))
-    return texts
-
-
-def csv_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
-    """A header, and a line for every point; unknown numbers are empty."""
-    first = True
-    for columns in pieces:
-        yield csv_lines(zip(*columns.values(), strict=True), header=list(columns) if first else None)
-        first = False
-
-
-def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
-    """One JSON list, an object for every point; unknown numbers are null."""
-    yield "["
-    start = "\n "
-    for columns in pieces:
-        lines = []
-        for values in zip(*columns.values(), strict=True):
-            lines.append(json.dumps({name: known(value) for name, value in zip(columns, values, strict=True)}, allow_nan=False))
-        if lines:
-            yield start + ",\n ".join(lines)
-            start = ",\n "
-    yield "\n]\n"
-
-
-def known(value: Any) -> Any:
-    """A value for JSON: a number that is not finite is unknown, null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def sweep_table(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0, most: int = MOST_ROWS) -> str:
-    """A line for every point, the first `most` of them; columns that are the same for all stand above."""
-    columns = sweep_columns(points, tariff, requests=requests, tokens=tokens)
-    simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
-    labels = {name: ["" if value is None else str(value) for value in columns[name]] for name in LABELS}
-    shown = [name for name, values in labels.items() if len(set(values)) > 1]
-    fixed = ", ".join(f"{name} {printable(values[0])}" for name, values in labels.items() if name not in shown and values and values[0])
-    head, cells = _cells(points, columns)
-    table = [[*shown, *head]]
-    table += [[printable(labels[name][i]) for name in shown] + [column[i] for column in cells] for i in range(min(len(points), most))]
-    rest = f"  … {len(points) - most} more points (--csv or --json for all)\n" if len(points) > most else ""
-    reasons = "".join(f"  {text}\n" for text in dict.fromkeys(columns["unknown"]) if text)
-    return f"{fixed}{simulated}\n" + aligned(table, left_columns=range(len(shown))) + rest + reasons + validity_lines(columns["validity"])
-
-
-def _cells(points: Sweep, columns: Columns) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the numbers of a table."""
-    size = len(points)
-
-    def spread(name: str, units: Sequence[tuple[float, str]]) -> list[str]:
-        return [with_spread(columns[name][i], columns[f"{name}_std"][i], units) for i in range(size)]
-
-    pairs = [
-        ("asked", [f"{value:g}" for value in columns["asked_clock_mhz"]]),
-        ("SM clock", [f"{value:.0f} MHz" for value in columns["sm_clock_mhz"]]),
-        ("latency", spread("latency_s", TIME_UNITS)),
-        ("power", spread("power_w", POWER_UNITS)),
-        ("energy", spread("energy_j", ENERGY_UNITS)),
-    ]
-    for name, head in COST_HEADS.items():
-        if any(math.isfinite(value) for value in columns[name]):
-            pairs.append((head, [f"{value:.4g}" if math.isfinite(value) else "–" for value in columns[name]]))
-    return [head for head, _ in pairs], [cells for _, cells in pairs]
-
+FRONT_ROWS: Final = 12
+"""Rows of a table for people, and of that of a front."""
 
 COST_HEADS: Final = {
     "tokens_per_j": "tokens/J",
@@ -133,21 +45,127 @@ COST_HEADS: Final = {
     "carbon_kg_per_1000": "kg CO2e/1000 req",
 }
 
+WHOLE_NUMBERS: Final = ("batch", "sequence")
+"""Columns of whole numbers, null where unknown."""
+
+OWN: Final = "wattprint"
+"""The model that all others stand beside in a comparison."""
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What energy costs, and what an iteration serves and computes; 0: each case's own batch and tokens."""
+
+    tariff: Tariff | None = None
+    requests: float = 0.0
+    tokens: float = 0.0
+
+
+PLAIN: Final = Terms()
+
+
+def sweep_columns(points: Sweep, terms: Terms = PLAIN) -> Columns:
+    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `validity`,
+    `warnings`; nan: unknown, and `unknown` says why; None: a batch or sequence that is unknown; `left_out`: why a board has no answer.
+    """
+    costs = cost_columns(points, terms.tariff, requests=terms.requests, tokens=terms.tokens)
+    numbers = np.stack([getattr(points, name) for name in PREDICTED])
+    impossible = ["; ".join(cannot_run_lines(case.warnings)) for case in points.cases]
+    left_out = ["" if np.isfinite(t) else impossible[i] for t, i in zip(points.latency_s.tolist(), points.case.tolist(), strict=True)]
+    unknown = list(left_out)
+    for i in np.flatnonzero(~np.isfinite(numbers).all(axis=0)).tolist():
+        unknown[i] = unknown[i] or "; ".join(
+            dict.fromkeys(unknown_values(dict(zip(PREDICTED, numbers[:, i].tolist(), strict=True))).values())
+        )
+    return {
+        **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
+        **{name: getattr(points, name).tolist() for name in VALUES},
+        **{name: column.tolist() for name, column in costs.items()},
+        "above_limit": points.above_limit.tolist(),
+        "outside_fitted_clocks": points.outside_clock().tolist(),
+        "validity": points.validity(),
+        "warnings": points.warning_texts(),
+        "unknown": unknown,
+        "left_out": left_out,
+    }
+
+
+def csv_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
+    """A header, and a line for every point; unknown numbers are empty."""
+    for number, columns in enumerate(pieces):
+        yield csv_lines(zip(*columns.values(), strict=True), header=None if number else list(columns))
+
+
+def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
+    """One JSON list, an object for every point; unknown numbers are null."""
+    start = "[\n "
+    for columns in pieces:
+        yield start + ",\n ".join(json.dumps(row, allow_nan=False) for row in _rows(columns))
+        start = ",\n "
+    yield "\n]\n"
+
+
+def _rows(columns: Columns) -> list[dict[str, Any]]:
+    """The points as JSON data."""
+    return [dict(zip(columns, map(known, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
+    """Write pieces of a table, whole or not at all.
+
+    Raises EstimatorError where pyarrow is not installed and where the file cannot be written.
+    """
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise EstimatorError("Parquet needs pyarrow; install wattprint[fit]: pip install 'wattprint[fit]', or write .csv") from None
+    writer = None
+    with open_whole(path) as stream:
+        for piece in pieces:
+            whole = {name: arrow.array(piece[name], arrow.int64()) for name in WHOLE_NUMBERS}  # null in all of a piece, too
+            table = arrow.table({**piece, **whole})
+            writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+
+
+def sweep_table(points: Sweep, terms: Terms = PLAIN, most: int = MOST_ROWS) -> str:
+    """A line for every point, the first `most` of them; columns that are the same for all stand above."""
+    columns = sweep_columns(points, terms)
+    simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
+    shown, fixed = _told_apart([{name: printable(str(columns[name][i] or "")) for name in LABELS} for i in range(len(points))])
+    costs = [name for name in COST_HEADS if any(map(math.isfinite, columns[name]))]
+    table = [[*shown, "asked", "SM clock", "latency", "power", "energy", *(COST_HEADS[name] for name in costs)]]
+    for i in range(min(len(points), most)):
+        row = {name: column[i] for name, column in columns.items()}
+        numbers = [f"{row[name]:.4g}" if math.isfinite(row[name]) else UNKNOWN for name in costs]
+        clocks = f"{row['asked_clock_mhz']:g}", f"{row['sm_clock_mhz']:.0f} MHz"
+        table.append([*(printable(str(row[name] or "")) for name in shown), *clocks, *quantity_texts(row), *numbers])
+    rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
+    validity = [text for kind, text in VALIDITY.items() if kind in columns["validity"]]
+    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + lines([*rest, *columns["unknown"], *validity])
+
+
+def _told_apart(labels: Sequence[Mapping[str, str]]) -> tuple[list[str], str]:
+    """The labels that tell rows apart, and a line of those that all share."""
+    shown = [name for name in LABELS if len({label[name] for label in labels}) > 1]
+    return shown, ", ".join(f"{name} {labels[0][name]}" for name in LABELS if labels and name not in shown and labels[0][name])
+
 
 # Best -----------------------------------------------------------------------------------------------------------------
 
 
-def best_document(
-    answer: Best, left_out: Iterable[tuple[Case, str]] = (), tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0
-) -> dict[str, Any]:
+def best_document(answer: "Best", left_out: Iterable[tuple[Case, str]] = (), terms: Terms = PLAIN) -> dict[str, Any]:
     """The answer as JSON data: the best point, what cannot be told from it, gains over the usual clock, the front.
 
     left_out: cases that no point was chosen from, and why.
     """
 
     def points(numbers: Any) -> list[dict[str, Any]]:
-        columns = sweep_columns(answer.points.select(numbers), tariff, requests=requests, tokens=tokens)
-        return [{name: known(value) for name, value in zip(columns, row, strict=True)} for row in zip(*columns.values(), strict=True)]
+        return _rows(sweep_columns(answer.points.select(numbers), terms))
 
     return {
         "goal": answer.goal,
@@ -159,71 +177,123 @@ def best_document(
             "clocks_mhz": answer.points.asked_clock_mhz[answer.alike].tolist(),
         },
         "usual_clock_mhz": answer.usual_clock_mhz,
-        "over_usual_clock": {name: gain_document(gain) for name, gain in answer.gains.items()},
+        "over_usual_clock": {name: _gain_document(gain) for name, gain in answer.gains.items()},
         "points": len(answer.points),
         "points_within_limits": int(answer.fits.sum()),
         "front": points(answer.front),
-        "left_out": [
-            {name: getattr(case, name) or None for name in LABELS} | {"reason": reason.removeprefix(LEFT_OUT)} for case, reason in left_out
-        ],
+        "left_out": [{name: getattr(case, name) or None for name in LABELS} | {"reason": reason} for case, reason in left_out],
     }
 
 
-def gain_document(gain: Gain) -> dict[str, float | None]:
-    """A ratio with the limits of its 90 % interval."""
-    return {"ratio": known(gain.ratio), "low": known(gain.low), "high": known(gain.high)}
+def _gain_document(gain: "Gain") -> dict[str, float | None]:
+    return {name: known(getattr(gain, name)) for name in ("ratio", "low", "high")}
 
 
-def gain_text(gain: Gain) -> str:
+def gain_text(gain: "Gain") -> str:
     """A ratio for people, with the limits of its 90 % interval where they are known and not the ratio itself, as of boards at one cap."""
     if not math.isfinite(gain.ratio):
-        return "–"
+        return UNKNOWN
     ratio, low, high = (f"{value:.3g}" for value in (gain.ratio, gain.low, gain.high))
     return f"{ratio} ({low} to {high})" if math.isfinite(gain.low) and not ratio == low == high else ratio
 
 
-def best_text(answer: Best, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> str:
+def best_text(answer: "Best", terms: Terms = PLAIN) -> str:
     """The answer for people."""
-    case = answer.points.cases[answer.points.case[answer.index]]
-    low, high = answer.clocks_mhz
-    where = f"{printable(case.workload)} on {case.gpu}" + _settings(case.precision, case.attention)
-    usual = ", ".join(f"{name} {_percent(gain)}" for name, gain in answer.gains.items())
-    of_case = int((answer.points.case == answer.points.case[answer.index]).sum())
-    lines = [
-        f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {where}",
-        sweep_table(answer.points.select(_numbers([answer.index])), tariff, requests=requests, tokens=tokens).rstrip("\n"),
-        f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)"
-        if len(answer.alike) > 1
-        else "all other clocks asked are worse by more than can be mistaken"
-        if of_case > 1
-        else "no other clock was asked for",
-        f"against {answer.usual_clock_mhz:g} MHz: {usual}",
+    number, index = answer.points.case[answer.index], np.array([answer.index])
+    case, (low, high) = answer.points.cases[number], answer.clocks_mhz
+    settings = "".join(f", {word}" for word in (case.precision, case.attention and f"{case.attention} attention") if word)
+    alike = "no other clock was asked for"
+    if len(answer.alike) > 1:
+        alike = f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)"
+    elif (answer.points.case == number).sum() > 1:
+        alike = "all other clocks asked are worse by more than can be mistaken"
+    front = sweep_table(answer.points.select(answer.front), terms, FRONT_ROWS).partition("\n")[2]
+    texts = [
+        f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
+        sweep_table(answer.points.select(index), terms).rstrip("\n"),
+        *([f"keeps the limits with a probability of {answer.within_limits:.0%}"] if answer.within_limits < 1.0 else []),
+        alike,
+        f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} {_change(gain)}" for name, gain in answer.gains.items()),
         f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
-        sweep_table(answer.points.select(answer.front), tariff, requests=requests, tokens=tokens, most=FRONT_ROWS)
-        .partition("\n")[2]
-        .rstrip("\n"),
+        front,
     ]
-    if answer.within_limits < 1.0:
-        lines.insert(2, f"keeps the limits with a probability of {answer.within_limits:.0%}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(texts)
 
 
-FRONT_ROWS: Final = 12
-
-
-def _numbers(values: Sequence[int]) -> Any:
-    return np.array(values, dtype=np.int64)
-
-
-def _settings(precision: str, attention: str) -> str:
-    return "".join(f", {word}" for word in (precision, f"{attention} attention" if attention else "") if word)
-
-
-def _percent(gain: Gain) -> str:
+def _change(gain: "Gain") -> str:
     if not math.isfinite(gain.ratio):
         return "unknown"
     text = f"{gain.ratio - 1.0:+.1%}"
     return text + (f" ({gain.low - 1.0:+.1%} to {gain.high - 1.0:+.1%})" if math.isfinite(gain.low) else "")
 
 
-# Notebooks ------------------------------------------------------------------------------------------------------------
+# Comparisons ----------------------------------------------------------------------------------------------------------
+
+Baselines = Sequence[Sequence["BaselineEstimate"]]
+"""For each side what other models say of it; empty: nothing was asked."""
+
+
+def comparison_document(sides: Sequence[Sweep], comparisons: Sequence["Comparison"], baselines: Baselines = ()) -> dict[str, Any]:
+    """The first side, all others with their ratios to it, and each side's `baselines`, as JSON data."""
+    documents = [_rows(sweep_columns(side))[0] for side in sides]
+    for document, one in zip(documents[1:], comparisons, strict=True):
+        document["ratios"] = {name: _gain_document(gain) for name, gain in one.ratios.items()}
+        differences = zip(QUANTITIES, one.differences.values(), strict=True)
+        document["differences"] = {name: {"value": known(value), "std": known(std)} for name, (value, std) in differences}
+    for document, theirs in zip(documents, baselines, strict=False):
+        document["baselines"] = [_baseline_document(one) for one in theirs]
+    return {"reference": documents[0], "others": documents[1:]}
+
+
+def _baseline_document(one: "BaselineEstimate") -> dict[str, Any]:
+    values = {field.name: known(getattr(one, field.name)) for field in fields(one) if field.name not in ("ratios", "missing")}
+    return values | {"ratios": {name: known(ratio) for name, ratio in one.ratios.items()}, "missing": one.missing or None}
+
+
+def comparison_columns(sides: Sequence[Sweep], baselines: Baselines) -> list[Columns]:
+    """Every side as columns of a table, its baselines below it; then the last column, `method`, says whose a row is."""
+    if not baselines:
+        return [sweep_columns(side) for side in sides]
+    found: list[Columns] = []
+    for side, theirs in zip(sides, baselines, strict=True):
+        own = sweep_columns(side)
+        found.append({**own, "method": [OWN]})
+        for one in theirs:
+            row: Columns = {name: [""] for name in own} | {name: own[name] for name in (*LABELS, "asked_clock_mhz")}
+            row |= {name: [getattr(one, name)] for name in ("sm_clock_mhz", *QUANTITIES)}
+            found.append({**row, "warnings": [one.missing], "method": [one.method]})
+    return found
+
+
+def comparison_text(sides: Sequence[Sweep], comparisons: Sequence["Comparison"], baselines: Baselines = ()) -> str:
+    """A line for the reference and two for every other side: its numbers, and its ratios with 90 % intervals.
+
+    A baseline has two lines below its side: its numbers, and their ratios to those of the side.
+    """
+    points = [_rows(sweep_columns(side))[0] for side in sides]
+    labels = [{name: printable(str(point[name] or "")) for name in (*LABELS, "validity")} for point in points]
+    shown, fixed = _told_apart(labels)
+    if not shown and len({label["validity"] for label in labels}) > 1:  # a changed board goes by the name of the one that it was
+        shown = ["validity"]
+    model = ["model"] if baselines else []
+    table = [[*shown, *model, "SM clock", "latency", "power", "energy"]]
+    blank = [""] * (len(shown) + len(model))
+    for number, (label, point) in enumerate(zip(labels, points, strict=True)):
+        own = [label[name] for name in shown]
+        table.append([*own, *([OWN] if model else []), f"{point['sm_clock_mhz']:.0f} MHz", *_numbers(point)])
+        if number:
+            table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
+        for one in baselines[number] if baselines else ():
+            ratios = [f"{ratio:.3g}" if math.isfinite(ratio) else UNKNOWN for ratio in one.ratios.values()]
+            table.append([*own, one.method, f"{one.sm_clock_mhz:.0f} MHz", *_numbers({name: getattr(one, name) for name in QUANTITIES})])
+            table.append([*own, "", "over wattprint", *ratios])
+    listed = [one for theirs in baselines for one in theirs]
+    legend = [f"{one.method}: {one.basis}" for one in listed]
+    legend += [f"{one.method}, {printable(one.workload)}: {one.missing}" for one in listed if one.missing]
+    reasons = [point["unknown"] for point in points]
+    return f"{fixed}\n" + aligned(table, range(len(blank))) + lines([*reasons, *legend])
+
+
+def _numbers(point: Mapping[str, Any]) -> list[str]:
+    """Latency, power and energy of a point as JSON data has them."""
+    return quantity_texts({name: math.nan if point[name] is None else point[name] for name in PREDICTED if name in point})

@@ -1,23 +1,23 @@
 """Workload files: reading, by content whatever the name, and writing."""
 
-import re
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.arguments import require
-from estimator.completion import Rule, complete, parse_completion
+from estimator.completion import complete, parse_completion
+from estimator.documents import parse_json, text_of
 from estimator.errors import WorkloadError
-from estimator.formats.document import distinct_items, parse_document, read_text
-from estimator.formats.energaizer import read_energaizer
-from estimator.formats.entries import distinct_values
+from estimator.formats.energaizer import distinct_items, read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
 from estimator.kinds import kind_of, shown
+from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from estimator.workload import Workload, merge_counts
 
-__all__ = ["read_workload", "workload_from_text", "write_workload"]
+__all__ = ["read_workload", "workload_from_bytes", "write_workload"]
 
-BATCH_IN_NAME: Final = re.compile(r"_b(\d{1,6})(?=_|$)")
+MAX_FILE_BYTES: Final = 256 << 20
+"""No workload comes near this; more is a mistake, or a device that never ends."""
 
 
 def read_workload(path: str | Path, *, completion: bool | str = True, attention: str = "") -> Workload:
@@ -32,26 +32,13 @@ def read_workload(path: str | Path, *, completion: bool | str = True, attention:
     """
     require(path, (str, Path), "path", "the name of a workload file")
     path = Path(path)
-    return workload_from_text(read_text(path), path, completion=completion, attention=attention)
-
-
-def workload_from_text(text: str, path: Path, *, completion: bool | str = True, attention: str = "") -> Workload:
-    """The workload in the text of a file, as `read_workload` has it; `path` names the text and is not opened.  Raises WorkloadError."""
-    setting, rules = parse_completion(completion)
-    items = distinct_items(text)
-    if items is None:
-        document = parse_document(text, path)
-        if isinstance(document, dict):
-            _check_format(document, path)
-            return _in_form(read_own(document, str(path), path.stem), attention)
-        if not isinstance(document, list):
-            raise WorkloadError(f"{path}: a workload file holds an object or a list, not {kind_of(document)}")
-        items = distinct_values(document)
-    return _in_form(_from_list(*items, path, setting, rules), attention)
-
-
-def _in_form(workload: Workload, attention: str) -> Workload:
-    """The workload with its attention in a form; "": as it is."""
+    try:
+        content = read_regular(path, MAX_FILE_BYTES)
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise WorkloadError(f"{path}: {error}") from error
+    workload = workload_from_bytes(content, path, completion=completion)
     if not attention:
         return workload
     from estimator.forms.rewriting import with_attention  # most workloads are taken as they are
@@ -59,15 +46,29 @@ def _in_form(workload: Workload, attention: str) -> Workload:
     return with_attention(workload, attention)
 
 
-def _from_list(values: list[Any], order: list[int], path: Path, setting: str, rules: dict[str, Rule]) -> Workload:
-    hint = BATCH_IN_NAME.search(path.stem)
-    listing = read_energaizer(values, order, str(path), int(hint[1]) if hint else 0)
+def workload_from_bytes(content: bytes, path: Path, *, completion: bool | str = True) -> Workload:
+    """The workload in the content of a file, as `read_workload` has it; `path` names it and is not opened.  Raises WorkloadError."""
+    setting, rules = parse_completion(completion)
+    try:
+        text = text_of(content).strip()
+        items = distinct_items(text)
+        document = None if items is not None else parse_json(text)
+    except ValueError as error:
+        fault = error if content.strip() else "the file is empty"
+        raise WorkloadError(f"{path}: {fault}; a workload file is JSON") from error
+    if isinstance(document, dict):
+        _check_format(document, path)
+        return read_own(document, str(path), path.stem)
+    if items is None:
+        raise WorkloadError(f"{path}: a workload file holds an object or a list of [query, types] pairs, not {kind_of(document)}")
+    listing = read_energaizer(*items, str(path))
     operators, counts = complete(listing, rules) if rules else merge_counts(listing.operators, listing.counts)
+    first_word = path.stem.split("_")[0].lower()
     return Workload(
         name=path.stem,
         operators=operators,
         counts=counts,
-        model_family=_model_family(path.stem),
+        model_family=first_word.removesuffix("model") or first_word,
         unknown=listing.unknown,
         completion=setting,
         warnings=listing.warnings,
@@ -85,14 +86,7 @@ def write_workload(workload: Workload, path: str | Path) -> None:
 
 def _check_format(document: dict[str, Any], path: Path) -> None:
     name = document.get("format")
-    if name == FORMAT:
-        return
-    if isinstance(name, str) and name.startswith("wattprint-"):
+    if isinstance(name, str) and name.startswith("wattprint-") and name != FORMAT:
         raise WorkloadError(f"{path}: this is a {name.removeprefix('wattprint-')}, not a workload")
-    raise WorkloadError(f"{path}: format = {shown(name)}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")
-
-
-def _model_family(stem: str) -> str:
-    """The first word of a file name as a label: "bertmodel_large_…" is bert."""
-    first = stem.split("_")[0].lower()
-    return first.removesuffix("model") or first
+    if name != FORMAT:
+        raise WorkloadError(f"{path}: format = {shown(name)}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")

@@ -4,16 +4,16 @@ These work on merged workloads, whatever file they came from; what belongs to at
 rule that added it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Final, NamedTuple
 
 from estimator.errors import WorkloadError
-from estimator.forms.footprints import footprint_in_other_form, recast_footprint
 from estimator.forms.host_shares import INNER, LIGHT
-from estimator.forms.stored_growth import without_growth
+from estimator.listing import main_precision
 from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
-from estimator.workload import COMPLETED, CORRECTED, Operator, Workload, make_operator, merge_counts
+from estimator.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, make_operator, merge_counts
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 
@@ -23,8 +23,8 @@ REWRITTEN: Final = "rewritten:attention"
 COPY_RULES: Final = frozenset(f"{COMPLETED}{rule}" for rule in ("operand_copies", "context_copy", "repeat_kv"))
 """Copies that separate products need and a fused kernel does not."""
 
-WHERE: Final = f"{COMPLETED}causal_where"
-MASK: Final = f"{CORRECTED}broadcast_mask"
+SCORE_RULES: Final = frozenset({f"{COMPLETED}causal_where", f"{CORRECTED}causal_where", f"{CORRECTED}broadcast_mask"})
+"""Rules that put right what works on scores."""
 
 COPIES_IN_A_BLOCK: Final = {"contiguous": 3.0, "transpose": 1.0}
 """Most copies of Q, K, V and of the result that separate products need."""
@@ -64,69 +64,59 @@ def with_attention(workload: Workload, form: str, causal: bool | None = None) ->
     """
     if form not in ATTENTION_FORMS:
         raise WorkloadError(f"unknown form of attention {form!r}; known: {', '.join(ATTENTION_FORMS)}")
-    plain = without_growth(workload)  # what takes the place of attention states none
-    fused = [operator for operator in plain.operators if operator.family == "attention"]
-    blocks = _blocks(plain)
-    if form == "flash" and not fused and not blocks:
+    fused = any(operator.family == "attention" for operator in workload.operators)
+    if form == "eager":
+        return _written_out(workload) if fused else workload
+    blocks = _blocks(workload)
+    if not fused and not blocks:
         raise WorkloadError(f"{workload.name}: no attention to fuse: no softmax stands between two batched products of its shape")
-    if form == "flash":
-        return _fused(plain, blocks, causal) if blocks else workload
-    return _written_out(plain) if fused else workload
+    return _fused(workload, blocks, causal) if blocks else workload
 
 
 def _blocks(workload: Workload) -> list[Block]:
     """Softmaxes with the batched products before and after them, told by their shapes."""
-    products = [(i, o.shape) for i, o in enumerate(workload.operators) if o.family == "gemm" and o.operator == "bmm"]
+    products = [(i, operator.shape) for i, operator in enumerate(workload.operators) if operator.operator == "bmm"]
     blocks = []
     for i, operator in enumerate(workload.operators):
         if operator.family != "softmax":
             continue
-        rows, dim = operator.shape
-        for score, (batch, queries, context, depth) in products:
-            if (batch * queries, context) != (rows, dim):
-                continue
-            wanted = (batch, queries, depth, context)
-            after = next((number for number, shape in products if shape == wanted and (number != score or depth == context)), None)
-            if after is not None:
-                blocks.append(Block(score, i, after, workload.counts[i]))
-                break
+        found = (
+            Block(score, i, after, workload.counts[i])
+            for score, (batch, queries, context, depth) in products
+            if (batch * queries, context) == operator.shape
+            for after, shape in products
+            if shape == (batch, queries, depth, context) and (after != score or depth == context)
+        )
+        blocks += [block for block in [next(found, None)] if block is not None]
     return blocks
 
 
 def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Workload:
     counts = list(workload.counts)
-    added: list[tuple[Operator, float]] = []
-    notes: list[str] = []
+    added: dict[Operator, float] = {}
+    notes: dict[str, None] = {}
     for found in blocks:
-        block = found._replace(times=_complete_blocks(found, counts))
+        products = counts[found.score] / 2.0 if found.score == found.product else min(counts[found.score], counts[found.product])
+        block = found._replace(times=min(products, counts[found.softmax]))
         if block.times <= 0.0:
             continue
         mask = _mask_kind(workload, block)
-        is_causal = mask == "causal" if causal is None else causal
         if causal is None and mask:
-            notes.append(f"attention fused, its mask taken as {mask}")
-        added.append((_fused_operator(workload, block, is_causal), block.times))
+            notes[f"attention fused, its mask taken as {mask}"] = None
+        kernel = _fused_operator(workload, block, mask == "causal" if causal is None else causal)
+        added[kernel] = added.get(kernel, 0.0) + block.times
         for number, times in _parts(workload, block, counts):
             counts[number] -= times
-    for number, operator in enumerate(workload.operators):
-        if operator.origin in COPY_RULES:
-            counts[number] = 0.0
-    operators, totals = merge_counts((*workload.operators, *(operator for operator, _ in added)), (*counts, *(times for _, times in added)))
-    footprint = footprint_in_other_form(workload.footprint)
-    return replace(workload, operators=operators, counts=totals, notes=(*workload.notes, *dict.fromkeys(notes)), footprint=footprint)
-
-
-def _complete_blocks(block: Block, counts: list[float]) -> float:
-    """Blocks for which all three operators are there."""
-    products = counts[block.score] / 2.0 if block.score == block.product else min(counts[block.score], counts[block.product])
-    return min(products, counts[block.softmax])
+    kept = [0.0 if operator.origin in COPY_RULES else count for operator, count in zip(workload.operators, counts, strict=True)]
+    return _in_other_form(workload, (*workload.operators, *added), (*kept, *added.values()), tuple(notes))
 
 
 def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
     score = workload.operators[block.score]
     batch, queries, context, head_dim = score.shape
-    sequences = _sequences(workload, score)
+    sequences, keys = _sequences(workload, score), batch * context * head_dim
     heads = batch / sequences
+    repeats = (o.shape for o in workload.operators if o.origin == f"{COMPLETED}repeat_kv" and o.shape[0] == keys)
     return make_operator(
         "attention",
         "prefill" if queries > 1 else "decode",
@@ -135,7 +125,7 @@ def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
         queries=queries,
         context=context,
         heads=heads,
-        kv_heads=_kv_heads(workload, score, heads),
+        kv_heads=heads * next(repeats, (keys, keys))[1] / keys,
         head_dim=head_dim,
         window=0,
         causal=float(causal and queries > 1),
@@ -148,23 +138,11 @@ def _sequences(workload: Workload, score: Operator) -> float:
     """Sequences at once: tokens of a linear layer as wide as all heads over a sequence's length; 1 where none fits."""
     batch, queries, context, head_dim = score.shape
     for operator in workload.operators:
-        if operator.operator == "linear":
-            for length in (queries, context):
-                sequences, rest = divmod(operator["m"], length)
-                width = batch * head_dim / sequences if sequences else 0.0
-                if rest == 0.0 and width in (operator["n"], operator["k"]) and batch % sequences == 0.0:
-                    return sequences
+        for length in (queries, context) if operator.operator == "linear" else ():
+            sequences, rest = divmod(operator["m"], length)
+            if sequences and rest == batch % sequences == 0.0 and batch * head_dim / sequences in (operator["n"], operator["k"]):
+                return sequences
     return 1.0
-
-
-def _kv_heads(workload: Workload, score: Operator, heads: float) -> float:
-    """Heads of keys and values, from the copies that repeat them or from a linear layer that makes them."""
-    batch, _, context, head_dim = score.shape
-    keys = batch * context * head_dim
-    for operator in workload.operators:
-        if operator.origin == f"{COMPLETED}repeat_kv" and operator.shape[0] == keys:
-            return heads * operator.shape[1] / keys
-    return heads
 
 
 def _mask_kind(workload: Workload, block: Block) -> str:
@@ -173,17 +151,16 @@ def _mask_kind(workload: Workload, block: Block) -> str:
     A `where` is causal, and so is a divisor that is a tensor.  An added mask is that of an encoder where the workload
     ends with a pooler (a tanh after a linear layer with one row a sequence), else causal.
     """
-    rows, dim = workload.operators[block.softmax].shape
-    sized = [operator for operator in workload.operators if operator.family == "elementwise" and operator.shape[0] == rows * dim]
-    added = any(operator.operator == "add" for operator in sized)
-    if any(operator.operator == "where" or operator.origin == f"{CORRECTED}causal_where" for operator in sized):
+    size, score = prod(workload.operators[block.softmax].shape), workload.operators[block.score]
+    sized = {(o.operator, o.origin) for o in workload.operators if o.family == "elementwise" and o.shape[0] == size}
+    names, origins = {name for name, _ in sized}, {origin for _, origin in sized}
+    if "where" in names or f"{CORRECTED}causal_where" in origins:
         return "causal"
-    if not added:
-        return "causal" if any(operator.operator == "other" for operator in sized) else ""
-    score = workload.operators[block.score]
-    pooled = _sequences(workload, score)
-    pooler = any(o.operator == "linear" and o["m"] == pooled < pooled * score["m"] and o["n"] == o["k"] for o in workload.operators)
-    tanh = any(o.operator == "tanh" and o.shape[0] < rows * dim for o in workload.operators)
+    if "add" not in names:
+        return "causal" if "other" in names else ""
+    rows = _sequences(workload, score)
+    pooler = any(o.operator == "linear" and o["m"] == rows < rows * score["m"] and o["n"] == o["k"] for o in workload.operators)
+    tanh = any(o.operator == "tanh" and o.shape[0] < size for o in workload.operators)
     return "padding" if pooler and tanh else "causal"
 
 
@@ -193,45 +170,30 @@ def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tu
     Of equal-sized element-wise operators only as many are taken as there are blocks, and only one scaling: others of
     that size may belong to other layers.
     """
-    rows, dim = workload.operators[block.softmax].shape
-    for number in (block.score, block.softmax, block.product):
-        yield number, block.times
-    sized = [
-        (number, operator)
-        for number, operator in enumerate(workload.operators)
-        if operator.family == "elementwise" and operator.shape[0] == rows * dim and counts[number] >= block.times
-    ]
-    corrected = [number for number, operator in sized if operator.origin in (WHERE, MASK, f"{CORRECTED}causal_where")]
-    for number in corrected:
-        yield number, block.times
-    listed = [(number, operator) for number, operator in sized if number not in corrected]
-    if not any(workload.operators[number].operator == "scalar_div" for number in corrected):
-        yield from _first(listed, SCALINGS, block.times)
+    operators, times = workload.operators, block.times
+    score, softmax = operators[block.score], operators[block.softmax]
+    size = prod(softmax.shape)
+    sized = {i: o for i, o in enumerate(operators) if o.family == "elementwise" and o.shape[0] == size and counts[i] >= times}
+    corrected = [i for i, operator in sized.items() if operator.origin in SCORE_RULES]
+    listed = {i: operator.operator for i, operator in sized.items() if i not in corrected}
+
+    def first(*names: str) -> list[int]:
+        """The first that is listed, names in order of preference."""
+        return sorted((i for i, name in listed.items() if name in names), key=lambda i: names.index(listed[i]))[:1]
+
+    taken = [block.score, block.softmax, block.product, *corrected]
+    if not any(operators[i].operator == "scalar_div" for i in corrected):
+        taken += first(*SCALINGS)
     if not corrected:
-        yield from _first(listed, ("where",), block.times)
-        yield from _first(listed, ("add",), block.times)
-    if workload.operators[block.softmax].precision != workload.operators[block.score].precision:
-        for number, operator in listed:
-            if operator.operator == "typecast":
-                yield number, block.times
-    yield from _listed_copies(workload, block, counts)
-
-
-def _listed_copies(workload: Workload, block: Block, counts: list[float]) -> Iterator[tuple[int, float]]:
-    """Copies of the size of Q, K or V that a list states itself."""
-    batch, queries, context, head_dim = workload.operators[block.score].shape
-    sizes = (batch * queries * head_dim, batch * context * head_dim)
-    for number, operator in enumerate(workload.operators):
-        most = COPIES_IN_A_BLOCK.get(operator.operator, 0.0) if operator.family == "copy" else 0.0
-        if most and operator.origin not in COPY_RULES and operator.shape[0] in sizes:
-            yield number, min(counts[number], most * block.times)
-
-
-def _first(candidates: Iterable[tuple[int, Operator]], names: tuple[str, ...], times: float) -> Iterator[tuple[int, float]]:
-    """The first candidate with one of `names`, names in order of preference."""
-    found = [(names.index(operator.operator), number) for number, operator in candidates if operator.operator in names]
-    if found:
-        yield min(found)[1], times
+        taken += [*first("where"), *first("add")]
+    if softmax.precision != score.precision:
+        taken += [i for i, name in listed.items() if name == "typecast"]
+    yield from ((number, times) for number in taken)
+    batch, queries, context, head_dim = score.shape
+    for number, operator in enumerate(operators):  # copies of the size of Q, K or V that a list states itself
+        most = COPIES_IN_A_BLOCK.get(operator.operator, 0.0)
+        if most and operator.origin not in COPY_RULES and operator.shape[0] in (batch * queries * head_dim, batch * context * head_dim):
+            yield number, min(counts[number], most * times)
 
 
 def _written_out(workload: Workload) -> Workload:
@@ -241,9 +203,14 @@ def _written_out(workload: Workload) -> Workload:
         for part, times in _eager_parts(operator) if operator.family == "attention" else [(operator, 1.0)]:
             operators.append(part)
             counts.append(count * times)
+    return _in_other_form(workload, operators, counts, (WRITTEN_OUT,))
+
+
+def _in_other_form(workload: Workload, operators: Sequence[Operator], counts: Sequence[float], notes: tuple[str, ...]) -> Workload:
+    """The workload with other operators for its attention; what passes through memory is unknown then."""
+    held = None if workload.footprint is None else replace(workload.footprint, passing_byte=0.0)
     merged, totals = merge_counts(operators, counts)
-    notes = (*workload.notes, WRITTEN_OUT)
-    return replace(workload, operators=merged, counts=totals, notes=notes, footprint=footprint_in_other_form(workload.footprint))
+    return replace(workload, operators=merged, counts=totals, notes=(*workload.notes, *notes), footprint=held)
 
 
 def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
@@ -258,23 +225,25 @@ def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
             "gemm", "bmm", precision, batch=products, m=queries, n=n, k=k, cuda_cores=operator.cuda_cores, origin=REWRITTEN
         )
 
-    def move(family: str, name: str, elements: float, reads: float, share: float) -> Operator:
-        return make_operator(family, name, precision, elements=elements, reads=reads, host_share=share, origin=REWRITTEN)
+    def move(family: str, name: str, elements: float, reads: float | None = None) -> Operator:
+        share = INNER if family == "copy" else LIGHT
+        read = elements if reads is None else reads
+        return make_operator(family, name, precision, elements=elements, reads=read, host_share=share, origin=REWRITTEN)
 
     if kv_heads < heads:
-        yield move("copy", "contiguous", key_elements, key_elements * kv_heads / heads, INNER), 2.0
+        yield move("copy", "contiguous", key_elements, key_elements * kv_heads / heads), 2.0
     if batch > 1:
-        yield move("copy", "contiguous", query_elements, query_elements, INNER), 1.0
+        yield move("copy", "contiguous", query_elements), 1.0
         if kv_heads == heads:
-            yield move("copy", "transpose", key_elements, key_elements, INNER), 1.0
-            yield move("copy", "contiguous", key_elements, key_elements, INNER), 1.0
+            yield move("copy", "transpose", key_elements), 1.0
+            yield move("copy", "contiguous", key_elements), 1.0
     yield matrix(context, head_dim), 1.0
-    yield move("elementwise", "scalar_mul", scores, scores, LIGHT), 1.0
+    yield move("elementwise", "scalar_mul", scores), 1.0
     if causal:
-        yield move("elementwise", "add", scores, scores, LIGHT), 1.0
+        yield move("elementwise", "add", scores), 1.0
     yield make_operator("softmax", "softmax", precision, rows=products * queries, dim=context, origin=REWRITTEN), 1.0
     yield matrix(head_dim, context), 1.0
-    yield move("copy", "contiguous", query_elements, query_elements, INNER), 1.0
+    yield move("copy", "contiguous", query_elements), 1.0
 
 
 # Precision ------------------------------------------------------------------------------------------------------------
@@ -293,7 +262,7 @@ def with_precision(workload: Workload, precision: str) -> Workload:
     new = canonical_precision(precision)
     if new is None:
         raise WorkloadError(f"unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
-    old = _main_precision(workload)
+    old = main_precision(workload.operators, workload.counts)
     if new == old:
         return workload
     operators: list[Operator] = []
@@ -305,17 +274,19 @@ def with_precision(workload: Workload, precision: str) -> Workload:
             counts.append(count)
     merged, totals = merge_counts(operators, counts)
     notes = (*workload.notes, f"computed in {new} instead of {old}")
-    footprint = recast_footprint(workload.footprint, old, new, layers_alone=new in NARROW)
+    footprint = None if workload.footprint is None else _recast_footprint(workload.footprint, old, new)
     return replace(workload, operators=merged, counts=totals, notes=notes, footprint=footprint)
 
 
-def _main_precision(workload: Workload) -> str:
-    """The precision of most matrix products, or of most operators where there are none."""
-    tally: dict[tuple[bool, str], float] = {}
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
-        key = (operator.family in ("gemm", "conv", "attention"), operator.precision)
-        tally[key] = tally.get(key, 0.0) + count
-    return max(tally, key=lambda key: (key[0], tally[key]), default=(False, ""))[1]
+def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
+    """What the model holds at least: of narrow precisions only the layers' operands; what was held in a third precision is unknown."""
+    ratio = BYTES_PER_ELEMENT[new] / BYTES_PER_ELEMENT[old]
+    return Footprint(
+        weights_byte=held.weights_byte * ratio,
+        optimizer_byte=held.optimizer_byte * ratio,
+        cache_byte=held.cache_byte * (1.0 if new in NARROW else ratio),
+        passing_byte=held.passing_byte * min(ratio, 1.0),
+    )
 
 
 def _recast(operator: Operator, old: str, new: str) -> Operator | None:

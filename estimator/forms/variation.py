@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from estimator.errors import WorkloadError
-from estimator.forms.rescaling import Sizes, known_sizes, with_sizes
+from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.forms.rewriting import with_attention, with_precision
 from estimator.workload import Workload
 
@@ -43,12 +43,12 @@ def variants(
 
     Each may be one value or several.
 
-    at: the sizes for which the workload was written down; None takes those that it or its name states ("…_b8_s512").
+    at: the sizes for which the workload was written down; None takes those that its name states ("…_b8_s512").
 
     Raises WorkloadError where a size is asked for and the present one is unknown, and where the workload cannot be brought
     to a size, precision or form.
     """
-    present = at or known_sizes(workload)
+    present = at or sizes_in_name(workload.name)
     sizes = _sizes(workload, present, _several(batch), _several(sequence))
     return tuple(
         _variant(workload, present, size, name, form)

@@ -3,8 +3,8 @@
 Everything has a key that this program gave it.  A browser names keys, never files, so that no path of its reaches the file system.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Final
 from estimator.bundles.content import Bundle
 from estimator.bundles.files import bundle_names, load_bundle
 from estimator.errors import BundleError
-from estimator.formats import read_workload, workload_from_text
-from estimator.forms.rescaling import Sizes, known_sizes
+from estimator.formats import read_workload, workload_from_bytes
+from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.local_site import RequestError
 from estimator.resources import resource_folder
 from estimator.specifications import gpu_names
@@ -49,27 +49,26 @@ class Catalogue:
     """Workloads, bundles and GPUs by key.  May be used by several threads at once; only loaded workloads ever change."""
 
     def __init__(self, workloads: Sequence[Entry], bundles: Mapping[str, Bundle], gpus: Sequence[str]) -> None:
-        self._fixed = {entry.key: entry for entry in workloads}
+        self._entries = {entry.key: entry for entry in workloads}
         self.bundles = dict(bundles)
         self.gpus = tuple(gpus)
-        self._loaded: OrderedDict[str, Entry] = OrderedDict()
+        self._loaded: list[str] = []
         self._count = 0
         self._lock = Lock()
 
     def workloads(self) -> list[Entry]:
         """All entries: given ones, examples, loaded ones."""
         with self._lock:
-            return [*self._fixed.values(), *self._loaded.values()]
+            return list(self._entries.values())
 
     def workload(self, key: str) -> Entry:
         """The entry of a key.  Raises RequestError for one that is unknown, or was given up for newer ones."""
         with self._lock:
-            entry = self._fixed.get(key) or self._loaded.get(key)
-            if entry is not None and key in self._loaded:
-                self._loaded.move_to_end(key)
-        if entry is None:
-            raise RequestError("this workload is no longer kept; load its file again", HTTPStatus.NOT_FOUND)
-        return entry
+            if key not in self._entries:
+                raise RequestError("this workload is no longer kept; load its file again", HTTPStatus.NOT_FOUND)
+            if key in self._loaded:
+                self._loaded.append(self._loaded.pop(self._loaded.index(key)))
+            return self._entries[key]
 
     def bundle(self, key: str) -> Bundle:
         """The bundle of a key.  Raises RequestError for an unknown one."""
@@ -82,20 +81,14 @@ class Catalogue:
 
         Raises WorkloadError for content that is no workload, RequestError for one of more than MOST_KERNELS different kernels.
         """
-        label = Path(_label(name))
-        try:
-            text = content.decode("utf-8-sig").strip()
-        except UnicodeDecodeError as error:
-            raise RequestError(f"{label}: not a text file (byte {error.start} is not UTF-8); a workload file is JSON") from error
-        if not text:
-            raise RequestError(f"{label}: the file is empty; a workload file is JSON")
-        workload = checked(workload_from_text(text, label))
+        workload = _checked(workload_from_bytes(content, Path(_label(name))))
         with self._lock:
             self._count += 1
-            entry = Entry(key=f"loaded-{self._count}", source="loaded", workload=workload, at=known_sizes(workload))
-            self._loaded[entry.key] = entry
-            while len(self._loaded) > MOST_LOADED:
-                self._loaded.popitem(last=False)
+            entry = _entry("loaded", self._count, workload)
+            self._entries[entry.key] = entry
+            self._loaded.append(entry.key)
+            if len(self._loaded) > MOST_LOADED:
+                del self._entries[self._loaded.pop(0)]
         return entry
 
 
@@ -105,20 +98,30 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
     Raises WorkloadError and BundleError for what is named and cannot be read, RequestError for a workload that is too large, and
     BundleError where there is no bundle at all.
     """
-    entries = [
-        Entry(key=f"given-{number}", source="given", workload=workload, at=known_sizes(workload))
-        for number, workload in enumerate(_named_workloads(files))
-    ]
-    entries += _examples()
-    loaded = [load_bundle(name) for name in dict.fromkeys(bundles)]
-    named = {bundle.digest for bundle in loaded}
-    loaded += [bundle for bundle in _installed() if bundle.digest not in named]
-    if not loaded:
+    given: dict[str, Workload] = {}
+    for path in dict.fromkeys(files):
+        workload = _checked(read_workload(path))
+        if workload.name in given:
+            workload = replace(workload, name=f"{workload.name} ({path})")
+        given[workload.name] = workload
+    examples = map(read_workload, sorted(resource_folder("examples").glob("*.json")))
+    found = {bundle.digest: bundle for bundle in map(load_bundle, dict.fromkeys(bundles))}
+    for name in bundle_names():
+        with suppress(BundleError):  # `estimate bundles` says what is wrong with it
+            bundle = load_bundle(name)
+            found.setdefault(bundle.digest, bundle)
+    if not found:
         raise BundleError("no bundle is installed; give one with --bundle FILE (`fit` makes one from a dataset)")
-    return Catalogue(entries, {f"bundle-{number}": bundle for number, bundle in enumerate(loaded)}, gpu_names())
+    sources = {"given": given.values(), "example": examples}
+    entries = [_entry(source, number, one) for source, workloads in sources.items() for number, one in enumerate(workloads)]
+    return Catalogue(entries, {f"bundle-{number}": bundle for number, bundle in enumerate(found.values())}, gpu_names())
 
 
-def checked(workload: Workload) -> Workload:
+def _entry(source: str, number: int, workload: Workload) -> Entry:
+    return Entry(key=f"{source}-{number}", source=source, workload=workload, at=sizes_in_name(workload.name))
+
+
+def _checked(workload: Workload) -> Workload:
     """The workload, if the page can take it.  Raises RequestError."""
     kernels = len(workload.operators)
     if kernels > MOST_KERNELS:
@@ -127,36 +130,6 @@ def checked(workload: Workload) -> Workload:
             HTTPStatus.UNPROCESSABLE_ENTITY,
         )
     return workload
-
-
-def _named_workloads(files: Sequence[str]) -> list[Workload]:
-    found: list[Workload] = []
-    for path in dict.fromkeys(files):
-        workload = checked(read_workload(path))
-        if any(other.name == workload.name for other in found):
-            workload = replace(workload, name=f"{workload.name} ({path})")
-        found.append(workload)
-    return found
-
-
-def _examples() -> list[Entry]:
-    paths = sorted(resource_folder("examples").glob("*.json"))
-    workloads = [read_workload(path) for path in paths]
-    return [
-        Entry(key=f"example-{number}", source="example", workload=workload, at=known_sizes(workload))
-        for number, workload in enumerate(workloads)
-    ]
-
-
-def _installed() -> list[Bundle]:
-    """Installed bundles that can be read; `estimate bundles` says what is wrong with the others."""
-    found = []
-    for name in bundle_names():
-        try:
-            found.append(load_bundle(name))
-        except BundleError:
-            continue
-    return found
 
 
 def _label(name: str) -> str:

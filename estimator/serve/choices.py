@@ -1,5 +1,7 @@
 """What the page offers, as JSON data: all workloads, bundles and GPUs, and what one workload can be turned into."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import log2
 from typing import Any, Final
 
@@ -17,8 +19,10 @@ from estimator.workload import Workload
 
 MICROSECONDS: Final = 1e-6
 
-BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-SEQUENCES: Final = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+CANDIDATES: Final = {
+    "batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+    "sequence": (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
+}
 """Values of the sliders, beside the workload's own."""
 
 MOST_PROBED: Final = 16_000
@@ -58,10 +62,9 @@ def workload_document(entry: Entry, at: Sizes | None) -> dict[str, Any]:
         "kernels": len(workload.operators),
         "launches": sum(workload.counts),
         "at": None if present is None else {"batch": present.batch, "sequence": present.sequence or None},
-        "batch": _reachable(workload, present, "batch", BATCHES),
-        "sequence": _reachable(workload, present, "sequence", SEQUENCES),
-        "attention": {form: _attention_fault(workload, form) for form in ATTENTION_FORMS},
-        "precision": {name: _precision_fault(workload, name) for name in BYTES_PER_ELEMENT},
+        **{name: _reachable(workload, present, name) for name in CANDIDATES},
+        "attention": {form: _fault(with_attention, workload, form) for form in ATTENTION_FORMS},
+        "precision": {name: _fault(with_precision, workload, name) for name in BYTES_PER_ELEMENT},
         "notes": list(workload.notes),
     }
 
@@ -86,37 +89,22 @@ def _gpu_document(gpu: GpuSpec) -> dict[str, Any]:
     return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
 
 
-def _reachable(workload: Workload, present: Sizes | None, name: str, candidates: tuple[int, ...]) -> dict[str, Any]:
+def _reachable(workload: Workload, present: Sizes | None, name: str) -> dict[str, Any]:
     """Values of a size to which the workload can be rescaled, and why there are no others."""
-    if present is None:
-        return {"values": [], "value": None, "reason": SIZES_UNKNOWN}
-    own: int = getattr(present, name)
-    if not own:
-        return {"values": [], "value": None, "reason": NO_SEQUENCE}
-    other = present.sequence if name == "batch" else present.batch
-    values, reason = [own], ""
-    nearest = sorted(set(candidates) - {own}, key=lambda value: abs(log2(value / own)))
-    for value in sorted(nearest[: MOST_PROBED // len(workload.operators)]):
-        wanted = Sizes(batch=value, sequence=other) if name == "batch" else Sizes(batch=other, sequence=value)
-        try:
-            with_sizes(workload, present, wanted)
-            values.append(value)
-        except WorkloadError as error:
-            reason = reason or str(error)
-    return {"values": sorted(values), "value": own, "reason": reason}
+    own: int = getattr(present, name, 0)
+    if present is None or not own:
+        return {"values": [], "value": None, "reason": NO_SEQUENCE if present else SIZES_UNKNOWN}
+    nearest = sorted(set(CANDIDATES[name]) - {own}, key=lambda value: abs(log2(value / own)))
+    tried = sorted(nearest[: MOST_PROBED // len(workload.operators)])
+    faults = {value: _fault(with_sizes, workload, present, replace(present, **{name: value})) for value in tried}
+    reason = next((fault for fault in faults.values() if fault), "")
+    return {"values": sorted([own, *(value for value in tried if not faults[value])]), "value": own, "reason": reason}
 
 
-def _attention_fault(workload: Workload, form: str) -> str:
+def _fault(change: Callable[..., Workload], *arguments: Any) -> str:
+    """Why a workload cannot be changed so, "" where it can."""
     try:
-        with_attention(workload, form)
-    except WorkloadError as error:
-        return str(error)
-    return ""
-
-
-def _precision_fault(workload: Workload, name: str) -> str:
-    try:
-        with_precision(workload, name)
+        change(*arguments)
     except WorkloadError as error:
         return str(error)
     return ""

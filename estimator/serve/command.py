@@ -1,6 +1,5 @@
 """What `estimate serve` does."""
 
-import errno
 import ipaddress
 import json
 import signal
@@ -14,10 +13,9 @@ from typing import Any, Final
 import click
 
 from estimator.bundles.store import store_fault
-from estimator.command_line import DONE
-from estimator.commands.estimate import output_options, workload_files
-from estimator.commands.questions import bundle_files
-from estimator.display.estimates import printable
+from estimator.command_line import DONE, named_files
+from estimator.commands.options import OUTPUT, SETTINGS, with_options, workload_files
+from estimator.display.text import printable
 from estimator.errors import EstimatorError
 
 LOOPBACK: Final = "127.0.0.1"
@@ -34,17 +32,17 @@ def host_address(context: click.Context, parameter: click.Parameter, text: str) 
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
     epilog="Ctrl-C stops it (exit status 130), as does SIGTERM (0). Without --host only this machine can reach the page.",
 )
 @click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=workload_files)
 @click.option(
-    "--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, callback=bundle_files, help="Offered beside the installed ones."
+    "--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, callback=named_files, help="Offered beside the installed ones."
 )
 @click.option("--port", type=click.IntRange(0, HIGHEST_PORT), default=PORT, show_default=True, help="0: any free one.")
 @click.option("--host", metavar="ADDRESS", default=LOOPBACK, callback=host_address, help="Listen there instead of on this machine alone.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
-@output_options
+@with_options(*OUTPUT)
 def serve_command(**options: Any) -> int:
     """A local web page: choose or drop a WORKLOAD, move clock, batch and sequence, and see time, power and energy change at once."""
     from estimator.serve.catalogue import open_catalogue
@@ -59,7 +57,9 @@ def serve_command(**options: Any) -> int:
             try:
                 url = stack.enter_context(page_server(options["host"], options["port"], catalogue, log=log, complain=_say))
             except OSError as error:
-                raise EstimatorError(_cannot_listen(options["host"], options["port"], error)) from error
+                where = f"{options['host']}, port {options['port']}"
+                fault = error.strerror or str(error)
+                raise EstimatorError(f"cannot listen on {where}: {fault}; choose another --host or --port (0: any free one)") from error
             _announce(url, options)
             if options["open_page"]:
                 _open_in_browser(url, stack)
@@ -90,14 +90,6 @@ def _open_in_browser(url: str, stack: ExitStack) -> None:
     path.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}"><title>wattprint</title>', encoding="utf-8")
     if not webbrowser.open(path.as_uri()):
         click.echo("note: no browser could be opened; open the address above", err=True)
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use; stop what uses it, or choose another --port (0: any free one)"
-    if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs more rights; choose a --port above 1023"
-    return f"cannot listen on {host}, port {port}: {error.strerror or error}; choose another --host or --port"
 
 
 def _say(line: str) -> None:

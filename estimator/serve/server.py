@@ -13,7 +13,7 @@ from estimator.local_site import JSON_TYPE, Computed, Line, Reply, RequestError,
 from estimator.serve.answers import answer_document
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import choices_document, entry_document, workload_document
-from estimator.serve.question import MOST_REQUEST_BYTES, parse_object, parse_question, parse_sizes, refuse_unknown
+from estimator.serve.question import MOST_REQUEST_BYTES, Described, Question, parse_request
 
 MOST_FILE_BYTES: Final = 2 << 20
 """A workload file of the page: forty times those of the published models."""
@@ -25,54 +25,38 @@ HEADERS: Final = {
 }
 """Nothing from elsewhere is loaded."""
 
-Document = Callable[[Catalogue, bytes, str], Any]
-
 
 @contextmanager
 def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, complain: Line) -> Iterator[str]:
     """Serves the page within the block; gives its address.  Arguments and errors are those of `local_site`."""
 
-    def computed(document: Document, most_bytes: int = 0) -> Computed:
+    def computed(document: Callable[[bytes, str], Any], most_bytes: int = 0) -> Computed:
         def answer(body: bytes, query: str) -> Reply:
-            return Reply(content=json.dumps(document(catalogue, body, query), allow_nan=False).encode(), media_type=JSON_TYPE)
+            return Reply(content=json.dumps(document(body, query), allow_nan=False).encode(), media_type=JSON_TYPE)
 
         return Computed(answer=answer, most_bytes=most_bytes)
 
+    def describe(body: bytes, _query: str) -> Any:
+        asked = parse_request(Described, body)
+        return workload_document(catalogue.workload(asked.workload), asked.at.sizes() if asked.at else None)
+
     pages: dict[str, Reply | Computed] = {
         **_static_files(),
-        "/api/choices": computed(_choices),
-        "/api/answer": computed(_answer, MOST_REQUEST_BYTES),
-        "/api/workload": computed(_describe, MOST_REQUEST_BYTES),
-        "/api/load": computed(_load, MOST_FILE_BYTES),
+        "/api/choices": computed(lambda _body, _query: choices_document(catalogue, MOST_FILE_BYTES)),
+        "/api/answer": computed(lambda body, _query: answer_document(parse_request(Question, body), catalogue), MOST_REQUEST_BYTES),
+        "/api/workload": computed(describe, MOST_REQUEST_BYTES),
+        "/api/load": computed(lambda body, query: entry_document(catalogue.add(_file_name(query), body)), MOST_FILE_BYTES),
     }
-    token = secrets.token_urlsafe()
-    with local_site(host, port, pages, token=token, headers=HEADERS, log=log, complain=complain) as address:
+    with local_site(host, port, pages, token=secrets.token_urlsafe(), headers=HEADERS, log=log, complain=complain) as address:
         yield address
 
 
-def _choices(catalogue: Catalogue, _body: bytes, _query: str) -> Any:
-    return choices_document(catalogue, MOST_FILE_BYTES)
-
-
-def _answer(catalogue: Catalogue, body: bytes, _query: str) -> Any:
-    return answer_document(parse_question(body), catalogue)
-
-
-def _describe(catalogue: Catalogue, body: bytes, _query: str) -> Any:
-    given = parse_object(body)
-    refuse_unknown(given, ("workload", "at"))
-    key = given.get("workload")
-    if not isinstance(key, str):
-        raise RequestError("the field 'workload' is missing or no text")
-    return workload_document(catalogue.workload(key), parse_sizes(given.get("at")))
-
-
-def _load(catalogue: Catalogue, body: bytes, query: str) -> Any:
+def _file_name(query: str) -> str:
+    """The name in a query that reads name=FILE."""
     try:
-        names = parse_qs(query, max_num_fields=1, errors="replace").get("name", [""])
+        return parse_qs(query, max_num_fields=1, errors="replace").get("name", [""])[0]
     except ValueError as error:
         raise RequestError("the query must read name=FILE") from error
-    return entry_document(catalogue.add(names[0], body))
 
 
 def _static_files() -> dict[str, Reply]:

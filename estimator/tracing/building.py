@@ -6,7 +6,6 @@ PyTorch and Transformers come in as arguments: `estimator.trace` alone imports t
 import importlib
 import importlib.util
 import inspect
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
-from estimator.tracing.fusing import AttentionCalls
 from estimator.tracing.holding import Held
 from estimator.tracing.models import ModelConfig
-from estimator.tracing.recording import recording
+from estimator.tracing.recording import AttentionCalls, recording
 from estimator.tracing.request import SIZES, TraceRequest
 
 POSITIONS: Final = ("max_position_embeddings", "n_positions")
@@ -35,7 +33,7 @@ class Job:
     """A model on the meta device with its inputs, by place and by name.
 
     `family` groups workloads, `title` says what was built; `window` [token] is that of sliding attention, 0 without one.
-    `sizes` are those of "batch" and "sequence" that the inputs have, `longest` the most tokens of a sequence, infinite where not stated.
+    `sizes` are those of "batch" and "sequence" that the inputs have.
     """
 
     family: str
@@ -45,7 +43,6 @@ class Job:
     placed: tuple[Any, ...]
     named: dict[str, Any]
     sizes: frozenset[str]
-    longest: float = math.inf
 
 
 def configured_job(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig) -> Job:
@@ -71,7 +68,6 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
         placed=(),
         named=arguments,
         sizes=frozenset(SIZES) if model.main_input_name == "input_ids" else frozenset({"batch"}),
-        longest=min(_limits(settings).values(), default=math.inf),
     )
 
 
@@ -134,18 +130,13 @@ def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) 
 
 
 def _check_length(request: TraceRequest, settings: Any) -> None:
-    for name, most in _limits(settings).items():
-        if most < request.sequence:
+    for name in POSITIONS:
+        most = getattr(settings, name, None)
+        if isinstance(most, int) and 0 < most < request.sequence:
             raise WorkloadError(
                 f"{request.model}: sequence = {request.sequence} is longer than {name} = {most}; "
                 f"ask for less, or --set {name}={request.sequence}"
             )
-
-
-def _limits(settings: Any) -> dict[str, int]:
-    """The most tokens that the fields of a configuration allow."""
-    stated = {name: getattr(settings, name, None) for name in POSITIONS}
-    return {name: most for name, most in stated.items() if isinstance(most, int) and most > 0}
 
 
 def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: dict[str, Any]) -> dict[str, Any]:

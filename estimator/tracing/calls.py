@@ -1,12 +1,8 @@
-"""Dispatched operations in plain terms: names, tensors, numbers.
-
-A recorded list is JSON as well, so that the rules which turn calls into operators are tested without PyTorch.
-"""
+"""Dispatched operations in plain terms: names, tensors, numbers."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from estimator.errors import WorkloadError
 
@@ -110,37 +106,3 @@ class Call:
         """The input of most elements, the first of equals; the first output where nothing comes in."""
         tensors = [tensor for _, tensor in self.inputs] or list(self.outputs)
         return max(tensors, key=lambda tensor: tensor.elements)
-
-
-def call_document(call: Call) -> dict[str, Any]:
-    """A call as plain JSON values; the inverse of `call_from_document`."""
-    document: dict[str, Any] = {
-        "name": call.name,
-        "inputs": [[name, *_tensor_row(tensor)] for name, tensor in call.inputs],
-        "outputs": [_tensor_row(tensor) for tensor in call.outputs],
-    }
-    if call.numbers:
-        document["numbers"] = {name: list(value) if isinstance(value, tuple) else value for name, value in call.numbers}
-    if call.pointwise:
-        document["pointwise"] = True
-    return document
-
-
-def _tensor_row(tensor: Tensor) -> list[Any]:
-    return [list(tensor.shape), list(tensor.strides), tensor.dtype]
-
-
-def call_from_document(document: Mapping[str, Any]) -> Call:
-    """A call from plain JSON values."""
-    numbers = document.get("numbers", {})
-    return Call(
-        name=document["name"],
-        inputs=tuple((name, _tensor(*row)) for name, *row in document["inputs"]),
-        outputs=tuple(_tensor(*row) for row in document["outputs"]),
-        numbers=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in numbers.items()),
-        pointwise=document.get("pointwise", False),
-    )
-
-
-def _tensor(shape: list[int], strides: list[int], dtype: str) -> Tensor:
-    return Tensor(shape=tuple(shape), strides=tuple(strides), dtype=dtype)

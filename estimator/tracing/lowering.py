@@ -4,27 +4,15 @@ A call that launches nothing falls out, one that no rule knows is kept by name, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from estimator.errors import WorkloadError
 from estimator.tracing.calls import ATTENTION_BACKWARD, RECURRENT, Call
-from estimator.tracing.making import Part
-from estimator.tracing.matrix_rules import MATRIX_RULES
-from estimator.tracing.row_rules import ROW_RULES
-from estimator.tracing.stream_rules import POINTWISE, STREAM_RULES, base_name, over_lists, pointwise
+from estimator.tracing.parts import Part
+from estimator.tracing.rules import rule_of
 from estimator.workload import Operator, UnknownOperator, merge_counts
-
-SILENT: Final = frozenset(
-    {
-        "aten._unsafe_view", "aten._reshape_alias", "aten.detach", "aten.alias", "aten.lift", "aten.lift_fresh", "aten.empty",
-        "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten._local_scalar_dense", "aten.resize_",
-        "aten.set_", "aten.as_strided_", "aten.sym_size", "aten.is_same_size", "aten._has_compatible_shallow_copy_type",
-        "aten.unsafe_split", "aten.unsafe_split_with_sizes",
-    }
-)  # fmt: skip
-"""Calls that launch no kernel: views that are not marked as such, memory without content, questions to the host."""
 
 WIDENED: Final = "float16"
 """Type whose conversion to float32 before a softmax PyTorch leaves to the softmax kernel.  Source: ATen, SoftMax.cpp."""
@@ -79,11 +67,6 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
     )
 
 
-def launched_parts(calls: Iterable[Call], *, tf32: bool = False) -> list[Part]:
-    """What calls launch, in their order and not merged; calls that no rule knows are left out.  Otherwise as `lower_calls`."""
-    return [part for _, found in _launches(calls, tf32) for part in found or ()]
-
-
 def _launches(calls: Iterable[Call], tf32: bool) -> Iterator[tuple[Call, list[Part] | None]]:
     """Each call with what it launches; None where no rule knows it."""
     parts: dict[Call, list[Part] | None] = {}
@@ -110,24 +93,15 @@ def _merged_softmax(calls: list[Call]) -> list[Call]:
 
 def _parts(call: Call) -> list[Part] | None:
     """What a call launches; None where no rule knows it."""
-    if call.name in SILENT or not any(tensor.elements for tensor in call.outputs or [tensor for _, tensor in call.inputs]):
+    rule = rule_of(call)
+    if not any(tensor.elements for tensor in call.outputs or [tensor for _, tensor in call.inputs]):
         return []
-    rule = _rule(call)
     if rule is None:
         return None
     try:
         return rule(call)
     except (IndexError, ValueError, ZeroDivisionError) as error:
         raise WorkloadError(f"{call.name}: a call that contradicts itself ({error}): {call.inputs}") from error
-
-
-def _rule(call: Call) -> Callable[[Call], list[Part]] | None:
-    for rules in (MATRIX_RULES, ROW_RULES, STREAM_RULES):
-        if call.name in rules:
-            return rules[call.name]
-    if "._foreach_" in call.name or "._fused_" in call.name:
-        return over_lists
-    return pointwise if call.inputs and (call.pointwise or base_name(call) in POINTWISE) else None
 
 
 def _on_tensor_cores(operator: Operator) -> Operator:

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.documents import parse_json, parse_toml
+from estimator.documents import parse_json
 from estimator.errors import WorkloadError
+from estimator.reader import FaultError, Text, plain, read, read_file
 from estimator.regular_files import read_regular
 from estimator.resources import resource_folder, resource_names
 
 CONFIG_FILE: Final = "config.json"
 KIND: Final = "models"
 SUFFIX: Final = ".toml"
-FIELDS: Final = frozenset({"title", "source", "model_type", "architecture", "image_size", "config"})
+NOT_FIELDS: Final = frozenset(
+    {"model_type", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "quantization_config"}
+)
+"""What of a configuration file is about its weights, its code or its model's name."""
 MAX_FILE_BYTES: Final = 1 << 20
 """No configuration comes near this."""
 
@@ -62,40 +66,50 @@ def load_model_config(model: str) -> ModelConfig:
     return _from_file(path)
 
 
+@dataclass(kw_only=True)
+class _Shipped:
+    title: Text
+    source: Text
+    model_type: Text
+    architecture: Text
+    config: Any
+    image_size: int = 0
+
+
 def _shipped(path: Path) -> ModelConfig:
-    try:
-        document = parse_toml(read_regular(path, MAX_FILE_BYTES))
-    except (OSError, ValueError) as error:
-        raise WorkloadError(f"{path}: cannot be read: {error}") from error
-    foreign = sorted(set(document) - FIELDS)
-    if foreign:
-        raise WorkloadError(f"{path}: unknown field {foreign[0]!r}; known: {', '.join(sorted(FIELDS))}")
-    for name in ("title", "source", "model_type", "architecture", "config"):
-        if not document.get(name):
-            raise WorkloadError(f"{path}: {name} is missing")
+    found = read_file(_Shipped, path, "the model", WorkloadError)
     return ModelConfig(
         name=path.name.removesuffix(SUFFIX),
-        title=document["title"],
-        model_type=document["model_type"],
-        architecture=document["architecture"],
-        values=document["config"],
-        image_size=document.get("image_size", 0),
+        title=found.title,
+        model_type=found.model_type,
+        architecture=found.architecture,
+        values=plain(found.config),
+        image_size=found.image_size,
     )
+
+
+@dataclass(kw_only=True)
+class _Config:
+    """What of a configuration of Transformers is needed beside its fields."""
+
+    model_type: Text
+    architectures: tuple[Text, ...] | None = None
 
 
 def _from_file(path: Path) -> ModelConfig:
     try:
         document = parse_json(read_regular(path, MAX_FILE_BYTES))
+        if not isinstance(document, dict):
+            raise FaultError("must be an object")
+        found = read(_Config, {name: document[name] for name in ("model_type", "architectures") if name in document})
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise WorkloadError(f"{path}: not a configuration in JSON: {error}") from error
-    model_type = document.get("model_type") if isinstance(document, dict) else None
-    if not isinstance(model_type, str) or not model_type:
-        raise WorkloadError(f"{path}: no field 'model_type'; a configuration of Transformers has one")
-    names = document.get("architectures") or [""]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise WorkloadError(f"{path}: architectures = {names!r} must be a list of names")
-    left_out = {"model_type", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "quantization_config"}
-    values = {key: value for key, value in document.items() if key not in left_out}
-    return ModelConfig(name=path.parent.name or path.stem, title=str(path), model_type=model_type, architecture=names[0], values=values)
+        raise WorkloadError(f"{path}: no configuration of Transformers: {error}") from error
+    return ModelConfig(
+        name=path.parent.name or path.stem,
+        title=str(path),
+        model_type=found.model_type,
+        architecture=(found.architectures or ("",))[0],
+        values={key: value for key, value in document.items() if key not in NOT_FIELDS},
+    )

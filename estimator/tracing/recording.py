@@ -12,11 +12,11 @@ right here:
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
-from estimator.tracing.fusing import BACKENDS, AttentionCalls, FusedRequest, why_not_fused
 from estimator.tracing.holding import Held
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
@@ -28,6 +28,43 @@ RECURRENT_LAYERS: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 GROUPED: Final = "aten._grouped_mm"
 """Products of rows shared out over matrices, each of its own."""
+
+
+FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
+FUSED_AXES: Final = 4
+"""Tensors that a fused kernel of attention takes: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
+
+
+@dataclass(slots=True)
+class AttentionCalls:
+    """How a trace takes calls of scaled_dot_product_attention, and how many it has met.
+
+    form      "flash": every one fused; "eager": none; "": those of tensors that a GPU fuses
+    window    of sliding attention [token], 0 without one
+    """
+
+    form: str
+    window: int = 0
+    fused: int = 0
+    apart: int = 0
+
+    def fuses(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether to record a call on query, key and value as one kernel."""
+        taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == FUSED_AXES for tensor in tensors)
+        fused = self.form == "flash" or (taken and not self.form)
+        self.fused += fused
+        self.apart += not fused
+        return fused
+
+    def notes(self) -> tuple[str, ...]:
+        """What a trace says of them where no form was asked for, and where none is fused."""
+        lines = (
+            ["scaled_dot_product_attention was traced as one fused kernel, as PyTorch runs it on a GPU"]
+            if self.fused and not self.form
+            else []
+        )
+        apart = "scaled_dot_product_attention was traced as separate kernels; --attention flash fuses it"
+        return (*lines, apart) if self.apart else tuple(lines)
 
 
 @contextmanager
@@ -133,7 +170,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     apart = functional.scaled_dot_product_attention
 
     def attention(*arguments: Any, **keywords: Any) -> Any:
-        if met.fuses(_why_not_fused(torch, *arguments, **keywords)):
+        if met.fuses(_operands(*arguments, **keywords)):
             return _attention(torch, calls, met.window, *arguments, **keywords)
         return apart(*arguments, **keywords)
 
@@ -175,27 +212,8 @@ def _dropout(torch: Any, tensor: Any, p: float = 0.5, training: bool = True, inp
     return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
 
 
-def _why_not_fused(
-    torch: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: Any = None,
-    enable_gqa: bool = False,
-) -> str:
-    """What keeps a GPU from fusing a call, "" where nothing does."""
-    call = FusedRequest(
-        query=_plain(query),
-        key=_plain(key),
-        value=_plain(value),
-        masked=attn_mask is not None,
-        causal=is_causal,
-        shared_keys=enable_gqa,
-    )
-    return why_not_fused(call, [name for name in BACKENDS if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()])
+def _operands(query: Any, key: Any, value: Any, *_arguments: Any, **_keywords: Any) -> tuple[Tensor, ...]:
+    return _plain(query), _plain(key), _plain(value)
 
 
 def _attention(
@@ -218,7 +236,7 @@ def _attention(
     windowed = attn_mask is not None and 0 < window < key.shape[-2]
     numbers = (("causal", is_causal or windowed), ("window", window if windowed else 0))
 
-    inputs = tuple((word, _plain(tensor)) for word, tensor in (("query", query), ("key", key), ("value", value)))
+    inputs = tuple(zip(("query", "key", "value"), _operands(query, key, value), strict=True))
 
     # A class holds itself, so that it goes when the collector comes: it must not hold tensors, which would be counted until then.
     def note(name: str, outputs: tuple[Any, ...]) -> None:

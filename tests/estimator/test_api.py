@@ -38,7 +38,7 @@ SIGNATURES = {
     "Gain": "ratio, low, high",
     "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin, outside_validity",
     "KernelTable": "latency_s, latency_ln_std, power_w, power_ln_std, groups, limited",
-    "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin, growth",
+    "Operator": "family, operator, precision, shape, precision_out, precision_kv, cuda_cores, host_share, origin",
     "Sizes": "batch, sequence",
     "Sweep": (
         "cases, case, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, gpu_s, "
@@ -46,7 +46,7 @@ SIGNATURES = {
     ),
     "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
     "Variant": "workload, batch, sequence, tokens, precision, attention",
-    "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes, footprint, resizing",
+    "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes, footprint",
     "baseline_estimates": "asked",
     "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
     "bundle_names": "",

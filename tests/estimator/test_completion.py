@@ -13,10 +13,8 @@ from estimator.completion import DEFAULT_RULE_SET, RULE_SETS, complete, parse_co
 from estimator.completion.patterns import Patterns
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
-from estimator.formats.energaizer import read_energaizer
-from estimator.formats.entries import distinct_values
+from estimator.formats.energaizer import distinct_items, read_energaizer
 from estimator.listing import Listing, main_precision
-from estimator.reckoning import operator_work
 from estimator.workload import Operator, Workload
 from tests.estimator import artifact_lists as artifact
 
@@ -32,7 +30,9 @@ def bert(folder: Path, batch: int, length: int) -> Workload:
 
 
 def listing_of(entries: list[artifact.Entry]) -> Listing:
-    return read_energaizer(*distinct_values(entries), "list")
+    items = distinct_items(json.dumps(entries))
+    assert items is not None
+    return read_energaizer(*items, "list")
 
 
 def completed(entries: list[artifact.Entry], completion: bool | str = True) -> Workload:
@@ -87,12 +87,6 @@ def test_bert_copies_its_operands_where_there_is_more_than_one_sequence(shared_d
     assert rules["broadcast_mask"] == {"corrected add": 24}
     assert rules["embeddings"] == {"completed gather": 3, "completed add": 1}
     assert set(rules) <= {"operand_copies", "context_copy", "broadcast_mask", "embeddings"}
-
-
-def test_copies_have_the_size_of_the_operands(shared_data):
-    workload = bert(shared_data, 8, 512)
-    assert {operator.shape for operator, _ in added(workload, "operand_copies")} == {(8 * 512 * 1024, 8 * 512 * 1024)}
-    assert {operator.shape for operator, _ in added(workload, "context_copy")} == {(8 * 512 * 1024, 8 * 512 * 1024)}
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 128), (8, 512), (32, 1024)])
@@ -172,11 +166,6 @@ def test_resnet_gets_its_batch_norms_poolings_conversions_and_residuals(shared_d
     assert mean == (16 * 2048, 49)
 
 
-def test_residuals_of_resnet_have_the_sizes_of_its_stages(shared_data):
-    sizes = {operator.shape[0]: count for operator, count in added(recorded(shared_data, "resnet101__pbf16_b8_freq900"), "residual_add")}
-    assert sizes == {8 * 256 * 56**2: 3, 8 * 512 * 28**2: 4, 8 * 1024 * 14**2: 23, 8 * 2048 * 7**2: 3}
-
-
 def test_mobilevit_has_seven_depthwise_convolutions_and_no_conversion_for_them(shared_data):
     workload = recorded(shared_data, "mobilevitmodel_small_pbf16_b8_freq900")
     rules = by_rule(workload)
@@ -189,17 +178,6 @@ def test_mobilevit_has_seven_depthwise_convolutions_and_no_conversion_for_them(s
     assert rules["operand_copies"] == {"completed contiguous": 2 * 9, "completed transpose": 9}
     assert "residual_add" not in rules, "its additions are listed"
     assert "embeddings" not in rules
-
-
-def test_depthwise_convolutions_lose_the_operations_they_never_had(shared_data):
-    name = "mobilevitmodel_small_pbf16_b8_freq900"
-    listed, whole = recorded(shared_data, name, completion=False), recorded(shared_data, name)
-
-    def flop(workload: Workload) -> float:
-        pairs = zip(workload.operators, workload.counts, strict=True)
-        return sum(count * operator_work(operator).flop for operator, count in pairs if operator.family == "conv")
-
-    assert flop(whole) < 0.2 * flop(listed)
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -276,13 +254,6 @@ def test_a_rule_left_out_leaves_no_trace_and_changes_no_other(shared_data):
 def test_every_rule_is_used_by_some_model(shared_data):
     used = {rule for entries in recorded_and_built(shared_data) for rule in by_rule(completed(entries))}
     assert used == set(RULES)
-
-
-def test_what_is_added_says_so_and_its_share_is_told(shared_data):
-    assert artifact.completed_byte_share(bert(shared_data, 1, 128)) < 0.02
-    assert 0.05 < artifact.completed_byte_share(bert(shared_data, 8, 512)) < 0.1
-    assert 0.5 < artifact.completed_byte_share(recorded(shared_data, "resnet101__pbf16_b64_freq900")) < 0.75
-    assert artifact.completed_byte_share(recorded(shared_data, "resnet101__pbf16_b64_freq900", completion=False)) == 0.0
 
 
 def test_the_setting_is_recorded_and_wrong_ones_are_refused(shared_data):

@@ -7,8 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.display.csv_lines import FORMULA_START, csv_lines
-from estimator.display.estimates import printable
+from estimator.display.text import FORMULA_START, csv_lines, printable
 
 STARTS = st.sampled_from(["", *FORMULA_START, "\t=", "\r=", '"'])
 TEXTS = st.builds(str.__add__, STARTS, st.text(st.characters(exclude_categories=("Cs",))))

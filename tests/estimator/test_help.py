@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from estimator.cli import main
-from estimator.commands.answer_forms import FILE_FORMATS
-from estimator.commands.estimate import COMMANDS
+from estimator.commands.options import FILE_FORMATS
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt2-prefill.json"
 ASKED = {
@@ -42,9 +41,3 @@ def test_three_limits_of_power_say_how_they_differ(capsys: pytest.CaptureFixture
     texts = words_of_help(capsys, "best")
     assert "Another board: --set power_limit_w" in texts
     assert "Only points of at most this mean power; the board stays as it is" in texts
-
-
-@pytest.mark.parametrize("command", [word for word in COMMANDS if word not in ("serve", "trace")])
-def test_a_command_behind_an_option_is_told_to_come_first(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert main(["--bundle", "a10-eager", command, str(EXAMPLE)]) == 1
-    assert f"a command comes first: estimate {command} …" in capsys.readouterr().err

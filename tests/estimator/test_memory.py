@@ -173,6 +173,6 @@ def test_the_command_says_what_was_left_out(repository: Path, capsys: pytest.Cap
     said = capsys.readouterr()
     assert "@b64s2048 on" in said.out.splitlines()[0]
     (line,) = [line for line in said.err.splitlines() if "GiB" in line]
-    assert line.startswith("note: batch 256: left out: weights and cached keys and values")
+    assert line.startswith("note: llama-8b-decode-b16-s2048@b256s2048: left out: weights and cached keys and values")
     main([*words, "--batch", "256,1024"])
     assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if "GiB" in line] == ["warning"]

@@ -1,5 +1,6 @@
 """A workload at other sizes: exact where its growth can be told, refused by name where it cannot."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
-from estimator.workload import UnknownOperator, Workload, make_operator
+from estimator.workload import UnknownOperator, Workload
 from examples.gpt2_prefill import gpt2_prefill
+from tests.estimator import artifact_lists as artifact
+from tests.estimator.workload_files import save
 
 
 def contents(workload: Workload) -> dict[object, float]:
@@ -91,16 +94,6 @@ def test_a_change_is_noted_and_undone_by_its_inverse() -> None:
     assert contents(with_sizes(there, Sizes(batch=8, sequence=500), Sizes(batch=4, sequence=333))) == contents(workload)
 
 
-def test_fused_decoding_grows_with_batch_and_cache() -> None:
-    attention = make_operator(
-        "attention", "decode", "bf16", batch=16, queries=1, context=2048, heads=32, kv_heads=8, head_dim=128, window=0, causal=1
-    )
-    layer = make_operator("gemm", "linear", "bf16", batch=1, m=16, n=4096, k=4096)
-    workload = Workload(name="step", operators=(attention, layer), counts=(32.0, 32.0))
-    grown = with_sizes(workload, Sizes(batch=16, sequence=2048), Sizes(batch=1, sequence=512))
-    assert [operator.shape for operator in grown.operators] == [(1, 1, 512, 32, 8, 128, 0, 1), (1, 1, 4096, 4096)]
-
-
 @pytest.mark.parametrize(
     ("at", "to", "reason"),
     [
@@ -124,3 +117,14 @@ def test_what_no_family_describes_is_not_rescaled() -> None:
     workload = replace(gpt2_prefill(8, 333), unknown=(UnknownOperator(name="fft", count=1),))
     with pytest.raises(WorkloadError, match="fft is of no known kind"):
         with_sizes(workload, Sizes(batch=8, sequence=333), Sizes(batch=4, sequence=333))
+
+
+@pytest.mark.parametrize(("at", "to"), [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])
+@pytest.mark.parametrize("model", [artifact.qwen2, artifact.fused_decoder])
+def test_a_built_list_is_rescaled_right_or_not_at_all(
+    tmp_path: Path, model: Callable[[int, int], list[artifact.Entry]], at: tuple[int, int], to: tuple[int, int]
+) -> None:
+    sizes = [Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)]
+    source, target = (read_workload(save(tmp_path, model(*pair))) for pair in (at, to))
+    rescaled = rescaled_or_none(source, *sizes)
+    assert rescaled is None or contents(rescaled) == contents(target)

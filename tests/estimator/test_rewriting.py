@@ -138,13 +138,6 @@ def test_written_out_attention_does_the_work_of_the_fused_kernel_and_its_copies(
     }
 
 
-def test_a_form_that_is_there_already_changes_nothing(shared_data, tmp_path):
-    workload = recorded(shared_data, "gpt2model_gpt2_pbf16_b1_s512_modeprefill")
-    assert with_attention(workload, "eager") is workload
-    fused = built(tmp_path, artifact.fused_decoder(1, 64))
-    assert with_attention(fused, "flash") is fused
-
-
 def test_fusing_without_attention_is_refused(shared_data):
     workload = recorded(shared_data, "resnet101__pbf16_b8_freq900")
     with pytest.raises(WorkloadError, match="resnet101__pbf16_b8_freq900: no attention to fuse"):
@@ -152,11 +145,6 @@ def test_fusing_without_attention_is_refused(shared_data):
     assert with_attention(workload, "eager") is workload
     with pytest.raises(WorkloadError, match="unknown form of attention 'paged'; known: eager, flash"):
         with_attention(workload, "paged")
-
-
-def test_the_reader_takes_the_form_as_an_argument(shared_data):
-    path = shared_data / "energaizer" / "workloads" / "gpt2model_gpt2_pbf16_b1_s512_modeprefill.json"
-    assert read_workload(path, attention="flash") == with_attention(read_workload(path), "flash")
 
 
 # Precision ------------------------------------------------------------------------------------------------------------
@@ -206,11 +194,6 @@ def test_layout_conversions_go_with_16_bit_convolutions(shared_data):
     assert any(o.operator == "layout" for o in with_precision(workload, "fp16").operators)
     assert not any(o.operator == "layout" for o in with_precision(workload, "fp32").operators)
     assert artifact.completed_byte_share(with_precision(workload, "fp32")) < artifact.completed_byte_share(workload)
-
-
-def test_work_on_the_cuda_cores_by_choice_stays_there(tmp_path):
-    half = with_precision(built(tmp_path, artifact.qwen2(2, 64, layers=1)), "fp16")
-    assert [(o.precision, o.cuda_cores) for o, _ in pairs(half, "gemm") if o["k"] == 1] == [("fp32", True)]
 
 
 def test_an_unknown_precision_is_refused(shared_data):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.cli import main
-from estimator.display.estimates import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_spread
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_spread
 from estimator.formats import write_workload
 from estimator.short_names import LONGEST_NAME, short_name
 from estimator.workload import UnknownOperator

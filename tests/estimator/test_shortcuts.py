@@ -1,7 +1,6 @@
 """What spares work on the way from a file to an estimate changes no answer."""
 
 import copy
-import json
 import pickle
 from collections import Counter
 from dataclasses import replace
@@ -16,7 +15,6 @@ from estimator import Workload, estimate, load_bundle
 from estimator.bundles.content import Bundle
 from estimator.coefficients import coefficient_rows, group_key
 from estimator.errors import WorkloadError
-from estimator.formats.document import BETWEEN_PAIRS, LIST_END, LIST_START, distinct_items
 from estimator.frozen import FrozenMapping
 from estimator.kernels.registry import KnownTiles, lower
 from estimator.listing import Listing
@@ -84,15 +82,6 @@ def test_of_a_product_whose_tile_alone_is_told_the_split_is_searched_for(bundle:
 
 
 pieces = st.sampled_from(['{"a": 1}, ["x"', '{"a": 2}, ["x"', '{}, ["y", "z"', '{"b": [1, [2]]}, ["x"', '["[[", "]]"], ["x"'])
-
-
-@given(st.lists(pieces, min_size=1, max_size=40))
-def test_a_list_is_cut_into_its_items_in_first_seen_order(chosen: list[str]) -> None:
-    items = distinct_items(LIST_START + BETWEEN_PAIRS.join(chosen) + LIST_END)
-    assert items is not None
-    values, order = items
-    assert [values[number] for number in order] == [json.loads(f"[{piece}]]") for piece in chosen]
-    assert list(dict.fromkeys(order)) == list(range(len(values))) == list(range(len(set(chosen))))
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.sets(st.integers(0, 5)))

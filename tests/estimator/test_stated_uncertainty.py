@@ -10,7 +10,7 @@ import pytest
 from estimator import Asked, Variant, best, load_bundle
 from estimator.bundles.files import save_bundle
 from estimator.cli import main
-from estimator.display.estimates import NO_ERRORS, NO_ERRORS_OF, NO_POWER, unknown_values
+from estimator.display.text import NO_ERRORS, NO_ERRORS_OF, NO_POWER, unknown_values
 from estimator.formats import write_workload
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle

@@ -16,11 +16,10 @@ from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
 from estimator.reckoning import work_by_family
 from estimator.trace import trace_calls, trace_workload
-from estimator.tracing.comparison import compare_workloads
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import TraceRequest
 from estimator.workload import Workload
-from tests.estimator.traced import REASON, tally
+from tests.estimator.traced import REASON, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
 torch = pytest.importorskip("torch", reason=REASON, exc_type=ImportError)
@@ -83,8 +82,7 @@ def test_traced_products_equal_those_of_the_published_list(shared_data, name):
     length = re.search(r"_s(\d+)_", name)
     request = TraceRequest(model=model, head=head, batch=int(re.search(r"_b(\d+)", name)[1]), sequence=int(length[1]) if length else 512)
     traced = trace_workload(request)
-    comparison = compare_workloads(traced, listed)
-    assert (comparison.missing, comparison.extra) == ((), ())
+    assert products(traced) == products(listed)
     assert sum(traced.counts) > sum(listed.counts)
     assert traced.unknown == ()
 
@@ -111,15 +109,6 @@ def test_flop_equal_those_that_pytorch_counts(family, phase):
     assert flop(workload) == counter.get_total_flops() > 0.0
 
 
-def test_flop_of_a_vision_model_equal_those_that_pytorch_counts():
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
-    with counter:
-        workload = trace_workload(TraceRequest(model="mobilevit-small", batch=2))
-    assert flop(workload) == counter.get_total_flops() > 0.0
-
-
 # Phases, precisions, attention ----------------------------------------------------------------------------------------
 
 
@@ -139,11 +128,6 @@ def test_fused_attention_replaces_products_and_softmax_and_keeps_key_heads():
     assert tally(flash, "bmm", "softmax", "prefill") == {"bmm": 0, "softmax": 0, "prefill": 2}
     attention = next(operator for operator in flash.operators if operator.family == "attention")
     assert (attention["heads"], attention["kv_heads"], attention["causal"]) == (4, 2, 1)
-
-
-def test_an_encoder_s_fused_attention_is_not_causal():
-    workload = trace_workload(tiny("bert", attention="flash"))
-    assert next(operator for operator in workload.operators if operator.family == "attention")["causal"] == 0
 
 
 def test_a_sliding_window_shorter_than_the_context_is_kept():
@@ -210,15 +194,6 @@ def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
     assert [o.shape for o in experts(wide)] == [o.shape for o in experts(usual)] != []
     assert {(o.operator, o.precision) for o in experts(wide)} == {("linear", precision)}
     assert flop(wide) == flop(usual)
-
-
-def test_an_image_size_builds_a_model_of_that_size():
-    asked = {"settings": {"num_hidden_layers": 1}, "model": "vit-base-16"}
-    workload = trace_workload(TraceRequest(image_size=64, **asked))
-    assert next(o for o in workload.operators if o.family == "softmax")["dim"] == (64 / 16) ** 2 + 1
-    assert (
-        workload.operators == trace_workload(TraceRequest(model="vit-base-16", settings=asked["settings"] | {"image_size": 64})).operators
-    )
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(0, (32 / 8) ** 2 + 1), (48, (48 / 8) ** 2 + 1)])
@@ -308,7 +283,7 @@ def test_a_batch_whose_cache_does_not_fit_is_not_the_best_one(capsys):
     answer = json.loads(out)
     assert answer["best"]["batch"] == 64
     assert [(item["batch"], "does not fit" in item["reason"]) for item in answer["left_out"]] == [(4096, True)]
-    assert "batch 4096: left out: the model needs at least 1" in err
+    assert ": left out: the model needs at least 1" in err
 
 
 # State, user code, faults ---------------------------------------------------------------------------------------------

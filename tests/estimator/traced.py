@@ -13,3 +13,18 @@ def tally(workload: Workload, *names: str) -> dict[str, float]:
     for operator, count in zip(workload.operators, workload.counts, strict=True):
         found[operator.operator] += count
     return {name: found[name] for name in names}
+
+
+def products(workload: Workload) -> dict[str, float]:
+    """Matrix products and convolutions by shape, with how often each runs.
+
+    A product's transpose is the same product, and published lists write depthwise convolutions as dense ones, without their groups.
+    """
+    found: Counter[str] = Counter()
+    for operator, count in zip(workload.operators, workload.counts, strict=True):
+        if operator.family == "gemm":
+            batch, m, n, k = operator.shape
+            found[f"{operator.operator} {batch} {sorted((m, n))} {k}"] += count
+        elif operator.family == "conv":
+            found[f"conv {operator.shape[:-1]}"] += count
+    return dict(found)

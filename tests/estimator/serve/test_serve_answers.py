@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from estimator.cli import main
-from estimator.serve.catalogue import MOST_KERNELS, MOST_LOADED
+from estimator.serve.catalogue import MOST_LOADED
 from tests.estimator.serve.conftest import BUNDLE, Served
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
@@ -145,9 +145,3 @@ def test_loaded_workloads_are_kept_up_to_a_number(served: Served) -> None:
     assert served.ask("/api/workload", workload=keys[-1])[0] == 200
     status, document = served.ask("/api/workload", workload=keys[0])
     assert (status, document) == (404, {"error": "this workload is no longer kept; load its file again"})
-
-
-def test_a_workload_of_too_many_kernels_is_refused(served: Served) -> None:
-    many = [{**OPERATORS[0], "m": 1 + number} for number in range(MOST_KERNELS + 1)]
-    status, _, content = served.request("POST", "/api/load?name=many.json", json.dumps({**OWN, "operators": many}).encode())
-    assert (status, "different kernels" in json.loads(content)["error"]) == (422, True)

@@ -1,0 +1,277 @@
+"""Options of `estimate` and its commands, each declared once: their words, their types, and what they mean."""
+
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files, switch
+from estimator.errors import OperatingPointError, WorkloadError
+from estimator.output_files import output_option
+
+if TYPE_CHECKING:
+    from estimator.forms.rescaling import Sizes
+
+TEXT_FORMATS: Final = ("csv", "json", "txt")
+PICTURES: Final = ("svg", "png")
+PAGE_FORMATS: Final = (*TEXT_FORMATS, "html", *PICTURES)
+FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", *PICTURES)
+
+ATTENTION_FORMS: Final = ("eager", "flash")
+SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+MOST_DIGITS: Final = 9
+"""Digits of a whole number: a longer one is a mistake."""
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+
+# What words mean ------------------------------------------------------------------------------------------------------
+
+
+class Number(click.ParamType[float]):
+    """A finite number from `least` (or above it) to `most`."""
+
+    name = "number"
+
+    def __init__(self, least: float = 0.0, most: float = math.inf, *, above: bool = False, below: bool = False) -> None:
+        """above, below: whether the ends themselves are excluded."""
+        self.least, self.most, self.above, self.below = least, most, above, below
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number.  Raises BadParameter for a text that is none, one that is not finite, and one beyond the ends."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        inside = (
+            self.least <= number <= self.most and not (self.above and number == self.least) and not (self.below and number == self.most)
+        )
+        if not math.isfinite(number) or not inside:
+            low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
+            high = "" if math.isinf(self.most) else f" and {'below' if self.below else 'at most'} {self.most:g}"
+            self.fail(f"{value!r} must be a number {low}{high}", param, ctx)
+        return number
+
+
+POSITIVE = Number(above=True)
+NOT_NEGATIVE = Number()
+"""The usual two."""
+
+LAUNCH_US = Number(most=1e6)
+"""Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.board.LONGEST_LAUNCH_S`)."""
+
+EFFICIENCY = Number(1e-3, 1.5)
+"""Share of a published rate (`estimator.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
+
+
+def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """KEY=VALUE texts as a mapping, each key once."""
+    settings: dict[str, str] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise click.BadParameter(f"{text!r} must read KEY=VALUE", context, parameter)
+        if key in settings:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+        settings[key] = value
+    return settings
+
+
+def _shares(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
+    return {key: EFFICIENCY.convert(text, parameter, context) for key, text in key_values(context, parameter, values).items()}
+
+
+def words(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Comma-separated words, each once."""
+    found = tuple(dict.fromkeys(word.strip() for word in text.split(","))) if text is not None else ()
+    if "" in found:
+        raise click.BadParameter(f"{text!r} holds an empty name", context, parameter)
+    return found
+
+
+def precision_word(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """The name of a precision, or None.  Raises BadParameter for any other word."""
+    if text is not None:
+        from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
+
+        if canonical_precision(text) is None:
+            raise click.BadParameter(f"unknown precision {text!r}; known: {', '.join(BYTES_PER_ELEMENT)}", context, parameter)
+    return text
+
+
+def _precisions(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    found = words(context, parameter, text)
+    for word in found:
+        precision_word(context, parameter, word)
+    return found
+
+
+def _attention(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    found = words(context, parameter, text)
+    if set(found) - set(ATTENTION_FORMS):
+        raise click.BadParameter(f"{text!r} must be a list of {', '.join(ATTENTION_FORMS)}", context, parameter)
+    return found
+
+
+@contextmanager
+def as_wrong_usage(option: str) -> Iterator[None]:
+    """What a list cannot be, as wrong usage of its option."""
+    try:
+        yield
+    except OperatingPointError as error:
+        raise click.UsageError(f"{option}: {error}") from error
+
+
+def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    from estimator.clock_list import parse_whole_numbers
+
+    with as_wrong_usage(parameter.opts[0]):
+        return parse_whole_numbers(text, parameter.opts[0].removeprefix("--"))
+
+
+def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> "Sizes | None":
+    """The sizes that --at states: "batch=8,sequence=512"."""
+    from estimator.forms.rescaling import Sizes
+
+    if text is None:
+        return None
+    values = key_values(context, parameter, tuple(part.strip() for part in text.split(",")))
+    whole = all(value.isascii() and value.isdecimal() and len(value) < MOST_DIGITS and int(value) for value in values.values())
+    if not whole or "batch" not in values or set(values) - {"batch", "sequence"}:
+        raise click.BadParameter(f"{text!r} must read batch=8,sequence=512 or batch=8, whole numbers of at least 1", context, parameter)
+    return Sizes(**{name: int(value) for name, value in values.items()})
+
+
+def kernel_count(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    """A number of kernels; None for "all"."""
+    if value == "all":
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
+        raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'", context, parameter)
+    return int(value)
+
+
+def workload_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of files that are there, checked before anything else is asked for.  Raises WorkloadError."""
+    for text in named_files(context, parameter, texts):
+        try:
+            if stat.S_ISDIR(os.stat(text).st_mode):
+                raise WorkloadError(f"{text}: is a folder; name the workload files in it")
+        except FileNotFoundError:
+            raise WorkloadError(f"{text}: no such workload file; a command comes first: estimate COMMAND …") from None
+        except OSError:
+            continue  # said with its reason when it is read
+    return texts
+
+
+def answer_form(options: Mapping[str, Any], known: Sequence[str]) -> str:
+    """The form of the answer: a flag's, that which the output's ending names, or "txt".  Raises UsageError."""
+    if options["as_json"] and options["as_csv"]:
+        raise click.UsageError("--json and --csv exclude each other")
+    flag = "json" if options["as_json"] else "csv" if options["as_csv"] else ""
+    out: Path | None = options["out"]
+    ending = out.suffix.lower().removeprefix(".") if out is not None else ""
+    if flag and ending in FILE_FORMATS and ending != flag:
+        raise click.UsageError(f"--{flag} and --out {out} contradict each other")
+    form = flag or ending or "txt"
+    if form not in known:
+        raise click.UsageError(f"--out: .{form} is no form of this answer; known: {', '.join(known)}")
+    if options.get("chart") and form not in (*PICTURES, "html"):
+        raise click.UsageError("--chart chooses what a picture shows; name one with --out, such as chart.svg or chart.png")
+    return form
+
+
+# Options --------------------------------------------------------------------------------------------------------------
+
+POWER_CAP_HELP: Final = "Limit below the board's own, as nvidia-smi sets it: its clock falls. Another board: --set power_limit_w."
+
+QUESTION: Final = (
+    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=workload_files),
+    click.option(
+        "--bundle",
+        "bundle_names",
+        metavar="NAME|FILE",
+        required=True,
+        multiple=True,
+        callback=named_files,
+        help="Calibration; several may be given.",
+    ),
+    click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the published one."),
+    click.option("--gpu-spec", metavar="NAME|FILE,…", callback=words, help="Forecast for other GPUs; 'own': the bundle's."),
+    click.option("--batch", metavar="LIST|LO:HI:STEP", callback=_whole_numbers, help="Sequences or images at once."),
+    click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=_whole_numbers, help="Tokens of each."),
+    click.option(
+        "--at",
+        metavar="batch=B,sequence=S",
+        callback=_sizes,
+        help="The sizes that the workload files are written for, unless their names tell.",
+    ),
+    click.option("--precision", metavar="NAME,…", callback=_precisions, help="Compute in other precisions: bf16, fp16, fp32, fp8, …"),
+    click.option(
+        "--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."
+    ),
+    click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
+    click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
+    click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
+    click.option(
+        "--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."
+    ),
+    click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP),
+    click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's."),
+    switch(
+        "completion", "--completion", "--no-completion", True,
+        ("Add the operators that a traced list leaves out (default).", "Add none."),
+    ),
+)  # fmt: skip
+"""What every question may set: workloads, bundles, GPUs, clocks, sizes, precisions."""
+
+COSTS: Final = (
+    click.option("--price", type=NOT_NEGATIVE, metavar="PER_KWH", help="Price of a kilowatt-hour, in any currency."),
+    click.option("--carbon", type=NOT_NEGATIVE, metavar="G_PER_KWH", help="Emissions of the grid [g CO2e/kWh]."),
+    click.option("--overhead", type=Number(1.0), default=1.0, metavar="FACTOR", help="Energy of the site over that of the GPU (PUE): 1.2."),
+    click.option("--requests", type=POSITIVE, metavar="N", help="Requests that an iteration serves; else its batch."),
+    click.option("--tokens", type=POSITIVE, metavar="N", help="Tokens that an iteration computes; else batch · sequence."),
+)
+"""What energy costs, and what an iteration serves."""
+
+KERNELS: Final = click.option(
+    "--kernels", callback=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
+)
+
+JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")
+CSV: Final = click.option("--csv", "as_csv", is_flag=True, help="CSV lines, SI units.")
+QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr.")
+
+OUTPUT: Final = (
+    JSON,
+    click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr."),
+    click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="Say on stderr what is used."),
+)
+
+
+def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[Decorator, ...]:
+    """Where the answer goes and in which of its forms, and which chart a picture is, the first of them without a choice."""
+    out = output_option(
+        "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
+    )
+    chart = click.option("--chart", type=click.Choice(charts), help=f"What an .svg or .png shows; else {', '.join(charts[:1])}.")
+    return (*([chart] if charts else []), out, CSV, *OUTPUT)
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """A command with these options, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

@@ -1,0 +1,206 @@
+"""From a command's options to questions: every combination of what was listed, and which of them a board cannot answer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.commands.options import as_wrong_usage
+from estimator.errors import EstimatorError, OperatingPointError
+
+if TYPE_CHECKING:
+    from estimator.bundles.content import Bundle
+    from estimator.forms.variation import Variant
+    from estimator.gpu import GpuSpec
+    from estimator.questions.choosing import Best
+    from estimator.questions.judging import Asked
+    from estimator.questions.points import Case, Sweep
+
+MICROSECONDS: Final = 1e-6
+OWN: Final = "own"
+"""The word that stands for the bundle's own GPU in a list of GPUs."""
+CHOICES: Final = "--precision or --gpu-spec"
+"""What chooses a precision and a GPU."""
+MOST_QUESTIONS: Final = 100_000
+"""More combinations than this are a mistake in a step."""
+TRACED_SEQUENCE: Final = 512
+"""Tokens of a sequence where none are asked for, as `estimate trace` has it."""
+
+
+def questions(options: Mapping[str, Any]) -> "list[Asked]":
+    """A question for every workload, bundle and GPU, in that nesting from the inside out.
+
+    Raises EstimatorError for files that cannot be used, UsageError for options that do not go together and lists that cannot be read.
+    """
+    _check_something_asked(options)
+    from estimator.board import power_limit
+    from estimator.bundles.files import load_bundle
+    from estimator.bundles.labels import told_apart
+    from estimator.questions.judging import Asked
+
+    names = options["bundle_names"]
+    bundles = told_apart([load_bundle(name) for name in names], names)
+    chosen, launch_us = _variants(options), options["host_launch_us"]
+    settings = {
+        "power_cap_w": options["power_cap"],
+        "host_launch_s": None if launch_us is None else launch_us * MICROSECONDS,
+        "efficiency": options["efficiency"],
+    }
+    asked = []
+    for bundle in bundles:
+        for gpu in _gpus(bundle, options):
+            board = gpu or bundle.gpu
+            power_limit(options["power_cap"], board)  # refused before the first GPU is answered for
+            clocks = _clocks(board, options["freqs"])
+            asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
+    return asked
+
+
+def _check_something_asked(options: Mapping[str, Any]) -> None:
+    """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
+    if bool(options["workloads"]) == bool(options["model"]):
+        raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
+    if options["model"] and options["at"] is not None:
+        raise click.UsageError("--at says for which sizes files are written; a --model is traced at --batch and --sequence")
+    if not options["model"] and options["phase"] != "prefill":
+        raise click.UsageError("--phase belongs to --model")
+
+
+def _variants(options: Mapping[str, Any]) -> "list[Variant]":
+    """Every workload in every size, precision and form asked for, each under a name of its own."""
+    varied = {name: options[name] for name in ("batch", "sequence", "precision", "attention")}
+    count = math.prod(max(len(values), 1) for values in (*varied.values(), options["workloads"]))
+    if count > MOST_QUESTIONS:
+        raise click.UsageError(
+            f"{count} combinations of batch, sequence, precision and attention; the most is {MOST_QUESTIONS}, use larger steps"
+        )
+    if options["model"]:
+        return _traced(options["model"], options["phase"], **varied)
+    from estimator.formats import read_workload
+    from estimator.forms.variation import variants
+
+    files: dict[str, str] = {}
+    found: list[Variant] = []
+    for path in options["workloads"]:
+        workload = read_workload(path, completion=options["completion"])
+        if files.setdefault(workload.name, path) != path:  # two files may bear one name; their results must not pass for one
+            workload = replace(workload, name=f"{workload.name} ({path})")
+        found += variants(workload, at=options["at"], **varied)
+    return found
+
+
+def _traced(
+    model: str, phase: str, *, batch: Sequence[int], sequence: Sequence[int], precision: Sequence[str], attention: Sequence[str]
+) -> "list[Variant]":
+    """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
+    from estimator.commands.reporting import stdout_on_stderr
+    from estimator.forms.variation import Variant
+    from estimator.trace import trace_calls
+    from estimator.tracing.request import TraceRequest, refuse_unused_sizes
+
+    asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
+    found = []
+    for b, s, name, form in product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("",)):
+        with stdout_on_stderr():
+            traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form))
+        refuse_unused_sizes(model, asked, traced.sizes)
+        b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
+        tokens = b if phase == "decode" else b * s
+        found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=traced.attention))
+    return found
+
+
+def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]":
+    """The GPUs to ask for; None for the bundle's own."""
+    from estimator.specifications import load_gpu, override_gpu
+
+    gpus = [None if name == OWN else load_gpu(name) for name in options["gpu_spec"] or (OWN,)]
+    return [override_gpu(gpu or bundle.gpu, options["figures"]) for gpu in gpus] if options["figures"] else list(gpus)
+
+
+def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
+    from estimator.clock_list import parse_clocks
+
+    if text is None:
+        return None
+    with as_wrong_usage("--freqs"):
+        return parse_clocks(text, gpu)
+
+
+def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
+    """Refuse an answer without a time: the GPU has no rate for a precision, or a number is beyond all reason.
+
+    case: an estimate, or a case of a sweep.
+    """
+    from estimator.domain import why_no_time
+
+    if not all(map(math.isfinite, latencies_s)):
+        precision = getattr(case, "precision", "")
+        form = f" in {precision}" if precision else ""
+        raise EstimatorError(f"{case.workload}{form} has no finite time on {case.gpu}: {why_no_time(case.warnings, CHOICES)}")
+
+
+def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
+    """The questions that their boards can answer, and points without a time for the others.
+
+    Left out are precisions that a GPU has no rate for and, where several boards are asked for, clocks that one of them cannot lock.
+    Raises EstimatorError where nothing is left.
+    """
+    from estimator.domain import in_clock_range
+    from estimator.domain import cannot_run_lines
+    from estimator.questions.choosing import answered
+    from estimator.questions.judging import at_clocks
+    from estimator.questions.points import joined_sweeps
+    from estimator.questions.sweeping import unanswerable
+
+    kept, lost = list(asked), []
+    if len({one.gpu or one.bundle.gpu for one in asked}) > 1:
+        kept = []
+        for one in asked:
+            gpu, clocks = one.gpu or one.bundle.gpu, one.sm_clock_mhz
+            inside = clocks and tuple(clock for clock in clocks if in_clock_range(clock, gpu))
+            if inside != clocks:
+                lost.append(unanswerable(one.variant, one.bundle, gpu, [clock for clock in clocks or () if clock not in (inside or ())]))
+            kept += [at_clocks(one, inside)] if inside or clocks is None else []
+        kept = kept or list(asked)  # none of the boards can be locked to any of the clocks: refused below
+    tried = joined_sweeps(list(answered([at_clocks(one, one.sm_clock_mhz and one.sm_clock_mhz[:1]) for one in kept])))
+    possible = []
+    for one, latency_s, case in zip(kept, tried.latency_s.tolist(), tried.cases, strict=True):
+        if math.isfinite(latency_s):
+            possible.append(one)
+        elif cannot_run_lines(case.warnings):
+            lost += answered([one])
+        else:
+            check_finite(case, [latency_s])
+    if not possible:
+        check_finite(tried.cases[0], [math.nan])
+    return possible, lost
+
+
+def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
+    """Why cases of points without a time are left out."""
+    from estimator.domain import cannot_run_lines
+
+    return [(case, line) for points in lost for case in points.cases for line in cannot_run_lines(case.warnings)]
+
+
+def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":
+    """The point of least --goal under --power-limit and --latency-limit [ms].
+
+    Raises EstimatorError where no bundle knows the power that is asked for, and where no point keeps the limits.
+    """
+    from estimator.questions.choosing import MILLISECONDS, best
+
+    limit_w, limit_ms, goal = options["power_limit"], options["latency_limit"], options["goal"]
+    if (goal != "latency" or limit_w is not None) and all(question.bundle.power is None for question in asked):
+        names = ", ".join(dict.fromkeys(question.bundle.name for question in asked))
+        instead = "ask for --goal latency" if goal != "latency" else "leave --power-limit out"
+        raise OperatingPointError(f"bundle {names} has no power coefficients; {instead}, or fit rows that have an energy or power")
+    limits = {
+        "power_limit_w": math.inf if limit_w is None else limit_w,
+        "latency_limit_s": math.inf if limit_ms is None else limit_ms * MILLISECONDS,
+    }
+    return best(asked, goal, confidence=options["confidence"], **limits)

@@ -1,0 +1,145 @@
+"""What commands write: the answer to a file or stdout, and on stderr warnings and notes, each once with whom it concerns."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.short_names import short_name
+
+if TYPE_CHECKING:
+    from estimator.questions.estimates import Estimate
+    from estimator.questions.points import Case, Sweep
+
+Labels = tuple[Any, ...]
+"""What tells whom a remark concerns from others, the workload first."""
+
+NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
+"""A number, or the shape of an operator ("64x512"), that is a word by itself: not those of "fp8" and "h100"."""
+
+MOST_LINES: Final = 40
+"""Warnings, and notes, that are shown."""
+
+MOST_NAMED: Final = 6
+"""Names in one line."""
+
+LABELS: Final = ("workload", "bundle", "gpu", "precision", "attention")
+
+
+def deliver(answer: str | bytes, out: Path | None) -> None:
+    """The answer to a file, whole or not at all, or to stdout.  Raises UnwrittenError."""
+    if out is None:
+        click.echo(answer, nl=False)
+        return
+    from estimator.whole_file import write_whole
+
+    write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
+
+
+def deliver_form(form: str, text: Callable[[], str], out: Path | None) -> None:
+    """The answer, or its chart as a picture."""
+    if form in ("svg", "png"):
+        from estimator.display.pictures import picture_png, standalone_svg
+
+        deliver(standalone_svg(text()) if form == "svg" else picture_png(text()), out)
+    else:
+        deliver(text(), out)
+
+
+class Remarks:
+    """Warnings and notes with whom they concern, among all that are answered."""
+
+    def __init__(self) -> None:
+        self.warnings: list[tuple[Labels, str]] = []
+        self.notes: list[tuple[Labels, str]] = []
+        self.everyone: dict[Labels, None] = {}
+
+    def add(self, points: "Sweep") -> None:
+        """Those of the points of a sweep."""
+        self.everyone |= dict.fromkeys(_labels(points.cases[i]) for i in points.present())
+        self.warnings += [(_labels(case), line) for case, line in points.case_warnings()]
+        self.notes += [(_labels(case), line) for case, line in points.case_notes()]
+
+    def add_left_out(self, left_out: "Sequence[tuple[Case, str]]", where: list[tuple[Labels, str]] | None = None) -> None:
+        """Cases that have no answer, and why: as warnings, or `where`."""
+        self.everyone |= dict.fromkeys(_labels(case) for case, _ in left_out)
+        lines = self.warnings if where is None else where
+        lines += [(_labels(case), f"left out: {line}") for case, line in left_out]
+
+    def add_result(self, result: "Estimate") -> None:
+        """Those of an estimate."""
+        labels = (result.workload,)
+        self.everyone[labels] = None
+        self.warnings += [(labels, line) for line in result.warnings]
+        self.notes += [(labels, line) for line in result.notes]
+
+    def report(self, options: Mapping[str, Any]) -> int:
+        """All to stderr; the exit status."""
+        if not options["quiet"]:
+            for kind, remarks in (("warning", self.warnings), ("note", self.notes)):
+                for line in remark_lines(remarks, list(self.everyone)):
+                    click.echo(f"{kind}: {line}", err=True)
+        return DONE_WITH_WARNINGS if self.warnings else DONE
+
+
+def _labels(case: "Case") -> Labels:
+    return tuple(getattr(case, name) for name in LABELS)
+
+
+def remark_lines(remarks: Sequence[tuple[Labels, str]], everyone: Sequence[Labels]) -> list[str]:
+    """One line for each remark that starts with whom of `everyone` it concerns; of more than MOST_LINES the last says how many more.
+
+    Remarks on one board that differ in numbers alone are one, the first of them.
+    """
+    from estimator.display.text import printable
+
+    alike: dict[Any, tuple[dict[str, None], dict[Labels, None]]] = {}
+    for labels, text in remarks:
+        kind = NUMBER.sub(lambda number: re.sub(r"\d+", "#", number.group()) if "x" in number.group() else "#", text)
+        texts, concerned = alike.setdefault((labels[1:3], kind), ({}, {}))
+        texts[text] = concerned[labels] = None
+    found: dict[str, dict[Labels, None]] = {}
+    for texts, concerned in alike.values():
+        first, *more = texts
+        found.setdefault(first + (f" (and {len(more)} more with other numbers)" if more else ""), {}).update(concerned)
+    lines = [printable(f"{_names(concerned, everyone)}: {text}") for text, concerned in found.items()]
+    rest = len(lines) - MOST_LINES + 1
+    return lines if rest < 2 else [*lines[: MOST_LINES - 1], f"and {rest} more like these; fewer workloads or sizes at a time show them"]
+
+
+def _names(concerned: Mapping[Labels, None], everyone: Sequence[Labels]) -> str:
+    """Whom a remark concerns: all, or by what tells them from the others."""
+    if len(concerned) == len(everyone) > 1:
+        return "both" if len(everyone) == 2 else f"all {len(everyone)}"
+    telling = [i for i in range(len(everyone[0])) if len({labels[i] for labels in everyone}) > 1] or [0]
+    names = [" ".join(short_name(labels[i]) for i in telling if labels[i]) or short_name(labels[0]) for labels in concerned]
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """While the block runs, what is written to the file of stdout goes to that of stderr, whoever writes it: C code, `os.write`, threads.
+
+    `contextlib.redirect_stdout` moves what Python prints alone.  For commands, which have the process for
+    themselves and run with an open stdout alone.
+    """
+    import ctypes  # for traces alone
+
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno() if sys.stderr is None else 2, 1)
+        yield
+    finally:
+        with suppress(OSError, TypeError, AttributeError):  # systems whose C library is found in another way
+            ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)

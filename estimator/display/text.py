@@ -1,0 +1,172 @@
+"""Quantities, tables and CSV lines as text: what all answers share."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+Units = Sequence[tuple[float, str]]
+
+TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+POWER_UNITS: Final = ((1.0, "W"),)
+ENERGY_UNITS: Final = ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
+
+QUANTITIES: Final[dict[str, Units]] = {"latency_s": TIME_UNITS, "power_w": POWER_UNITS, "energy_j": ENERGY_UNITS}
+"""What is predicted, and the units in which people read it; each field has a `…_std`, `…_low` and `…_high`."""
+
+PREDICTED: Final = tuple(f"{name}{end}" for name in QUANTITIES for end in ("", "_std"))
+
+SIGNIFICANT_DIGITS: Final = 4
+LEAST_HUNDRED: Final = 99.5
+"""From here on two significant digits would need an exponent."""
+LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
+"""Numbers beyond these are written with an exponent."""
+UNKNOWN: Final = "–"
+
+NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
+NO_ERRORS_OF: Final = "the bundle states no uncertainty of {0}: it holds no errors of {0} of rows outside its fit"
+NO_POWER: Final = "the bundle has no power coefficients"
+
+VALIDITY: Final = {
+    "forecast": "a forecast: the bundle was not fitted on this board as it is asked for",
+    "outside": "outside the validity of the bundle: it was not fitted on such kernels; see the warnings",
+}
+"""What stands below a table of predictions."""
+
+FORMULA_START: Final = ("=", "+", "-", "@")
+"""What a text must not begin with: a spreadsheet would run it."""
+
+
+def known(value: Any) -> Any:
+    """A value for JSON: a number that is not finite is unknown, null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def printable(text: str) -> str:
+    """A text from a file on one line of a terminal: control characters, which could move its cursor, become "?"."""
+    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
+
+
+def percent(share: float) -> str:
+    """A share with one decimal."""
+    return f"{share:.1%}" if math.isfinite(share) else UNKNOWN
+
+
+def with_spread(value: float, std: float, units: Units) -> str:
+    """A quantity in the unit that suits its size, with its standard deviation where it is known."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1] if value else units[0])
+    scaled, error = value / scale, std / scale
+    if scaled and not LEAST_PLAIN <= abs(scaled) < MOST_PLAIN:
+        return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if math.isfinite(std) else ''} {unit}"
+    whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
+    spread = f" ± {error:{'.2g' if error < LEAST_HUNDRED else '.0f'}}" if math.isfinite(std) else ""
+    return f"{scaled:.{max(0, SIGNIFICANT_DIGITS - whole_digits)}f}{spread} {unit}"
+
+
+def seconds(value: float) -> str:
+    """A time without its uncertainty."""
+    return with_spread(value, math.nan, TIME_UNITS)
+
+
+def quantity_texts(values: Mapping[str, float]) -> list[str]:
+    """Latency, power and energy, each with its standard deviation where `values` has one."""
+    return [with_spread(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
+
+
+def values_of(answer: Any) -> dict[str, float]:
+    """PREDICTED of an estimate."""
+    return {name: getattr(answer, name) for name in PREDICTED}
+
+
+def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
+    """Why numbers among PREDICTED are unknown: field → reason; empty where all are known."""
+    unknown = [name for name, value in values.items() if not math.isfinite(value)]
+    powerless = "power_w" in unknown
+    latency, power = (math.isfinite(values.get(name, math.nan)) for name in ("latency_s_std", "power_w_std"))
+    errors = NO_ERRORS if latency == power or powerless else NO_ERRORS_OF.format("power" if latency else "latency")
+    return {name: NO_POWER if powerless and not name.startswith("latency") else errors for name in unknown}
+
+
+def reason_lines(rows: Iterable[Mapping[str, float]], validity: Iterable[str] = ()) -> str:
+    """Below a table of predictions, each reason for a missing number or ± once, and whether any row is no measured case."""
+    reasons = {reason: None for row in rows for reason in unknown_values(row).values()}
+    seen = set(validity)
+    return lines([*reasons, *(text for kind, text in VALIDITY.items() if kind in seen)])
+
+
+def lines(texts: Iterable[str]) -> str:
+    """Remarks below a table, each once."""
+    return "".join(f"  {text}\n" for text in dict.fromkeys(texts) if text)
+
+
+def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
+    """Rows of text in columns, to the right but for `left_columns`, two blanks between them."""
+    left = set(left_columns)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    padded = (
+        "  ".join(cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    )
+    return "".join(f"  {line}".rstrip() + "\n" for line in padded)
+
+
+def csv_lines(rows: Iterable[Iterable[Any]], header: Sequence[str] | None = None) -> str:
+    """The header, where one is given, and a line for every row.
+
+    Unknown values (None, nan) are empty.  Texts that a spreadsheet would run are quoted by a blank; control characters, of which a lone
+    carriage return would end the line, become "?".
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    if header is not None:
+        writer.writerow(header)
+    writer.writerows([_cell(known(value)) for value in row] for row in rows)
+    return stream.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        text = printable(value)
+        return f" {text}" if text.startswith(FORMULA_START) else text
+    return "" if value is None else value
+
+
+def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of the same fields as CSV."""
+    return csv_lines((row.values() for row in rows), header=list(rows[0]))
+
+
+def rows_json(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as one JSON list; unknown numbers are null."""
+    return json.dumps([{name: known(value) for name, value in row.items()} for row in rows], indent=1, allow_nan=False) + "\n"
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """JSON data for people: a line for every field, a table for a list or an object of objects."""
+    text = ""
+    for name, value in document.items():
+        if isinstance(value, Mapping) and value and all(isinstance(one, Mapping) for one in value.values()):
+            value = [{"": key, **one} for key, one in value.items()]
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            columns = list(dict.fromkeys(column for row in value for column in row))
+            table = aligned([columns, *([_shown(row.get(column)) for column in columns] for row in value)], range(len(columns)))
+            text += f"{name}\n{table}"
+        else:
+            text += f"{name}: {_shown(value)}\n"
+    return text
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return (
+            ", ".join(f"{name} {f'({_shown(one)})' if isinstance(one, Mapping) else _shown(one)}" for name, one in value.items()) or UNKNOWN
+        )
+    if isinstance(value, list):
+        return (" to " if value and all(isinstance(one, float) for one in value) else ", ").join(map(_shown, value)) or UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return UNKNOWN if value is None else f"{value:.5g}" if isinstance(value, float) else printable(str(value))

@@ -1,0 +1,163 @@
+"""Matrix products, convolutions and fused attention from the calls that ask for them."""
+
+import math
+from typing import Any, Final
+
+from estimator.forms.host_shares import INNER, INTERNAL, LAYER
+from estimator.tracing.calls import Call, Tensor
+from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part
+from estimator.workload import TRACED
+
+SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
+"""Precisions in which cuDNN computes dense convolutions channels-last and converts what comes channels-first."""
+
+BACKWARD_PRODUCTS: Final = 2.5
+"""Fused attention's backward pass in forward passes: it makes five products where the forward pass makes two (it
+computes the scores again).  Source: FlashAttention-2 (arXiv 2307.08691), section 3."""
+
+PLANE: Final = 2
+"""Axes of an image."""
+
+EXPERT_AXES: Final = 3
+"""Axes of the matrices of all experts."""
+
+
+def linear(call: Call) -> list[Part]:
+    """A[m, k]·B[k, n] without a batch; vectors have an axis of length 1."""
+    a, b = map(call.tensor, OPERATIONS["linear"][base_name(call)])
+    m = a.shape[0] if len(a.shape) > 1 else 1
+    n = b.shape[1] if len(b.shape) > 1 else 1
+    return [part("gemm.linear", a.precision, batch=1, m=m, n=n, k=a.shape[-1], out=call.outputs[0].precision)]
+
+
+def batched(call: Call) -> list[Part]:
+    """As many products as the first axis is long."""
+    a, b = map(call.tensor, OPERATIONS["batched"].get(base_name(call), ("self", "mat2")))
+    batch, m, k = a.shape
+    return [part("gemm.bmm", a.precision, batch=batch, m=m, n=b.shape[2], k=k, out=call.outputs[0].precision)]
+
+
+def grouped(call: Call) -> list[Part]:
+    """Rows shared out over experts, each a linear layer with its own matrix: as many experts as there are rows, evenly loaded.
+
+    The experts' matrices are on one side, with the rows on the other; or both sides are rows and the experts' matrices
+    come out (a gradient).
+    """
+    a, b = call.tensor("self"), call.tensor("mat2")
+    left, right = (len(tensor.shape) == EXPERT_AXES for tensor in (a, b))
+    if left and right:
+        return batched(call)
+    experts = call.outputs[0].shape[0] if not left and not right else (a if left else b).shape[0]
+    rows = b.shape[1] if left else a.shape[0] if right else a.shape[1]
+    busy = min(experts, rows)
+    each = math.ceil(rows / busy)
+    m, n, k = (a.shape[1], each, a.shape[-1]) if left else (each, b.shape[2], a.shape[-1]) if right else (a.shape[0], b.shape[1], each)
+    return [part("gemm.linear", a.precision, batch=busy, m=m, n=n, k=k)]
+
+
+# Convolutions ---------------------------------------------------------------------------------------------------------
+
+
+def convolution(call: Call) -> list[Part]:
+    """A convolution of the own format where it can say what is asked; else the matrix product that it amounts to."""
+    return _convolution(call, call.outputs[0])
+
+
+def _convolution(call: Call, out: Tensor) -> list[Part]:
+    image, weight = call.tensor("input"), call.tensor("weight")
+    shape = _plain_conv(call, image, weight, out)
+    precision, groups = image.precision, _whole(call, "groups")
+    if shape is None:  # the product [positions, taps]·[taps, filters] of each group; if transposed, of its input's positions
+        side = image if call.number("transposed", False) else out
+        n, k, positions = weight.shape[0] // groups, math.prod(weight.shape[1:]), side.elements // side.shape[1]
+        return [part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution")]
+    if groups > 1 and groups == image.shape[1]:
+        return [part("conv.depthwise", precision, **shape)]
+    turned = [
+        moved("copy.layout", precision, side.elements, side.elements, share=INTERNAL, origin=f"{TRACED}:layout")
+        for side in (image, out)
+        if precision in SIXTEEN_BIT and not _channels_last(side)
+    ]
+    return [part("conv.conv2d", precision, **shape), *turned]
+
+
+def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
+    """Fields of a convolution over an image with one stride and one padding, without dilation; None for any other."""
+    stride, padding, dilation = (_axes(call, name) for name in ("stride", "padding", "dilation"))
+    if call.number("transposed", False) or len(image.shape) != PLANE + 2 or out.shape[1] != weight.shape[0]:
+        return None
+    if len(set(stride)) != 1 or len(set(padding)) != 1 or set(dilation) != {1}:
+        return None
+    batch, channels, height, width = image.shape
+    filters, _, kernel_h, kernel_w = weight.shape
+    return {
+        "batch": batch, "channels": channels, "height": height, "width": width, "filters": filters,
+        "kernel_h": kernel_h, "kernel_w": kernel_w, "stride": stride[0], "padding": padding[0], "groups": _whole(call, "groups"),
+    }  # fmt: skip
+
+
+def _axes(call: Call, name: str) -> tuple[int, ...]:
+    value = call.number(name, (1,))
+    return value if isinstance(value, tuple) else (int(value),)
+
+
+def _whole(call: Call, name: str) -> int:
+    return _axes(call, name)[0]
+
+
+def _channels_last(tensor: Tensor) -> bool:
+    """Whether an image lies in memory with its channels innermost; a single pixel or channel lies both ways."""
+    return tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1 or tensor.innermost == 1
+
+
+def convolution_backward(call: Call) -> list[Part]:
+    """Gradients of the image (by the same number of multiplications) and of the weight, each where it is asked for.
+
+    Of a depthwise convolution both are taken as further such convolutions; of a dense one as the products
+    [positions, filters]·[filters, taps] and [filters, positions]·[positions, taps].
+    """
+    image, weight, gradient = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
+    asked = call.number("output_mask", (1, 1, 0))
+    of_image, of_weight, of_bias = map(bool, asked) if isinstance(asked, tuple) else (True, True, False)
+    groups, precision = _whole(call, "groups"), image.precision
+    filters, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
+    positions = gradient.elements // gradient.shape[1]
+    if groups > 1 and groups == image.shape[1]:
+        parts = [Part(_convolution(call, gradient)[0].operator, float(of_image + of_weight))]
+    else:
+        sides = [(positions, filters)] * of_image + [(filters, positions)] * of_weight
+        parts = [part("gemm.bmm", precision, batch=groups, m=m, n=taps, k=k, origin=BACKWARD) for m, k in sides]
+    if of_bias:
+        parts.append(part("reduction.sum", precision, rows=gradient.shape[1], dim=positions, share=INNER, origin=BACKWARD))
+    return [one for one in parts if one.times]
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+def attention(call: Call, share: float = LAYER, origin: str = TRACED, times: float = 1.0) -> list[Part]:
+    """One fused attention kernel on tensors [..., head, token, dim]; a tensor without heads has one."""
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    heads, kv_heads = (tensor.shape[-3] if len(tensor.shape) > PLANE else 1 for tensor in (query, key))
+    queries = query.shape[-2]
+    kernel = part(
+        "attention.prefill" if queries > 1 else "attention.decode",
+        query.precision,
+        batch=query.elements // (heads * queries * query.shape[-1]),
+        queries=queries,
+        context=key.shape[-2],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=max(query.shape[-1], value.shape[-1]),
+        window=_whole(call, "window") if call.number("window", 0) else 0,
+        causal=int(bool(call.number("causal", False)) and queries > 1),
+        share=share,
+        origin=origin,
+        times=times,
+    )
+    return [kernel]
+
+
+def attention_backward(call: Call) -> list[Part]:
+    """Its gradients, in forward passes."""
+    return attention(call, LAYER / BACKWARD_PRODUCTS, BACKWARD, BACKWARD_PRODUCTS)

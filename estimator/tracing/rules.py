@@ -1,0 +1,269 @@
+"""Element-wise work, copies, gathers, softmax, norms, reductions and optimizer steps from the calls that ask for them."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from estimator.forms.host_shares import INNER, LAYER, LIGHT
+from estimator.quantities import BYTES_PER_ELEMENT
+from estimator.tracing import products
+from estimator.tracing.calls import Call, Tensor
+from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part, read_elements, stored_bytes
+
+Rule = Callable[[Call], list[Part]]
+
+INSIDE: Final = frozenset({"neg"})
+"""Element-wise operations that surround others as copies do (the half that a rotary embedding turns)."""
+
+CHUNK_ELEMENTS: Final = 65536
+LAUNCH_CHUNKS: Final = 320
+LAUNCH_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+"""What one launch over a list of tensors takes: elements of a chunk, chunks, tensors by the number of lists that go together.
+Source: PyTorch, MultiTensorApply.cuh."""
+
+SHORT_SORT: Final = 4096
+"""Rows up to this length PyTorch sorts within one block of threads.  Source: ATen, native/cuda/Sort.cpp."""
+
+FUSED_WRITES: Final = frozenset({"exp_avgs", "exp_avg_sqs", "momentum_buffer_list", "max_exp_avg_sqs"})
+"""Lists that a fused optimizer writes beside the parameters."""
+
+
+def _name(call: Call, tensors: int) -> str:
+    """Our name of an element-wise operation that reads so many tensors."""
+    name: str = OPERATIONS["pointwise"].get(base_name(call), "other")
+    return f"elementwise.{OPERATIONS['with_a_number'].get(name, name) if tensors < 2 else name}"
+
+
+def pointwise(call: Call) -> list[Part]:
+    """An element-wise operation: reads all that comes in, broadcast tensors once, and writes its result."""
+    out = call.outputs[0] if call.outputs else call.largest
+    precision = call.largest.precision
+    name = _name(call, sum(tensor.elements > 1 for _, tensor in call.inputs))
+    share = INNER if base_name(call) in INSIDE else LIGHT
+    return [moved(name, precision, out.elements, read_elements(call, precision), share=share, out=out.precision)]
+
+
+def _gradient(call: Call) -> list[Part]:
+    out, precision = call.outputs[0], call.largest.precision
+    return [moved("elementwise.other", precision, out.elements, read_elements(call, precision), out=out.precision, origin=BACKWARD)]
+
+
+def _fill(call: Call) -> list[Part]:
+    out = call.outputs[0]
+    return [moved("elementwise.other", out.precision, out.elements, 1.0)]
+
+
+# Copies ---------------------------------------------------------------------------------------------------------------
+
+
+def _clone(call: Call) -> list[Part]:
+    """A copy; what comes from the host has no source on the device."""
+    return _copied(call.inputs[0][1] if call.inputs else call.outputs[0], call.outputs[0])
+
+
+def _copy_into(call: Call) -> list[Part]:
+    return _copied((*call.tensors("src"), call.outputs[0])[0], call.outputs[0])
+
+
+def _copied(source: Tensor, target: Tensor) -> list[Part]:
+    """A conversion, or a copy; one into another order of elements is a transposing one."""
+    turned = len(source.shape) == len(target.shape) and source.stored == source.elements and source.innermost != target.innermost
+    name = "elementwise.typecast" if source.dtype != target.dtype else "copy.transpose" if turned else "copy.contiguous"
+    out = target.precision if source.dtype != target.dtype else ""
+    return [moved(name, source.precision, target.elements, source.stored, share=INNER, out=out)]
+
+
+def _contiguous(call: Call) -> list[Part]:
+    out = call.outputs[0]
+    return [moved("copy.contiguous", out.precision, out.elements, min(call.largest.stored, out.elements), share=INNER)]
+
+
+def _cat(call: Call) -> list[Part]:
+    out = call.outputs[0]
+    return [moved("copy.cat", out.precision, out.elements, sum(tensor.stored for tensor in call.tensors("tensors")), share=INNER)]
+
+
+def _gather(call: Call, share: float = LIGHT) -> list[Part]:
+    """Elements read as many as written, and the numbers that say which."""
+    out, indices = call.outputs[0], (*call.tensors("indices"), *call.tensors("index"))[:1]
+    said = stored_bytes(*indices) / BYTES_PER_ELEMENT[out.precision]
+    return [moved("copy.gather", out.precision, out.elements, out.elements + said, share=share)]
+
+
+def _scatter(call: Call) -> list[Part]:
+    """Rows put in their places; out of place, the tensor around them is copied first."""
+    target = call.outputs[0]
+    rows = call.tensors(OPERATIONS["scatter"][base_name(call)]) or call.tensors("index")
+    elements = max((tensor.elements for tensor in rows), default=target.elements)
+    around = moved("copy.contiguous", target.precision, target.elements, target.elements, share=INNER)
+    return [moved("copy.gather", target.precision, elements, elements), *([] if call.name.endswith("_") else [around])]
+
+
+def _embedding_backward(call: Call) -> list[Part]:
+    """Rows of the gradient added into a table of zeros."""
+    gradient, table = call.tensor("grad_output"), call.outputs[0]
+    return [*_fill(call), moved("copy.gather", table.precision, gradient.elements, 2.0 * gradient.elements)]
+
+
+def _dropout(call: Call) -> list[Part]:
+    """A result and a mask of a byte an element are written: in elements of the result."""
+    tensor = call.tensor("input")
+    return [moved("elementwise.dropout", tensor.precision, tensor.elements, tensor.elements)]
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+def _row_length(call: Call, tensor: Tensor) -> int:
+    """Elements of a row: those of the axis `dim`, the last one without it."""
+    return tensor.shape[int(call.number("dim", -1))] if tensor.shape else 1  # type: ignore[arg-type]
+
+
+def _softmax(call: Call) -> list[Part]:
+    tensor = call.tensor("self")
+    dim = _row_length(call, tensor)
+    return [part("softmax.softmax", tensor.precision, rows=tensor.elements // dim, dim=dim, out=call.outputs[0].precision)]
+
+
+def _normed_length(call: Call, default: int) -> int:
+    axes = call.number("normalized_shape", (default,)) or (default,)
+    return math.prod(axes) if isinstance(axes, tuple) else int(axes)
+
+
+def _layer_norm(kind: str, call: Call) -> list[Part]:
+    tensor = call.tensor("input")
+    dim = _normed_length(call, 1)
+    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, out=call.outputs[0].precision)]
+
+
+def _group_norm(call: Call) -> list[Part]:
+    tensor = call.tensor("input")
+    rows = int(call.number("N", tensor.shape[0])) * int(call.number("group", 1))  # type: ignore[arg-type]
+    return [part("norm.layernorm", tensor.precision, rows=rows, dim=tensor.elements // rows)]
+
+
+def _batch_norm(call: Call) -> list[Part]:
+    """A scale and a shift for each channel; in training the statistics are gathered first."""
+    tensor = call.tensor("input")
+    channels = tensor.shape[1]
+    rows = tensor.elements // channels
+    trains = call.number("training", False) or call.number("train", False)
+    gathered = [part("reduction.mean", tensor.precision, rows=channels, dim=rows, share=INNER)] if trains else []
+    return [*gathered, part("norm.batchnorm", tensor.precision, rows=rows, dim=channels, share=LIGHT)]
+
+
+def _norm_backward(call: Call) -> list[Part]:
+    """The gradient of the input, from that of the output and the input; sums over the rows for scale and shift."""
+    gradient, tensor = call.tensor("grad_out"), call.tensor("input")
+    dim = _normed_length(call, tensor.shape[1])
+    reads = gradient.elements + tensor.elements
+    return [
+        moved("elementwise.other", tensor.precision, tensor.elements, reads, share=LAYER, origin=BACKWARD),
+        part("reduction.sum", tensor.precision, rows=2 * dim, dim=tensor.elements // dim, share=INNER, origin=BACKWARD),
+    ]
+
+
+def _reduction(kind: str, call: Call) -> list[Part]:
+    tensor, out = call.largest, call.outputs[0]
+    rows = max(out.elements, 1)
+    return [part(kind, tensor.precision, rows=rows, dim=max(tensor.elements // rows, 1), share=INNER, out=out.precision)]
+
+
+def _ranked(call: Call) -> list[Part]:
+    """The largest few of each row: a reduction that reads the row once."""
+    tensor = call.tensor("self")
+    dim = _row_length(call, tensor)
+    return [part("reduction.max", tensor.precision, rows=tensor.elements // dim, dim=dim, share=LIGHT)]
+
+
+def _sorted(call: Call) -> list[Part]:
+    """Values are copied and their places numbered; then a short row is sorted at once, a longer one by a pass for each byte of a key."""
+    tensor, places = call.tensor("self"), call.outputs[-1]
+    width = BYTES_PER_ELEMENT[tensor.precision]
+    pairs = tensor.elements + stored_bytes(places) / width
+    passes = 1.0 if _row_length(call, tensor) <= SHORT_SORT else width
+    return [
+        moved("copy.contiguous", tensor.precision, tensor.elements, tensor.stored),
+        moved("elementwise.other", places.precision, places.elements, 1.0, share=INNER),
+        moved("elementwise.other", tensor.precision, pairs, pairs, share=INNER, times=passes),
+    ]
+
+
+def _loss(call: Call) -> list[Part]:
+    """One value picked from each row, and their mean."""
+    return [part("reduction.mean", call.tensor("self").precision, rows=1, dim=max(call.tensor("target").elements, 1), share=LIGHT)]
+
+
+def _pool(call: Call) -> list[Part]:
+    tensor = call.tensor("self")
+    return [moved("elementwise.pool", tensor.precision, call.outputs[0].elements, tensor.elements)]
+
+
+# Lists of tensors -----------------------------------------------------------------------------------------------------
+
+
+def over_lists(call: Call) -> list[Part]:
+    """One operation on every tensor of a list (an optimizer's step), in as few launches as the framework needs.
+
+    The result is the list `self` where the operation works in place; a fused optimizer writes its moments too.
+    """
+    lists = list(dict.fromkeys(name for name, _ in call.inputs))
+    members = [tensor for tensor in call.tensors(lists[0]) if tensor.elements]
+    total = sum(tensor.elements for tensor in members)
+    if not total:
+        return []
+    precision = members[0].precision
+    written = total + sum(member.elements for name, member in call.inputs if name in FUSED_WRITES)
+    chunks = sum(math.ceil(tensor.elements / CHUNK_ELEMENTS) for tensor in members)
+    most = LAUNCH_TENSORS[min(len(lists), max(LAUNCH_TENSORS))]
+    launches = max(math.ceil(chunks / LAUNCH_CHUNKS), math.ceil(len(members) / most))
+    elements = max(round(written / launches), 1)
+    return [moved(_name(call, len(lists)), precision, elements, read_elements(call, precision) * elements / written, times=float(launches))]
+
+
+RULES: Final[dict[str, Rule]] = {
+    "silent": lambda _call: [],
+    "fill": _fill,
+    "clone": _clone,
+    "copy_into": _copy_into,
+    "contiguous": _contiguous,
+    "cat": _cat,
+    "gather": _gather,
+    "embedding": partial(_gather, share=LAYER),
+    "embedding_backward": _embedding_backward,
+    "dropout": _dropout,
+    "softmax": _softmax,
+    "layernorm": partial(_layer_norm, "norm.layernorm"),
+    "rmsnorm": partial(_layer_norm, "norm.rmsnorm"),
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "norm_backward": _norm_backward,
+    "ranked": _ranked,
+    "sorted": _sorted,
+    "loss": _loss,
+    "pool": _pool,
+    "gradient": _gradient,
+    "grouped": products.grouped,
+    "convolution": products.convolution,
+    "convolution_backward": products.convolution_backward,
+    "attention": products.attention,
+    "attention_backward": products.attention_backward,
+    **{kind: partial(_reduction, f"reduction.{kind}") for kind in ("sum", "mean", "max")},
+}
+"""Rules by the names that `operations.toml` gives them."""
+
+RULE_OF: Final[dict[str, Rule]] = {
+    **{name: RULES[rule] for rule, names in OPERATIONS["rules"].items() for name in names},
+    **dict.fromkeys(OPERATIONS["linear"], products.linear),
+    **dict.fromkeys(OPERATIONS["batched"], products.batched),
+    **dict.fromkeys(OPERATIONS["scatter"], _scatter),
+}
+
+
+def rule_of(call: Call) -> Rule | None:
+    """The rule that describes a call, None where there is none."""
+    if "._foreach_" in call.name or ("._fused_" in call.name and call.name.endswith("_")):
+        return over_lists
+    found = RULE_OF.get(base_name(call))
+    return found or (pointwise if call.inputs and (call.pointwise or base_name(call) in OPERATIONS["pointwise"]) else None)
