@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ class Run:
     cause: str = ""
     last_text: str = ""
     hung: bool = False
+    untaken: tuple[Message, ...] = ()
 
 
 class Lane:
@@ -87,15 +89,16 @@ class Lane:
                 self._start_next()
             return
         status = run.worker.ended()
-        while run.worker.inbox:  # one that the store does not take is taken in again
-            self._heard(run, run.worker.inbox[0])
-            run.worker.inbox.popleft()
+        for message in chain(run.untaken, run.worker.messages()):
+            run.untaken = (message,)  # one that the store does not take is taken in again
+            self._heard(run, message)
+            run.untaken = ()
         stop = self._store.job(run.job.id).stop
         if status is not None:
             self._finish(run, status, stop, draining)
             return
         run.worker.stop(max(stop, draining))
-        silent_s = time.monotonic() - run.worker.last_heard_s
+        silent_s = run.worker.silent_s
         if silent_s > self._settings.hang_s + run.silence_s and not run.hung:
             run.hung = True
             self._tell(run, f"worker {run.worker.pid} has said nothing for {silent_s:.0f} s and is ended")

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from queue import Empty, Queue
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
@@ -25,6 +25,9 @@ MEASURING: Final = "measuring"
 COMMAND: Final = (sys.executable, "-m", "collector.cli")
 MESSAGE_START: Final = "collect: "
 LONGEST_LINE: Final = 1 << 20
+MOST_WAITING: Final = 256
+"""Messages that wait; a worker that has more to say waits, too."""
+MOST_AT_ONCE: Final = 64
 KILL_AFTER_S: Final = 10.0
 """Patience for a worker that was told to end at once [s]."""
 LISTEN_S: Final = 1.0
@@ -51,19 +54,20 @@ class Worker:
     """
 
     def __init__(self, words: Sequence[str], wake: threading.Event, keep: Sequence[int] = ()) -> None:
-        self._result = TemporaryFile()  # noqa: SIM115 - closed by `close`
         pipe = subprocess.PIPE
         try:
+            self._result = TemporaryFile()  # noqa: SIM115 - closed by `close`
             self._process = subprocess.Popen(
                 [*COMMAND, *words], stdin=pipe, stdout=self._result, stderr=pipe, start_new_session=True, pass_fds=tuple(keep)
             )
         except (OSError, ValueError) as error:
             raise DaemonError(f"no worker can be started ({getattr(error, 'strerror', None) or error})") from error
-        self.inbox: deque[Message] = deque()
+        self._inbox: Queue[Message] = Queue(MOST_WAITING)
         self.pid = self._process.pid
         self.asked = 0
         self.last_heard_s = time.monotonic()
         self._kill_at_s = float("inf")
+        self._ended_s = float("inf")
         self._wake = wake
         self._listener = threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True)
         self._listener.start()
@@ -73,7 +77,8 @@ class Worker:
             while line := stderr.readline(LONGEST_LINE):
                 self.last_heard_s = time.monotonic()
                 if line.strip():
-                    self.inbox.append(_message(line))
+                    self._wake.set()
+                    self._inbox.put(_message(line))
                 self._wake.set()
         self._wake.set()
 
@@ -99,20 +104,39 @@ class Worker:
         if how > 1:
             self._kill_at_s = time.monotonic() + patience_s
 
+    def messages(self) -> Iterator[Message]:
+        """Messages that wait, so many that other boards have a turn, too."""
+        with suppress(Empty):
+            for _ in range(MOST_AT_ONCE):
+                yield self._inbox.get_nowait()
+            self._wake.set()  # there may be more
+
+    @property
+    def silent_s(self) -> float:
+        """Time since its last line [s]; 0 while lines wait to be read."""
+        return 0.0 if self._inbox.qsize() else time.monotonic() - self.last_heard_s
+
     def ended(self) -> int | None:
-        """Its exit status (negative: the signal), None while it runs; one that does not end when told to is killed."""
-        status = self._process.poll()
-        if status is not None:
-            self._listener.join(LISTEN_S)
-        elif time.monotonic() > self._kill_at_s:
-            self._kill()
-        return status
+        """Its exit status (negative: the signal); None while it runs or messages wait.  One that does not end when told to is killed."""
+        status, now_s = self._process.poll(), time.monotonic()
+        if status is None:
+            if now_s > self._kill_at_s:
+                self._kill()
+            return None
+        self._ended_s = min(self._ended_s, now_s)
+        speaking = self._listener.is_alive() and now_s < self._ended_s + LISTEN_S
+        return None if speaking or self._inbox.qsize() else status
 
     def close(self) -> None:
         """Kill what still runs, close the files."""
         if self._process.poll() is None:
             self._kill()
             self._process.wait()
+        deadline = time.monotonic() + LISTEN_S
+        while self._listener.is_alive() and time.monotonic() < deadline:  # it may wait for room
+            for _ in self.messages():
+                pass
+            self._listener.join(0.01)
         self._result.close()
         with suppress(BrokenPipeError):
             if self._process.stdin is not None:
@@ -207,8 +231,8 @@ def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable
                         continue
                     worker.stop(stops())
                     status = worker.ended()
-                    while worker.inbox:
-                        _pass_on(board, worker.inbox.popleft(), complaints, tell)
+                    for message in worker.messages():
+                        _pass_on(board, message, complaints, tell)
                     if status is not None:
                         said = complaints.get(board, "").removeprefix(MESSAGE_START) or f"the worker ended with status {status}"
                         ends[board] = BoardEnd(board=board, status=status, result=worker.result(), text=worker.text(), complaint=said)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -30,9 +30,11 @@ EPOCH_UNIX_S: Final = 1_704_067_200.0
 """Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""
 
 STATE_POLL_S: Final = 0.02
-MOST_LOADED: Final = 256
-"""Prepared kernels that a simulated board remembers; one that was prepared longer ago must be prepared again."""
-
+ALIKE: Final = (
+    "library", "kernel_name", "grid", "shared_bytes_per_block", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "split_k",
+    "transpose",
+)  # fmt: skip
+"""Fields that plan and prepared kernel share."""
 SETUP_S: Final = 0.004
 """Allocating and filling the operands of a kernel."""
 
@@ -157,7 +159,7 @@ class SimulatedRunner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
-        self._planned = lru_cache(MOST_LOADED)(lambda operator, transpose: plan_kernel(operator, world.profile, world.gpu, transpose))
+        self._planned = cache(lambda operator, transpose: plan_kernel(operator, world.profile, world.gpu, transpose))
         self._broken = False
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
@@ -175,7 +177,7 @@ class SimulatedRunner:
         plan = self._planned(operator, transpose)
         prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
         if prepared not in self._loaded:
-            self._keep(prepared, self._world.load(plan, l2_state))
+            self._loaded[prepared] = self._world.load(plan, l2_state)
         self._world.rest(SETUP_S)
         return prepared
 
@@ -184,16 +186,9 @@ class SimulatedRunner:
         require_link(self._world.profile, load.link, load.operator.operator)
         loaded = self._world.load_generated(load)
         prepared = prepared_copy(load) if isinstance(load, CopyLoad) else prepared_load(load, self._complaint(load))
-        self._keep(prepared, loaded)
+        self._loaded[prepared] = loaded
         self._world.rest(SETUP_S)
         return prepared
-
-    def _keep(self, prepared: PreparedKernel, loaded: LoadedKernel) -> None:
-        """Remember what is behind a prepared kernel; the oldest ones are given up, so that a long campaign needs no more memory."""
-        self._loaded.pop(prepared, None)
-        self._loaded[prepared] = loaded
-        while len(self._loaded) > MOST_LOADED:
-            del self._loaded[next(iter(self._loaded))]
 
     def _complaint(self, load: GeneratedLoad) -> str:
         """What is wrong with the results of a kernel: nothing is computed here, and a profile plants what is wrong."""
@@ -231,21 +226,11 @@ def _describe(operator: Operator, plan: KernelPlan, l2_state: str, buffer_sets: 
     return PreparedKernel(
         operator=operator,
         l2_state=l2_state,
-        library=plan.library,
-        kernel_name=plan.kernel_name,
-        grid=plan.grid,
         block=(plan.threads, 1, 1),
         registers_per_thread=plan.registers,
-        shared_bytes_per_block=plan.shared_bytes_per_block,
-        blocks_per_sm=plan.blocks_per_sm,
-        tile_m=plan.tile_m,
-        tile_n=plan.tile_n,
-        tile_k=plan.tile_k,
-        stages=plan.stages,
-        split_k=plan.split_k,
-        transpose=plan.transpose,
         working_set_bytes=int(plan.working_set_bytes),
         buffer_sets=buffer_sets,
+        **{name: getattr(plan, name) for name in ALIKE},
     )
 
 
