@@ -27,7 +27,7 @@ import numpy as np
 from collector.bench import open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
 from collector.campaigns.plan import chosen_plan, hastened, plan_campaign
-from collector.campaigns.running import campaign_key, run_campaign
+from collector.campaigns.running import Campaign, campaign_key
 from collector.campaigns.selection import Way
 from estimator.gpu import GpuSpec
 from estimator.specifications import load_gpu
@@ -70,12 +70,12 @@ def measured(
 ) -> tuple[int, int, float]:
     """Measure a campaign, or the choice of a share of its time, into a file: rows, those only timed, and the board's time [s]."""
     with open_bench(f"sim:{board}", seed=BOARD_SEED) as bench:
-        plan = plan_campaign(spec, CLOCKS_MHZ[board], (), seed, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
+        plan = plan_campaign(spec, CLOCKS_MHZ[board], (), seed, bench)
         budget_s = math.inf if way is None else share * plan.estimated_s
         if way is not None:
             spec = hastened(spec, way)
             plan = chosen_plan(spec, plan, way, budget_s, choice_seed, bench.gpu_spec)
-        outcome = run_campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), seed), output, budget_s=budget_s)
+        outcome = Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), seed), output, budget_s=budget_s).run()
     return outcome.rows, 0 if plan.choice is None else plan.choice.timed, outcome.elapsed_s
 
 

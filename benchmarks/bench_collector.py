@@ -28,7 +28,7 @@ sys.path.insert(0, str(REPOSITORY))
 from collector.bench import open_bench  # noqa: E402
 from collector.campaigns.files import CampaignSpec, load_campaign  # noqa: E402
 from collector.campaigns.plan import plan_campaign  # noqa: E402
-from collector.campaigns.running import Progress, campaign_key, run_campaign  # noqa: E402
+from collector.campaigns.running import Campaign, Progress, campaign_key  # noqa: E402
 from tests.collector.nvml.stub import Boards, built  # noqa: E402
 
 BOARD = "sim:a100-pcie-40gb"
@@ -92,13 +92,13 @@ def campaign(spec: CampaignSpec, seconds: float, output: Path) -> dict[str, Any]
     """A campaign on the simulated board until so much of its time has passed."""
     memory: list[tuple[float, float]] = []
     with open_bench(BOARD, seed=7) as bench:
-        plan = plan_campaign(spec, CLOCKS, (), 7, bench.gpu.identity().uuid, bench.runner, bench.gpu_spec)
+        plan = plan_campaign(spec, CLOCKS, (), 7, bench)
         cpu, wall = time.process_time(), time.monotonic()
 
         def report(progress: Progress) -> None:
             memory.append((bench.clock.now_ns() * 1e-9, resident_mib()))
 
-        outcome = run_campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), 7), output, budget_s=seconds, report=report)
+        outcome = Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), 7), output, budget_s=seconds, report=report).run()
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
     time_s, mib = np.array(memory).T
     tenth = max(1, len(mib) // 10)

@@ -29,7 +29,6 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, Union, 
 import numpy as np
 
 from estimator.documents import LARGEST, parse_json, parse_toml
-from estimator.errors import EstimatorError
 from estimator.frozen import FrozenMapping
 from estimator.kinds import kind_of, shown
 from estimator.regular_files import read_regular
@@ -122,7 +121,7 @@ def read(kind: Any, value: Any, *place: str | int) -> Any:
         raise FaultError(fault.what, *place, *fault.place) from None
 
 
-def read_file(kind: type[T], path: Path, what: str, error: type[EstimatorError], most_bytes: int = MAX_FILE_BYTES) -> T:
+def read_file(kind: type[T], path: Path, what: str, error: type[Exception], most_bytes: int = MAX_FILE_BYTES) -> T:
     """What a JSON file (`.json`) or a TOML file holds, as declared; `what` names the kind of file.  Raises `error`."""
     where = f"{what} {path}"
     try:

@@ -152,7 +152,7 @@ def test_promised_extras_and_commands_exist(project: dict[str, Any]) -> None:
 
 def test_the_bare_distribution_needs_three_small_packages_alone(project: dict[str, Any]) -> None:
     names = {re.split(r"[<>=!~\[; ]", requirement)[0] for requirement in project["project"]["dependencies"]}
-    assert names == {"numpy", "click", "msgspec"}
+    assert names == {"numpy", "click"}
 
 
 def test_extra_all_needs_neither_gpu_nor_pytorch(project: dict[str, Any]) -> None:

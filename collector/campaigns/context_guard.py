@@ -8,15 +8,15 @@ once; if the process just disappeared, it is tried once more before it is.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from collector.bench import REPLAYED, SIMULATED, Bench
 from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
-from estimator.regular_files import read_regular
+from estimator.reader import Span, plain, read_file
 from estimator.whole_file import write_whole
 from estimator.workload import Operator
 from microbench.layouts import other_layout
@@ -26,11 +26,9 @@ from microbench.loads.generated import GeneratedLoad
 Result = TypeVar("Result")
 
 SUFFIX: Final = ".killers.json"
-FORMAT: Final = 1
 SILENT_ENDS: Final = 2
 """A process that ends without a word may have been stopped from outside; twice at the same kernel is no chance."""
 
-MOST_BYTES: Final = 1 << 20
 MOST_REASON: Final = 300
 
 
@@ -46,6 +44,15 @@ class Suspect:
     def kills(self) -> bool:
         """Whether it is not tried again."""
         return bool(self.said) or self.ends >= SILENT_ENDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killers:
+    """The list beside a dataset: kernels under suspicion, and the one that is about to run ("" for none)."""
+
+    running: str
+    kernels: tuple[Suspect, ...]
+    format: Annotated[int, Span(1, 1)] = 1
 
 
 def killers_path(output: Path) -> Path:
@@ -84,18 +91,18 @@ class GuardedRunner:
         """Reads the list.  Raises CampaignError for one that is damaged or cannot be read."""
         self._runner = runner
         self._path = path
-        self._known, running = _read(path)
+        left = (
+            read_file(Killers, path, "list of kernels that broke the context", CampaignError)
+            if path.exists()
+            else Killers(running="", kernels=())
+        )
+        self._known = {suspect.name: suspect for suspect in left.kernels}
         self._finished: set[str] = set()
         self._running = ""
-        if running:
-            before = self._known.get(running, Suspect(name=running))
-            self._known[running] = replace(before, ends=before.ends + 1)
+        if left.running:
+            before = self._known.get(left.running, Suspect(name=left.running))
+            self._known[left.running] = replace(before, ends=before.ends + 1)
             self._write("")
-
-    @property
-    def killers(self) -> tuple[Suspect, ...]:
-        """Kernels that are not tried again."""
-        return tuple(suspect for suspect in self._known.values() if suspect.kills)
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator; a kernel on the list is known, and refused only when it is prepared."""
@@ -108,7 +115,8 @@ class GuardedRunner:
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and what the runner raises."""
-        return self._guarded(_load_name(load), lambda: self._runner.prepare_generated(load))
+        name = load.host.name if isinstance(load, CopyLoad) else load.kernel.name
+        return self._guarded(name, lambda: self._runner.prepare_generated(load))
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel.  Raises what the runner raises."""
@@ -125,7 +133,8 @@ class GuardedRunner:
         """Does what may kill the context, its name on disk from its preparation to the end of its first run."""
         known = self._known.get(name)
         if known is not None and known.kills:
-            raise RunnerError(f"{name}: {_reason(known)}; passed over (delete its entry in {self._path} to try again)")
+            why = f"it broke the context before ({known.said})" if known.said else f"{known.ends} processes ended while it ran"
+            raise RunnerError(f"{name}: {why}; passed over (delete its entry in {self._path} to try again)")
         if name in self._finished:
             return work()
         if self._running != name:
@@ -152,41 +161,10 @@ class GuardedRunner:
             if not running and not self._known:
                 self._path.unlink(missing_ok=True)
                 return
-            document = {"format": FORMAT, "running": running, "kernels": [asdict(suspect) for suspect in self._known.values()]}
+            document = plain(Killers(running=running, kernels=tuple(self._known.values())))
             write_whole(self._path, json.dumps(document, indent=0).encode())
         except OSError as error:
             raise CampaignError(str(error)) from error
-
-
-def _reason(suspect: Suspect) -> str:
-    return f"it broke the context before ({suspect.said})" if suspect.said else f"{suspect.ends} processes ended while it ran"
-
-
-def _read(path: Path) -> tuple[dict[str, Suspect], str]:
-    """The list, and the kernel that was running when the process ended ("" for none).  Raises CampaignError for a damaged list."""
-    try:
-        content = read_regular(path, MOST_BYTES)
-    except FileNotFoundError:
-        return {}, ""
-    except OSError as error:
-        raise CampaignError(f"{path}: cannot be read ({error.strerror or error})") from error
-    try:
-        document = json.loads(content)
-        if document["format"] != FORMAT:
-            raise ValueError("another format")
-        running = document["running"]
-        if not isinstance(running, str):
-            raise TypeError("a name that is no text")
-        return {entry["name"]: _suspect(entry) for entry in document["kernels"]}, running
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CampaignError(f"{path}: no list of kernels that broke the context ({type(error).__name__}); delete it") from error
-
-
-def _suspect(entry: Any) -> Suspect:
-    name, ends, said = entry["name"], entry["ends"], entry["said"]
-    if not isinstance(name, str) or not isinstance(said, str) or isinstance(ends, bool) or not isinstance(ends, int):
-        raise TypeError("an entry of other types")
-    return Suspect(name=name, ends=ends, said=said)
 
 
 def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
@@ -195,7 +173,3 @@ def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
     parts = (f"{operator.family}.{operator.operator}", operator.precision, operator.precision_out, operator.precision_kv)
     words = [part for part in parts if part] + (["cuda-cores"] if operator.cuda_cores else [])
     return " ".join([*words, shape, l2_state, *([other] if (other := other_layout(operator, transpose)) else [])])
-
-
-def _load_name(load: GeneratedLoad | CopyLoad) -> str:
-    return load.host.name if isinstance(load, CopyLoad) else load.kernel.name

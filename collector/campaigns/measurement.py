@@ -1,29 +1,42 @@
 """One kernel at one operating point: run it for as long as the sensor needs, and make a row of it."""
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from collector.bench import Bench
-from collector.campaigns.generated_rows import load_columns
-from collector.campaigns.outcome import MeasurementSettings, known, outcome_columns
-from collector.campaigns.timed_point import TIMED_GAP_S, TIMED_RUN_S, without_power
-from collector.dataset import operator_columns
+from collector.campaigns.files import MeasurementSettings
+from collector.campaigns.outcome import known, outcome_columns
+from collector.dataset.schema import operator_columns
 from collector.dataset.traces import REST, RUN, TraceRecord
 from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
 from collector.sensing.calibration import SensorCalibration
 from estimator.workload import Operator
-from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.copies import COPY_ENGINE, CopyLoad
+from microbench.loads.generated import LEVELS, GeneratedLoad
 from microbench.sizing import launches_for
 
-__all__ = ["MeasuredKernel", "MeasurementSettings", "Point", "measure_kernel", "measure_traced", "ranged_launch_s"]
+Load = GeneratedLoad | CopyLoad
 
 RANGING_GROWTH: Final = 20
 """Launches of the ranging run grow by at most this factor a step: the first launch may be slow."""
 FIRST_RANGING_LAUNCHES: Final = 3
+
+TIMED_RUN_S: Final = 0.1
+"""Length of the run of a point that is only timed: a hundred times the resolution of the clocks that time it [s]."""
+TIMED_GAP_S: Final = 0.05
+"""Rest before it: no power has to fall back to that of rest [s]."""
+POWER_COLUMNS: Final = ("power_raw_w", "power_w", "power_std_w", "energy_j", "energy_std_j", "energy_counter_j", "window_s")
+POWER_DOUBTS: Final = frozenset(
+    {
+        "power_missing", "power_absurd", "sensor_stuck", "few_samples", "short_window", "drifting", "unsettled", "counter_disagrees",
+        "counter_absurd",
+    }
+)  # fmt: skip
+"""Doubts about power or energy, which the row of a point that is only timed does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,71 +56,59 @@ class Point:
     seed: int
     idle_before: bool = False
     anchor: bool = False
-    load: GeneratedLoad | CopyLoad | None = None
+    load: Load | None = None
     timed_only: bool = False
     transpose: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredKernel:
-    """The row of a point, and the traces that it was made from: the run, and the rest before it where its power was asked for."""
-
-    row: dict[str, Any]
-    traces: tuple[TraceRecord, ...]
-
-
-def measure_kernel(
-    bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
-) -> dict[str, Any]:
-    """The row of `measure_traced`."""
-    return measure_traced(bench, sampler, point, settings, calibration).row
-
-
 def measure_traced(
     bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
-) -> MeasuredKernel:
-    """Run a kernel at the clock that is set: its row and its traces.
+) -> tuple[dict[str, Any], tuple[TraceRecord, ...]]:
+    """Run a kernel at the clock that is set: its row, and its traces: the run, and the rest before it where its power was asked for.
 
-    What is doubtful about it stands in the row's flags; nothing is raised for bad data.  Raises RunnerError where
-    the kernel cannot run, DeviceError where the board fails.
+    Doubts stand in the row's flags; nothing is raised for bad data.  Raises RunnerError where the kernel cannot run, DeviceError where
+    the board fails.
     """
     prepared, state, traces = _run(bench, sampler, point, settings, calibration)
     run, rest = traces[0], traces[1] if len(traces) > 1 else None
-    doubts = (
-        *(["kernel_untraced"] if prepared.untraced else []),
-        *(["result_wrong"] if prepared.corrupted else []),
-        *(["low_confidence"] if isinstance(point.load, GeneratedLoad) and point.load.launch.low_confidence else []),
-        *(["shared_board"] if state.other_processes else []),
-    )
-    identity = bench.gpu.identity()
-    outcome = outcome_columns(run, rest, settings, calibration, generated=point.load is not None, doubts=doubts)
+    doubts = {
+        "kernel_untraced": prepared.untraced,
+        "result_wrong": prepared.corrupted,
+        "low_confidence": isinstance(point.load, GeneratedLoad) and point.load.launch.low_confidence,
+        "shared_board": bool(state.other_processes),
+    }
+    given = tuple(flag for flag, doubt in doubts.items() if doubt)
+    outcome = outcome_columns(run, rest, settings, calibration, generated=point.load is not None, doubts=given)
+    if point.timed_only:
+        flags = ["short_window", *(flag for flag in outcome["flags"] if flag not in POWER_DOUBTS)]
+        outcome |= {**dict.fromkeys(POWER_COLUMNS), "samples": 0, "flags": flags}
     row: dict[str, Any] = {
         "row_id": point.row_id,
         **(operator_columns(point.operator) if point.load is None else load_columns(point.load)),
         **_kernel_columns(prepared),
         "gpu": bench.gpu_spec.name,
-        "gpu_uuid": identity.uuid,
+        "gpu_uuid": bench.gpu.identity().uuid,
         "sm_clock_mhz": point.sm_clock_mhz,
         "memory_clock_mhz": state.memory_clock_mhz,
-        **(without_power(outcome) if point.timed_only else outcome),
+        **outcome,
         "started_unix_s": run.started_unix_s,
         "trial": point.trial,
         "seed": point.seed,
     }
-    return MeasuredKernel(row={name: known(value) for name, value in row.items()}, traces=traces)
+    return {name: known(value) for name, value in row.items()}, traces
 
 
 def _run(
     bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
 ) -> tuple[PreparedKernel, GpuState, tuple[TraceRecord, ...]]:
     """Rest, range, run: the kernel that ran, the board after it, and the traces of run and rest."""
-    load = point.load
-    if load is None:
+    if point.load is None:
         prepared = bench.runner.prepare(point.operator, point.l2_state, point.transpose)
     else:
-        prepared = bench.runner.prepare_generated(load)
+        prepared = bench.runner.prepare_generated(point.load)
     sampler.drain()
-    bench.clock.wait(settings.idle_s if point.idle_before else min(settings.gap_s, TIMED_GAP_S) if point.timed_only else settings.gap_s)
+    gap_s = min(settings.gap_s, TIMED_GAP_S) if point.timed_only else settings.gap_s
+    bench.clock.wait(settings.idle_s if point.idle_before else gap_s)
     rest = sampler.drain()
     started_unix_s = bench.clock.unix_s()
     launch_s = ranged_launch_s(bench, prepared, settings.ranging_s)
@@ -117,22 +118,16 @@ def _run(
     after = sampler.energy()
     state = bench.gpu.state()
 
-    def traced(kind: str, trace: Trace, **details: Any) -> TraceRecord:
-        return TraceRecord(
-            row_id=point.row_id,
-            kind=kind,
-            started_unix_s=started_unix_s,
-            sm_clock_mhz=point.sm_clock_mhz,
-            power_limit_w=state.power_limit_w,
-            power=trace.board,
-            states=trace.states,
-            reference=trace.reference,
-            **details,
-        )
-
-    run = traced(
+    common = {
+        "row_id": point.row_id,
+        "started_unix_s": started_unix_s,
+        "sm_clock_mhz": point.sm_clock_mhz,
+        "power_limit_w": state.power_limit_w,
+    }
+    run = trace_record(
         RUN,
         sampler.drain(),
+        **common,
         start_ns=record.start_ns,
         end_ns=record.end_ns,
         launches=record.launches,
@@ -141,7 +136,12 @@ def _run(
         counter_before=before,
         counter_after=after,
     )
-    return prepared, state, (run, traced(REST, rest)) if point.idle_before else (run,)
+    return prepared, state, (run, trace_record(REST, rest, **common)) if point.idle_before else (run,)
+
+
+def trace_record(kind: str, trace: Trace, **details: Any) -> TraceRecord:
+    """A drained trace as a record; `details` are its other fields."""
+    return TraceRecord(kind=kind, power=trace.board, states=trace.states, reference=trace.reference, **details)
 
 
 def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) -> float:
@@ -159,19 +159,46 @@ def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) ->
 
 def _kernel_columns(prepared: PreparedKernel) -> dict[str, Any]:
     """What the library chose; zeros that mean "none" become null."""
+    plain = ("library", "kernel_name", "registers_per_thread", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "transpose")
     return {
-        "library": prepared.library or None,
-        "kernel_name": prepared.kernel_name or None,
+        **{name: getattr(prepared, name) or None for name in plain},
         **{f"grid_{axis}": size or None for axis, size in zip("xyz", prepared.grid, strict=True)},
         **{f"block_{axis}": size or None for axis, size in zip("xyz", prepared.block, strict=True)},
-        "registers_per_thread": prepared.registers_per_thread or None,
         "shared_bytes_per_block": None if prepared.untraced else prepared.shared_bytes_per_block,
-        "blocks_per_sm": prepared.blocks_per_sm or None,
-        "tile_m": prepared.tile_m or None,
-        "tile_n": prepared.tile_n or None,
-        "tile_k": prepared.tile_k or None,
-        "stages": prepared.stages or None,
         "split_k": None if prepared.untraced else prepared.split_k or None,
-        "transpose": prepared.transpose or None,
         "l2_state": prepared.l2_state,
+    }
+
+
+def load_columns(load: Load) -> dict[str, Any]:
+    """Family, operator and work of a generated kernel or a copy by column."""
+    operator = load.operator
+    named = {
+        "family": operator.family,
+        "operator": operator.operator,
+        "precision": operator.precision,
+        "cuda_cores": False,
+        "link": load.link or None,
+    }
+    if isinstance(load, CopyLoad):
+        return {**named, "instruction": COPY_ENGINE, "data_pattern": "random", "link_bytes": float(load.host.bytes_moved)}
+    kernel, launch = load.kernel, load.launch
+    counts = load.transactions()
+    return {
+        **named,
+        "instruction": kernel.instruction,
+        "launch_mode": launch.mode,
+        "data_pattern": launch.pattern,
+        "unroll": kernel.unroll,
+        "chains": kernel.chains,
+        "iterations": launch.iterations,
+        "active_threads": launch.active_threads,
+        "active_warps": load.active_warps,
+        "loop_opcodes": json.dumps(dict(load.entry.body), separators=(",", ":")),
+        "loop_operations": json.dumps(dict(kernel.work.operations), separators=(",", ":")),
+        **{f"{level}_transactions": counts[level] for level in LEVELS},
+        "assembler": f"{load.compiler} -{load.level} {load.architecture}",
+        "cubin_sha256": load.cubin_sha256,
+        "ptx_sha256": kernel.digest(),
+        "link_bytes": load.link_bytes() if load.link else None,
     }

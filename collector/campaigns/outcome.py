@@ -4,17 +4,18 @@ A row of a campaign and a row that is worked out again from kept traces come fro
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 
-from collector.campaigns.generated_rows import sampled_columns
+from collector.campaigns.files import MeasurementSettings
 from collector.dataset.traces import TraceRecord
-from collector.devices.protocols import LaunchRecord, StateReadings, limiting_reasons
+from collector.devices.protocols import StateReadings, limiting_reasons
 from collector.sampling import SECONDS_PER_NS, host_seconds
+from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.counter import CounterEnergy, counter_energy, launch_energy
+from collector.sensing.counter import counter_energy, launch_energy
 from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
 from estimator.quantities import Array
 
@@ -41,36 +42,6 @@ IDLE_CHANGE_W: Final = 1.0
 MIN_PARTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementSettings:
-    """How a kernel is measured.
-
-    At least `updates` whole sensor updates and `window_s` seconds, after at least `settle_s` of the same load;
-    before, `gap_s` at rest (`idle_s` where the point asks for its idle power) and a ranging run of `ranging_s`.
-    `max_temperature_c` is the hottest that is normal.
-    """
-
-    updates: int = 20
-    window_s: float = 1.5
-    settle_s: float = 1.0
-    gap_s: float = 0.2
-    idle_s: float = 3.0
-    ranging_s: float = 0.02
-    max_temperature_c: float = 85.0
-
-    def planned_window_s(self, calibration: SensorCalibration) -> float:
-        """Span of the settled window that a run is planned for [s]."""
-        return max(self.window_s, (self.updates + 1) * update_period_s(calibration))
-
-    def planned_run_s(self, calibration: SensorCalibration) -> float:
-        """Length of the measured run [s]."""
-        return settle_time_s(calibration, self.settle_s) + self.planned_window_s(calibration)
-
-    def planned_total_s(self, calibration: SensorCalibration) -> float:
-        """Rest, ranging and run of a point without idle power together [s]."""
-        return self.gap_s + 2.0 * self.ranging_s + self.planned_run_s(calibration)
-
-
 def outcome_columns(
     run: TraceRecord,
     rest: TraceRecord | None,
@@ -85,24 +56,26 @@ def outcome_columns(
     `rest` is the board at rest just before, where it was long enough to tell its power; `doubts` are flags that the traces
     do not decide.  Nothing is raised for bad data.
     """
-    record = launch_record(run)
     start_s, end_s = run.start_ns * SECONDS_PER_NS, run.end_ns * SECONDS_PER_NS
     settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
     power = steady_power(run.power, settled_s, end_s, calibration, run.power_limit_w)
     idle_w, idle_c = (math.nan, math.nan) if rest is None else _idle_before(rest, calibration)
-    latency_s, latency_std_s, spread = _latency(record, settled_s - start_s)
-    counter = _counter(run, power.raw_w, idle_w, calibration)
+    latency_s, latency_std_s, spread = _latency(run, settled_s - start_s)
+    counter = counter_energy(
+        run.counter_before, run.counter_after, run.launches, end_s - start_s, power.raw_w, idle_w, update_period_s(calibration),
+        run.power_limit_w,
+    )  # fmt: skip
     states = _within(run.states, settled_s, end_s)
     believed = power.samples > 0 and not power.stuck and power.absurd <= ABSURD_SHARE * (power.absurd + power.samples)
     power_w, power_std_w = (power.power_w, power.std_w) if believed else (math.nan, math.nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
+    sampled = sampled_energies_j(run.power, start_s, end_s) if generated else {}
     flags = [
         *_state_flags(states, run.sm_clock_mhz, settings),
         *_power_flags(power, settings.planned_window_s(calibration)),
         *_latency_flags(latency_s, spread, math.nan if run.ranging_s is None else run.ranging_s),
         *doubts,
-        *(["counter_absurd"] if counter.absurd else []),
-        *(["counter_disagrees"] if counter.disagrees and believed else []),
+        *_true(counter_absurd=counter.absurd, counter_disagrees=counter.disagrees and believed),
     ]
     return {
         "sm_clock_measured_mhz": _mean(states.sm_clock_mhz),
@@ -124,8 +97,13 @@ def outcome_columns(
         "samples": power.samples,
         "window_s": power.window_s,
         "flags": flags,
-        **(sampled_columns(run.power, record) if generated else {}),
+        **{f"energy_{name}_j": joule / run.launches for name, joule in sampled.items()},
     }
+
+
+def _true(**doubts: bool) -> list[str]:
+    """The flags whose doubt holds."""
+    return [flag for flag, doubt in doubts.items() if doubt]
 
 
 def idle_entry(idle: TraceRecord, calibration: SensorCalibration) -> dict[str, float | None]:
@@ -143,23 +121,10 @@ def idle_entry(idle: TraceRecord, calibration: SensorCalibration) -> dict[str, f
     return {name: known(value) for name, value in entry.items()}
 
 
-def launch_record(run: TraceRecord) -> LaunchRecord:
-    """What the runner said of a run."""
-    segments = np.zeros(0) if run.segment_s is None else run.segment_s
-    return LaunchRecord(start_ns=run.start_ns, end_ns=run.end_ns, launches=run.launches, segment_s=segments)
-
-
-def _counter(run: TraceRecord, raw_power_w: float, rest_power_w: float, calibration: SensorCalibration) -> CounterEnergy:
-    """Energy of a launch by the board's counter."""
-    duration_s = (run.end_ns - run.start_ns) * SECONDS_PER_NS
-    period_s, limit_w = update_period_s(calibration), run.power_limit_w
-    return counter_energy(run.counter_before, run.counter_after, run.launches, duration_s, raw_power_w, rest_power_w, period_s, limit_w)
-
-
-def _latency(record: LaunchRecord, settle_s: float) -> tuple[float, float, float]:
+def _latency(run: TraceRecord, settle_s: float) -> tuple[float, float, float]:
     """Mean time of a launch in the settled parts of a run, its standard error, and the parts' relative spread."""
-    parts = record.segment_s
-    begins = (np.cumsum(parts) - parts) * record.launches / len(parts)
+    parts = np.zeros(0) if run.segment_s is None else run.segment_s
+    begins = (np.cumsum(parts) - parts) * run.launches / len(parts)
     settled = parts[begins >= settle_s]
     if len(settled) < MIN_PARTS:
         settled = parts[-MIN_PARTS:]
@@ -189,61 +154,43 @@ def _within(states: StateReadings, start_s: float, end_s: float) -> StateReading
     inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
     if not len(inside) and len(host_s):
         inside = np.array([int(np.abs(host_s - end_s).argmin())])
-    return StateReadings(
-        host_ns=states.host_ns[inside],
-        sm_clock_mhz=states.sm_clock_mhz[inside],
-        temperature_c=states.temperature_c[inside],
-        voltage_v=states.voltage_v[inside],
-        throttle_mask=states.throttle_mask[inside],
-    )
+    return StateReadings(**{one.name: getattr(states, one.name)[inside] for one in fields(StateReadings)})
 
 
 def _state_flags(states: StateReadings, asked_mhz: float | None, settings: MeasurementSettings) -> list[str]:
     """Doubts about the operating point."""
-    flags = []
     clock = _mean(states.sm_clock_mhz)
-    if limiting_reasons(_union(states)):
-        flags.append("throttled")
-    if asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz:
-        flags.append("clock_off_target")
-    if len(states.sm_clock_mhz) > 1 and np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock:
-        flags.append("clock_varied")
-    if _mean(states.temperature_c) > settings.max_temperature_c:
-        flags.append("hot")
-    return flags
+    return _true(
+        throttled=bool(limiting_reasons(_union(states))),
+        clock_off_target=asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz,
+        clock_varied=len(states.sm_clock_mhz) > 1 and bool(np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock),
+        hot=_mean(states.temperature_c) > settings.max_temperature_c,
+    )
 
 
 def _power_flags(power: SteadyPower, planned_s: float) -> list[str]:
     """Doubts about the power."""
-    absurd = ["power_absurd"] if power.absurd else []
-    if power.samples == 0:
-        return ["power_missing", *absurd]
-    if power.stuck:
-        return ["sensor_stuck", *absurd]
-    flags = absurd
-    if power.samples < FEW_SAMPLES:
-        flags.append("few_samples")
-    if power.window_s < WINDOW_SHARE * planned_s:
-        flags.append("short_window")
+    missing = power.samples == 0
     changed = abs(power.change_w) > SIGNIFICANCE * power.change_std_w
-    if changed and abs(power.change_w) > DRIFT_SHARE * power.raw_w:
-        flags.append("drifting")
     first = abs(power.first_w - power.raw_w)
-    if first > UNSETTLED_SHARE * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * math.sqrt(FEW_SAMPLES):
-        flags.append("unsettled")
-    return flags
+    late = first > UNSETTLED_SHARE * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * math.sqrt(FEW_SAMPLES)
+    told = not missing and not power.stuck
+    return _true(
+        power_missing=missing,
+        sensor_stuck=power.stuck and not missing,
+        power_absurd=bool(power.absurd),
+        few_samples=told and power.samples < FEW_SAMPLES,
+        short_window=told and power.window_s < WINDOW_SHARE * planned_s,
+        drifting=told and changed and abs(power.change_w) > DRIFT_SHARE * power.raw_w,
+        unsettled=told and late,
+    )
 
 
 def _latency_flags(latency_s: float, spread: float, ranging_s: float) -> list[str]:
     """Doubts about the time."""
     if not 0.0 < latency_s < math.inf:
         return ["latency_absurd"]
-    flags = []
-    if spread > LATENCY_VARIATION:
-        flags.append("latency_unsteady")
-    if abs(latency_s - ranging_s) > RANGE_TOLERANCE * latency_s:
-        flags.append("range_mismatch")
-    return flags
+    return _true(latency_unsteady=spread > LATENCY_VARIATION, range_mismatch=abs(latency_s - ranging_s) > RANGE_TOLERANCE * latency_s)
 
 
 def _union(states: StateReadings) -> int:

@@ -1,35 +1,44 @@
-"""What a campaign will measure: which kernels at which clocks, in which order."""
+"""What a campaign will measure: which kernels at which clocks, in which order, and how long that takes."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from collector.campaigns.characterisation_time import characterisation_s
+from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.generated_plan import campaign_loads, load_points
-from collector.campaigns.measurement import Point
+from collector.campaigns.measurement import TIMED_GAP_S, TIMED_RUN_S, Load, Point
 from collector.campaigns.selection import Choice, PointCosts, Way, choose_points, least_time_s, no_time_text
-from collector.campaigns.timed_point import TIMED_GAP_S, TIMED_RUN_S
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
+from collector.sensing.live import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
+from collector.sensing.live_load import CALIBRATION, WARM_RUNS
 from estimator.errors import WorkloadError
 from estimator.gpu import GpuSpec
+from estimator.quantities import IntArray
 from estimator.specifications import near_match
 from estimator.workload import Operator
+from microbench.errors import MicrobenchError
 from microbench.layouts import other_layout
-from microbench.loads.generated import FAMILY
+from microbench.loads.copies import copy_loads
+from microbench.loads.generated import FAMILY, LAUNCH_S, generated_loads
 from microbench.shapes import KernelGroup, draw_operators
+from microbench.toolchain.compile import user_cache
 
 ROW_ID_DIGITS: Final = 16
 SUPPORT_PROBES: Final = 5
 """Kernels of a group tried before its precision counts as unsupported; a single one may fail for its size."""
+CLOCKS_PER_MULTIPLY_ADD: Final = 2
+"""Of a warp of 32 lanes on the 16 of an A100's scheduler, while LAUNCH_S counts one; later GPUs have 32 lanes and take less [clocks]."""
+LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * CLOCKS_PER_MULTIPLY_ADD
+"""Launches from which the duration of a load is learnt, for every share of the SMs anew, at the highest clock [s]."""
 USUAL_POWER_SHARE: Final = 0.5
 """Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks."""
 CLOCK_SETTLE_S: Final = 0.2
@@ -54,8 +63,8 @@ class CampaignPlan:
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
     which groups this board cannot run, and why.  `characterisation_s` is for the sensor, `estimated_s` the board's time from start to
-    end, `estimated_energy_j` its energy at the power that kernels usually draw (None for a GPU that is not named); more than its power
-    limit for that time it cannot be.  `choice` says which of the campaign's points these are where a budget chose among them.  `remarks`
+    end, `estimated_energy_j` its energy at the power that kernels usually draw; more than its power limit for that time it cannot be.
+    `choice` says which of the campaign's points these are where a budget chose among them.  `remarks`
     are what else a person should know.
     """
 
@@ -66,7 +75,7 @@ class CampaignPlan:
     skipped: dict[str, int]
     characterisation_s: float
     estimated_s: float
-    estimated_energy_j: float | None
+    estimated_energy_j: float
     choice: Choice | None = None
     remarks: tuple[str, ...] = ()
 
@@ -76,17 +85,13 @@ def plan_campaign(
     clocks_mhz: tuple[float | None, ...],
     families: Sequence[str],
     seed: int,
-    gpu_uuid: str,
-    runner: KernelRunner,
-    gpu: GpuSpec | None = None,
+    bench: Bench,
     *,
-    meter: bool = False,
     sensor_known: bool = False,
 ) -> CampaignPlan:
-    """The plan of a campaign; the same arguments give the same plan.
+    """The plan of a campaign on a board; the same arguments give the same plan.
 
-    `families` limits it to some kernel families (empty: all).  `gpu` is needed where the campaign has generated kernels.  With a
-    `meter` the sensor is characterised against it, which takes longer; one that is known is not.
+    `families` limits it to some kernel families (empty: all).  A sensor that is known is not characterised.
 
     Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, where nothing is left and where
     generated kernels cannot be assembled.
@@ -96,54 +101,93 @@ def plan_campaign(
         if family not in known:
             raise CampaignError(f"campaign {spec.name} has no family {family!r}{near_match(family, known)}; it has: {', '.join(known)}")
     kernels: dict[Kernel, None] = {}
-    skipped: dict[str, int] = {}
+    skipped: Counter[str] = Counter()
     for index, group in enumerate(spec.kernels):
         if families and group.family not in families:
             continue
-        operators, layouts = _drawn(group, np.random.SeedSequence([seed, index]), runner)
+        operators, layouts = _drawn(group, np.random.SeedSequence([seed, index]), bench.runner)
         for layout in group.transpose or ("",):
             if layout in layouts:
                 kernels.update(dict.fromkeys((one, group.l2_state, other_layout(one, layout)) for one in operators))
             else:
                 named = f" {layout}" if layout else ""
-                what = f"{group.family}.{group.operator}.{group.precision}{named}: not on this board"
-                skipped[what] = skipped.get(what, 0) + group.count
+                skipped[f"{group.family}.{group.operator}.{group.precision}{named}: not on this board"] += group.count
     remarks: list[str] = []
-    loads, refused = campaign_loads(spec, families, gpu, seed, remarks.append)
-    skipped.update(refused)
+    loads: tuple[Load, ...] = ()
+    if spec.instructions and (not families or FAMILY in families):
+        loads, refused = campaign_loads(spec, bench.gpu_spec, seed, remarks.append)
+        skipped.update(refused)
     if not kernels and not loads:
-        raise CampaignError(
-            f"campaign {spec.name} has no kernel that this board runs{_why(skipped)}; choose other families or another campaign"
-        )
-    anchors = tuple(operator for operator in spec.anchors if runner.supports(operator))
-    own = _ordered(spec, list(kernels), anchors, clocks_mhz, seed, gpu_uuid)
-    points = (*own, *load_points(spec, loads, clocks_mhz, seed, gpu_uuid))
-    counts: dict[str, int] = {FAMILY: len(loads)} if loads else {}
+        why = f" ({next(iter(skipped))})" if skipped else ""
+        raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
+    anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
+    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, _Names(bench.gpu.identity().uuid, spec.digest, seed))
     clock = middle_clock(clocks_mhz)
-    clock_share = clock / gpu.sm_clock_limit_mhz if clock and gpu else 1.0
-    sensor_s = 0.0 if sensor_known else characterisation_s(meter=meter, clock_share=clock_share)
-    estimated_s = sensor_s + _estimate_s(spec, points, len(clocks_mhz))
-    for operator, *_ in kernels:
-        counts[operator.family] = counts.get(operator.family, 0) + 1
-    return CampaignPlan(
-        points=points,
-        clocks_mhz=clocks_mhz,
-        kernels=counts,
-        anchors=len(own) - sum(len(chosen) for chosen in clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)),
-        skipped=skipped,
-        characterisation_s=sensor_s,
-        estimated_s=estimated_s,
-        estimated_energy_j=None if gpu is None else estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
-        remarks=tuple(remarks),
+    clock_share = clock / bench.gpu_spec.sm_clock_limit_mhz if clock else 1.0
+    sensor_s = 0.0 if sensor_known else characterisation_s(meter=len(bench.sensors) > 1, clock_share=clock_share)
+    return _timed_plan(
+        CampaignPlan(
+            points=points,
+            clocks_mhz=clocks_mhz,
+            kernels={},
+            anchors=0,
+            skipped=dict(skipped),
+            characterisation_s=sensor_s,
+            estimated_s=0.0,
+            estimated_energy_j=0.0,
+            remarks=tuple(remarks),
+        ),
+        spec,
+        bench.gpu_spec,
     )
 
 
-def _why(skipped: Mapping[str, int]) -> str:
-    """The first reason why kernels are left out, and how many more there are; empty without any."""
-    if not skipped:
-        return ""
-    more = f", and {len(skipped) - 1} more reasons" if len(skipped) > 1 else ""
-    return f" ({next(iter(skipped))}{more})"
+def _timed_plan(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
+    """A plan with the counts, the time and the energy of its points."""
+    kernels: dict[str, set[object]] = {}
+    for point in plan.points:
+        if not point.anchor:
+            kernel = point.load or (point.operator, point.l2_state, point.transpose)
+            kernels.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
+    costs = point_costs(spec)
+    estimated_s = plan.characterisation_s + _fixed_s(spec, len(plan.clocks_mhz)) + sum(costs.of(point) for point in plan.points)
+    return replace(
+        plan,
+        kernels={family: len(found) for family, found in sorted(kernels.items())},
+        anchors=sum(point.anchor for point in plan.points),
+        estimated_s=estimated_s,
+        estimated_energy_j=estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
+    )
+
+
+def campaign_loads(
+    spec: CampaignSpec, gpu: GpuSpec, seed: int, remark: Callable[[str], None] = lambda text: None
+) -> tuple[tuple[Load, ...], dict[str, int]]:
+    """The generated kernels of a campaign, assembled, and its copies; and those that cannot run here.
+
+    Machine code is kept from one campaign to the next (`user_cache`); `remark` is told where it cannot be.  Raises CampaignError where
+    the assembler is missing, and says what to install.
+    """
+    try:
+        loads, refused = generated_loads(spec.instructions, gpu, None, seed, user_cache(), remark)
+    except MicrobenchError as error:
+        raise CampaignError(f"campaign {spec.name}: {error}") from error
+    return (*loads, *copy_loads(spec.instructions)), refused
+
+
+def characterisation_s(*, meter: bool, clock_share: float = 1.0, period_s: float = DEFAULT_PERIOD_S) -> float:
+    """The board's time for the loads that every characterisation of its sensor runs [s].
+
+    With an external `meter` levels of power follow the square waves.  `clock_share` is the SM clock in terms of the highest, `period_s`
+    the sensor's update period, here that of a slow one.  A kernel that stays undecided takes longer, which is not known before.
+    """
+    waves_s = sum(0.5 * ratio * period_s + min(longest_s, MAX_CYCLES * ratio * period_s) for ratio, longest_s in SQUARE_WAVES)
+    learning_s = LEARNING_S / clock_share
+    total_s = learning_s + REST_S + FIRST_LOAD_S + waves_s + REST_S + 2.0 * STEP_S
+    if meter:
+        one_sm = 1  # a level of its own below the shares; the whole board's duration is known from the square waves
+        total_s += (one_sm + len(LEVELS)) * (REST_S + LEVEL_S + REST_S) + len(LEVELS) * learning_s
+    return total_s
 
 
 def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:
@@ -180,72 +224,103 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
     return numbers
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Row ids: the digest of everything that tells a point from others."""
+
+    gpu_uuid: str
+    digest: str
+    seed: int
+
+    def of(self, *described: Any) -> str:
+        """The id of a point that is described so."""
+        text = json.dumps([self.gpu_uuid, self.digest, self.seed, *described], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
+
+
 def _ordered(
     spec: CampaignSpec,
     kernels: list[Kernel],
     anchors: Sequence[Operator],
+    loads: Sequence[Load],
     clocks_mhz: tuple[float | None, ...],
-    seed: int,
-    gpu_uuid: str,
+    names: _Names,
 ) -> tuple[Point, ...]:
     """Points in random order: blocks of kernels, within a block the clocks, within a clock the block's kernels.
 
-    Neither the clock nor the family then follows the hour: drift cannot pass for an effect of either.
+    Neither the clock nor the family then follows the hour: drift cannot pass for an effect of either.  Each generated kernel is preceded
+    by the board at rest: its energy is what it draws beyond that, so that rest and run share the temperature.
     """
-    random = np.random.default_rng(np.random.SeedSequence([seed, len(spec.kernels), 0]))
-    order = random.permutation(len(kernels))
+    random = np.random.default_rng(np.random.SeedSequence([names.seed, len(spec.kernels), 0]))
     numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
     points: list[Point] = []
-    trials: dict[tuple[Operator, float | None], int] = {}
+    trials: Counter[tuple[Operator, float | None]] = Counter()
     since_anchor = spec.anchor_every
-    for start in range(0, len(kernels), spec.kernels_per_block):
-        block = order[start : start + spec.kernels_per_block]
-        for clock_index in random.permutation(len(clocks_mhz)):
-            clock = clocks_mhz[clock_index]
-            if spec.anchor_every and since_anchor >= spec.anchor_every:
-                for anchor in anchors:
-                    trial = trials.get((anchor, clock), 0)
-                    trials[anchor, clock] = trial + 1
-                    points.append(_point(spec, (anchor, "warm", ""), clock, trial, seed, gpu_uuid, anchor=True))
-                since_anchor = 0
-            chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
-            for place, index in enumerate(chosen):
-                point = _point(spec, kernels[index], clock, 0, seed, gpu_uuid, anchor=False)
-                points.append(replace(point, idle_before=place == 0))
-                since_anchor += 1
-    return tuple({point.row_id: point for point in points}.values())
+    for clock_index, block in _blocks(len(kernels), len(clocks_mhz), spec.kernels_per_block, random):
+        clock = clocks_mhz[clock_index]
+        if spec.anchor_every and since_anchor >= spec.anchor_every:
+            for anchor in anchors:
+                points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], names, anchor=True))
+                trials[anchor, clock] += 1
+            since_anchor = 0
+        chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
+        for place, index in enumerate(chosen):
+            points.append(replace(_point(kernels[index], clock, 0, names), idle_before=place == 0))
+        since_anchor += len(chosen)
+    points = list({point.row_id: point for point in points}.values())
+    random = np.random.default_rng(np.random.SeedSequence([names.seed, len(loads), 1]))
+    for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
+        clock = clocks_mhz[clock_index]
+        for load in (loads[index] for index in random.permutation(block)):
+            points.append(
+                Point(
+                    row_id=names.of(FAMILY, *load.identity(), clock),
+                    operator=load.operator,
+                    l2_state="warm",
+                    sm_clock_mhz=clock,
+                    trial=0,
+                    seed=names.seed,
+                    idle_before=True,
+                    load=load,
+                )
+            )
+    return tuple(points)
 
 
-def _point(spec: CampaignSpec, kernel: Kernel, clock: float | None, trial: int, seed: int, gpu_uuid: str, *, anchor: bool) -> Point:
-    """A point with its row id: the digest of everything that tells it from others."""
+def _blocks(count: int, clocks: int, length: int, random: np.random.Generator) -> Iterator[tuple[int, IntArray]]:
+    """Blocks of a random order, each with every clock in random order."""
+    order = random.permutation(count)
+    for start in range(0, count, length):
+        for clock_index in random.permutation(clocks).tolist():
+            yield clock_index, order[start : start + length]
+
+
+def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, anchor: bool = False) -> Point:
+    """A library's kernel at a clock."""
     operator, l2_state, transpose = kernel
-    described = [
-        gpu_uuid, spec.digest, seed, anchor, operator.family, operator.operator, operator.precision, operator.precision_out,
-        operator.precision_kv, operator.cuda_cores, operator.shape, l2_state, clock, trial,
-        *([transpose] if transpose else []),
-    ]  # fmt: skip
-    digest = hashlib.sha256(json.dumps(described, separators=(",", ":")).encode()).hexdigest()
+    described = (
+        anchor, operator.family, operator.operator, operator.precision, operator.precision_out, operator.precision_kv, operator.cuda_cores,
+        operator.shape, l2_state, clock, trial, *([transpose] if transpose else []),
+    )  # fmt: skip
     return Point(
-        row_id=digest[:ROW_ID_DIGITS],
+        row_id=names.of(*described),
         operator=operator,
         l2_state=l2_state,
         sm_clock_mhz=clock,
         trial=trial,
-        seed=seed,
+        seed=names.seed,
         idle_before=anchor,
         anchor=anchor,
         transpose=transpose,
     )
 
 
-def hastened(spec: CampaignSpec, way: Way) -> CampaignSpec:
-    """The campaign with the shorter runs in which an active choice measures power; a random one leaves them as they are.
+def hastened(spec: CampaignSpec) -> CampaignSpec:
+    """The campaign with the shorter runs in which an active choice measures power.
 
-    What equations get wrong about a kernel is more than what a shorter window adds, and other kernels tell it.  The sensor's own time to
+    The equations' own errors are larger than what a shorter window adds, and other kernels tell them.  The sensor's own time to
     settle is kept in any case.
     """
-    if way == "random":
-        return spec
     usual = spec.measurement
     gap_s = min(usual.gap_s, TIMED_GAP_S)
     updates = max(LEAST_UPDATES, round(HASTY_WINDOW * usual.updates))
@@ -258,28 +333,13 @@ def least_budget_s(spec: CampaignSpec, plan: CampaignPlan) -> float:
     return _reserved_s(spec, plan) + least_time_s(plan.points, point_costs(spec))
 
 
-def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, way: Way, budget_s: float, seed: int, gpu: GpuSpec | None) -> CampaignPlan:
+def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, way: Way, budget_s: float, seed: int, gpu: GpuSpec) -> CampaignPlan:
     """The part of a plan that a budget is spent on, of a campaign `hastened` for it.
 
     Raises CampaignError where it leaves no time for a kernel.
     """
-    clocks = len(plan.clocks_mhz)
     points, choice = choose_points(plan.points, way, budget_s, _reserved_s(spec, plan), point_costs(spec), gpu, seed)
-    counts: dict[str, set[object]] = {}
-    for point in points:
-        if not point.anchor:
-            kernel = point.load or (point.operator, point.l2_state, point.transpose)
-            counts.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
-    estimated_s = plan.characterisation_s + _estimate_s(spec, points, clocks)
-    return replace(
-        plan,
-        points=points,
-        kernels={family: len(counts[family]) for family in plan.kernels if family in counts},
-        anchors=sum(point.anchor for point in points),
-        estimated_s=estimated_s,
-        estimated_energy_j=None if gpu is None else estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
-        choice=choice,
-    )
+    return _timed_plan(replace(plan, points=points, choice=choice), spec, gpu)
 
 
 def point_costs(spec: CampaignSpec) -> PointCosts:
@@ -333,9 +393,3 @@ def _reserved_s(spec: CampaignSpec, plan: CampaignPlan) -> float:
     clocks = len(plan.clocks_mhz)
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(plan.points))
     return plan.characterisation_s + _fixed_s(spec, clocks) + changes * CLOCK_SETTLE_S + closing_s(spec, plan.clocks_mhz)
-
-
-def _estimate_s(spec: CampaignSpec, points: Sequence[Point], clocks: int) -> float:
-    """The board's time for a plan without characterising the sensor, a slow one [s]."""
-    costs = point_costs(spec)
-    return _fixed_s(spec, clocks) + sum(costs.of(point) for point in points)

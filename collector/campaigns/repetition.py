@@ -5,11 +5,12 @@ it had not been.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point
@@ -34,15 +35,6 @@ class Trial:
     power_std_w: float
 
 
-def trial_of(row: Mapping[str, Any]) -> Trial:
-    """A row as a trial."""
-    return Trial(
-        doubts=passing_doubts(row["flags"], row["throttle_reasons"]),
-        power_w=np.nan if row["power_w"] is None else row["power_w"],
-        power_std_w=np.nan if row["power_std_w"] is None else row["power_std_w"],
-    )
-
-
 def passing_doubts(flags: Any, throttle_reasons: int) -> tuple[str, ...]:
     """The flags for which a row is worth another run; a throttled one where anything but the power limit slowed the board."""
     others = limiting_reasons(throttle_reasons & ~THROTTLE_BITS["sw_power_cap"])
@@ -52,8 +44,12 @@ def passing_doubts(flags: Any, throttle_reasons: int) -> tuple[str, ...]:
 class Trials:
     """The trials of all points so far, by row id."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tables: pa.Table | None) -> None:
+        """Takes the rows that are on disk already."""
         self._trials: dict[str, Trial] = {}
+        for table in filter(None, tables):
+            for row in table.select(["row_id", "flags", "throttle_reasons", "power_w", "power_std_w"]).to_pylist():
+                self.add(row)
 
     def __contains__(self, row_id: str) -> bool:
         return row_id in self._trials
@@ -63,7 +59,16 @@ class Trials:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """A row that is on disk."""
-        self._trials[row["row_id"]] = trial_of(row)
+        power, std = (np.nan if row[name] is None else row[name] for name in ("power_w", "power_std_w"))
+        doubts = passing_doubts(row["flags"], row["throttle_reasons"])
+        self._trials[row["row_id"]] = Trial(doubts=doubts, power_w=power, power_std_w=std)
+
+    def pending(self, points: Sequence[Point], spec: CampaignSpec) -> bool:
+        """Whether anything is left to measure: points without a row, or with rows that are not sure enough or spoilt."""
+        return any(
+            point.row_id not in self or self.next_for_precision(point, spec) is not None or self.next_for_doubts(point, spec) is not None
+            for point in points
+        )
 
     def of(self, point: Point) -> list[Trial]:
         """The trials of a planned point, in the order in which they were made."""

@@ -7,16 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.campaigns.outcome import MeasurementSettings, idle_entry, known, outcome_columns
+from collector.campaigns.files import MeasurementSettings
+from collector.campaigns.outcome import idle_entry, known, outcome_columns
 from collector.campaigns.summary import anchor_drift, idle_drift, voltage_by_clock
-from collector.dataset import file_digest, read_kernel_dataset, rows_to_table, write_kernel_dataset
 from collector.dataset.log import LOG_SUFFIX
-from collector.dataset.traces import IDLE, RUN, TraceRecord, read_traces, running_traces_path, traces_path
+from collector.dataset.reader import file_digest, read_kernel_dataset
+from collector.dataset.schema import rows_to_table
+from collector.dataset.traces import IDLE, REST, RUN, TraceRecord, read_traces, running_traces_path, traces_of, traces_path
+from collector.dataset.writer import write_kernel_dataset
 from collector.errors import DatasetError
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
 from collector.sensing.catalogue import given_sensor
-from collector.tables import TableReader
 from estimator import __version__
+from estimator.reader import FaultError, read
 
 KEPT_DOUBTS: Final = ("kernel_untraced", "shared_board", "result_wrong", "low_confidence")
 """Flags that the traces do not decide: a row keeps them."""
@@ -86,31 +89,24 @@ def reprocess_dataset(dataset: Path, sensor: str | None, output: Path) -> Reproc
 def traces_file(dataset: Path) -> Path:
     """The traces beside a dataset or beside the log of an unfinished campaign.  Raises DatasetError."""
     output = dataset.with_name(dataset.name.removesuffix(LOG_SUFFIX))
-    candidates = (running_traces_path(output),) if dataset.name.endswith(LOG_SUFFIX) else (traces_path(output), running_traces_path(output))
-    for path in candidates:
-        if path.is_file():
-            return path
-    raise DatasetError(f"{dataset}: no traces lie beside it ({candidates[0].name}); `collect --traces` keeps them")
+    found = traces_of(output) if output == dataset else running_traces_path(output)
+    if found is None or not found.is_file():
+        raise DatasetError(f"{dataset}: no traces lie beside it ({traces_path(output).name}); `collect --traces` keeps them")
+    return found
 
 
 def _pairs(source: Path) -> Iterator[tuple[TraceRecord, TraceRecord | None]]:
     """Runs, each with the rest before it where there is one, and idle records."""
-    waiting: TraceRecord | None = None
+    run: TraceRecord | None = None
     for record in read_traces(source):
-        if record.kind == RUN:
-            if waiting is not None:
-                yield waiting, None
-            waiting = record
-        elif record.kind == IDLE:
-            if waiting is not None:
-                yield waiting, None
-            waiting = None
+        if run is not None:
+            rested = record.kind == REST and (run.row_id, run.started_unix_s) == (record.row_id, record.started_unix_s)
+            yield run, record if rested else None
+        run = record if record.kind == RUN else None
+        if record.kind == IDLE:
             yield record, None
-        elif waiting is not None and (waiting.row_id, waiting.started_unix_s) == (record.row_id, record.started_unix_s):
-            yield waiting, record
-            waiting = None
-    if waiting is not None:
-        yield waiting, None
+    if run is not None:
+        yield run, None
 
 
 def _row(
@@ -135,12 +131,10 @@ def _calibration(sensor: str | None, metadata: dict[str, Any], dataset: Path) ->
 
 def _settings(metadata: dict[str, Any], dataset: Path) -> MeasurementSettings:
     """How the rows were measured.  Raises DatasetError for a dataset that does not say."""
-    campaign = metadata.get("campaign")
-    document = campaign.get("measurement") if isinstance(campaign, dict) else None
-    if not isinstance(document, dict):
-        raise DatasetError(f"{dataset}: does not say how its rows were measured; it cannot be worked out again")
-    settings: MeasurementSettings = TableReader(where=str(dataset), error=DatasetError).build(MeasurementSettings, document, "measurement")
-    return settings
+    try:
+        return read(MeasurementSettings, (metadata.get("campaign") or {}).get("measurement"), "campaign", "measurement")
+    except FaultError as error:
+        raise DatasetError(f"{dataset}: does not say how its rows were measured ({error}); it cannot be worked out again") from error
 
 
 def _change(before: dict[str, Any], after: dict[str, Any]) -> float | None:

@@ -2,8 +2,8 @@
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,21 +11,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from collector.bench import Bench
-from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
-from collector.campaigns.continued_clock import continued_bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.kept import KeptRows
-from collector.campaigns.measurement import Point, measure_traced
+from collector.campaigns.measurement import Point, measure_traced, trace_record
 from collector.campaigns.outcome import idle_entry
 from collector.campaigns.plan import CLOCK_SETTLE_S, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
 from collector.campaigns.repetition import Trials
-from collector.campaigns.summary import anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
+from collector.campaigns.summary import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.campaigns.thermal import keep_in_band, warm_up
 from collector.clocks import ClockHold, held_clock
-from collector.dataset import SCHEMA_VERSION, KernelWriter, claimed_dataset, flag_counts, open_kernel_writer
-from collector.dataset.claim import Claim
 from collector.dataset.log import log_path
+from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, flag_counts, kernel_schema
 from collector.dataset.traces import IDLE, TraceRecord
+from collector.dataset.writer import KernelWriter, open_kernel_writer
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
@@ -34,8 +31,6 @@ from estimator import __version__
 
 NS_PER_S: Final = 1e9
 PLAN_DIGITS: Final = 16
-UNUSABLE_FLAGS: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
-"""Flags with which a row says nothing about time or power, or not of this kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,173 +86,130 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
     }
 
 
-def run_campaign(
-    bench: Bench,
-    spec: CampaignSpec,
-    plan: CampaignPlan,
-    key: Mapping[str, Any],
-    output: Path,
-    *,
-    kept: KeptRows | None = None,
-    elsewhere: pa.Table | None = None,
-    calibration: SensorCalibration | None = None,
-    budget_s: float = math.inf,
-    traces: bool = False,
-    report: Callable[[Progress], None] = lambda _: None,
-    warn: Callable[[str], None] = lambda _: None,
-    claim: Claim | None = None,
-) -> CampaignOutcome:
-    """Measure a plan into a dataset, of which `claim` is the right to write it where the caller has taken that already.
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A plan to be measured into a dataset, by a process that has the right to write it (`claimed_dataset`).
 
     Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
-    all of them there nothing is written.  A `calibration` of this board's sensor saves
-    characterising it.  After `budget_s` of the board's time no further point
-    is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset; what is lost of
-    those that were there is told to `warn`.  Raises CampaignError for a budget that leaves no time for a kernel, before anything is
-    begun, DeviceError and DatasetError; finished rows are then on disk, in the log beside the output, as they are after an interruption.
+    all of them there nothing is written.  A `calibration` of this board's sensor saves characterising it.  After `budget_s` of the board's
+    time no further point is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset.
     """
-    with claimed_dataset(output, (KILLERS_SUFFIX,)) if claim is None else nullcontext(claim) as held:
-        return _run(bench, spec, plan, key, output, held, kept, elsewhere, calibration, budget_s, traces, report, warn)
 
+    bench: Bench
+    spec: CampaignSpec
+    plan: CampaignPlan
+    key: Mapping[str, Any]
+    output: Path
+    kept: KeptRows | None = None
+    elsewhere: pa.Table | None = None
+    calibration: SensorCalibration | None = None
+    budget_s: float = math.inf
+    traces: bool = False
+    report: Callable[[Progress], None] = lambda _: None
 
-def _run(
-    bench: Bench,
-    spec: CampaignSpec,
-    plan: CampaignPlan,
-    key: Mapping[str, Any],
-    output: Path,
-    claim: Claim,
-    kept: KeptRows | None,
-    elsewhere: pa.Table | None,
-    calibration: SensorCalibration | None,
-    budget_s: float,
-    traces: bool,
-    report: Callable[[Progress], None],
-    warn: Callable[[str], None],
-) -> CampaignOutcome:
-    """The campaign, its output claimed."""
-    start_ns = bench.clock.now_ns()
-    total = len(plan.points)
-    known = _trials(elsewhere)
-    if kept is None and known and all(point.row_id in known for point in plan.points):
-        return _nothing_left(plan, output)
-    trials = _trials(elsewhere, kept.table if kept else None)
-    if kept is None:
-        check_budget(spec, plan, budget_s, calibration)
-    elif kept.metadata.get("complete") is True and not log_path(output).is_file() and not _pending(trials, spec, plan):
-        return _unchanged(kept, plan, output)
-    bench = continued_bench(bench, elsewhere, kept.table if kept else None)
-    with held_clock(bench.gpu) as hold:
-        sampler = Sampler(bench.gpu, bench.sensors)
-        idle: list[TraceRecord] = []
+    def run(self) -> CampaignOutcome:
+        """Measure what is left.
+
+        Raises CampaignError for a budget that leaves no time for a kernel, before anything is begun, DeviceError and DatasetError;
+        finished rows are then on disk, in the log beside the output, as they are after an interruption.
+        """
+        bench, spec, plan, kept = self.bench, self.spec, self.plan, self.kept
+        start_ns, total = bench.clock.now_ns(), len(plan.points)
+        trials = Trials(self.elsewhere, kept.table if kept else None)
         if kept is None:
-            hold.set(middle_clock(plan.clocks_mhz))
-            if calibration is None:
-                report(Progress(phase="characterising the power sensor", done=0, total=total))
-                calibration = characterise_sensor(bench, sampler).calibration
-            report(Progress(phase="warming up, idle power", done=0, total=total))
-            warm_c = warm_up(bench, spec)
-            idle = [_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz]
-            entries = [idle_entry(record, calibration) for record in idle]
-            metadata = campaign_metadata(bench, spec, plan, key, calibration, entries, warm_c)
-        else:
-            metadata = kept.metadata
-            calibration = calibration_from_document(metadata.get("sensor") or {}, f"{output}: sensor")
-        with open_kernel_writer(
-            output, metadata, kept.table if kept else None, traces=traces, first_traces=tuple(idle), warn=warn, claim=claim
-        ) as writer:
-            session = _Session(
-                bench=bench,
-                sampler=sampler,
-                hold=hold,
-                spec=spec,
-                clocks_mhz=plan.clocks_mhz,
-                calibration=calibration,
-                writer=writer,
-                trials=trials,
-                rejected=dict(plan.skipped),
-                end_ns=start_ns + budget_s * NS_PER_S,
-            )
-            if kept is not None and session.time_left(spec.warmup_s) and _pending(trials, spec, plan):
-                report(Progress(phase="warming up", done=len(session.trials), total=total))
-                hold.set(middle_clock(plan.clocks_mhz))
-                warm_up(bench, spec)
-            report(Progress(phase="measuring", done=len(session.trials), total=total))
-            for row in session.measured(plan):
-                report(Progress(phase="measuring", done=len(session.trials), total=max(total, len(session.trials)), row=row))
-            if session.any_measured:
-                report(Progress(phase="idle power again", done=len(session.trials), total=total))
-                metadata = {**metadata, "idle_after": session.idle_after(plan)}
-            return _finish(session, metadata, plan, output, kept, (bench.clock.now_ns() - start_ns) / NS_PER_S)
+            if len(trials) and all(point.row_id in trials for point in plan.points):
+                return self._outcome(kernel_schema({}).empty_table())
+            check_budget(spec, plan, self.budget_s, self.calibration)
+        elif kept.metadata.get("complete") is True and not log_path(self.output).is_file() and not trials.pending(plan.points, spec):
+            return self._outcome(kept.table, kept.metadata.get("rejected"), kept.metadata.get("drift"))
+        with held_clock(bench.gpu) as hold:
+            sampler = Sampler(bench.gpu, bench.sensors)
+            idle: tuple[TraceRecord, ...] = ()
+            if kept is None:
+                metadata, calibration, idle = self._begun(sampler, hold)
+            else:
+                metadata = kept.metadata
+                calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
+            with open_kernel_writer(self.output, metadata, kept.table if kept else None, traces=self.traces, first_traces=idle) as writer:
+                session = _Session(
+                    bench=bench,
+                    sampler=sampler,
+                    hold=hold,
+                    spec=spec,
+                    plan=plan,
+                    calibration=calibration,
+                    writer=writer,
+                    trials=trials,
+                    rejected=Counter(plan.skipped),
+                    end_ns=start_ns + self.budget_s * NS_PER_S,
+                )
+                if kept is not None and session.time_left(spec.warmup_s) and trials.pending(plan.points, spec):
+                    self.report(Progress(phase="warming up", done=len(trials), total=total))
+                    hold.set(middle_clock(plan.clocks_mhz))
+                    warm_up(bench, spec)
+                self.report(Progress(phase="measuring", done=len(trials), total=total))
+                for row in session.measured():
+                    self.report(Progress(phase="measuring", done=len(trials), total=max(total, len(trials)), row=row))
+                if session.any_measured or not (session.out_of_time or "idle_after" in metadata):
+                    self.report(Progress(phase="idle power again", done=len(trials), total=total))
+                    metadata = {**metadata, "idle_after": session.idle_after()}
+                return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
 
+    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[dict[str, Any], SensorCalibration, tuple[TraceRecord, ...]]:
+        """The metadata of a campaign that begins, its sensor's calibration, and the board at rest at every clock."""
+        bench, spec, plan, calibration = self.bench, self.spec, self.plan, self.calibration
+        hold.set(middle_clock(plan.clocks_mhz))
+        if calibration is None:
+            self.report(Progress(phase="characterising the power sensor", done=0, total=len(plan.points)))
+            calibration = characterise_sensor(bench, sampler).calibration
+        self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
+        warm_c = warm_up(bench, spec)
+        idle = tuple(_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz)
+        entries = [idle_entry(record, calibration) for record in idle]
+        return campaign_metadata(bench, spec, plan, self.key, calibration, entries, warm_c), calibration, idle
 
-def _trials(*tables: pa.Table | None) -> Trials:
-    """What is on disk already."""
-    trials = Trials()
-    for table in tables:
-        if table is not None:
-            for batch in table.select(["row_id", "flags", "throttle_reasons", "power_w", "power_std_w"]).to_batches():
-                for row in batch.to_pylist():
-                    trials.add(row)
-    return trials
+    def _finished(self, session: "_Session", metadata: Mapping[str, Any], elapsed_s: float) -> CampaignOutcome:
+        """Write the Parquet file and sum up."""
+        writer, rejected, points = session.writer, dict(session.rejected), self.plan.points
+        if not writer.rows:
+            writer.discard()
+            raise CampaignError(f"nothing was measured: {'; '.join(rejected) or 'the budget ended before the first row'}")
+        table = writer.table()
+        drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
+        closing = {"voltage": voltage_by_clock(table), "drift": drift, "rejected": rejected, "complete": not session.out_of_time}
+        writer.finish({**metadata, **closing}, order=[point.row_id for point in points])
+        left = sum(point.row_id not in session.trials for point in points)
+        return self._outcome(table, rejected, drift, elapsed_s, missing=max(0, left - session.refused) if session.out_of_time else 0)
 
+    def _outcome(
+        self,
+        table: pa.Table,
+        rejected: dict[str, int] | None = None,
+        drift: dict[str, float] | None = None,
+        elapsed_s: float = 0.0,
+        missing: int = 0,
+    ) -> CampaignOutcome:
+        """The outcome of a campaign, from its rows."""
+        flags = table.column("flags").to_pylist()
+        before = self.kept.table if self.kept else table.slice(0, 0)
+        return CampaignOutcome(
+            output=self.output,
+            rows=table.num_rows,
+            kept=before.num_rows,
+            repeated=self._repeated(table),
+            kept_repeated=self._repeated(before),
+            planned=len(self.plan.points),
+            missing=missing,
+            flags=flag_counts(flags),
+            rejected=rejected or {},
+            unusable=sum(1 for row in flags if UNUSABLE.intersection(row)),
+            drift=drift or {},
+            elapsed_s=elapsed_s,
+        )
 
-def _pending(trials: Trials, spec: CampaignSpec, plan: CampaignPlan) -> bool:
-    """Whether anything is left to measure: points without a row, or with rows that are not sure enough or spoilt."""
-    return any(
-        point.row_id not in trials or trials.next_for_precision(point, spec) is not None or trials.next_for_doubts(point, spec) is not None
-        for point in plan.points
-    )
-
-
-def _nothing_left(plan: CampaignPlan, output: Path) -> CampaignOutcome:
-    """The outcome of a campaign whose rows all lie in other parts."""
-    return CampaignOutcome(
-        output=output, rows=0, kept=0, repeated=0, kept_repeated=0, planned=len(plan.points), missing=0, flags={}, rejected={}, unusable=0,
-        drift={}, elapsed_s=0.0,
-    )  # fmt: skip
-
-
-def _unchanged(kept: KeptRows, plan: CampaignPlan, output: Path) -> CampaignOutcome:
-    """The outcome of a campaign that had come to its end: its dataset and its traces stay as they are."""
-    metadata = kept.metadata
-    return _outcome(
-        kept.table, plan, output, kept=kept, rejected=metadata.get("rejected") or {}, drift=metadata.get("drift") or {}, elapsed_s=0.0
-    )
-
-
-def _outcome(
-    table: pa.Table,
-    plan: CampaignPlan,
-    output: Path,
-    *,
-    kept: KeptRows | None,
-    rejected: dict[str, int],
-    drift: dict[str, float],
-    elapsed_s: float,
-    missing: int = 0,
-) -> CampaignOutcome:
-    """What came of a campaign, from its rows."""
-    flags = table.column("flags").to_pylist()
-    return CampaignOutcome(
-        output=output,
-        rows=table.num_rows,
-        kept=kept.table.num_rows if kept else 0,
-        repeated=_repeated(table, plan),
-        kept_repeated=_repeated(kept.table, plan) if kept else 0,
-        planned=len(plan.points),
-        missing=missing,
-        flags=flag_counts(flags),
-        rejected=rejected,
-        unusable=sum(1 for row in flags if UNUSABLE_FLAGS.intersection(row)),
-        drift=drift,
-        elapsed_s=elapsed_s,
-    )
-
-
-def _repeated(table: pa.Table, plan: CampaignPlan) -> int:
-    """How many rows are further trials of a point."""
-    return len(set(table.column("row_id").to_pylist()) - {point.row_id for point in plan.points})
+    def _repeated(self, table: pa.Table) -> int:
+        """How many rows are further trials of a point."""
+        return len(set(table.column("row_id").to_pylist()) - {point.row_id for point in self.plan.points})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,11 +220,11 @@ class _Session:
     sampler: Sampler
     hold: ClockHold
     spec: CampaignSpec
-    clocks_mhz: tuple[float | None, ...]
+    plan: CampaignPlan
     calibration: SensorCalibration
     writer: KernelWriter
     trials: Trials
-    rejected: dict[str, int]
+    rejected: Counter[str]
     end_ns: float
     any_measured: bool = False
     refused: int = 0
@@ -280,25 +232,24 @@ class _Session:
 
     def time_left(self, before_s: float = 0.0) -> bool:
         """Whether the budget has time for a point after so long, and for power at rest at the end."""
-        needed_s = before_s + closing_s(self.spec, self.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
+        needed_s = before_s + closing_s(self.spec, self.plan.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
         return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
 
-    def measured(self, plan: CampaignPlan) -> Iterator[dict[str, Any]]:
-        """Measure what is left, row by row: the plan with repeats of what is not sure enough, then again what something passing spoilt.
+    def measured(self) -> Iterator[dict[str, Any]]:
+        """Measure what is left, row by row: the plan with repeats of what is not sure enough, then again spoilt rows.
 
         Ends early where the budget does; `out_of_time` then says so.
         """
-        for point in self._wanted(plan):
+        for point in self._wanted():
             if not self.time_left():
                 self.out_of_time = True
                 return
-            row = self._measure(point)
-            if row is not None:
+            if (row := self._measure(point)) is not None:
                 yield row
 
-    def _wanted(self, plan: CampaignPlan) -> Iterator[Point]:
-        """Points to measure next; which they are depends on the rows that came of those before."""
-        for point in plan.points:
+    def _wanted(self) -> Iterator[Point]:
+        """Points to measure next; they depend on the rows of those before."""
+        for point in self.plan.points:
             if point.row_id not in self.trials:
                 yield point
             while (again := self.trials.next_for_precision(point, self.spec)) is not None:
@@ -306,7 +257,7 @@ class _Session:
                 if again.row_id not in self.trials:
                     break
         for _ in range(self.spec.retries):
-            for point in plan.points:
+            for point in self.plan.points:
                 if (again := self.trials.next_for_doubts(point, self.spec)) is not None:
                     yield again
 
@@ -316,22 +267,21 @@ class _Session:
             self.bench.clock.wait(CLOCK_SETTLE_S)
         keep_in_band(self.bench, self.spec)
         try:
-            measured = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
+            row, traces = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
         except RunnerError as error:
-            reason = f"{point.operator.family}: {error}"
-            self.rejected[reason] = self.rejected.get(reason, 0) + 1
+            self.rejected[f"{point.operator.family}: {error}"] += 1
             self.refused += 1
             return None
-        self.writer.append(measured.row, measured.traces)
-        self.trials.add(measured.row)
+        self.writer.append(row, traces)
+        self.trials.add(row)
         self.any_measured = True
-        return measured.row
+        return row
 
-    def idle_after(self, plan: CampaignPlan) -> list[dict[str, float | None]]:
+    def idle_after(self) -> list[dict[str, float | None]]:
         """Power at rest once more, at a few of the clocks."""
-        clocks = closing_clocks(plan.clocks_mhz)
-        records = [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks]
-        self.writer.append_traces(tuple(records))
+        clocks = closing_clocks(self.plan.clocks_mhz)
+        records = tuple(_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks)
+        self.writer.append_traces(records)
         return [idle_entry(record, self.calibration) for record in records]
 
 
@@ -345,37 +295,5 @@ def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | 
     trace = sampler.drain()
     if not len(trace.board.host_ns):
         raise CampaignError("the power sensor gave no reading at rest; is another program using it?")
-    return TraceRecord(
-        row_id="",
-        kind=IDLE,
-        started_unix_s=started_unix_s,
-        sm_clock_mhz=clock,
-        power_limit_w=bench.gpu.power_limit_w(),
-        power=trace.board,
-        states=trace.states,
-        reference=trace.reference,
-    )
-
-
-def _finish(
-    session: _Session, metadata: Mapping[str, Any], plan: CampaignPlan, output: Path, kept: KeptRows | None, elapsed_s: float
-) -> CampaignOutcome:
-    """Write the Parquet file and sum up."""
-    writer, rejected = session.writer, session.rejected
-    if not writer.rows:
-        writer.discard()
-        reasons = "; ".join(rejected) or "the budget ended before the first row"
-        raise CampaignError(f"nothing was measured: {reasons}")
-    table = writer.table()
-    drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
-    closing = {
-        **metadata,
-        "voltage": voltage_by_clock(table),
-        "drift": drift,
-        "rejected": rejected,
-        "complete": not session.out_of_time,
-    }
-    writer.finish(closing, order=[point.row_id for point in plan.points])
-    there = sum(1 for point in plan.points if point.row_id in session.trials)
-    missing = max(0, len(plan.points) - there - session.refused) if session.out_of_time else 0
-    return _outcome(table, plan, output, kept=kept, rejected=rejected, drift=drift, elapsed_s=elapsed_s, missing=missing)
+    common = {"row_id": "", "started_unix_s": started_unix_s, "sm_clock_mhz": clock, "power_limit_w": bench.gpu.power_limit_w()}
+    return trace_record(IDLE, trace, **common)

@@ -1,8 +1,7 @@
 """Which points of a plan a budget is spent on: those that add most to the fit, or a random choice.
 
 Actively, kernels are chosen by the shared criterion of `estimator.design`.  Part of the budget measures power, of every kind of kernel
-first; the rest times many more kernels without it, as several of them take no longer than one power.  `paced` spends the time in the
-same way on kernels drawn at random, which shows what the criterion adds.
+first; the rest times many more kernels without it, as several of them take no longer than one power.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from estimator.design_columns import design_points, phase_columns
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, IntArray
 
-Way = Literal["active", "random", "paced"]
+Way = Literal["active", "random"]
 
 POWER_SHARE: Final = 0.75
 """Share of the time for kernels in which power is measured, the rest in which kernels are only timed [1].  With it, and a tenth of the
@@ -80,12 +79,11 @@ def least_time_s(points: Sequence[Point], costs: PointCosts) -> float:
 
 
 def choose_points(
-    points: Sequence[Point], way: Way, budget_s: float, fixed_s: float, costs: PointCosts, gpu: GpuSpec | None, seed: int
+    points: Sequence[Point], way: Way, budget_s: float, fixed_s: float, costs: PointCosts, gpu: GpuSpec, seed: int
 ) -> tuple[tuple[Point, ...], Choice]:
     """The points that a budget is spent on, in the order of the plan; the same arguments give the same choice.
 
-    budget_s: of the board's time, of which `fixed_s` go to what is no point.  Raises CampaignError where no point is left, and for an
-    active choice on a GPU without a specification, of which no equation knows anything.
+    budget_s: of the board's time, of which `fixed_s` go to what is no point.  Raises CampaignError where no point is left.
     """
     left_s = budget_s - fixed_s
     anchors = _few_anchors(points, ANCHOR_SHARE * left_s, costs)
@@ -94,10 +92,8 @@ def choose_points(
     if left_s < costs.full_s:
         raise CampaignError(no_time_text(budget_s, fixed_s, costs.full_s))
     random = np.random.default_rng(np.random.SeedSequence([seed, len(points), 2]))
-    if way == "active" and gpu is None:
-        raise CampaignError("--select active needs the equations of a GPU with a specification, and this one has none; use random")
-    if way != "random":
-        powered, timed = _shared_time(points, candidates, left_s, costs, gpu if way == "active" else None, random)
+    if way == "active":
+        powered, timed = _shared_time(points, candidates, left_s, costs, gpu, random)
     else:
         powered, timed = random.permutation(candidates)[: int(left_s / costs.full_s)].tolist(), []
     only = frozenset(timed)
@@ -136,9 +132,9 @@ def kind_of(point: Point) -> str:
 
 
 def _shared_time(
-    points: Sequence[Point], candidates: IntArray, left_s: float, costs: PointCosts, gpu: GpuSpec | None, random: np.random.Generator
+    points: Sequence[Point], candidates: IntArray, left_s: float, costs: PointCosts, gpu: GpuSpec, random: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Points whose power is measured, and points that are only timed; drawn at random without a `gpu`."""
+    """Points whose power is measured, and points that are only timed."""
     generated = [i for i in candidates.tolist() if points[i].load is not None]
     library = [i for i in candidates.tolist() if points[i].load is None]
     powered: list[int] = []
@@ -153,10 +149,7 @@ def _shared_time(
         spare_s = left_s - count * costs.full_s - timed * costs.timed_s
         more = min(timed, int(spare_s / (costs.full_s - costs.timed_s)))
         count, timed = count + more, timed - more
-    if gpu is None:
-        order = random.permutation(library)[: count + timed].tolist()
-    else:
-        order = _ordered(points, library, count + timed, gpu, random)
+    order = _ordered(points, library, count + timed, gpu, random)
     first, rest = order[: min(kinds, count)], order[min(kinds, count) :]
     spread = np.zeros(len(rest), dtype=np.bool_)  # power from the most telling to the least: its coefficients serve them all
     if count > len(first):

@@ -1,7 +1,8 @@
-"""What a dataset says of itself: file metadata known before the first row, and what its rows add at the end."""
+"""A campaign's file metadata: known before the first row, added from the rows at the end, and read again when it goes on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,10 @@ from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
-from collector.dataset.schema import IDENTITY_COLUMNS
+from collector.dataset.log import log_path, read_log
+from collector.dataset.reader import read_kernel_dataset
+from collector.dataset.schema import repeated_rows
+from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from estimator import __version__
 
@@ -82,24 +86,16 @@ def voltage_by_clock(table: pa.Table) -> list[dict[str, float]] | None:
 def anchor_drift(table: pa.Table) -> dict[str, float]:
     """Largest relative spread (highest minus lowest over mean) of latency and power among repeated anchors.
 
-    What their scatter is beyond the rows' own standard errors is scatter between runs, and temperature.
+    Scatter beyond the rows' own standard errors is scatter between runs, and temperature.
     """
-    columns = [table.column(name).to_pylist() for name in (*IDENTITY_COLUMNS, "trial", "latency_s", "power_w", "flags")]
-    groups: dict[tuple[Any, ...], list[tuple[float | None, float | None]]] = {}
-    repeated = set()
-    for *identity, trial, latency, power, flags in zip(*columns, strict=True):
-        if SPOILT.intersection(flags):
-            continue
-        groups.setdefault(tuple(identity), []).append((latency, power))
-        if trial:
-            repeated.add(tuple(identity))
+    names = ("trial", "latency_s", "power_w")
+    trial, latency, power = (np.array(table.column(name).to_pylist(), dtype=np.float64) for name in names)
     drift: dict[str, float] = {}
-    for group in repeated:
-        for index, name in enumerate(("latency", "power")):
-            values = [value for pair in groups[group] if (value := pair[index]) is not None]
-            if len(values) > 1:
-                spread = float((max(values) - min(values)) / np.mean(values))
-                drift[name] = max(drift.get(name, 0.0), spread)
+    for rows in repeated_rows(table, SPOILT):
+        for name, values in (("latency", latency[rows]), ("power", power[rows])):
+            told = values[np.isfinite(values)]
+            if trial[rows].any() and len(told) > 1:
+                drift[name] = max(drift.get(name, 0.0), float(np.ptp(told) / told.mean()))
     return drift
 
 
@@ -112,3 +108,36 @@ def idle_drift(before: Any, after: list[dict[str, float | None]]) -> dict[str, f
         if (power := entry["power_w"]) is not None and (start := first.get(entry["sm_clock_mhz"]))
     ]
     return {"idle": max(changes)} if changes else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRows:
+    """Rows of an earlier run of the same campaign, and its metadata."""
+
+    table: pa.Table
+    metadata: dict[str, Any]
+
+
+def kept_rows(output: Path, key: Mapping[str, Any]) -> KeptRows | None:
+    """Rows to go on from: of an unfinished log, else of a finished dataset; None where there is neither.
+
+    Raises CampaignError where they belong to another campaign, board or version, and says which.
+    """
+    log = log_path(output)
+    if log.is_file():
+        recovered = read_log(log)
+        kept = KeptRows(table=recovered.table, metadata=recovered.metadata)
+    elif output.is_file():
+        dataset = read_kernel_dataset(output)
+        kept = KeptRows(table=dataset.table, metadata=dataset.metadata)
+    else:
+        return None
+    before = kept.metadata.get("key")
+    if not isinstance(before, dict):
+        raise CampaignError(f"{output}: not from a campaign that can be resumed; use --fresh, or another --out")
+    differs = [f"{name} was {before.get(name)!r}, is {value!r}" for name, value in key.items() if before.get(name) != value]
+    if len(differs) > 1:  # a plan follows from the rest: its digest tells nothing beside it
+        differs = [text for text in differs if not text.startswith("plan was")]
+    if differs:
+        raise CampaignError(f"{output} cannot be resumed: {'; '.join(differs)}; use the same settings, --fresh, or another --out")
+    return kept

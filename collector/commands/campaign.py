@@ -1,266 +1,305 @@
-"""`collect` without a command: a campaign."""
+"""`collect` without a command: a campaign on one board, or side by side on several."""
 
+import json
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from collector.commands.options import (
+    SIMULATED_METER,
     asked_clocks,
     duration_s,
+    given_words,
     known_sensor,
     meter_arguments,
     one_board,
     perhaps_recorded,
     require_dataset_packages,
 )
-from collector.commands.output import note, say
+from collector.commands.output import Speaker, note
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.command_line import DONE, DONE_WITH_WARNINGS, FAILED, WRONG_USAGE
+from estimator.entry import INTERRUPTED
 from estimator.output_files import refuse_inputs
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
+    from collector.bench import Bench
+    from collector.boards import BoardName
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import CampaignOutcome, Progress
-    from collector.campaigns.selection import Way
+    from collector.daemon.worker import BoardEnd
     from collector.dataset.partition import PartitionedPlace
+    from collector.sensing.calibration import SensorCalibration
     from estimator.gpu import GpuSpec
 
+OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
+"""Options of `collect` that mean something else for one board of several."""
+NEXT: Final = "next: "
 
-def measure_campaign(
-    gpu: str,
-    freqs: str,
-    out: str,
-    campaign: str,
-    families: str | None,
-    budget: str,
-    select: str | None,
-    planned_budget: str,
-    gpu_spec: str,
-    sensor: str | None,
-    pmd: str,
-    traces: bool,
-    resume: bool | None,
-    seed: int,
-    record: Path | None,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
-    worker: bool,
-) -> int:
-    """Plan, measure, sum up; the exit status.  Arguments are the options of `collect`."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignOptions:
+    """The options of `collect`."""
+
+    gpu: str
+    freqs: str
+    out: str
+    campaign: str
+    families: str | None
+    budget: str
+    select: str | None
+    planned_budget: str
+    gpu_spec: str
+    sensor: str | None
+    pmd: str
+    traces: bool
+    resume: bool | None
+    seed: int
+    record: Path | None
+    dry_run: bool
+    worker: bool
+
+    def budget_s(self) -> float:
+        """The board's time [s], without end where none is given.  Raises BadParameter."""
+        return duration_s(self.budget, "--budget") if self.budget else math.inf
+
+    def chosen_families(self) -> tuple[str, ...]:
+        """Names of families; none for all.  Raises BadParameter for a list without a name."""
+        chosen = tuple(dict.fromkeys(name.strip() for name in (self.families or "").split(",") if name.strip()))
+        if self.families is not None and not chosen:
+            raise click.BadParameter(f"{self.families!r} names no family; leave the option out for all", param_hint="--families")
+        return chosen
+
+
+def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
+    """Plan, measure, sum up; the exit status."""
     require_dataset_packages()
-    from collector.boards import several, sole_use
-
-    if several(gpu):
-        from collector.commands.several import measure_several
-
-        return measure_several(gpu, out, sensor, record, pmd, dry_run=dry_run, as_json=as_json, quiet=quiet, verbose=verbose)
     from collector.bench import open_bench
-    from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
-    from collector.campaigns.context_guard import guarded_bench
+    from collector.boards import several, sole_use
+    from collector.campaigns.display import outcome_document, outcome_lines, plan_document, plan_lines
     from collector.campaigns.files import load_campaign
-    from collector.campaigns.plan import check_budget, plan_campaign
-    from collector.campaigns.running import campaign_key, run_campaign
-    from collector.daemon.reporting import reporting, told_errors
-    from collector.dataset import claimed_dataset
+    from collector.daemon.reporting import told_errors
     from collector.dataset.log import log_path
     from collector.dataset.partition import partitioned_place
-    from collector.dataset.traces import traces_of, traces_path
-    from collector.display import outcome_document, outcome_lines, plan_document, plan_lines
+    from collector.dataset.traces import traces_path
+
+    if several(options.gpu):
+        return measure_several(options, speak)
+    if options.select not in (None, "all") and not (options.budget or options.planned_budget):
+        raise click.UsageError(f"--select {options.select} chooses what fits a budget; give one: --budget 30m")
+    spec, out, place = load_campaign(options.campaign), Path(options.out), partitioned_place(options.out)
+    if place is None:
+        refuse_inputs((out, log_path(out), traces_path(out)))
+        if options.record is not None and options.record.resolve() == out.resolve():
+            raise CollectorError(f"{options.record}: is named for two outputs; name a file for each")
+    meter = meter_arguments(options.pmd, options.gpu)
+    with (
+        told_errors() if options.worker else nullcontext(),
+        nullcontext() if options.dry_run else sole_use(options.gpu),
+        open_bench(one_board(options.gpu), seed=options.seed, attention=spec.attention, gpu_spec=options.gpu_spec, **meter) as opened,
+        perhaps_recorded(opened, options.record) as bench,
+    ):
+        spec, plan, calibration = _planned(bench, spec, options, speak)
+        if options.dry_run:
+            speak.say(plan_document(bench, spec, plan), plan_lines(bench, spec, plan))
+            return DONE
+        outcome = _measured(bench, spec, plan, calibration, place, options, speak)
+    part, root = ("", "") if place is None else (place.publish(outcome.output) if outcome.rows else "", options.out)
+    speak.say(outcome_document(outcome, part), outcome_lines(outcome, bench.simulated, part, root))
+    refused = sum(outcome.rejected.values())
+    if not refused and not outcome.unusable:
+        return DONE
+    speak.warn(f"{refused} kernels could not run, {outcome.unusable} rows are unusable")
+    return DONE_WITH_WARNINGS
+
+
+def _planned(
+    bench: "Bench", spec: "CampaignSpec", options: CampaignOptions, speak: Speaker
+) -> "tuple[CampaignSpec, CampaignPlan, SensorCalibration | None]":
+    """The campaign as it is measured, its plan, and the sensor's calibration where that is known."""
+    from collector.campaigns.plan import check_budget, plan_campaign
+
+    planned = options.planned_budget or options.budget
+    planned_s = duration_s(planned, "--planned-budget" if options.planned_budget else "--budget") if planned else math.inf
+    clocks = asked_clocks(options.freqs, bench.gpu, "--freqs")
+    calibration = known_sensor(options.sensor, bench, speak)
+    plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)
+    for line in (*bench.notes, *plan.remarks):
+        speak.warn(line)
+    if not options.resume:
+        check_budget(spec, plan, options.budget_s(), calibration)
+    spec, plan = _chosen(spec, plan, options, planned_s, bench.gpu_spec, speak)
+    return spec, plan, calibration
+
+
+def _measured(
+    bench: "Bench",
+    spec: "CampaignSpec",
+    plan: "CampaignPlan",
+    calibration: "SensorCalibration | None",
+    place: "PartitionedPlace | None",
+    options: CampaignOptions,
+    speak: Speaker,
+) -> "CampaignOutcome":
+    """Measure a plan into its file, or into a part of a dataset before it is published."""
+    from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
+    from collector.campaigns.context_guard import guarded_bench
+    from collector.campaigns.running import Campaign, campaign_key
+    from collector.campaigns.summary import kept_rows
+    from collector.daemon.outputs import check_unused
+    from collector.daemon.reporting import reporting
+    from collector.dataset.traces import traces_of
+    from collector.dataset.writer import claimed_dataset
     from estimator.whole_file import try_place
 
-    budget_s = duration_s(budget, "--budget") if budget else math.inf
-    planned_s = duration_s(planned_budget, "--planned-budget") if planned_budget else budget_s
-    if select not in (None, "all") and not math.isfinite(planned_s):
-        raise click.UsageError(f"--select {select} chooses what fits a budget; give one: --budget 30m")
-    spec = load_campaign(campaign)
-    chosen = _families(families)
-    place = partitioned_place(out)
-    if place is None:
-        refuse_inputs((Path(out), log_path(Path(out)), traces_path(Path(out))))
-        if record is not None and record.resolve() == Path(out).resolve():
-            raise CollectorError(f"{record}: is named for two outputs; name a file for each")
-    with (
-        told_errors() if worker else nullcontext(),
-        nullcontext() if dry_run else sole_use(gpu),
-        open_bench(one_board(gpu), seed=seed, attention=spec.attention, gpu_spec=gpu_spec, **meter_arguments(pmd, gpu)) as opened,
-        perhaps_recorded(opened, record) as bench,
-    ):
-        if not quiet:
-            for line in bench.notes:
-                note(f"warning: {line}")
-        clocks = asked_clocks(freqs, bench.gpu, "--freqs")
-        identity = bench.gpu.identity()
-        calibration = known_sensor(sensor, bench, quiet)
-        plan = plan_campaign(
-            spec, clocks, chosen, seed, identity.uuid, bench.runner, bench.gpu_spec,
-            meter=len(bench.sensors) > 1, sensor_known=calibration is not None,
-        )  # fmt: skip
-        if not quiet:
-            for line in plan.remarks:
-                note(f"warning: {line}")
-        if not resume:
-            check_budget(spec, plan, budget_s, calibration)
-        spec, plan = _chosen(spec, plan, select, planned_s, seed, bench.gpu_spec, quiet=quiet, dry_run=dry_run)
-        if dry_run:
-            say(plan_document(bench, spec, plan) if as_json else plan_lines(bench, spec, plan))
-            return DONE
-        key = campaign_key(bench, spec, plan, chosen, seed)
-        output = Path(out) if place is None else place.running_output(key)
-        elsewhere = None if place is None else _published(place, output, key, resume, quiet)
-        try_place(output)
-        watched = reporting(bench, spec, plan) if worker else _watched(output, len(plan.points), quiet, verbose)
-        with claimed_dataset(output, (KILLERS_SUFFIX,)) as claim, guarded_bench(bench, output) as guarded, watched as report:
-            kept = _kept(output, key, resume)
-            outcome = run_campaign(
-                guarded,
-                spec,
-                plan,
-                key,
-                output,
-                kept=kept,
-                elsewhere=elsewhere,
-                calibration=calibration,
-                budget_s=budget_s,
-                traces=traces or (kept is not None and traces_of(output, kept.table) is not None),
-                report=report,
-                warn=lambda text: None if quiet else note(f"warning: {text}"),
-                claim=claim,
-            )
-        simulated = bench.simulated
-    part, root = ("", "") if place is None else (place.publish(output) if outcome.rows else "", out)
-    say(outcome_document(outcome, part) if as_json else outcome_lines(outcome, simulated, part, root))
-    return _status(outcome, quiet)
+    key = campaign_key(bench, spec, plan, options.chosen_families(), options.seed)
+    output = Path(options.out) if place is None else place.running_output(key)
+    elsewhere = None if place is None else _published(place, output, key, options.resume, speak)
+    try_place(output)
+    watched = reporting(bench, spec, plan) if options.worker else _watched(output, speak)
+    with claimed_dataset(output, (KILLERS_SUFFIX,)), guarded_bench(bench, output) as guarded, watched as report:
+        check_unused(output, options.resume)
+        kept = kept_rows(output, key) if options.resume else None
+        campaign = Campaign(
+            guarded,
+            spec,
+            plan,
+            key,
+            output,
+            kept=kept,
+            elsewhere=elsewhere,
+            calibration=calibration,
+            budget_s=options.budget_s(),
+            traces=options.traces or (kept is not None and traces_of(output) is not None),
+            report=report,
+        )
+        return campaign.run()
 
 
 def _chosen(
-    spec: "CampaignSpec",
-    plan: "CampaignPlan",
-    select: str | None,
-    budget_s: float,
-    seed: int,
-    gpu: "GpuSpec | None",
-    *,
-    quiet: bool,
-    dry_run: bool,
+    spec: "CampaignSpec", plan: "CampaignPlan", options: CampaignOptions, budget_s: float, gpu: "GpuSpec", speak: Speaker
 ) -> "tuple[CampaignSpec, CampaignPlan]":
     """The campaign as it is measured and the part of its plan that a budget is spent on, and a word about it.
 
-    It is the whole plan where that fits or nothing can be chosen.  Without --select a budget too small for one kernel of
+    It is the whole plan where that fits.  Without --select a budget too small for one kernel of
     every kind chooses none: it is the start of a campaign that is resumed.
     """
+    from collector.campaigns.display import choice_text, duration_text
     from collector.campaigns.plan import chosen_plan, hastened, least_budget_s
-    from collector.display import choice_text, duration_text
 
-    if select == "all" or plan.estimated_s <= budget_s:
+    if options.select == "all" or plan.estimated_s <= budget_s:
         return spec, plan
-    way: Way = "random" if select == "random" else "active"
-    hasty = hastened(spec, way)
+    hasty = spec if options.select == "random" else hastened(spec)
     least_s = least_budget_s(hasty, plan)
-    small = (
-        f"the budget is too small for one kernel of every kind, which takes about {duration_text(least_s)}" if budget_s < least_s else ""
-    )
-    if select is None and (small or gpu is None):
-        if not quiet:
-            why = small or "no equations are known for this board, so nothing tells which kernels add most"
-            note(f"note: {why}; the plan is measured from its start, in random order, until the budget ends")
+    small = f"the budget is too small for one kernel of every kind, which takes about {duration_text(least_s)}" * (budget_s < least_s)
+    if options.select is None and small:
+        speak.note(f"note: {small}; the plan is measured from its start, in random order, until the budget ends")
         return spec, plan
-    chosen = chosen_plan(hasty, plan, way, budget_s, seed, gpu)
-    if not quiet:
-        if small:
-            note(f"warning: {small}")
-        if chosen.choice is not None and not dry_run:
-            note(f"note: measures {choice_text(chosen.choice)} (--select all: the plan from its start)")
+    chosen = chosen_plan(hasty, plan, "random" if options.select == "random" else "active", budget_s, options.seed, gpu)
+    if small:
+        speak.warn(small)
+    if chosen.choice is not None and not options.dry_run:
+        speak.note(f"note: measures {choice_text(chosen.choice)} (--select all: the plan from its start)")
     return hasty, chosen
 
 
-def _published(place: "PartitionedPlace", running: Path, key: dict[str, Any], resume: bool | None, quiet: bool) -> "Table | None":
+def _published(place: "PartitionedPlace", running: Path, key: dict[str, Any], resume: bool | None, speak: Speaker) -> "Table | None":
     """Rows of this campaign that lie in parts already, where it goes on; a part that was left unpublished is published first."""
     from collector.dataset.log import log_path
 
     place.check(running)
     if running.is_file() and not log_path(running).is_file():
-        part = place.publish(running)
-        if not quiet:
-            note(f"published what an earlier run had finished: {part}")
+        speak.note(f"published what an earlier run had finished: {place.publish(running)}")
     return place.measured(key) if resume else None
 
 
-def _families(text: str | None) -> tuple[str, ...]:
-    """Names of families; none for all.  Raises BadParameter for a list without a name."""
-    if text is None:
-        return ()
-    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not chosen:
-        raise click.BadParameter(f"{text!r} names no family; leave the option out for all", param_hint="--families")
-    return chosen
-
-
-def _kept(out: Path, key: dict[str, Any], resume: bool | None) -> Any:
-    """Rows to go on from.  Raises CollectorError where something is at `out` and neither flag says what to do with it."""
-    from collector.campaigns.kept import kept_rows
-    from collector.daemon.outputs import check_unused
-
-    check_unused(out, resume)
-    return kept_rows(out, key) if resume else None
-
-
 @contextmanager
-def _watched(out: Path, total: int, quiet: bool, verbose: bool) -> Iterator[Any]:
-    """Progress for a person, and the way on where it is stopped."""
-    with stoppable(out), _progress(total, quiet, verbose) as report:
-        yield report
+def _watched(out: Path, speak: Speaker) -> "Iterator[Callable[[Progress], None]]":
+    """A function that shows a campaign's progress; how to go on is said where it is stopped."""
+    from collector.campaigns.display import row_line
+
+    with stoppable(out), speak.progress() as tell:
+        yield lambda progress: tell("", row_line(progress.row) if progress.row else progress.phase, progress.done, progress.total)
 
 
-@contextmanager
-def _progress(total: int, quiet: bool, verbose: bool) -> Iterator[Any]:
-    """A function that shows a campaign's progress: a bar with ETA on a terminal, lines with -v, nothing else."""
-    from collector.display import row_line
+def measure_several(options: CampaignOptions, speak: Speaker) -> int:
+    """Plan every board's campaign, then run them side by side; the exit status.  Called within the command `collect`."""
+    from collector.boards import board_words, named_boards
+    from collector.daemon.worker import measure_side_by_side
 
-    if quiet or not (verbose or sys.stderr.isatty()):
-        yield lambda _progress: None
-        return
-    if verbose:
-
-        def tell(progress: "Progress") -> None:
-            text = row_line(progress.row) if progress.row else progress.phase
-            note(f"{progress.done}/{progress.total} {text}")
-
-        yield tell
-        return
-    with ExitStack() as stack:
-        bars: list[Any] = []  # opened with the first row to measure: its ETA knows nothing of what went before
-        begun: list[int] = []
-
-        def advance(progress: "Progress") -> None:
-            if not bars and progress.phase != "measuring":
-                note(f"{progress.phase} …")
-            elif not bars:
-                length = max(1, total - progress.done)
-                bars.append(stack.enter_context(click.progressbar(length=length, file=sys.stderr, show_pos=True, label="measuring")))
-                begun.append(progress.done)
-            elif progress.row is not None:
-                bars[0].label = f"{progress.row['family']:<11}"
-                bars[0].update(progress.done - begun[0] - bars[0].pos)
-
-        yield advance
-
-
-def _status(outcome: "CampaignOutcome", quiet: bool) -> int:
-    """Exit status of a campaign, and a warning where data were lost."""
-    refused = sum(outcome.rejected.values())
-    if not refused and not outcome.unusable:
+    board_texts = board_words(options.gpu)
+    meter = "" if options.pmd == SIMULATED_METER else options.pmd
+    for name, value in (("--record", options.record), ("--sensor", options.sensor), ("--pmd", meter)):
+        if value:
+            raise CollectorError(f"{name} belongs to one board; run one command for each board, or leave it out")
+    boards = named_boards(board_texts)
+    root = common_root(options.out)
+    passed = [word for words in given_words(OWN_OPTIONS).values() for word in words]
+    words = {board: [*passed, "--gpu", board.word, "--out", root] for board in boards}
+    plans = checked_plans(words, speak)
+    if options.dry_run:
+        show_plans(plans, speak)
         return DONE
-    if not quiet:
-        note(f"warning: {refused} kernels could not run, {outcome.unusable} rows are unusable")
-    return DONE_WITH_WARNINGS
+    flags = ["--json"] * speak.as_json + ["--quiet"] * speak.quiet
+    with speak.progress() as tell:
+        ends = measure_side_by_side(
+            {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.word, text, done, total)
+        )
+    return _told_ends(ends, root, speak)
+
+
+def common_root(out: str) -> str:
+    """The folder or URL of a dataset in which each board has parts of its own.  Raises CollectorError where a file is in its place."""
+    if "://" in out:
+        return out
+    if Path(out).exists() and not Path(out).is_dir():
+        raise CollectorError(f"{out}: is a file; several boards write into a folder, each its own parts: name another with --out")
+    return f"{out.rstrip('/')}/"
+
+
+def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[BoardName, str]":
+    """The plan of each board as text or JSON, before anything is measured.
+
+    Raises CollectorError for the first board that can have none, UsageError where the words themselves are wrong.
+    """
+    from collector.daemon.worker import board_plan
+
+    plans = {}
+    for board, line in words.items():
+        plan = board_plan([*line, *["--json"] * speak.as_json])
+        if plan.status == WRONG_USAGE:
+            raise click.UsageError(plan.complaint)
+        if plan.status != DONE:
+            raise CollectorError(f"{board.word}: {plan.complaint}" if len(words) > 1 else plan.complaint)
+        plans[board] = plan.text
+    return plans
+
+
+def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
+    """Plans on stdout."""
+    documents = [json.loads(text) for text in plans.values()] if speak.as_json else []
+    speak.say(documents, [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1])
+
+
+def _told_ends(ends: "list[BoardEnd]", out: str, speak: Speaker) -> int:
+    """Report how each board's campaign ended, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
+    good = (DONE, DONE_WITH_WARNINGS)
+    lines = [f"{end.board.word}: {line}" for end in ends for line in end.text.splitlines() if not line.startswith(NEXT)]
+    if any(end.status in good for end in ends):
+        lines.append(f"{NEXT}fit {out}")
+    boards = [{"gpu": end.board.word, "exit_status": end.status, **(end.result or {"error": end.complaint})} for end in ends]
+    speak.say({"dataset": out, "boards": boards}, lines)
+    for end in ends:
+        if end.status not in good:
+            note(f"collect: {end.board.word}: {end.complaint}")
+    statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends}
+    return next(status for status in (INTERRUPTED, FAILED, DONE_WITH_WARNINGS, DONE) if status in statuses)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import note, say
+from collector.commands.output import Speaker, note
 from estimator.command_line import DONE, FAILED
 
 
@@ -16,7 +16,7 @@ def clocks_command() -> None:
 
 @clocks_command.command("restore", context_settings=CONTEXT)
 @output_options
-def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
+def restore_command(speak: Speaker) -> int:
     """Give back every clock that a process left held when it died.
 
     Clocks of a living process are left alone.  This happens by itself when a board's clock is next held, and a
@@ -27,10 +27,8 @@ def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
     outcome = restore_left_clocks()
     failed = {uuid: reason for uuid, reason in outcome if reason}
     restored = [uuid for uuid, reason in outcome if not reason]
-    if as_json:
-        say({"restored": restored, "failed": failed})
-    elif restored or not failed:
-        say([f"{uuid}: SM clock given back" for uuid in restored] or ["no clock was left held"])
+    given_back = [f"{uuid}: SM clock given back" for uuid in restored]
+    speak.say({"restored": restored, "failed": failed}, given_back or ([] if failed else ["no clock was left held"]))
     for uuid, reason in failed.items():
         note(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE
@@ -38,7 +36,7 @@ def restore_command(as_json: bool, quiet: bool, verbose: bool) -> int:
 
 @clocks_command.command("status", context_settings=CONTEXT)
 @output_options
-def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
+def status_command(speak: Speaker) -> int:
     """Which boards' clocks are held, and by whom; those that the clock helper holds, too."""
     from collector.devices.clock_helper import helper_boards, helper_there
     from collector.devices.clock_record import board_lock, left_records, state_folder
@@ -54,8 +52,7 @@ def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
         leased = [(board.uuid, board.lease) for board in helper_boards() if board.lease] if helper_there() else []
     except ClockHelperError as error:
         leased = []
-        if not quiet:
-            note(f"warning: {error}")
+        speak.warn(str(error))
         nothing = "no clock is held that this user may know of"
     state = {True: "held by process", False: "left held by dead process"}
     lines = [f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held]
@@ -66,5 +63,5 @@ def status_command(as_json: bool, quiet: bool, verbose: bool) -> int:
             f"{uuid}: {lease.sm_clock_mhz} MHz held by the clock helper for process {lease.pid} of {lease.user},"
             f" at most {lease.ends_in_s:.0f} s longer"
         )
-    say(held if as_json else lines or [nothing])
+    speak.say(held, lines or [nothing])
     return DONE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
-from collector.commands.output import note, say
+from collector.commands.output import Speaker, write_page
 from collector.errors import SensorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, InputFile
 from estimator.frozen import FrozenMapping
@@ -71,9 +71,7 @@ def correct_command(
     out: Path | None,
     report: Path | None,
     pictures: Path | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    speak: Speaker,
 ) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
 
@@ -101,22 +99,16 @@ def correct_command(
         write_whole(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:
         page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w, run.remarks)
-        if report is not None:
-            write_whole(report, page.encode())
-        if pictures is not None:
-            from collector.pictures import write_pictures
-
-            write_pictures(pictures, page)
+        write_page(report, pictures, page)
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
-    say(document if as_json else correction_lines(found, out, report, run.remarks))
-    return _status(found, run.remarks["readings"] if run.left_out else "", quiet)
+    speak.say(document, correction_lines(found, out, report, run.remarks))
+    return _status(found, run.remarks["readings"] if run.left_out else "", speak)
 
 
-def _status(found: "CorrectedRecording", of_rows: str, quiet: bool) -> int:
+def _status(found: "CorrectedRecording", of_rows: str, speak: Speaker) -> int:
     """Exit status, and a line for every doubt; `of_rows` says which rows were not used, if any."""
     doubts = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
-    if not quiet:
-        for text in doubts:
-            note(f"warning: {text}")
+    for text in doubts:
+        speak.warn(text)
     return DONE_WITH_WARNINGS if doubts else DONE

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
-from collector.commands.output import note, say
+from collector.commands.output import Speaker, settings_lines
 from estimator.command_line import DONE
 
 
@@ -13,7 +13,7 @@ from estimator.command_line import DONE
 @click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
 @click.option("--check", is_flag=True, help="Only say what the settings are, and whether a daemon could run with them.")
 @output_options
-def daemon_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
+def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
     """Run queued campaigns, one at a time on each board, until it is told to end.
 
     SIGTERM, Ctrl-C or `collect stop --daemon` end it after the kernels that run; a second one at once.  What was
@@ -35,11 +35,7 @@ def daemon_command(config: Path, check: bool, as_json: bool, quiet: bool, verbos
             "retries": settings.retries,
             "retry_s": settings.retry_s,
         }
-        say(
-            documents
-            if as_json
-            else [f"{name:<13} {', '.join(value) if isinstance(value, list) else value}" for name, value in documents.items()]
-        )
+        speak.say(documents, settings_lines(documents))
         return DONE
-    serve(settings, (lambda _line: None) if quiet else note)
+    serve(settings, speak.note)
     return DONE

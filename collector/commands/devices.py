@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import columns, note, say
+from collector.commands.output import Speaker, columns
 from estimator.command_line import DONE
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ REFUSED: Final[dict[str, Any]] = {
 
 @click.command("devices", context_settings=CONTEXT)
 @output_options
-def devices_command(as_json: bool, quiet: bool, verbose: bool) -> int:
+def devices_command(speak: Speaker) -> int:
     """What is there and what it supports: power fields, clock lock, energy counter, voltage."""
     devices = device_documents()
-    say(devices if as_json else _lines(devices))
-    if not quiet and all(device["simulated"] for device in devices):
-        note(f"simulated boards only: {driver_trouble()}")
+    speak.say(devices, _lines(devices))
+    if all(device["simulated"] for device in devices):
+        speak.note(f"simulated boards only: {driver_trouble()}")
     return DONE
 
 

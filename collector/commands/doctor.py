@@ -1,31 +1,239 @@
-"""`collect doctor`."""
+"""`collect doctor`: what stands in the way of measuring here, and the remedy."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import say
+from collector.commands.output import Speaker, columns
+from collector.errors import ClockError, ClockHelperError, CollectorError, DeviceError, DriverError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
+
+if TYPE_CHECKING:
+    from collector.devices.nvml import NvmlBoard
+    from collector.devices.nvml_library import NvmlLibrary
+
+OK, WARNING, FAULT = "ok", "warning", "fault"
+
+WATCH_S: Final = 1.5
+"""How long a board's readings are watched: every update period known fits in several times."""
+DEAREST_POLL_SHARE: Final = 0.25
+"""Share of the time between two polls above which a poll is called dear."""
+POLLS_TIMED: Final = 100
+
+PACKAGES: Final = (
+    (("pyarrow",), FAULT, "collect", "writes datasets"),
+    (("nvidia-ml-py",), FAULT, "collect", "reads boards"),
+    (("cupy-cuda13x", "cupy-cuda12x", "cupy"), WARNING, "cuda13", "launches kernels"),
+    (("cupti-python",), WARNING, "cuda13", "says which kernels ran"),
+    (("torch",), WARNING, "torch", "runs softmax, normalisation, convolution and attention"),
+    (("pyserial",), WARNING, "collect", "reads a power meter on a serial port"),
+    (("uvicorn",), WARNING, "serve", "serves the status page of `collect daemon`"),
+)
+"""Packages: names of distributions that bring it, the state without, the extra, and its use."""
+
+OWN_STATE: Final = "set WATTPRINT_STATE to a folder of your own"
+
+
+class Finding(NamedTuple):
+    """One check: its subject, its state, what was seen, and what to do about it ("" where nothing)."""
+
+    check: str
+    state: str
+    seen: str
+    remedy: str = ""
+
+
+def _found(check: str, good: bool, seen: str, remedy: str, state: str = WARNING) -> Finding:
+    """A finding: in order, or in `state` with a remedy."""
+    return Finding(check, OK if good else state, seen, "" if good else remedy)
 
 
 @click.command("doctor", context_settings=CONTEXT)
 @click.option("--gpu", default=None, metavar="WORD", help="Look at this board alone: NVML index, UUID, PCI address or sim:PROFILE.")
 @output_options
-def doctor_command(gpu: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+def doctor_command(gpu: str | None, speak: Speaker) -> int:
     """Look for what stands in the way of measuring here, and say what to do about it.
 
     Packages, driver, boards, clocks, other users of a board, its power readings, serial ports.  Nothing is changed.
     Exit status 3 where something is not as it should be.
     """
-    from collector.doctor import OK, examine, finding_documents
-
     findings = list(examine(gpu))
-    if as_json:
-        say(finding_documents(findings))
+    lines = columns([(found.state, found.check, "; ".join(filter(None, found[2:]))) for found in findings])
+    speak.say([found._asdict() for found in findings], lines)
+    return DONE if all(found.state == OK for found in findings) else DONE_WITH_WARNINGS
+
+
+def examine(word: str | None = None) -> Iterator[Finding]:
+    """Every check, in the order in which a measurement needs its subject; of one board, or of all.
+
+    A simulated board needs the packages that every dataset needs, and nothing else.
+    """
+    from collector.boards import SIMULATED, named_boards
+    from collector.devices.nvml import board_addresses
+    from collector.devices.nvml_library import open_nvml
+
+    simulated = word is not None and word.strip().startswith(SIMULATED)
+    for names, state, extra, use in PACKAGES:
+        if state == FAULT or not simulated:
+            found = next(filter(None, map(_version, names)), "")
+            yield _found(f"package {names[0]}", bool(found), found or "not installed", f"it {use}: pip install 'wattprint[{extra}]'", state)
+    if word is not None and simulated:
+        try:
+            (board,) = named_boards((word.strip(),))
+            yield Finding(f"board {word}", OK, f"simulated {board.name}: needs no driver, says nothing of a real board")
+        except CollectorError as error:
+            yield Finding(f"board {word}", FAULT, str(error), "`collect devices` lists them")
+        return
+    yield from _binding()
+    yield _state()
+    yield from _helper()
+    for path in sorted(port for pattern in ("ttyUSB*", "ttyACM*") for port in Path("/dev").glob(pattern)):
+        remedy = "add yourself to the group that owns it (often: sudo usermod -aG dialout $USER) and log in again"
+        free = os.access(path, os.R_OK | os.W_OK)
+        yield _found(f"serial port {path}", free, "can be opened; --pmd takes it" if free else "may not be opened by this user", remedy)
+    try:
+        with open_nvml() as library:
+            yield Finding("driver", OK, f"NVIDIA driver {library.driver()}")
+            addresses = board_addresses(library, library.handles())
+    except DriverError as error:
+        yield Finding("driver", FAULT, str(error), "real boards need it; sim:PROFILE works without")
+        return
+    if not addresses:
+        yield Finding("boards", FAULT, "the driver knows no board", "see `lspci` and the kernel's log")
+    for name in [word] if word is not None else [address.uuid or str(address.index) for address in addresses]:
+        yield from _board(name)
+
+
+def _binding() -> Iterator[Finding]:
+    """Three packages bring a module `pynvml`; one is NVIDIA's."""
+    owners = sorted(set(packages_distributions().get("pynvml", ())))
+    foreign = [owner for owner in owners if owner != "nvidia-ml-py"]
+    if owners:
+        remedy = f"pip uninstall {' '.join(foreign)}; pip install --force-reinstall nvidia-ml-py"
+        yield _found("binding", not foreign, f"module pynvml belongs to {', '.join(owners)}", remedy)
+
+
+def _state() -> Finding:
+    """Records of held clocks: can they be written, are some left?"""
+    from collector.devices.clock_record import board_lock, left_records, state_folder
+
+    folder, left = state_folder(), []
+    try:
+        for record in left_records(folder):
+            with board_lock(folder, record.gpu_uuid) as free:
+                if free:
+                    left.append(record.gpu_uuid)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (ClockError, OSError) as error:
+        return Finding("clock records", FAULT, str(error), OWN_STATE)
+    if left:
+        return Finding("clock records", WARNING, f"left held: {', '.join(left)}", "collect clocks restore")
+    writable = os.access(folder, os.W_OK)
+    return _found("clock records", writable, "no clock is left held" if writable else f"{folder} cannot be written", OWN_STATE, FAULT)
+
+
+def _helper() -> Iterator[Finding]:
+    """The clock helper, where this process needs it or where it is."""
+    from collector.devices.clock_helper import helper_boards, helper_there, may_lock_clocks
+
+    if may_lock_clocks() and not helper_there():
+        return
+    try:
+        ranges = []
+        for board in helper_boards():
+            holder = f" (held for process {board.lease.pid} of {board.lease.user})" if board.lease else ""
+            ranges.append(f"{board.uuid} {board.lowest_mhz} to {board.highest_mhz} MHz{holder}")
+        yield Finding("clock helper", OK, f"locks {', '.join(ranges)}")
+    except ClockHelperError as error:
+        yield _found("clock helper", may_lock_clocks(), error.seen, error.remedy)
+
+
+def _board(word: str) -> Iterator[Finding]:
+    from collector.devices.nvml import open_board
+    from collector.devices.nvml_library import open_nvml
+
+    try:
+        with open_nvml() as library, open_board(word) as board:
+            yield from _looked_at(library, board)
+            yield from _readings(board)
+    except DeviceError as error:
+        seen, _, remedy = str(error).partition("; ")
+        yield Finding(f"board {word}", FAULT, seen, remedy or "take another board, or simulate one")
+
+
+def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:
+    """Identity, clocks and users of a board."""
+    from collector.devices.clock_helper import may_lock_clocks
+
+    name, identity = f"GPU {board.index}", board.gpu.identity()
+    spec = f"specification {identity.canonical_name}" if identity.canonical_name else "no specification"
+    seen = f"{identity.name}, {identity.uuid}, VBIOS {identity.vbios or 'unknown'}, {spec}"
+    yield _found(name, bool(identity.canonical_name), seen, "write its specification for --gpu-spec: docs/how-to/add-a-gpu.md", FAULT)
+    clocks = board.gpu.supported_clocks_mhz()
+    seen = f"{clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else ""
+    if not clocks:
+        yield Finding(f"{name} clocks", WARNING, "cannot be locked", "--freqs current leaves them alone")
+    elif may_lock_clocks():
+        yield Finding(f"{name} clocks", OK, f"{seen} can be asked for")
     else:
-        width = max(len(finding.check) for finding in findings)
-        lines = []
-        for finding in findings:
-            remedy = f"; {finding.remedy}" if finding.remedy else ""
-            lines.append(f"{finding.state:<8} {finding.check:<{width}}  {finding.seen}{remedy}")
-        say(lines)
-    return DONE if all(finding.state == OK for finding in findings) else DONE_WITH_WARNINGS
+        yield _by_helper(f"{name} clocks", identity.uuid, seen)
+    if library.persistence(library.handles()[board.index]) is False:
+        remedy = "nvidia-smi -pm 1, or run nvidia-persistenced"
+        yield Finding(f"{name} persistence", WARNING, "off: the driver unloads between runs", remedy)
+    others = board.compute_processes
+    if others is None:
+        yield Finding(f"{name} users", WARNING, "the driver does not tell who uses it", "make sure that nobody does")
+    else:
+        seen = f"{len(others)} other processes compute on it: {', '.join(map(str, others))}" if others else "nobody else computes on it"
+        yield _found(f"{name} users", not others, seen, "wait until they have ended: their power would be measured", FAULT)
+
+
+def _by_helper(check: str, uuid: str, seen: str) -> Finding:
+    """Whether the clock helper locks a board's clocks for a process that may not."""
+    from collector.devices.clock_helper import helper_boards
+
+    try:
+        if any(board.uuid == uuid for board in helper_boards()):
+            return Finding(check, OK, f"{seen} can be asked for through the clock helper")
+        remedy = "have root add the board to the clock helper's config, run as root, or use --freqs current"
+    except ClockHelperError:
+        remedy = "run as root, get the clock helper to work, or use --freqs current"
+    return Finding(check, WARNING, f"{seen}, but this process may not lock them (CAP_SYS_ADMIN)", remedy)
+
+
+def _readings(board: "NvmlBoard") -> Iterator[Finding]:
+    from collector.devices.nvml import POWER_POLL_S
+
+    name, fields = f"GPU {board.index}", board.sensor.fields()
+    if not fields:
+        yield Finding(f"{name} power", FAULT, "no power is reported", "only another board helps")
+        return
+    for line in board.sensor.notes:
+        yield Finding(f"{name} power fields", WARNING, line, "what is measured names its field; a newer driver may have others")
+    begun = time.perf_counter()
+    for _ in range(POLLS_TIMED):
+        board.sensor.poll_once()
+    cost_s = (time.perf_counter() - begun) / POLLS_TIMED
+    seen = f"{', '.join(fields)}; a poll takes {1e6 * cost_s:.0f} µs"
+    yield _found(f"{name} power", cost_s <= DEAREST_POLL_SHARE * POWER_POLL_S, seen, "the driver is slow: expect fewer readings")
+    board.sensor.read()
+    time.sleep(WATCH_S)
+    power_w = board.sensor.read()[0].power_w
+    changes = int((power_w[1:] != power_w[:-1]).sum())
+    remedy = "a frozen sensor, or a very quiet board: try again under load"
+    yield _found(f"{name} updates", changes > 0, f"{power_w.size} readings in {WATCH_S:g} s, {changes} changes", remedy)
+    counter = board.sensor.read_energy() is not None
+    yield _found(f"{name} counter", counter, "there" if counter else "none", "energy has no second witness here")
+
+
+def _version(distribution: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(distribution)
+    return ""

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
-from collector.commands.output import say
+from collector.commands.output import Speaker
 from estimator.command_line import DONE
 from estimator.output_files import check_output, output_option
 
@@ -15,14 +15,14 @@ from estimator.output_files import check_output, output_option
 @click.option("--to", "kind", type=click.Choice(["csv", "parquet"]), required=True, help="Format to write.")
 @output_option("--out", help="File to write; without it the dataset's name with the format's suffix.")
 @output_options
-def export_command(dataset: Path, kind: str, out: Path | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -> int:
     """Write DATASET (a Parquet file, a folder or the log of an unfinished campaign) as CSV or as one Parquet file."""
     require_dataset_packages()
-    from collector.dataset.export import export_dataset
+    from collector.dataset.writer import export_dataset
 
     if out is None:
         out = dataset.with_suffix(f".{kind}")
         check_output(out)
-    written = export_dataset(dataset, kind, out)
-    say({"output": str(written.path), "rows": written.rows} if as_json else [f"{written.path}: {written.rows} rows"])
+    rows = export_dataset(dataset, kind, out)
+    speak.say({"output": str(out), "rows": rows}, [f"{out}: {rows} rows"])
     return DONE

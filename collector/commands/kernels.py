@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import columns, note, say
+from collector.commands.output import Speaker, columns
 from estimator.command_line import DONE
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option("--families", metavar="LIST", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
 @click.option("--arch", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
 @output_options
-def kernels_command(families: str | None, arch: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+def kernels_command(families: str | None, arch: str | None, speak: Speaker) -> int:
     """What `kernels = […]` of a campaign's [[instructions]] can name: generated microbenchmarks and copies.
 
     One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
@@ -37,16 +37,13 @@ def kernels_command(families: str | None, arch: str | None, as_json: bool, quiet
         kernels, refusals = listed_kernels(names, arch or "")
     except UnsupportedError as error:
         raise click.UsageError(f"--families: {error}") from error
-    if as_json:
-        say([asdict(kernel) for kernel in kernels])
-    elif kernels:
-        say(_lines(kernels))
-    if kernels and not quiet:
-        note(counted_kinds(kernels))
-    if refusals and not quiet:
-        for refusal in refusals if verbose else ():
-            note(refusal)
-        note(f"{len(refusals)} more do not run on {arch}{'' if verbose else '; -v says why'}")
+    speak.say([asdict(kernel) for kernel in kernels], _lines(kernels) if kernels else [])
+    if kernels:
+        speak.note(counted_kinds(kernels))
+    if refusals:
+        for refusal in refusals if speak.verbose else ():
+            speak.note(refusal)
+        speak.note(f"{len(refusals)} more do not run on {arch}{'' if speak.verbose else '; -v says why'}")
     return DONE
 
 

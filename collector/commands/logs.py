@@ -7,8 +7,7 @@ from typing import Final
 
 import click
 
-from collector.commands.options import CONTEXT, MOST_JOBS
-from collector.commands.submit import config_option
+from collector.commands.options import CONTEXT, MOST_JOBS, config_option
 from collector.errors import DaemonError
 from estimator.command_line import DONE
 

@@ -2,19 +2,20 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from collector.commands.output import note
+from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
 from estimator.command_line import QUIET_OR_VERBOSE, excludes, switch
-from estimator.output_files import output_option
+from estimator.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
     from collector.bench import Bench, Instruments
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 MOST_JOBS: Final = 2**31 - 1
 """Largest number of a job."""
-DATASET_PACKAGES: Final = ("pyarrow",)
 SIMULATED_METER: Final = "sim"
 
 
@@ -39,15 +39,14 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-gpu_option = click.option(
-    "--gpu", default="0", show_default=True, metavar="WORD", help="Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE."
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+GPU: Final = "Board: NVML index, UUID, PCI address, sim:PROFILE or replay:FILE"
+gpu_option = click.option("--gpu", default="0", show_default=True, metavar="WORD", help=f"{GPU}.")
+freqs_option = click.option(
+    "--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current."
 )
-gpu_spec_option = click.option(
-    "--gpu-spec",
-    default="",
-    metavar="FILE.toml",
-    help="Specification of a board for which none is shipped.",
-)
+gpu_spec_option = click.option("--gpu-spec", default="", metavar="FILE.toml", help="Specification of a board for which none is shipped.")
 meter_option = click.option(
     "--pmd", default="", metavar="PORT|sim", help="External power meter: its serial port; `sim` on a simulated board."
 )
@@ -58,14 +57,63 @@ sensor_option = partial(
     help="Known sensor: a file of `collect sensor --out`, or an entry of `collect sensors`.",
 )
 record_option = output_option("--record", metavar="FILE", help="Record the run, for --gpu replay:FILE.")
-resume_option = switch(
-    "resume", "--resume", "--fresh", None, ("Go on with what is at --out.", "Replace what is at --out; without either nothing is replaced.")
-)
 seed_option = click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chance of a simulated board.")
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The daemon's config; else $WATTPRINT_CONFIG, /etc/wattprint/daemon.toml.",
+)
+
+CAMPAIGN_OPTIONS: Final = (
+    click.option("--gpu", default="0", show_default=True, metavar="WORD", help=f"{GPU}; several side by side: 0,1 or all."),
+    freqs_option,
+    click.option(
+        "--out",
+        default="dataset.parquet",
+        show_default=True,
+        metavar="FILE|FOLDER/|URL",
+        type=OutputPlace(),
+        help="Dataset to write; in a folder or at a URL, a part of one.",
+    ),
+    click.option("--families", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…"),
+    click.option("--budget", default="", metavar="TIME", help="Begin no kernel after this much of the board's time: 90s, 30m, 2h."),
+    click.option(
+        "--select",
+        type=click.Choice(("active", "random", "all")),
+        help="What a budget is spent on: what adds most to the fit (usual), a random choice, or the plan from its start.",
+    ),
+    gpu_spec_option,
+    sensor_option(),
+    meter_option,
+    click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row."),
+    switch(
+        "resume",
+        "--resume",
+        "--fresh",
+        None,
+        ("Go on with what is at --out.", "Replace what is at --out; without either nothing is replaced."),
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order."),
+    click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing."),
+)
+"""Options of a campaign, for `collect` and `collect submit`."""
 
 
-def output_options(command: Any) -> Any:
-    """--json, --quiet and -v, on every command."""
+def campaign_options(command: Command) -> Command:
+    """All of CAMPAIGN_OPTIONS."""
+    for option in reversed(CAMPAIGN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--json, --quiet and -v, on every command, which gets them as `speak`."""
+
+    @wraps(command)
+    def speaking(*arguments: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> Any:
+        return command(*arguments, speak=Speaker(as_json=as_json, quiet=quiet, verbose=verbose), **options)
+
     for option in (
         click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="More on stderr of what is done."),
         click.option(
@@ -73,33 +121,42 @@ def output_options(command: Any) -> Any:
         ),
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
     ):
-        command = option(command)
-    return command
+        speaking = option(speaking)
+    return speaking
+
+
+def given_words(without: frozenset[str]) -> dict[str, list[str]]:
+    """Options that the present command was given, by name and as words, but for some names."""
+    context = click.get_current_context()
+    words = {}
+    for option in context.command.params:
+        name = option.name or ""
+        if isinstance(option, click.Option) and name not in without and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            words[name] = [option.opts[0]] if option.is_flag else [option.opts[0], str(context.params[name])]
+    return words
 
 
 def require_dataset_packages() -> None:
     """Raises CollectorError where a package that datasets need is not installed."""
-    for name in DATASET_PACKAGES:
-        try:
-            import_module(name)
-        except ImportError:
-            raise CollectorError(f"{name} is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        raise CollectorError("pyarrow is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
 
 
 def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
     """What `--pmd` means to `open_bench`.  Raises DeviceError for a meter that cannot be where the board is."""
-    kind = word.strip().partition(":")[0] if ":" in word and word.strip().startswith(("sim:", "replay:")) else ""
     if not pmd:
         return {}
-    if kind == "replay":
-        raise DeviceError("--pmd: a recording has the meter that it was made with; leave the option out")
-    if (pmd == SIMULATED_METER) != (kind == "sim"):
-        meter = "the meter of a simulated board" if pmd == SIMULATED_METER else "a meter on a serial port"
-        raise DeviceError(f"--pmd {pmd} is {meter}, which cannot be at {word!r}; simulated boards take --pmd sim, real ones a port")
-    return {"meter": True} if kind == "sim" else {"meter_port": pmd}
+    simulated = word.strip().startswith("sim:")
+    if word.strip().startswith("replay:") or (pmd == SIMULATED_METER) != simulated:
+        raise DeviceError(
+            f"--pmd {pmd} cannot be at {word!r}: simulated boards take --pmd sim, real ones a port, a recording has its own meter"
+        )
+    return {"meter": True} if simulated else {"meter_port": pmd}
 
 
-def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) -> "SensorCalibration | None":
+def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration | None":
     """What `--sensor` names, for the board of a bench; None without one.  An entry of the catalogue comes with a warning.
 
     Raises SensorError for what cannot be used for this board.
@@ -111,8 +168,8 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", quiet: bool) ->
 
     identity = bench.gpu.identity()
     found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field, identity.name)
-    if (doubt := not_characterised(found)) and not quiet:
-        note(f"warning: sensor {doubt}")
+    if doubt := not_characterised(found):
+        speak.warn(f"sensor {doubt}")
     return found
 
 

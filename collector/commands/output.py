@@ -1,21 +1,82 @@
 """How a command of `collect` speaks: results on stdout, everything else on stderr."""
 
 import json
-from collections.abc import Sequence
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from collector.errors import CollectorError
+from estimator.errors import EstimatorError
 from estimator.whole_file import write_whole
 
+LINE_EVERY_S: Final = 30.0
+"""Time between two lines of progress off a terminal."""
 
-def say(result: Any) -> None:
-    """Lines, or one JSON document, on stdout."""
-    if isinstance(result, list) and result and all(isinstance(line, str) for line in result):
-        click.echo("\n".join(result))
-    else:
-        click.echo(json.dumps(result, indent=2, allow_nan=False))
+CHART: Final = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
+TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.DOTALL)
+LONGEST_NAME: Final = 60
+
+Tell = Callable[[str, str, int, int], None]
+"""Takes a board's word ("" where there is one board alone), what it does, and how much is done of how much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """The options --json, --quiet and -v of a command, and what they mean."""
+
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+    def say(self, document: Any, lines: Sequence[str]) -> None:
+        """The result: a JSON document, or lines."""
+        if self.as_json or lines:
+            click.echo(json.dumps(document, indent=2, allow_nan=False) if self.as_json else "\n".join(lines))
+
+    def note(self, line: str) -> None:
+        """One line on stderr, unless quiet."""
+        if not self.quiet:
+            note(line)
+
+    def warn(self, line: str) -> None:
+        """A warning on stderr, unless quiet."""
+        self.note(f"warning: {line}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Tell]:
+        """A function that shows progress: a bar a board on a terminal, a line each with -v, else a line every half minute."""
+        if self.verbose or self.quiet or not sys.stderr.isatty():
+            last_s = time.monotonic()
+
+            def tell(board: str, text: str, done: int, total: int) -> None:
+                nonlocal last_s
+                if self.verbose or time.monotonic() - last_s >= LINE_EVERY_S:
+                    last_s = time.monotonic()
+                    self.note(f"{board} {done}/{total} {text}".strip())
+
+            yield tell
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            tasks: dict[str, Any] = {}
+
+            def show(board: str, text: str, done: int, total: int) -> None:
+                if board not in tasks:
+                    tasks[board] = bars.add_task(board, total=total, completed=done)
+                bars.update(tasks[board], completed=done, total=total, description=f"{board} {text}"[:LONGEST_NAME].strip())
+
+            yield show
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -24,11 +85,39 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def write_document(path: Path, document: Any) -> None:
-    """A JSON document as a file, whole or not at all.  Raises UnwrittenError."""
-    write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+def settings_lines(settings: dict[str, Any]) -> list[str]:
+    """Settings for people: a line each."""
+    return [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in settings.items()]
 
 
 def note(line: str) -> None:
     """One line on stderr."""
     click.echo(line, err=True)
+
+
+def write_document(path: Path, document: Any) -> None:
+    """A JSON document as a file, whole or not at all.  Raises UnwrittenError."""
+    write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_page(report: Path | None, pictures: Path | None, page: str) -> None:
+    """A page as a file, and its charts as PNG files in a folder, numbered and named by their titles, where these are named.
+
+    Raises UnwrittenError, and CollectorError where the renderer is not installed or finds no font.
+    """
+    if report is not None:
+        write_whole(report, page.encode())
+    if pictures is None:
+        return
+    from estimator.display.pictures import picture_png
+
+    try:
+        pictures.mkdir(parents=True, exist_ok=True)
+        for number, chart in enumerate(CHART.findall(page), start=1):
+            title = TITLE.search(chart)
+            words = re.sub(r"[^a-z0-9]+", "-", unescape(title[1]).lower() if title else "chart").strip("-")
+            write_whole(pictures / f"{number:02d}-{words[:LONGEST_NAME] or 'chart'}.png", picture_png(chart))
+    except EstimatorError as error:
+        raise CollectorError(str(error)) from error
+    except OSError as error:
+        raise CollectorError(f"{pictures}: cannot be written ({error.strerror}); name a folder of your own") from error

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from collector.commands.options import CONTEXT, FiniteRange, duration_s, output_options, require_dataset_packages
-from collector.commands.output import note, say
+from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.entry import INTERRUPTED
@@ -76,9 +76,7 @@ def decode_command(
     tick_rate: float | None,
     load: Path | None,
     baud: str | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    speak: Speaker,
 ) -> int:
     """Turn FILE, a recording of a PMD, into power over time: t_s, power_w, and voltage and current of each rail.
 
@@ -89,6 +87,7 @@ def decode_command(
     from collector.pmd.clock_tie import straight_tie
     from collector.pmd.recording import scan_recording
     from collector.pmd.recording_files import read_recording
+    from collector.pmd.report import recording_lines
     from collector.recordings.reference import tie_from_load
 
     if start is not None and not abs(start) <= LATEST_START_S:
@@ -102,17 +101,13 @@ def decode_command(
     if load is not None and start is not None:
         known = tie_from_load(recording, load, start)
     scanned = scan_recording(recording, known)
-    table: Any = out if out is not None else None if as_json else sys.stdout.buffer
+    table: Any = out if out is not None else None if speak.as_json else sys.stdout.buffer
     document = _written(scanned, table, rails, zero, time_base, start or 0.0)
-    lines = _lines(document)
-    if as_json:
-        say(document)
-    elif out is not None:
-        say([*lines, f"written: {out}"])
-    elif not quiet:
-        for line in lines:
-            note(line)
-    return _status(document, quiet)
+    lines = recording_lines(document)
+    speak.say(document, [*lines, f"written: {out}"] if out is not None else [])
+    for line in lines if table is sys.stdout.buffer else ():
+        speak.note(line)
+    return _status(document, speak)
 
 
 @pmd_command.command("log", context_settings=CONTEXT)
@@ -130,9 +125,7 @@ def log_command(
     rails: str,
     zero: Path | None,
     time_base: str,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    speak: Speaker,
 ) -> int:
     """Record the meter at PORT: its bytes and their host times in P.pmd as they come, the table P.csv at the end.
 
@@ -143,6 +136,7 @@ def log_command(
     from collector.pmd.meter import open_meter
     from collector.pmd.recording import scan_recording
     from collector.pmd.recording_files import read_recording
+    from collector.pmd.report import recording_lines
     from collector.pmd.samples import chosen_rails
     from collector.pmd.zero import zero_currents
 
@@ -154,17 +148,17 @@ def log_command(
     with _stop_request() as stop, open_meter(port) as meter:
         chosen_rails(meter.identity.model, _names(rails))  # a wrong word is better found before an hour's recording
         zero_currents(meter.identity.model, zero)
-        if not quiet:
-            note(f"{meter.identity.model}, firmware {meter.identity.firmware}; recording into {raw}")
-        logged = log_meter(meter, raw, stop, duration_s=limit_s, report=_tell if verbose else None)
+        speak.note(f"{meter.identity.model}, firmware {meter.identity.firmware}; recording into {raw}")
+        tell = (lambda seconds, count: speak.note(f"{seconds:.0f} s, {count} bytes")) if speak.verbose else None
+        logged = log_meter(meter, raw, stop, duration_s=limit_s, report=tell)
         interrupted = stop.is_set() and math.isfinite(limit_s)
     if not logged.bytes:
         raise logged.failure or DeviceError(f"{port}: nothing came in {logged.duration_s:.1f} s; nothing was recorded")
     document = _written(scan_recording(read_recording(raw)), out, rails, zero, time_base, 0.0)
     if logged.failure is not None:
         raise DeviceError(f"{logged.failure}; {document['samples']} samples until then are in {out}") from logged.failure
-    say({**document, "output": str(out)} if as_json else [*_lines(document), f"written: {out}"])
-    return INTERRUPTED if interrupted else _status(document, quiet)
+    speak.say({**document, "output": str(out)}, [*recording_lines(document), f"written: {out}"])
+    return INTERRUPTED if interrupted else _status(document, speak)
 
 
 @pmd_command.command("emulate", context_settings=CONTEXT)
@@ -202,9 +196,7 @@ def emulate_command(
     firmware: int,
     duration: str,
     seed: int,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    speak: Speaker,
 ) -> int:
     """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path.
 
@@ -238,10 +230,9 @@ def emulate_command(
         begin = monotonic_ns()
         build = EmulatedPmdUsb if model == "pmd-usb" else EmulatedPmd2
         meter: EmulatedMeter = build(state, wave, line, np.random.default_rng(seed + 1), begin)
-        say({"port": terminal.path, "model": model, "simulated": True, "started_host_ns": begin} if as_json else [terminal.path])
+        speak.say({"port": terminal.path, "model": model, "simulated": True, "started_host_ns": begin}, [terminal.path])
         serve_meter(terminal, meter, stop, until_ns=None if math.isinf(limit_s) else begin + round(limit_s * NS_PER_S))
-    if not quiet:
-        note(f"emulated {model} gone: {meter.packets_sent} samples sent, {terminal.overrun_bytes} bytes found no room at the host")
+    speak.note(f"emulated {model} gone: {meter.packets_sent} samples sent, {terminal.overrun_bytes} bytes found no room at the host")
     return DONE
 
 
@@ -264,31 +255,14 @@ def _written(scanned: "ScannedRecording", out: Any, rails: str, zero: Path | Non
     return recording_document(scanned, summary)
 
 
-def _lines(document: dict[str, Any]) -> list[str]:
-    from collector.pmd.report import recording_lines
-
-    return recording_lines(document)
-
-
-def _status(document: dict[str, Any], quiet: bool) -> int:
+def _status(document: dict[str, Any], speak: Speaker) -> int:
     """Exit status of a decoded recording, and a warning where it has holes."""
-    if not document["lost"] and not document["discarded_bytes"]:
+    lost, discarded = document["lost"], document["discarded_bytes"]
+    if not lost and not discarded:
         return DONE
-    if not quiet:
-        lost, discarded = document["lost"], document["discarded_bytes"]
-        said = [f"{_counted(lost, 'sample')} missing"] if lost else []
-        said += [f"{_counted(discarded, 'byte')} left out, in no packet that can be trusted"] if discarded else []
-        note(f"warning: {'; '.join(said)}")
+    told = ((lost, "samples missing"), (discarded, "bytes left out, in no packet that can be trusted"))
+    speak.warn("; ".join(f"{count:,} {what}" for count, what in told if count))
     return DONE_WITH_WARNINGS
-
-
-def _counted(count: int, name: str) -> str:
-    """A count with its noun and verb."""
-    return f"{count:,} {name} is" if count == 1 else f"{count:,} {name}s are"
-
-
-def _tell(seconds: float, count: int) -> None:
-    note(f"{seconds:.0f} s, {count} bytes")
 
 
 def _names(rails: str) -> tuple[str, ...]:

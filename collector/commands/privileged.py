@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import say
+from collector.commands.output import Speaker, settings_lines
 from estimator.command_line import DONE
 
 
@@ -22,7 +22,7 @@ def privileged_command() -> None:
 )
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
-def serve_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose: bool) -> int:
+def serve_command(config: Path, check: bool, speak: Speaker) -> int:
     """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
@@ -43,9 +43,6 @@ def serve_command(config: Path, check: bool, as_json: bool, quiet: bool, verbose
         "silence_s": settings.silence_s,
         "shared_boards": settings.shared_boards,
     }
-    if as_json:
-        say({**documents, "boards_mhz": boards})
-    else:
-        lines = [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in documents.items()]
-        say(lines + [f"board         {uuid}: {low} to {high} MHz" for uuid, (low, high) in boards.items()])
+    ranges = [f"board         {uuid}: {low} to {high} MHz" for uuid, (low, high) in boards.items()]
+    speak.say({**documents, "boards_mhz": boards}, settings_lines(documents) + ranges)
     return DONE

@@ -14,6 +14,7 @@ from collector.commands.options import (
     FiniteRange,
     asked_clocks,
     duration_s,
+    freqs_option,
     gpu_option,
     known_sensor,
     meter_arguments,
@@ -23,7 +24,7 @@ from collector.commands.options import (
     seed_option,
     sensor_option,
 )
-from collector.commands.output import note, say, write_document
+from collector.commands.output import Speaker, note, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import ClockError, ProgramError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
 @gpu_option
-@click.option("--freqs", default="current", show_default=True, metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current.")
+@freqs_option
 @click.option(
     "--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Run the command so many times at each clock."
 )
@@ -68,9 +69,7 @@ def run_command(
     pmd: str,
     out: Path | None,
     seed: int,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    speak: Speaker,
     command: tuple[str, ...],
 ) -> int:
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
@@ -101,19 +100,18 @@ def run_command(
         open_instruments(board, seed=seed, **meter_arguments(pmd, gpu)) as instruments,
         held_clock(instruments.gpu) as hold,
     ):
-        if not quiet:
-            for line in instruments.notes:
-                note(f"warning: {line}")
+        for line in instruments.notes:
+            speak.warn(line)
         sampler = Sampler(instruments.gpu, instruments.sensors)
-        calibration = known_sensor(sensor, instruments, quiet) or _unknown_sensor(instruments, sampler)
+        calibration = known_sensor(sensor, instruments, speak) or _unknown_sensor(instruments, sampler)
         clocks = asked_clocks(freqs, instruments.gpu, "--freqs")
         plan = _Plan(
             command=command,
             repeats=repeats,
             asked_std=asked_std,
             longest_s=longest_s,
-            stdout=sys.stderr if as_json else None,
-            said=verbose and not quiet,
+            stdout=sys.stderr if speak.as_json else None,
+            said=speak.verbose,
         )
         runs: list[tuple[float | None, ProgramRun]] = []
         interrupted, clock_lost = False, None
@@ -139,7 +137,7 @@ def run_command(
         document["notes"].append(_lost(plan, len(runs), len(clocks)))
     if out is not None:
         write_document(out, document)
-    say(document if as_json else run_lines(document))
+    speak.say(document, run_lines(document))
     if interrupted:
         raise KeyboardInterrupt
     if clock_lost is not None:

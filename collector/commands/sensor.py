@@ -23,12 +23,11 @@ from collector.commands.options import (
     require_dataset_packages,
     seed_option,
 )
-from collector.commands.output import note, say, write_document
+from collector.commands.output import Speaker, write_document, write_page
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator.command_line import DONE, DONE_WITH_WARNINGS, check_present
 from estimator.output_files import output_option
-from estimator.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
@@ -76,9 +75,7 @@ def sensor_command(
     pictures: Path | None,
     record: Path | None,
     seed: int,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    speak: Speaker,
 ) -> int:
     """Characterise a board's power sensor: update clock, averaging, delay, rise; gain where a meter is there.
 
@@ -101,20 +98,19 @@ def sensor_command(
         goal = CharacterisationGoal(window_std_s=window_std_s, gain_std=gain_std, longest_s=duration_s(longest, "--longest"))
         calibration, runs, page = _measured(gpu, freq, gpu_spec, pmd, seed, goal, record)
         open_question, left_out = False, 0
-        if verbose and not quiet:
-            for run in runs:
-                note(run)
-    if report is not None:
-        write_whole(report, page().encode())
-    if pictures is not None:
-        from collector.pictures import write_pictures
+        for run in runs if speak.verbose else ():
+            speak.note(run)
+    if report is not None or pictures is not None:
+        write_page(report, pictures, page())
+    from collector.sensing.figures import sensor_lines
 
-        write_pictures(pictures, page())
-    _written(calibration, out, as_json)
+    if out is not None:
+        write_document(out, calibration.document())
+    speak.say(calibration.document(), sensor_lines(calibration))
     doubts = [calibration.notes["readings"]] if left_out else []
     doubts += [calibration.notes["time_base"]] if "time_base" in calibration.notes else []
-    for doubt in () if quiet else doubts:
-        note(f"warning: {doubt}")
+    for doubt in doubts:
+        speak.warn(doubt)
     told = calibration.averaging != "undetermined" or open_question
     return DONE if told and not doubts else DONE_WITH_WARNINGS
 
@@ -182,13 +178,3 @@ def _measured(
         found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors), goal=goal)
         title = f"{bench.gpu.identity().name}: power sensor{' (simulated)' if bench.simulated else ''}"
     return found.calibration, found.runs, lambda: sensor_html(title, found.calibration, found.record, found.updates)
-
-
-def _written(calibration: "SensorCalibration", out: Path | None, as_json: bool) -> None:
-    """The result on stdout, and whole in a file.  Raises CollectorError."""
-    from collector.sensing.figures import sensor_lines
-
-    document = calibration.document()
-    if out is not None:
-        write_document(out, document)
-    say(document if as_json else sensor_lines(calibration))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import columns, say
+from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
 from estimator.command_line import DONE
 
@@ -20,7 +20,7 @@ COLUMNS: Final = ("sensor", "driver", "fields", "averaging", "period ms", "width
 @click.command("sensors", context_settings=CONTEXT)
 @click.argument("name", required=False)
 @output_options
-def sensors_command(name: str | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+def sensors_command(name: str | None, speak: Speaker) -> int:
     """Published power sensors by board, driver and field; those of one board and its generation with NAME.
 
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  What an entry says is another card's: characterise
@@ -31,7 +31,7 @@ def sensors_command(name: str | None, as_json: bool, quiet: bool, verbose: bool)
     found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
     if not found:
         raise SensorError(f"{name}: no board of the catalogue of sensors{near_entries(name or '')}")
-    say([asdict(sensor) for sensor in found] if as_json else _lines(found))
+    speak.say([asdict(sensor) for sensor in found], _lines(found))
     return DONE
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import note, say
-from collector.commands.submit import config_option
+from collector.commands.options import CONTEXT, config_option, output_options
+from collector.commands.output import Speaker, note
 from estimator.command_line import DONE
 
 SHOWN_JOBS = 20
@@ -19,7 +18,7 @@ SHOWN_JOBS = 20
 @click.option("--all", "everything", is_flag=True, help="Every job that there ever was, not the newest only.")
 @config_option
 @output_options
-def status_command(everything: bool, config: Path | None, as_json: bool, quiet: bool, verbose: bool) -> int:
+def status_command(everything: bool, config: Path | None, speak: Speaker) -> int:
     """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
 
     A daemon that died, or that has said nothing for a minute, is named in a line on stderr.
@@ -36,9 +35,9 @@ def status_command(everything: bool, config: Path | None, as_json: bool, quiet: 
     else:
         overview = Overview()
     now_unix_s = time.time()
-    say(overview_document(overview, folder, now_unix_s) if as_json else overview_lines(overview))
+    speak.say(overview_document(overview, folder, now_unix_s), overview_lines(overview))
     if complaint := overview.complaint(now_unix_s):
         note(f"warning: {complaint}")
-    elif not overview.running and not quiet:
-        note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
+    elif not overview.running:
+        speak.note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
     return DONE

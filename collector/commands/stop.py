@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from collector.commands.options import CONTEXT, MOST_JOBS, output_options
-from collector.commands.output import note, say
-from collector.commands.submit import config_option
+from collector.commands.options import CONTEXT, MOST_JOBS, config_option, output_options
+from collector.commands.output import Speaker, note
 from collector.errors import DaemonError
 from estimator.command_line import DONE
 
@@ -27,9 +26,7 @@ LOOK_S: Final = 0.1
 @click.option("--wait", is_flag=True, help="Return when it has stopped.")
 @config_option
 @output_options
-def stop_command(
-    job: int | None, everything: bool, daemon_too: bool, wait: bool, config: Path | None, as_json: bool, quiet: bool, verbose: bool
-) -> int:
+def stop_command(job: int | None, everything: bool, daemon_too: bool, wait: bool, config: Path | None, speak: Speaker) -> int:
     """Stop a job, all jobs, or the daemon: after the kernel that runs; asked a second time, at once.
 
     Finished rows are safe; `collect submit … --resume` goes on with a job that was stopped.
@@ -50,7 +47,7 @@ def stop_command(
             numbers = [item.id for item in store.jobs(*OPEN_STATES)] if everything else [job or 0]
             stopped = _stop_jobs(store, numbers, wait=wait)
             lines = [f"job {item['job']}: {item['state']}" for item in stopped] or ["no job waits or runs"]
-    say({"daemon": daemon_too, "jobs": stopped} if as_json else lines)
+    speak.say({"daemon": daemon_too, "jobs": stopped}, lines)
     return DONE
 
 

@@ -1,154 +1,134 @@
 """`collect submit`."""
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from collector.commands.campaign import checked_plans, common_root, show_plans
 from collector.commands.options import (
     CONTEXT,
     SIMULATED_METER,
+    campaign_options,
+    config_option,
     duration_s,
+    given_words,
     output_options,
     require_dataset_packages,
-    resume_option,
-    sensor_option,
 )
-from collector.commands.output import note, say
+from collector.commands.output import Speaker
 from collector.errors import CollectorError
 from estimator.command_line import DONE
-from estimator.output_files import OutputPlace, refuse_inputs
+from estimator.output_files import refuse_inputs
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from collector.boards import BoardName
     from collector.daemon.jobs import Overview
-    from collector.daemon.store import Store
+    from collector.daemon.settings import JobDefaults
 
-KEPT_FROM_JOBS: Final = (
-    "gpu",
-    "out",
-    "campaign",
-    "budget",
-    "planned_budget",
-    "resume",
-    "fresh",
-    "dry_run",
-    "force",
-    "record",
-    "worker",
-    "as_json",
-    "quiet",
-    "verbose",
-)
-"""Options of `collect` that a job has from `submit` itself, or cannot have."""
-
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The daemon's config; else $WATTPRINT_CONFIG, /etc/wattprint/daemon.toml.",
-)
+OWN_OPTIONS: Final = frozenset({"gpu", "out", "budget", "resume", "fresh", "priority", "dry_run", "config", "as_json", "quiet", "verbose"})
+"""Options that a job has otherwise than as words of `collect`."""
+DEFAULTS: Final = ("freqs", "families", "sensor", "pmd", "seed")
+"""Options that the daemon's config may give."""
 
 
 @click.command("submit", context_settings=CONTEXT)
 @click.argument("campaign", metavar="CAMPAIGN")
-@click.option("--gpu", default="0", show_default=True, metavar="WORD", help="Board, or several: 0,1; all: every board of the daemon.")
-@click.option("--freqs", metavar="MHZ", help="SM clocks: 510,900,1410, LO:HI:STEP, all or current; else the config's.")
-@click.option(
-    "--out",
-    default="dataset.parquet",
-    show_default=True,
-    metavar="FILE|FOLDER/|URL",
-    type=OutputPlace(),
-    help="Dataset to write; in a folder or at a URL, parts of one.",
-)
-@click.option("--families", metavar="LIST", help="Only these kernel families.")
-@click.option("--budget", metavar="TIME", help="Begin no kernel after this much of the board's time, all attempts together: 30m, 2h.")
-@sensor_option()
-@click.option("--pmd", metavar="PORT|sim", help="External power meter.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Chooses kernels and their order.")
-@resume_option
+@campaign_options
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, show_default=True, help="The higher runs first on its board.")
-@click.option("--dry-run", is_flag=True, help="Check and print the plan; queue nothing.")
 @config_option
 @output_options
-@click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS]")
-def submit_command(
-    campaign: str,
-    gpu: str,
-    freqs: str | None,
-    out: str,
-    families: str | None,
-    budget: str | None,
-    sensor: str | None,
-    pmd: str | None,
-    seed: int | None,
-    resume: bool | None,
-    priority: int,
-    dry_run: bool,
-    config: Path | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
-    more: tuple[str, ...],
-) -> int:
+def submit_command(campaign: str, priority: int, config: Path | None, speak: Speaker, **options: Any) -> int:
     """Queue a campaign for the daemon, after the checks that `collect` makes; print its plan.
 
-    Further options of `collect` follow after two dashes.  A campaign's file is copied: later changes to it change nothing.
-    Without a daemon the job waits until one runs.
+    --freqs, --families, --budget, --sensor, --pmd and --seed that are not given are those of the daemon's config.  A campaign's file is
+    copied: later changes to it change nothing.  Without a daemon the job waits until one runs.
     """
     require_dataset_packages()
     from collector.boards import named_boards
     from collector.campaigns.files import load_campaign
-    from collector.commands.several import checked_plans, show_plans
+    from collector.daemon.jobs import Job
     from collector.daemon.settings import client_settings
     from collector.daemon.store import open_store
-    from collector.daemon.submission import frozen_campaign
+    from collector.daemon.submission import frozen_campaign, user_name
     from collector.devices.board_claim import board_is_claimed
-    from collector.sensing.catalogue import is_file_name
 
     settings = client_settings(config, os.environ)
     folder, defaults = settings.folder, settings.defaults
-    budget_text = budget if budget is not None else defaults.budget
-    budget_s = duration_s(budget_text, "--budget") if budget_text else math.inf
-    boards = named_boards(_board_words(gpu, folder, settings.gpus))
-    _check_board_options(boards, pmd, sensor)
-    options = {
-        "--freqs": freqs if freqs is not None else defaults.freqs,
-        "--families": families if families is not None else defaults.families or None,
-        "--sensor": (str(Path(sensor).absolute()) if sensor and is_file_name(sensor) else sensor) or defaults.sensor or None,
-        "--pmd": (pmd if pmd is not None else defaults.pmd) or None,
-        "--seed": str(seed if seed is not None else defaults.seed),
-    }
-    given = [word for name, value in options.items() if value is not None for word in (name, value)]
-    arguments = (*_checked_more(more), *given)
+    budget = options["budget"] or defaults.budget
+    boards = named_boards(_board_words(options["gpu"], folder, settings.gpus))
+    arguments = tuple(_words(options, defaults, len(boards)))
     load_campaign(campaign)  # a file that cannot be used is known before anything else is done
-    refuse_inputs([Path(out)], [defaults.sensor])
-    place = _place(out, boards, resume)
-    spent = ["--budget", budget_text] if budget_text else []
+    refuse_inputs([Path(options["out"])], [defaults.sensor])
+    place = _place(options["out"], len(boards), options["resume"])
+    spent = ["--budget", budget] if budget else []
     words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
     # A board that is being measured is not touched for a plan: that would be seen in its power.
     free = {board: line for board, line in words.items() if board.simulated or not board_is_claimed(board.key)}
-    plans = checked_plans(free, as_json=as_json)
-    if dry_run:
-        show_plans(plans, as_json=as_json)
+    plans = checked_plans(free, speak)
+    if options["dry_run"]:
+        show_plans(plans, speak)
         return DONE
     source, title = frozen_campaign(folder, campaign)
     _make_folder(place)
+    jobs = {}
     with open_store(folder) as store:
-        jobs = {board: _queued(store, board, place, source, title, arguments, budget_s, resume is False, priority) for board in boards}
+        for board in boards:
+            jobs[board] = store.submit(
+                Job(
+                    board=board.key,
+                    gpu_word=board.word,
+                    campaign=source,
+                    title=title,
+                    arguments=arguments,
+                    out=place,
+                    budget_s=duration_s(budget, "--budget") if budget else None,
+                    fresh=options["resume"] is False,
+                    priority=priority,
+                    submitted_by=user_name(),
+                )
+            )
         overview = store.overview(limit=0)
-    if as_json:
-        say([{"job": number, "gpu": board.key, "out": place, "plan": _document(plans.get(board))} for board, number in jobs.items()])
-    else:
-        show_plans(plans, as_json=False)
-        say([f"job {number} queued: {title} on {board.word} into {place}" for board, number in jobs.items()])
-    if not quiet:
-        _notice(overview, boards, [board for board in boards if board not in free])
+    queued = [f"job {number} queued: {title} on {board.word} into {place}" for board, number in jobs.items()]
+    documents = [
+        {"job": number, "gpu": board.key, "out": place, "plan": json.loads(plans[board]) if speak.as_json and board in plans else None}
+        for board, number in jobs.items()
+    ]
+    speak.say(documents, [line for plan in plans.values() for line in [*plan.splitlines(), ""]][:-1] + queued)
+    _notice(overview, boards, free, speak)
     return DONE
+
+
+def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collection[BoardName]", speak: Speaker) -> None:
+    """Report what keeps the jobs from being planned and run."""
+    served = {board.board for board in overview.boards}
+    for board in boards:
+        if board not in free:
+            speak.note(f"{board.word}: is being measured on; its plan is made when its turn comes")
+        if overview.running and board.key not in served:
+            speak.warn(f"the daemon does not serve {board.word}: add it to `gpus` in its config and start it again")
+    if not overview.running:
+        speak.note("no daemon runs: the job waits until `collect daemon --config FILE` is started")
+
+
+def _words(options: dict[str, Any], defaults: "JobDefaults", boards: int) -> list[str]:
+    """The words of `collect` that a job has: options that were given, else those of the daemon's config.  Raises CollectorError."""
+    from collector.sensing.catalogue import is_file_name
+
+    sensor, pmd = options["sensor"], options["pmd"]
+    if boards > 1 and (sensor or (pmd and pmd != SIMULATED_METER)):
+        raise CollectorError("--sensor and --pmd belong to one board; submit a job for each board")
+    given = given_words(OWN_OPTIONS)
+    if sensor and is_file_name(sensor):
+        given["sensor"] = ["--sensor", str(Path(sensor).absolute())]
+    for name in DEFAULTS:
+        if name not in given and (value := str(getattr(defaults, name))):
+            given[name] = [f"--{name}", value]
+    return [word for words in given.values() for word in words]
 
 
 def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, ...]:
@@ -168,70 +148,13 @@ def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, 
     return tuple(item for word in words for item in (served or (word,) if word.lower() == ALL else (word,)))
 
 
-def _document(plan: str | None) -> Any:
-    """A plan that was printed as JSON; None where none was made."""
-    return None if plan is None else json.loads(plan)
-
-
-def _queued(
-    store: "Store",
-    board: "BoardName",
-    out: str,
-    campaign: str,
-    title: str,
-    arguments: tuple[str, ...],
-    budget_s: float,
-    fresh: bool,
-    priority: int,
-) -> int:
-    from collector.daemon.jobs import Job
-    from collector.daemon.submission import user_name
-
-    return store.submit(
-        Job(
-            board=board.key,
-            gpu_word=board.word,
-            campaign=campaign,
-            title=title,
-            arguments=arguments,
-            out=out,
-            budget_s=budget_s if math.isfinite(budget_s) else None,
-            fresh=fresh,
-            priority=priority,
-            submitted_by=user_name(),
-        )
-    )
-
-
-def _check_board_options(boards: "tuple[BoardName, ...]", pmd: str | None, sensor: str | None) -> None:
-    """Raises CollectorError where one sensor's or one meter's figures would be taken for several boards."""
-    if len(boards) > 1 and (sensor or (pmd and pmd != SIMULATED_METER)):
-        raise CollectorError("--sensor and --pmd belong to one board; submit a job for each board")
-
-
-def _checked_more(more: tuple[str, ...]) -> list[str]:
-    """Options of `collect` beyond those of `submit`.  Raises UsageError for what is none, or none that a job can have."""
-    from collector.commands.collect import collect_command
-
-    context = click.Context(collect_command, info_name="collect", resilient_parsing=True)
-    try:
-        given, left, _ = collect_command.make_parser(context).parse_args(list(more))
-    except click.UsageError as error:
-        raise click.UsageError(f"after --: {error.format_message()}") from error
-    unfit = [name for name in given if name in KEPT_FROM_JOBS]
-    if left or unfit:
-        raise click.UsageError(f"after --: {(left or [f'--{unfit[0]}'.replace('_', '-')])[0]!r} is no option that a job can have")
-    return list(more)
-
-
-def _place(out: str, boards: "tuple[BoardName, ...]", resume: bool | None) -> str:
+def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output as a job has it, free or spoken for.  Raises CollectorError."""
-    from collector.commands.several import common_root
     from collector.daemon.outputs import check_unused
     from collector.dataset.partition import partitioned_place
     from estimator.whole_file import try_place
 
-    root = common_root(out) if len(boards) > 1 else out
+    root = common_root(out) if boards > 1 else out
     if partitioned_place(root) is None:
         check_unused(Path(out), resume)
         try_place(Path(out))
@@ -249,16 +172,3 @@ def _make_folder(place: str) -> None:
         Path(place).mkdir(exist_ok=True)
     except OSError as error:
         raise CollectorError(f"{place}: no folder can be made there ({error.strerror}); name another place with --out") from error
-
-
-def _notice(overview: "Overview", boards: "tuple[BoardName, ...]", busy: "list[BoardName]") -> None:
-    """What keeps the jobs from being planned and run."""
-    for board in busy:
-        note(f"{board.word}: is being measured on; its plan is made when its turn comes")
-    if not overview.running:
-        note("no daemon runs: the job waits until `collect daemon --config FILE` is started")
-        return
-    served = {board.board for board in overview.boards}
-    for board in boards:
-        if board.key not in served:
-            note(f"warning: the daemon does not serve {board.word}: add it to `gpus` in its config and start it again")

@@ -25,7 +25,7 @@ def check_unused(out: Path, resume: bool | None) -> None:
     Where it shall be replaced, for what is no dataset.
     """
     from collector.dataset.log import log_path
-    from collector.dataset.replacing import check_replaceable
+    from collector.dataset.reader import check_replaceable
 
     if resume is False:
         check_replaceable(out)

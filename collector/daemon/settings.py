@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from collector.devices.declared import read_declared
 from collector.devices.errors import DaemonError
 from collector.sensing.catalogue import is_file_name
-from estimator.declared import read_declared
 from estimator.user_folders import user_folder
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")

@@ -15,15 +15,12 @@ from collector.dataset.schema import (
     KERNEL_COLUMNS,
     SCHEMA_VERSION,
     SHAPE_COLUMNS,
-    Column,
-    Row,
-    flag_counts,
     kernel_schema,
     operator_columns,
     operators_of,
     rows_to_table,
 )
-from collector.dataset.writer import KernelWriter, claimed_dataset, open_kernel_writer, write_kernel_dataset
+from collector.dataset.writer import claimed_dataset, open_kernel_writer, write_kernel_dataset
 from collector.errors import DatasetError
 
 __all__ = [
@@ -31,16 +28,12 @@ __all__ = [
     "KERNEL_COLUMNS",
     "SCHEMA_VERSION",
     "SHAPE_COLUMNS",
-    "Column",
     "DatasetError",
     "DatasetFile",
     "KernelDataset",
-    "KernelWriter",
-    "Row",
     "claimed_dataset",
     "conforming",
     "file_digest",
-    "flag_counts",
     "is_collected",
     "is_kernel_dataset",
     "kernel_metadata",

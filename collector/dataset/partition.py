@@ -22,6 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from collector.dataset.parquet import one_line
 from collector.dataset.reader import file_digest, read_kernel_dataset
 from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
@@ -71,7 +72,7 @@ class PartitionedPlace:
                 stream.write(b"wattprint")
             self.filesystem.delete_file(probe)
         except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"{self.name}: parts cannot be written there ({_reason(error)}); name another place with --out") from error
+            raise DatasetError(f"{self.name}: parts cannot be written there ({one_line(error)}); name another place with --out") from error
 
     def publish(self, finished: Path) -> str:
         """Move a finished part, its traces before it, to a name of its own below the root; the name.
@@ -88,7 +89,7 @@ class PartitionedPlace:
             self._put(finished, part)
         except (OSError, pa.ArrowException) as error:
             safe = f"everything measured is safe in {finished}; the same command with --resume publishes it"
-            raise DatasetError(f"{self.name}: the part cannot be written there ({_reason(error)}); {safe}") from error
+            raise DatasetError(f"{self.name}: the part cannot be written there ({one_line(error)}); {safe}") from error
         for path in (traces_path(finished), finished):  # what is left of the two is published again, under the same name
             path.unlink(missing_ok=True)
         return f"{self.name.rstrip('/')}/{part}"
@@ -96,39 +97,30 @@ class PartitionedPlace:
     def measured(self, key: Mapping[str, Any]) -> pa.Table | None:
         """Rows of one campaign on one board in the parts that are there; None without any.  Raises DatasetError."""
         selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
-        uuid = _safe(str(key.get("gpu_uuid")))
-        tables = []
+        board = f"{_safe(str(key.get('gpu_uuid')))}-"
+        found = []
         try:
             for info in self.filesystem.get_file_info(selector):
-                if info.is_file and info.base_name.startswith(f"{uuid}-") and info.base_name.endswith(".parquet"):
-                    tables.append(self._part_rows(info.path, key))
+                if info.is_file and info.base_name.startswith(board) and info.base_name.endswith(".parquet"):
+                    with tempfile.TemporaryDirectory() as folder, self.filesystem.open_input_stream(info.path) as stream:
+                        copy = Path(folder) / "part.parquet"
+                        copy.write_bytes(stream.read())
+                        dataset = read_kernel_dataset(copy)
+                    if dataset.metadata.get("key") == dict(key):
+                        found.append(dataset.table)
         except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"{self.name}: cannot be read ({_reason(error)})") from error
-        found = [table for table in tables if table is not None]
+            raise DatasetError(f"{self.name}: cannot be read ({one_line(error)})") from error
         return pa.concat_tables(found) if found else None
-
-    def _part_rows(self, path: str, key: Mapping[str, Any]) -> pa.Table | None:
-        if self.local is not None:
-            dataset = read_kernel_dataset(Path(path))
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                copy = Path(folder) / "part.parquet"
-                with self.filesystem.open_input_stream(path) as stream:
-                    copy.write_bytes(stream.read())
-                dataset = read_kernel_dataset(copy)
-        return dataset.table if dataset.metadata.get("key") == dict(key) else None
 
     def _put(self, source: Path, name: str) -> None:
         """Write a file below the root, whole or not at all."""
+        content, path = source.read_bytes(), f"{self.root}/{name}"
+        folder, _, last = path.rpartition("/")
+        self.filesystem.create_dir(folder, recursive=True)
         if self.local is not None:
-            target = self.local / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(target, source.read_bytes())
+            write_whole(self.local / name, content)
             return
-        content = source.read_bytes()
-        path = f"{self.root}/{name}"
-        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        beside = path if self.filesystem.type_name in OBJECT_STORES else f"{path.rpartition('/')[0]}/.{path.rpartition('/')[2]}.part"
+        beside = path if self.filesystem.type_name in OBJECT_STORES else f"{folder}/.{last}.part"
         with self.filesystem.open_output_stream(beside) as stream:
             stream.write(content)
         size = self.filesystem.get_file_info(beside).size
@@ -148,7 +140,7 @@ def partitioned_place(text: str) -> PartitionedPlace | None:
         try:
             filesystem, root = pafs.FileSystem.from_uri(text)
         except (OSError, pa.ArrowException, ImportError) as error:
-            raise DatasetError(f"{text}: not a place that can be written from here ({_reason(error)})") from error
+            raise DatasetError(f"{text}: not a place that can be written from here ({one_line(error)})") from error
         return PartitionedPlace(name=text, filesystem=filesystem, root=root.rstrip("/"), local=None)
     if not text.endswith("/") and not Path(text).is_dir():
         return None
@@ -156,7 +148,7 @@ def partitioned_place(text: str) -> PartitionedPlace | None:
     try:
         found = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     except OSError as error:
-        raise DatasetError(f"{text}: cannot be read ({_reason(error)}); name another place with --out") from error
+        raise DatasetError(f"{text}: cannot be read ({one_line(error)}); name another place with --out") from error
     if found and not any(name == RUNNING_FOLDER or name.startswith(BOARD_KEY) for name in found):
         raise DatasetError(f"{text}: is a folder that holds other things ({found[0]}); name a file, or a new or empty folder for parts")
     return PartitionedPlace(name=text, filesystem=pafs.LocalFileSystem(), root=str(folder), local=folder)
@@ -172,9 +164,3 @@ def _spool_folder(name: str) -> Path:
 def _safe(text: str) -> str:
     """A text as a part of a file's name, and as a hive key's value."""
     return urllib.parse.quote(text, safe="-_.") or "unknown"
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.splitlines()[0] if text else type(error).__name__

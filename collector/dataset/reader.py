@@ -1,6 +1,8 @@
 """Reading kernel datasets: a Parquet file, a folder of them, or the log of an unfinished campaign."""
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -8,14 +10,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from collector.dataset.log import LOG_SUFFIX, read_log
+from collector.dataset.log import LOG_SUFFIX, log_path, read_log
 from collector.dataset.parquet import check_size, decoded_bytes, one_line, read_columns, read_footer
 from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
 from estimator.documents import LARGEST
 from estimator.regular_files import open_regular, special_kind
 
-_HASH_BLOCK_BYTES: Final = 1 << 20
+PARQUET_MAGIC: Final = b"PAR1"
+"""First four bytes of every Parquet file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,19 @@ def is_kernel_dataset(path: str | Path) -> bool:
         return False
 
 
+def check_replaceable(output: Path) -> None:
+    """Raises DatasetError for a file that `--fresh` does not replace: anything but a kernel dataset, damaged ones too, or an empty file."""
+    if not output.is_file() or not output.stat().st_size:
+        return
+    try:
+        foreign = not is_collected(read_footer(output)[0])
+    except DatasetError:
+        with output.open("rb") as stream:
+            foreign = stream.read(len(PARQUET_MAGIC)) != PARQUET_MAGIC
+    if foreign:
+        raise DatasetError(f"{output}: is no kernel dataset, and --fresh replaces nothing else; remove it, or name another file with --out")
+
+
 def read_kernel_dataset(path: str | Path) -> KernelDataset:
     """`read_parts`, for which every measurement is there once.  Raises DatasetError for one that is there twice."""
     dataset = read_parts(path)
@@ -68,62 +84,49 @@ def read_parts(path: str | Path) -> KernelDataset:
     footers = [read_footer(file) for file in files if not file.name.endswith(LOG_SUFFIX)]
     size = sum(decoded_bytes(metadata, schema, KERNEL_COLUMNS) for schema, metadata in footers)
     check_size(path, size, sum(metadata.num_rows for _, metadata in footers))
-    parts = [_read_file(file) for file in files]
-    table = pa.concat_tables([part for part, _ in parts])
-    row_ids = table.column("row_id")
-    if row_ids.null_count:
-        raise DatasetError(f"{path}: {row_ids.null_count} rows have no row_id; the file is damaged, collect it again")
-    return KernelDataset(table=table, metadata=parts[0][1].metadata, files=tuple(file for _, file in parts))
+    tables, found = [], []
+    for file in files:
+        if file.name.endswith(LOG_SUFFIX):
+            recovered = read_log(file)
+            table, metadata = recovered.table, recovered.metadata
+            _check_version(metadata, file)
+        else:
+            metadata = kernel_metadata(read_footer(file)[0], file)
+            table = conforming(read_columns(file, KERNEL_COLUMNS), metadata, file)
+        tables.append(table)
+        found.append(DatasetFile(path=str(file), sha256=file_digest(file), rows=table.num_rows, metadata=metadata))
+    rows = pa.concat_tables(tables)
+    if missing := rows.column("row_id").null_count:
+        raise DatasetError(f"{path}: {missing} rows have no row_id; the file is damaged, collect it again")
+    return KernelDataset(table=rows, metadata=found[0].metadata, files=tuple(found))
+
+
+def measurements(table: pa.Table) -> Iterator[tuple[str, float | None]]:
+    """Id and start of each row; the same campaign run again has the same ids at other times."""
+    return zip(table.column("row_id").to_pylist(), table.column("started_unix_s").to_pylist(), strict=True)
 
 
 def measured_twice(table: pa.Table) -> list[str]:
-    """Ids of rows that are one measurement given twice; the same campaign run again has the same ids at other times."""
-    seen: set[tuple[str, float | None]] = set()
-    twice = []
-    for key in zip(table.column("row_id").to_pylist(), table.column("started_unix_s").to_pylist(), strict=True):
-        if key in seen:
-            twice.append(key[0])
-        seen.add(key)
-    return twice
+    """Ids of rows that are one measurement given twice."""
+    return [row_id for (row_id, _), count in Counter(measurements(table)).items() if count > 1]
 
 
 def _files(path: Path) -> list[Path]:
-    """The files behind a path."""
+    """The files behind a path; unfinished parts begin with a point, or lie in a folder that does."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*.parquet") if not file.is_dir() and not _passed_over(file.relative_to(path)))
+        below = (file for file in path.rglob("*.parquet") if not file.is_dir())
+        files = sorted(file for file in below if not any(part.startswith((".", "_")) for part in file.relative_to(path).parts))
         if not files:
             raise DatasetError(f"{path}: no Parquet file in this folder; `collect` writes them")
         return files
     if path.is_file():
         return [path]
-    log = path.with_name(path.name + LOG_SUFFIX)
+    log = log_path(path)
     if log.is_file():
         raise DatasetError(f"{path} is not there yet: its campaign did not finish; go on with `collect … --resume`, or read {log}")
     if path.exists():
         raise DatasetError(f"{path}: is {special_kind(path)}; a dataset is a Parquet file, a folder of them or a campaign's log")
     raise DatasetError(f"{path}: no such file; `collect --out {path}` makes one")
-
-
-def _passed_over(name: Path) -> bool:
-    """Whether a file below a folder is none of its parts: unfinished ones begin with a point, or lie in a folder that does."""
-    return any(part.startswith((".", "_")) for part in name.parts)
-
-
-def _read_file(path: Path) -> tuple[pa.Table, DatasetFile]:
-    """The table of one file and what is known of the file."""
-    if path.name.endswith(LOG_SUFFIX):
-        recovered = read_log(path)
-        table, metadata = recovered.table, recovered.metadata
-    else:
-        table, metadata = _read_parquet(path)
-    _check_version(metadata, path)
-    return table, DatasetFile(path=str(path), sha256=file_digest(path), rows=table.num_rows, metadata=metadata)
-
-
-def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """Known columns of a Parquet file, cast to the schema's types, and its metadata."""
-    metadata = kernel_metadata(read_footer(path)[0], path)
-    return conforming(read_columns(path, KERNEL_COLUMNS), metadata, path), metadata
 
 
 def is_collected(schema: pa.Schema) -> bool:
@@ -136,10 +139,9 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
 
     Raises DatasetError for a foreign file, another version of the schema, and a file that lacks columns.
     """
-    content = (schema.metadata or {}).get(METADATA_KEY)
-    if content is None:
+    if not is_collected(schema):
         raise DatasetError(f"{path}: a Parquet file, but no kernel dataset: its metadata have no {METADATA_KEY.decode()!r}")
-    metadata: dict[str, Any] = decode_metadata(content, str(path))
+    metadata = decode_metadata(schema.metadata[METADATA_KEY], str(path))
     _check_version(metadata, path)
     missing = [name for name in KERNEL_COLUMNS if name not in schema.names]
     if missing:
@@ -157,10 +159,10 @@ def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> p
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path}: a column has another type than the schema says ({one_line(error)})") from error
     for name, column in KERNEL_COLUMNS.items():
-        values = np.asarray(rows.column(name)) if column.type == pa.float64() else np.zeros(0)
-        wild = np.flatnonzero(np.isfinite(values) & (np.abs(values) > LARGEST))
-        if len(wild):
-            raise DatasetError(f"{path}: {name} = {values[wild[0]]:g} in row {wild[0] + 1}: no quantity is so large; the file is damaged")
+        if column.kind == "number":
+            values = np.asarray(rows.column(name))
+            if np.any(np.isfinite(values) & (np.abs(values) > LARGEST)):
+                raise DatasetError(f"{path}: {name} holds a number larger than any quantity; the file is damaged")
     return rows
 
 
@@ -175,8 +177,5 @@ def _check_version(metadata: dict[str, Any], path: Path | str) -> None:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, as hexadecimal text."""
-    digest = hashlib.sha256()
     with open_regular(path) as stream:
-        while block := stream.read(_HASH_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -4,78 +4,111 @@ No finished row is lost and no half file is left: rows go to the log, synced one
 written beside its place, synced and renamed; only then is the log removed.  One process at a time writes a dataset.
 """
 
-import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from collector.dataset.claim import Claim, claimed
-from collector.dataset.leftovers import part_path, remove_leftovers
-from collector.dataset.log import LogFile, continued_log, log_path, new_log, read_log
+from collector.dataset.log import LOG_SUFFIX, LogFile, continued_log, log_path, new_log
+from collector.dataset.parquet import one_line
+from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
-from collector.dataset.traces import TraceRecord, TraceStream, check_beginning, running_traces_path, traces_of, traces_path
+from collector.dataset.traces import TraceRecord, TraceStream, running_traces_path, traces_of, traces_path
+from collector.devices.file_lock import locked_file
 from collector.errors import DatasetError
-from estimator.whole_file import open_whole, sync_folder
+from estimator.whole_file import open_whole, sync_folder, unfinished
 
-DAMAGED_SUFFIX: Final = ".damaged"
-"""Added to the name of a trace file that cannot be gone on with."""
+
+@contextmanager
+def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None]:
+    """The sole right to write a dataset within a block; what killed writers had not finished is gone then.
+
+    The right is a lock (flock) on a file beside the output, which ends with the process; on NFS it holds for all hosts.  `beside` are
+    endings of further files that the dataset's writer keeps beside it.  Raises DatasetError where another process has the right.
+    """
+    path = output.with_name(f".{output.name}.writer")
+    lock = None
+    try:
+        lock = locked_file(path)
+        if lock is None or not os.path.samestat(os.fstat(lock), path.stat()):  # its owner has just removed it
+            raise DatasetError(f"{output}: another campaign is writing there; wait for it or name another place with --out")
+        try:
+            for ending in ("", LOG_SUFFIX, *beside):
+                for left, _ in unfinished(output.with_name(output.name + ending)):
+                    left.unlink(missing_ok=True)
+            for part in (_part(log_path(output)), _part(running_traces_path(output))):
+                part.unlink(missing_ok=True)
+            yield
+        finally:
+            with suppress(OSError):  # on a disk that fails now; the lock ends with the process
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritten(output, error) from error
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _part(path: Path) -> Path:
+    """The name under which a log or its traces are written until they are whole."""
+    return path.with_name(f".{path.name}.part")
+
+
+def _unwritten(path: Path, error: BaseException) -> DatasetError:
+    return DatasetError(f"{path}: cannot be written ({one_line(error)}); name another place with --out")
 
 
 class KernelWriter:
     """An open kernel dataset: `append` rows, then `finish`.  Made by `open_kernel_writer`."""
 
-    def __init__(self, output: Path, claim: Claim, log: LogFile, rows: int, traces: TraceStream | None) -> None:
+    def __init__(self, output: Path, log: LogFile, traces: TraceStream | None) -> None:
         self._output = output
-        self._claim = claim
         self._log = log
-        self._rows = rows
         self._traces = traces
-        self._read: tuple[int, pa.Table] | None = None
+        self._read: pa.Table | None = None
 
     @property
     def rows(self) -> int:
         """Rows on disk."""
-        return self._rows
+        return self._log.rows
 
     def table(self) -> pa.Table:
         """All rows so far, in the order in which they came, read from disk."""
-        if self._read is None or self._read[0] != self._rows:
-            self._read = (self._rows, read_log(log_path(self._output)).table)
-        return self._read[1]
+        if self._read is None or self._read.num_rows != self.rows:
+            self._read = self._log.table()
+            if self._read.num_rows != self.rows:
+                path = log_path(self._output)
+                raise DatasetError(f"{path}: {self.rows} rows were written, {self._read.num_rows} can be read; the disk is failing")
+        return self._read
 
     def append(self, row: Row, traces: tuple[TraceRecord, ...] = ()) -> None:
         """Put one row on disk, its traces before it; both are there, synced, when this returns.
 
-        Raises DatasetError for a row that does not fit the schema, where the disk does not take it, and where another process writes.
+        Raises DatasetError for a row that does not fit the schema, and where the disk does not take it.
         """
-        self._claim.renew()
         self.append_traces(traces)
-        self._keep_log()
-        with self._told(log_path(self._output)):
-            self._log.append(row)
-        self._rows += 1
-
-    def _keep_log(self) -> None:
-        """Put a log back that somebody has removed: its rows are there as long as it is open.  Raises DatasetError where they are not."""
-        path = log_path(self._output)
         try:
-            if not os.path.lexists(path):
-                self._log.put_back(path)
+            self._log.append(row)
         except OSError as error:
-            lost = f"was removed by somebody, its {self.rows} rows with it, and cannot be put back"
-            raise DatasetError(f"{path}: {lost} ({_reason(error)}); begin again with --fresh") from error
+            raise self._unsaved(log_path(self._output), error) from error
 
     def append_traces(self, traces: tuple[TraceRecord, ...]) -> None:
         """Put traces on disk where they are kept.  Raises DatasetError where the disk does not take them."""
         if self._traces is not None and traces:
-            with self._told(running_traces_path(self._output)):
+            try:
                 self._traces.append(traces)
+            except (OSError, pa.ArrowException) as error:
+                raise self._unsaved(running_traces_path(self._output), error) from error
+
+    def _unsaved(self, path: Path, error: BaseException) -> DatasetError:
+        safe = f"{self.rows} rows are safe; when the disk works and has room, go on with --resume"
+        return DatasetError(f"{path}: cannot be written ({one_line(error)}); {safe}")
 
     def finish(self, metadata: Mapping[str, Any], order: Sequence[str] = ()) -> None:
         """Write the Parquet file with all rows, put the traces beside it and remove the log.
@@ -83,55 +116,38 @@ class KernelWriter:
         `metadata` replace those given at the start; `order` names row ids in the order in which they shall
         stand (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
         """
-        self._claim.renew()
-        self._keep_log()
+        place = {row_id: index for index, row_id in enumerate(order)}
         table = self.table()
-        if table.num_rows != self._rows:
-            raise DatasetError(
-                f"{log_path(self._output)}: {self._rows} rows were written, {table.num_rows} can be read; the disk is failing"
-            )
-        table = _ordered(table, order) if order else table
+        ids = table.column("row_id").to_pylist()
+        table = table.take(pa.array(sorted(range(len(ids)), key=lambda row: place.get(ids[row], len(place))), pa.int64()))
         try:
             write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(metadata)}), self._output)
         except OSError as error:
-            safe = f"all {self._rows} rows are safe in {log_path(self._output)}; the same command with --resume finishes it"
+            safe = f"all {self.rows} rows are safe in {log_path(self._output)}; the same command with --resume finishes it"
             raise DatasetError(f"{error}; {safe}") from error
         self.close()
         try:
             if self._traces is not None:
                 os.replace(running_traces_path(self._output), traces_path(self._output))
-            else:
-                traces_path(self._output).unlink(missing_ok=True)  # those of the dataset that was there before
             log_path(self._output).unlink(missing_ok=True)
             sync_folder(self._output.parent)
         except OSError as error:
-            raise DatasetError(f"{self._output}: is written, its log cannot be removed ({_reason(error)})") from error
+            raise DatasetError(f"{self._output}: is written, its log cannot be removed ({one_line(error)})") from error
 
     def discard(self) -> None:
         """Close a log that no row came to, and remove it and its traces: there is nothing to go on with.  Raises DatasetError."""
         self.close()
         try:
-            log_path(self._output).unlink(missing_ok=True)
-            running_traces_path(self._output).unlink(missing_ok=True)
+            for path in (log_path(self._output), running_traces_path(self._output)):
+                path.unlink(missing_ok=True)
         except OSError as error:
-            raise DatasetError(f"{log_path(self._output)}: holds no row and cannot be removed ({_reason(error)})") from error
+            raise DatasetError(f"{log_path(self._output)}: holds no row and cannot be removed ({one_line(error)})") from error
 
     def close(self) -> None:
         """Close the log; its rows stay for --resume."""
         self._log.close()
         if self._traces is not None:
             self._traces.close()
-
-    @contextmanager
-    def _told(self, path: Path) -> Iterator[None]:
-        """Errors of the disk as DatasetError that says what is safe."""
-        try:
-            yield
-        except (OSError, pa.ArrowException) as error:
-            safe = f"{self.rows} rows are safe; when the disk works and has room, go on with --resume"
-            if isinstance(error, OSError) and error.errno == errno.ESTALE:  # NFS: the server knows the open file no more
-                safe = f"its {self.rows} rows are safe only where the server still has that file: go on with --resume"
-            raise DatasetError(f"{path}: cannot be written ({_reason(error)}); {safe}") from error
 
 
 @contextmanager
@@ -142,87 +158,32 @@ def open_kernel_writer(
     *,
     traces: bool = False,
     first_traces: tuple[TraceRecord, ...] = (),
-    warn: Callable[[str], None] = lambda _: None,
-    claim: Claim | None = None,
 ) -> Iterator[KernelWriter]:
-    """A dataset open for writing.  `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.
+    """A dataset open for writing, by a process that has the right to (`claimed_dataset`).
 
-    A trace file of theirs that is damaged at its beginning is set aside; that, and how many of them have no traces, is told to `warn`.
-    `first_traces` are on disk before the log is.
-    A process that has the dataset's `claim` already gives it.  Whatever ends the block, the rows appended so far are on disk.  Raises
-    DatasetError where the place of `output` cannot be written, or another process writes there.
+    `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.  `first_traces` are on disk before the
+    log is.  Whatever ends the block, the rows appended so far are on disk.  Raises DatasetError where `output` cannot be written.
     """
-    with claimed_dataset(output) if claim is None else nullcontext(claim) as held:
-        held.renew()
-        try:
-            stream = _opened_traces(output, metadata, kept, warn) if traces else None
-            if stream is None:
-                running_traces_path(output).unlink(missing_ok=True)
-            elif first_traces:
+    log, running = log_path(output), running_traces_path(output)
+    try:
+        if kept is None:
+            traces_path(output).unlink(missing_ok=True)  # of the dataset that is being replaced
+        if traces:
+            stream = TraceStream(running, metadata, None if kept is None else traces_of(output), _part(running))
+            if first_traces:
                 stream.append(first_traces)
-            log, rows = _opened_log(output, dict(metadata), kept)
-        except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"{log_path(output)}: cannot be written ({_reason(error)}); name another place with --out") from error
-        writer = KernelWriter(output, held, log, rows, stream)
-        try:
-            yield writer
-        finally:
-            writer.close()
-
-
-@contextmanager
-def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[Claim]:
-    """The sole right to write a dataset within a block; what killed writers had not finished is gone then.
-
-    `beside` are endings of further files that the dataset's writer keeps beside it.  Raises DatasetError.
-    """
-    with ExitStack() as stack:
-        try:
-            claim = stack.enter_context(claimed(output))
-            remove_leftovers(output, beside)
-        except OSError as error:
-            raise DatasetError(f"{output}: cannot be written ({_reason(error)}); name another place with --out") from error
-        yield claim
-
-
-def _opened_log(output: Path, metadata: dict[str, Any], kept: pa.Table | None) -> tuple[LogFile, int]:
-    """A log to append to, and the rows that it holds: the one that is there where rows are kept, else a new one in its place."""
-    path = log_path(output)
-    if kept is not None and path.is_file():
-        recovered = read_log(path)
-        return continued_log(path, recovered.whole_bytes), recovered.table.num_rows
-    beside = part_path(path)
-    log = new_log(beside, metadata, kept)
-    os.replace(beside, path)
-    sync_folder(path.parent)
-    return log, kept.num_rows if kept is not None else 0
-
-
-def _opened_traces(output: Path, metadata: Mapping[str, Any], kept: pa.Table | None, warn: Callable[[str], None]) -> TraceStream:
-    """Traces to append to, those of the kept rows before them."""
-    running = running_traces_path(output)
-    if kept is None:
-        return TraceStream(running, metadata, None)
-    before, lost = traces_of(output, kept), ""
-    if before is not None:
-        try:
-            check_beginning(before)
-        except DatasetError as error:
-            aside = _set_aside(before)
-            before, lost = None, f"{error}, and is set aside as {aside.name}; "
-    stream = TraceStream(running, metadata, before)
-    untraced = sum(row_id not in stream.traced for row_id in kept.column("row_id").to_pylist())
-    if lost or untraced:
-        warn(f"{lost}{untraced} of {kept.num_rows} rows that are there have no traces, and `collect reprocess` will leave them out")
-    return stream
-
-
-def _set_aside(path: Path) -> Path:
-    """Give a damaged file another name, one that no file has; returns it."""
-    names = (path.with_name(f"{path.name}{DAMAGED_SUFFIX}{number or ''}") for number in count())
-    aside = next(name for name in names if not name.exists())
-    os.replace(path, aside)
-    return aside
+        else:
+            stream = None
+            running.unlink(missing_ok=True)
+        opened = continued_log(log) if kept is not None and log.is_file() else new_log(log, dict(metadata), kept, _part(log))
+        sync_folder(output.parent)
+    except (OSError, pa.ArrowException) as error:
+        raise _unwritten(log, error) from error
+    writer = KernelWriter(output, opened, stream)
+    try:
+        yield writer
+    finally:
+        writer.close()
 
 
 def write_kernel_dataset(rows: Sequence[Row], metadata: Mapping[str, Any], output: Path) -> None:
@@ -236,18 +197,26 @@ def write_parquet(table: pa.Table, output: Path) -> None:
         with open_whole(output) as stream:
             pq.write_table(table, stream, compression="zstd", store_schema=True, write_page_checksum=True)
     except pa.ArrowException as error:
-        raise DatasetError(f"{output}: cannot be written ({_reason(error)})") from error
+        raise DatasetError(f"{output}: cannot be written ({one_line(error)})") from error
 
 
-def _ordered(table: pa.Table, order: Sequence[str]) -> pa.Table:
-    """Rows in the order of their ids, those without a place at the end."""
-    place = {row_id: index for index, row_id in enumerate(order)}
-    ids = table.column("row_id").to_pylist()
-    indices = sorted(range(len(ids)), key=lambda index: place.get(ids[index], len(place) + index))
-    return table.take(pa.array(indices, pa.int64()))
+def export_dataset(dataset: Path, kind: str, output: Path) -> int:
+    """Write a dataset as "csv" (flags joined by ";") or as one "parquet" file; the number of its rows.
 
-
-def _reason(error: BaseException) -> str:
-    """The system's reason in a few words."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.splitlines()[0] if text else type(error).__name__
+    Texts in CSV hold no control characters, which a terminal would obey: each is written as "?".
+    Raises DatasetError where the dataset cannot be read, UnwrittenError where the file cannot be written.
+    """
+    content = read_kernel_dataset(dataset)
+    table = content.table
+    if kind == "parquet":
+        write_parquet(table.replace_schema_metadata({METADATA_KEY: encode_metadata(content.metadata)}), output)
+        return len(table)
+    for index, field in enumerate(table.schema):
+        column = table.column(index)
+        if pa.types.is_list(field.type):
+            column = pc.binary_join(column, ";")
+        if pa.types.is_string(column.type):
+            table = table.set_column(index, field.name, pc.replace_substring_regex(column, r"\pC", "?"))
+    with open_whole(output) as stream:
+        pcsv.write_csv(table, stream)
+    return len(table)

@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from collector.devices.clock_helper import DEFAULT_SOCKET
 from collector.devices.clock_record import SAFE_NAME
+from collector.devices.declared import declared
 from collector.devices.errors import PrivilegedError
-from estimator.declared import declared
 from estimator.documents import parse_toml
 from estimator.regular_files import open_regular
 

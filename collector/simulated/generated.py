@@ -13,13 +13,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
 from collector.simulated.links import link_energy_j, link_latency_s, link_rate
 from collector.simulated.plan import steady_noise
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
-from estimator.declared import read_declared
 from estimator.gpu import GpuSpec
 from estimator.quantities import HZ_PER_MHZ, Array
 from estimator.resources import resource_folder

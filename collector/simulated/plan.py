@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
 from collector.simulated.profile import ScheduleProfile
-from estimator.declared import read_declared
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array
 from estimator.resources import resource_folder

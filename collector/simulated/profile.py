@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
-from estimator.declared import read_declared
 from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.resources import resource_folder, resource_names
 

@@ -149,8 +149,7 @@ def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
     Left out are precisions that a GPU has no rate for and, where several boards are asked for, clocks that one of them cannot lock.
     Raises EstimatorError where nothing is left.
     """
-    from estimator.domain import in_clock_range
-    from estimator.domain import cannot_run_lines
+    from estimator.domain import cannot_run_lines, in_clock_range
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
     from estimator.questions.points import joined_sweeps

@@ -57,14 +57,6 @@ def test_a_campaign_prints_what_was_measured_and_the_next_command(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet"]
 
 
-def test_json_is_one_document(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments, "--json", "--families", "softmax"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["dataset"] == str(tmp_path / "d.parquet")
-    assert document["rows"] == document["rows_planned"] > 8
-    assert document["rejected"] == {}
-
-
 def test_verbose_tells_every_row(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "-v", "--families", "softmax"]) == 0
     lines = capsys.readouterr().err.splitlines()
@@ -111,6 +103,7 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
         (["--campaign", "quik"], 1, "did you mean 'quick'"),
         (["--campaign", "none.toml"], 1, "cannot be read"),
         (["--families", "gem"], 1, "did you mean 'gemm'"),
+        (["--families", " , "], 2, "names no family"),
         (["--out", "/proc/self/no.parquet"], 1, "cannot be written"),
         (["--out", "/nowhere/no.parquet"], 1, "no folder"),
         (["--out", "/"], 1, "folder"),
@@ -157,20 +150,6 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest
     assert "gain" in document["notes"]
     for change, reason in ((["--freq", "510,900"], "2 clocks"), (["--out", "/nowhere/s.json"], "cannot be written"), (["--gpu", "x"], "x")):
         assert reason in failure(capsys, *changed(["sensor", "--gpu", BOARD], *change))[1]
-
-
-def test_export_writes_csv_and_refuses_what_is_no_dataset(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([*arguments, "-q", "--families", "softmax"])
-    assert main(["export", str(tmp_path / "d.parquet"), "--to", "csv"]) == 0
-    header = (tmp_path / "d.csv").read_text().splitlines()[0]
-    assert '"latency_s"' in header
-    capsys.readouterr()
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:100])
-    for name, reason in (("none.parquet", "no such file"), ("cut.parquet", "truncated"), ("d.csv", "no Parquet file")):
-        status, line = failure(capsys, "export", str(tmp_path / name), "--to", "parquet", "--out", str(tmp_path / "x.parquet"))
-        assert status == 1
-        assert reason in line
-    assert not (tmp_path / "x.parquet").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -239,13 +218,6 @@ def test_a_simulated_meter_tells_the_gain_and_others_are_refused(capsys: pytest.
     status, line = failure(capsys, "sensor", "--gpu", BOARD, "--pmd", "/dev/ttyUSB0")
     assert status == 1
     assert "--pmd sim" in line
-
-
-@pytest.mark.parametrize("families", ["", ",", " , "])
-def test_a_list_without_a_family_does_not_mean_all(families: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    found, line = failure(capsys, *arguments, "--families", families)
-    assert found == 2
-    assert "names no family" in line
 
 
 def test_a_device_or_a_pipe_is_never_replaced(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,48 +1,121 @@
-"""The log of a campaign cut off at any byte: every row that is whole is read, and what cannot be is told."""
+"""The log of a campaign cut off or damaged at any byte: whole rows are read, and what cannot be is told."""
 
+import errno
+import json
+import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from collector.dataset import DatasetError, open_kernel_writer
-from collector.dataset.log import read_log
-from tests.collector.dataset_rows import a_row, write_log
+from collector.dataset import DatasetError, claimed_dataset, open_kernel_writer, read_kernel_dataset
+from collector.dataset.log import log_path, read_log
+from tests.collector.dataset_rows import METADATA, a_row, write_log
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0\0\0", b"damage\n\n"])
-def test_a_log_cut_anywhere_loses_the_torn_row_alone(tmp_path: Path, behind: bytes) -> None:
+def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path: Path, behind: bytes) -> None:
     sizes = [len(write_log(tmp_path, count).read_bytes()) for count in range(3)]
     log = write_log(tmp_path, 2)
     whole = log.read_bytes()
-    for cut in range(sizes[1] - 1, len(whole) + 1):
+    for cut in range(sizes[0], len(whole) + 1):
         log.write_bytes(whole[:cut] + behind)
         recovered = read_log(log)
-        rows = sum(size - 1 <= cut for size in sizes[1:])  # the row is all there but for the end of its line
+        rows = sum(size <= cut for size in sizes[1:])
         assert recovered.table.column("row_id").to_pylist() == [f"r{i}" for i in range(rows)], cut
         assert recovered.whole_bytes + recovered.torn_bytes == cut + len(behind)
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_log_whose_last_line_has_no_end_goes_on(tmp_path: Path, missing: int) -> None:
-    log = write_log(tmp_path, 2)
-    log.write_bytes(log.read_bytes()[:-1] + b"\0" * missing)
-    kept = read_log(log)
-    with open_kernel_writer(tmp_path / "dataset.parquet", kept.metadata, kept.table) as writer:
+    with open_kernel_writer(tmp_path / "dataset.parquet", recovered.metadata, recovered.table) as writer:
+        assert writer.rows == 2
         writer.append(a_row("r2"))
-    assert len(log.read_bytes().splitlines()) == 4
-    assert read_log(log).table.column("row_id").to_pylist() == ["r0", "r1", "r2"]
+        assert writer.table().column("row_id").to_pylist() == ["r0", "r1", "r2"]
+    assert read_log(log).torn_bytes == 0
 
 
-def test_two_rows_on_one_line_are_two_rows(tmp_path: Path) -> None:
-    lines = write_log(tmp_path, 3).read_bytes().splitlines(keepends=True)
+def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path: Path) -> None:
     log = write_log(tmp_path, 3)
-    log.write_bytes(b"".join([lines[0], lines[1][:-1], lines[2][:-1], lines[3]]))
-    assert read_log(log).table.num_rows == 3
-
-
-def test_a_whole_row_behind_half_a_row_on_its_line_is_told_of(tmp_path: Path) -> None:
-    lines = write_log(tmp_path, 3).read_bytes().splitlines(keepends=True)
-    log = write_log(tmp_path, 3)
-    log.write_bytes(b"".join([lines[0], lines[1], lines[2][:100], lines[3]]))
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([lines[0], lines[1], lines[2][:100] + b"\n", lines[3]]))
     with pytest.raises(DatasetError, match="line 3 is damaged and 1 whole rows follow"):
         read_log(log)
+
+
+@pytest.mark.parametrize("line", [b"", b"x", b"00000000 {}\n", b"\xff\xfe", b"[" * 100_000, b'{"format": "other"}\n'])
+def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) -> None:
+    log = log_path(tmp_path / "d.parquet")
+    log.write_bytes(line)
+    with pytest.raises(DatasetError, match="--fresh") as caught:
+        read_log(log)
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 5000), st.integers(0, 255))
+def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(place: int, byte: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        log = write_log(Path(name), 4)
+        content = bytearray(log.read_bytes())
+        content[place % len(content)] = byte
+        log.write_bytes(bytes(content))
+        try:
+            found = read_log(log).table.to_pylist()
+        except DatasetError:
+            return
+        whole = [row["row_id"] for row in found]
+        assert whole == ["r0", "r1", "r2", "r3"][: len(whole)]
+        assert all(row["latency_s"] == 1e-4 for row in found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"latency_s": "fast"}, {"launches": 1.5}, {"launches": True}, {"family": 3}, {"flags": "hot"}, {"cuda_cores": 1},
+     {"kernel_name": "\ud800"}, {"colour": "red"}, {"launches": None}],
+)  # fmt: skip
+def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path, changes: dict[str, Any]) -> None:
+    output = tmp_path / "d.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row("r0"))
+        with pytest.raises(DatasetError):
+            writer.append(a_row("r1", **changes))
+        writer.append(a_row("r2", launches=np.int64(5), latency_s=np.float64(0.5)))
+        assert writer.table().column("row_id").to_pylist() == ["r0", "r2"]
+
+
+def test_a_log_that_somebody_removed_costs_no_row(tmp_path: Path) -> None:
+    output = tmp_path / "d.parquet"
+    with open_kernel_writer(output, METADATA) as writer:
+        writer.append(a_row("r0"))
+        log_path(output).unlink()
+        writer.append(a_row("r1"))
+        writer.finish(METADATA)
+    assert read_kernel_dataset(output).table.num_rows == 2
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_disk_that_takes_nothing_more_is_told_with_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "d.parquet"
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def fails() -> None:
+        with claimed_dataset(output), open_kernel_writer(output, METADATA) as writer:
+            writer.append(a_row("r0"))
+            for name in ("fsync", "unlink"):  # a server that takes nothing any more
+                monkeypatch.setattr(os, name, read_only)
+            writer.append(a_row("r1"))
+
+    with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
+        fails()
+    monkeypatch.undo()
+    assert read_log(log_path(output)).table.column("row_id").to_pylist() == ["r0"]
+
+
+def test_metadata_are_json_or_are_refused(tmp_path: Path) -> None:
+    log = write_log(tmp_path, 1)
+    assert json.loads(log.read_bytes().splitlines()[0][9:])["metadata"]["gpu"] == METADATA["gpu"]
+    with pytest.raises(DatasetError, match="JSON"), open_kernel_writer(tmp_path / "e.parquet", {"power": float("nan")}):
+        pass

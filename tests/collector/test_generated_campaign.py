@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +16,8 @@ from collector.bench import open_bench, open_simulated
 from collector.campaigns.files import campaign_from_document, load_campaign
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
-from collector.dataset.schema import METADATA_KEY
 from collector.devices.protocols import PowerReadings
-from collector.errors import CampaignError, DatasetError, RunnerError
+from collector.errors import CampaignError, RunnerError
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from estimator.specifications import load_gpu
@@ -171,23 +169,6 @@ def test_a_row_says_what_ran_to_the_digest_of_its_machine_code(dataset: Path) ->
     assert rows["l2_stream", "full"]["l2_transactions"] > 0
 
 
-def test_a_recorded_campaign_gives_the_same_rows_again(dataset: Path) -> None:
-    first, played = (read_kernel_dataset(path).table for path in (dataset, dataset.with_name("played.parquet")))
-    assert first.equals(played)
-
-
-def test_a_dataset_of_another_version_or_without_a_column_is_refused(dataset: Path, tmp_path: Path) -> None:
-    table = pq.read_table(dataset)
-    other = tmp_path / "other.parquet"
-    pq.write_table(table.drop_columns(["latency_s"]), other)
-    with pytest.raises(DatasetError, match="columns are missing: latency_s"):
-        read_kernel_dataset(other)
-    content = table.schema.metadata[METADATA_KEY].replace(b'"schema_version":"1.2"', b'"schema_version":"1.1"')
-    pq.write_table(table.replace_schema_metadata({METADATA_KEY: content}), other)
-    with pytest.raises(DatasetError, match=r"schema version '1\.1' is unknown, this program reads 1\.2"):
-        read_kernel_dataset(other)
-
-
 def test_the_shipped_campaign_is_planned_for_boards_that_can_run_it(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(load_campaign("instructions").instructions) >= 4
     assert main(["--campaign", "instructions", "--gpu", "sim:v100-pcie-32gb", "--freqs", "current", "--dry-run"]) == 0
@@ -202,18 +183,16 @@ def test_the_shipped_campaign_is_planned_for_boards_that_can_run_it(toolchain: T
 @pytest.mark.parametrize(
     ("group", "complaint"),
     [
-        ({"kernels": []}, r"instructions\[0\].kernels names no kernel"),
-        ({}, r"instructions\[0\].kernels is missing"),
-        ({"kernels": ["ffma*"], "modes": ["half"]}, r"instructions\[0\].modes = 'half'; known: full, sm_sweep"),
+        ({"kernels": []}, r"instructions\[0\].kernels must not be empty"),
+        ({}, r"instructions\[0\] lacks the field 'kernels'"),
+        ({"kernels": ["ffma*"], "modes": ["half"]}, r"instructions\[0\].modes = 'half' is unknown; known: full, sm_sweep"),
         ({"kernels": ["ffma*"], "pattern": "ones"}, r"instructions\[0\].pattern = 'ones'"),
         ({"kernels": ["ffma*"], "level": "O9"}, r"instructions\[0\].level = 'O9'"),
-        ({"kernels": ["ffma*"], "turns": 3}, r"instructions\[0\].turns"),
-        ({"kernels": "ffma_*"}, r"instructions\[0\].kernels must be a list of names in quotes, got 'ffma_\*'"),
-        ({"kernels": [3]}, r"instructions\[0\].kernels must be a list of names in quotes, got \[3\]"),
-        ({"kernels": ["*"], "without": [None]}, r"instructions\[0\].without must be a list of names"),
-        ({"kernels": ["ffma*"], "modes": "full"}, r"instructions\[0\].modes must be a list of names in quotes, got 'full'"),
-        ({"kernels": ["ffma*"], "modes": []}, r"instructions\[0\].modes names no launch mode; known: full"),
-        ("ffma", r"instructions\[0\] must be a table"),
+        ({"kernels": ["ffma*"], "turns": 3}, r"instructions\[0\] has an unknown field 'turns'"),
+        ({"kernels": "ffma_*"}, r"instructions\[0\].kernels must be a list"),
+        ({"kernels": [3]}, r"instructions\[0\].kernels\[0\] must be a text"),
+        ({"kernels": ["ffma*"], "modes": []}, r"instructions\[0\].modes must not be empty"),
+        ("ffma", r"instructions\[0\] must be an object"),
     ],
 )
 def test_a_group_that_cannot_be_is_refused_with_its_path(group: Any, complaint: str) -> None:
@@ -230,18 +209,11 @@ def test_an_unknown_kernel_is_refused_by_name(toolchain: Toolchain) -> None:
         generated_loads([LoadGroup(kernels=("ffmaa",))], load_gpu(BOARD), toolchain)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("ffmaa_*", "ffma*"), ("FFMA_k8_u64", "ffma_k8_u64"), ("dram_raed", "dram_read")])
-def test_a_mistyped_kernel_is_answered_with_the_nearest(typed: str, meant: str, toolchain: Toolchain) -> None:
-    with pytest.raises(UnsupportedError, match="did you mean") as refused:
-        generated_loads([LoadGroup(kernels=("ffma_*",), without=(typed,))], load_gpu(BOARD), toolchain)
-    assert f"did you mean {meant!r}?" in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("group", "reason"),
     [
-        ('kernels = ["wgmma_*"]', r"wgmma_f16_n64 cannot run on sm_80: wgmma is there on sm_90a alone, and 11 more reasons"),
-        ('kernels = ["mma_e4m3"]', r"mma_e4m3 cannot run on sm_80: mma.sync of fp8 without emulation is there on sm_89, sm_120 alone"),
+        ('kernels = ["wgmma_*"]', r"wgmma_f16_n64 cannot run on sm_80: wgmma is there on sm_90a alone"),
+        ('kernels = ["mma_f16"]\nmodes = ["lane_sweep"]', "mma_f16 is not launched as lane_sweep; it is as full, sm_sweep"),
     ],
 )
 def test_a_campaign_of_which_nothing_runs_says_why(
@@ -257,7 +229,7 @@ def test_a_kernel_asked_for_in_a_way_that_it_has_not_is_skipped_by_name(toolchai
     groups = [LoadGroup(kernels=("mma_f16", "ffma_k8_u64"), modes=("lane_sweep",))]
     loads, skipped = generated_loads(groups, load_gpu(BOARD), toolchain)
     assert {load.kernel.name for load in loads} == {"ffma_k8_u64"}
-    assert list(skipped) == ["mma_f16 has no mode lane_sweep; it has full, sm_sweep"]
+    assert list(skipped) == ["mma_f16 is not launched as lane_sweep; it is as full, sm_sweep"]
 
 
 WITHOUT_ASSEMBLER = """

@@ -1,7 +1,6 @@
 """Groups of generated kernels and copies: what they name, what of them cannot be, and what a board without an assembler still runs."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from collector.campaigns.files import campaign_from_document
 from collector.cli import main
 from collector.errors import CampaignError
 from estimator.specifications import load_gpu
-from microbench.families.catalogue import KERNELS, SWEEP
 from microbench.loads.copies import copy_loads
 from microbench.loads.generated import COPIES, LoadGroup, generated_loads
 from microbench.loads.listing import listed_kernels
@@ -106,14 +104,6 @@ def test_the_list_names_what_a_campaign_takes_and_how(capsys: pytest.CaptureFixt
     for one in listed:  # each name by itself, in each of its ways, is a group that is not refused
         group = {"kernels": [one["name"]], "modes": one["modes"], "pattern": one["patterns"][0], "level": one["levels"][-1]}
         campaign_from_document({"name": "x", "instructions": [group]}, "test")
-
-
-def test_the_list_says_what_its_names_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "--json"]) == 0
-    said = capsys.readouterr()
-    kinds = Counter(one["kind"] for one in json.loads(said.out))
-    assert kinds == {"catalogue": len(KERNELS), "variant": len(SWEEP), "copy": len(COPIES)}
-    assert said.err.startswith(f"{sum(kinds.values())} names in {len({one.family for one in KERNELS}) + 1} families: {len(KERNELS)} of the")
 
 
 def test_the_list_goes_by_family_and_architecture(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from collector.campaigns.files import campaign_from_document
-from collector.campaigns.generated_plan import campaign_loads
+from collector.campaigns.plan import campaign_loads
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensing.calibration import SensorCalibration

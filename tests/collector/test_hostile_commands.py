@@ -276,16 +276,3 @@ def test_a_pipe_and_a_device_are_no_file(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     refused(capsys, 1, "is a device" if device else "is a pipe", *(word.format(device or pipe) for word in arguments))
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--gpu", A100, "--freqs", "current", "--dry-run", "--campaign", "{}"), ("daemon", "--config", "{}")]
-)
-def test_a_pipe_is_no_table_and_is_not_waited_for(arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    refused(capsys, 1, "is a pipe", *(word.format(pipe) for word in arguments))
-
-
-def test_a_sensor_file_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, 1, "is a device", "correct", "--readings", polls(tmp_path / "r.csv"), "--sensor", "/dev/zero")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from collector.bench import Bench, open_bench, open_simulated
-from collector.campaigns.measurement import MeasurementSettings, Point, measure_kernel
+from collector.campaigns.files import MeasurementSettings
+from collector.campaigns.measurement import Point, measure_traced
 from collector.dataset import FLAGS, rows_to_table
 from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
 from collector.sampling import Sampler
@@ -71,7 +72,7 @@ def measured(
     with open_bench(f"sim:{BOARD}", seed=3) as bench:
         bench.gpu.lock_clock_mhz(locked)
         sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], change),)
-        return measure_kernel(bench, Sampler(bench.gpu, sensors), point, settings, calibration)
+        return measure_traced(bench, Sampler(bench.gpu, sensors), point, settings, calibration)[0]
 
 
 def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorCalibration) -> None:
@@ -85,7 +86,7 @@ def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorC
             for clock in (510.0, 900.0, 1410.0):
                 board.gpu.lock_clock_mhz(clock)
                 operator = make_operator("gemm", "linear", "fp16", batch=1, m=size, n=size, k=size)
-                row = measure_kernel(bench, sampler, a_point(operator, clock), SETTINGS, calibration)
+                row = measure_traced(bench, sampler, a_point(operator, clock), SETTINGS, calibration)[0]
                 assert runner.last is not None
                 start = runner.last.start_ns + round(settle_time_s(calibration, SETTINGS.settle_s) * 1e9)
                 true_w = board.true_energy_j(start, runner.last.end_ns) / (runner.last.end_ns - start) * 1e9
@@ -178,10 +179,6 @@ def test_a_window_too_short_for_the_sensor_is_flagged(calibration: SensorCalibra
     hurried = MeasurementSettings(updates=4, window_s=0.3, settle_s=0.0)
     row = measured(late, a_point(), lambda power: np.where(np.arange(len(power)) < len(power) - 30, math.nan, power), hurried)
     assert set(row["flags"]) & {"few_samples", "short_window", "power_absurd"}
-
-
-def test_the_same_seed_gives_the_same_row(calibration: SensorCalibration) -> None:
-    assert measured(calibration, a_point(ADD)) == measured(calibration, a_point(ADD))
 
 
 def test_every_flag_is_explained() -> None:

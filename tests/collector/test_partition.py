@@ -12,7 +12,6 @@ import pytest
 from collector.cli import main
 from collector.dataset import DatasetError, read_kernel_dataset
 from collector.dataset.partition import PartitionedPlace, partitioned_place
-from collector.dataset.traces import traces_path
 from tests.collector.object_store import ObjectStore, object_store
 
 BOARD = "sim:a100-pcie-40gb"
@@ -42,15 +41,6 @@ def test_runs_into_one_place_do_not_collide_and_read_as_one(arguments: list[str]
     assert list((root / ".running").iterdir()) == []
 
 
-def test_a_url_is_a_place_too(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WATTPRINT_SPOOL", str(tmp_path / "spool"))
-    root = tmp_path / "bucket"
-    assert main([*arguments, "--out", root.as_uri(), "--traces"]) == 0
-    (part,) = parts(root)
-    assert traces_path(root / part).is_file()
-    assert [path for path in (tmp_path / "spool").rglob("*") if path.is_file()] == []
-
-
 def test_resuming_measures_only_what_no_part_has(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "fleet"
     assert main([*arguments, "--out", f"{root}/", "--budget", "12s", "--select", "all"]) == 0
@@ -71,20 +61,6 @@ def test_unfinished_runs_are_no_parts(arguments: list[str], tmp_path: Path) -> N
     (running / "other-GPU-1-abc.parquet").write_bytes(b"half")
     (root / "board=a100-pcie-40gb" / ".x.part.parquet").write_bytes(b"half")
     assert len(read_kernel_dataset(root).files) == 1
-
-
-def test_a_part_that_could_not_be_published_is_published_by_the_next_run(arguments: list[str], tmp_path: Path) -> None:
-    root = tmp_path / "fleet"
-    assert main([*arguments, "--out", f"{root}/"]) == 0
-    (part,) = parts(root)
-    dataset = read_kernel_dataset(root / part)
-    place = partitioned_place(str(root))
-    assert place is not None
-    running = place.running_output(dataset.metadata["key"])
-    (root / part).rename(running)
-    assert main([*arguments, "--out", str(root), "--resume"]) == 0
-    assert len(parts(root)) == 1
-    assert list(running.parent.iterdir()) == []
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collector.commands.output import write_page
 from collector.errors import CollectorError
-from collector.pictures import write_pictures
 from estimator.display.charts import LETTER_WIDTH, TOP, WIDTH, Series, axis_over, line_svg
 from estimator.display.pages import page_html, section_html
 
@@ -22,6 +22,11 @@ def page(*titles: str) -> str:
     axes = axis_over("time [s]", [x], logarithmic=False), axis_over("power [W]", [y], logarithmic=False)
     charts = [line_svg(title, "a wave", [Series(name="power", x=x, y=y)], *axes) for title in titles]
     return page_html("Two charts", [section_html("Charts", "".join(charts))])
+
+
+def pictures(folder: Path, text: str) -> list[Path]:
+    write_page(None, folder, text)
+    return sorted(folder.iterdir())
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -57,22 +62,22 @@ def test_names_of_lines_stand_above_the_drawing_and_cover_none_of_it() -> None:
 
 
 def test_every_chart_becomes_a_file_named_by_its_title(tmp_path: Path) -> None:
-    written = write_pictures(tmp_path / "new", page("Power over time", "Größe & <more>"))
+    written = pictures(tmp_path / "new", page("Power over time", "Größe & <more>"))
     assert [path.name for path in written] == ["01-power-over-time.png", "02-gr-e-more.png"]
     assert all(len(np.unique(pixels(path))) > 20 for path in written), "a picture is empty"
 
 
 def test_the_words_are_drawn(tmp_path: Path) -> None:
-    (with_words,) = write_pictures(tmp_path / "a", page("Power"))
-    (without,) = write_pictures(tmp_path / "b", page("Power").replace("power [W]", ""))
+    (with_words,) = pictures(tmp_path / "a", page("Power"))
+    (without,) = pictures(tmp_path / "b", page("Power").replace("power [W]", ""))
     assert np.count_nonzero(pixels(with_words)) != np.count_nonzero(pixels(without))
 
 
 def test_a_page_without_charts_gives_no_files(tmp_path: Path) -> None:
-    assert write_pictures(tmp_path, page_html("Nothing", [])) == []
+    assert pictures(tmp_path, page_html("Nothing", [])) == []
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(CollectorError, match="name a folder"):
-        write_pictures(tmp_path / "file", page("A"))
+        pictures(tmp_path / "file", page("A"))

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from collector.bench import open_bench
-from collector.campaigns.characterisation_time import characterisation_s
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import campaign_key, run_campaign
+from collector.campaigns.plan import characterisation_s, plan_campaign
+from collector.campaigns.running import Campaign, campaign_key
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
@@ -57,12 +56,12 @@ def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one
 ) -> None:
     output = tmp_path / "d.parquet"
     with open_bench(BOARD, seed=7) as bench:
-        whole = plan_campaign(tiny, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        whole = plan_campaign(tiny, (900.0,), (), 7, bench)
         plan = replace(whole, characterisation_s=0.0)  # the sensor takes longer than anybody could know
         key = campaign_key(bench, tiny, plan, (), 7)
         for traces in (False, True):
             with pytest.raises(CampaignError, match="nothing was measured: the budget ended before the first row"):
-                run_campaign(bench, tiny, plan, key, output, budget_s=25.0, traces=traces)
+                Campaign(bench, tiny, plan, key, output, budget_s=25.0, traces=traces).run()
             assert list(tmp_path.iterdir()) == []
-        outcome = run_campaign(bench, tiny, plan, key, output, calibration=calibration, budget_s=25.0)
+        outcome = Campaign(bench, tiny, plan, key, output, calibration=calibration, budget_s=25.0).run()
     assert 0 < outcome.rows == read_kernel_dataset(output).table.num_rows

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.cli import main
-from collector.dataset.reader import read_kernel_dataset
-from collector.dataset.replacing import check_replaceable
+from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
 from estimator.errors import WorkloadError
 from fitter.rows.tables import open_table

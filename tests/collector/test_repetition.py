@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
-from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import closing_clocks, plan_campaign
 from collector.campaigns.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
-from collector.campaigns.running import CampaignOutcome, campaign_key, run_campaign
+from collector.campaigns.running import Campaign, CampaignOutcome, campaign_key
 from collector.campaigns.thermal import keep_in_band, warm_up
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.dataset.validation import validate_dataset
 from collector.devices.protocols import PowerReadings, PowerSensor
-from collector.display import outcome_lines
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 
@@ -40,9 +38,9 @@ def collected(
     spec: CampaignSpec, output: Path, calibration: SensorCalibration, faults: Faults | None = None, **options: Any
 ) -> CampaignOutcome:
     with faulty(faults) as bench:
-        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        plan = plan_campaign(spec, (900.0,), (), 7, bench)
         key = campaign_key(bench, spec, plan, (), 7)
-        return run_campaign(bench, spec, plan, key, output, calibration=calibration, **options)
+        return Campaign(bench, spec, plan, key, output, calibration=calibration, **options).run()
 
 
 def rows_by_kernel(output: Path) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
@@ -71,28 +69,6 @@ def test_what_something_passing_spoilt_is_flagged_and_measured_again(
         assert len(spoilt) < len(rows) or len(rows) == 4, "a clean trial, or all four were used up"
         assert len(rows) == len(spoilt) + (len(rows) > len(spoilt)), "no trial more than the first clean one"
         assert [row["trial"] for row in sorted(rows, key=lambda row: row["started_unix_s"])] == list(range(len(rows)))
-
-
-def test_without_retries_a_doubtful_row_stays_as_it_is(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    outcome = collected(tiny, tmp_path / "d.parquet", calibration, Faults(foreign_share=0.3))
-    assert outcome.flags["shared_board"] > 0
-    assert outcome.repeated == 0
-
-
-def test_rows_from_before_are_counted_like_all_rows(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    output = tmp_path / "d.parquet"
-    spec = replace(tiny, retries=2)
-    with faulty(Faults(foreign_share=0.3)) as bench:
-        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
-        key = campaign_key(bench, spec, plan, (), 7)
-        first = run_campaign(bench, spec, plan, key, output, calibration=calibration)
-        again = run_campaign(bench, spec, plan, key, output, kept=kept_rows(output, key), calibration=calibration)
-    assert first.repeated > 0
-    assert (first.kept, first.kept_repeated) == (0, 0)
-    assert (again.kept, again.kept_repeated, again.repeated) == (first.rows, first.repeated, first.repeated)
-    plan_size = len(plan.points)
-    said = f"{plan_size} of {plan_size} rows, {plan_size} of them from before; of these {first.repeated} measured a second time"
-    assert said in outcome_lines(again, simulated=True)[0]
 
 
 def test_a_foreign_process_is_seen_for_as_long_as_it_computes() -> None:
@@ -125,7 +101,7 @@ def test_an_interrupted_campaign_repeats_what_an_undisturbed_one_would(
     collected(spec, tmp_path / "whole.parquet", calibration, Faults(foreign_share=0.3))
     table = read_kernel_dataset(tmp_path / "whole.parquet").table
     with faulty() as bench:
-        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        plan = plan_campaign(spec, (900.0,), (), 7, bench)
     trials = Trials()
     for row in table.to_pylist():
         trials.add(row)
@@ -144,7 +120,7 @@ def test_a_mean_is_never_surer_than_its_parts_allow(values: list[tuple[float, fl
 
 def test_repeated_points_have_ids_of_their_own(tiny: CampaignSpec) -> None:
     with faulty() as bench:
-        points = plan_campaign(tiny, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner).points
+        points = plan_campaign(tiny, (900.0,), (), 7, bench).points
     ids = [repeated(point, number).row_id for point in points for number in range(4)]
     assert len(set(ids)) == len(ids)
 
@@ -152,16 +128,6 @@ def test_repeated_points_have_ids_of_their_own(tiny: CampaignSpec) -> None:
 @pytest.mark.parametrize(("mask", "passing"), [(0x04, False), (0x20, True), (0x24, True), (0x80, True)])
 def test_a_board_at_its_power_limit_is_at_it_every_time(mask: int, *, passing: bool) -> None:
     assert bool(passing_doubts(["throttled"], mask)) == passing
-
-
-@pytest.mark.parametrize("flag", ["shared_board", "drifting", "unsettled", "clock_varied", "hot", "sensor_stuck", "power_missing"])
-def test_what_passes_is_worth_another_run(flag: str) -> None:
-    assert passing_doubts([flag], 0) == (flag,)
-
-
-@pytest.mark.parametrize("flag", ["few_samples", "short_window", "kernel_untraced", "result_wrong", "low_confidence", "clock_off_target"])
-def test_what_stays_is_not(flag: str) -> None:
-    assert passing_doubts([flag], 0) == ()
 
 
 def _spec() -> CampaignSpec:
@@ -225,9 +191,9 @@ def test_a_planted_drift_is_found_in_the_anchors(
     spec = replace(tiny, anchor_every=1, kernels_per_block=2)
     with faulty() as plain:
         bench = replace(plain, sensors=(Creeping(plain.sensors[0], share_per_s),))
-        plan = plan_campaign(spec, (900.0,), (), 7, bench.gpu.identity().uuid, bench.runner)
+        plan = plan_campaign(spec, (900.0,), (), 7, bench)
         key = campaign_key(bench, spec, plan, (), 7)
-        outcome = run_campaign(bench, spec, plan, key, tmp_path / "d.parquet", calibration=calibration)
+        outcome = Campaign(bench, spec, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
     assert (outcome.drift["power"] > 0.05) == (share_per_s > 0.0)
     broken = validate_dataset(tmp_path / "d.parquet").broken
     assert ("T02" in broken) == (share_per_s > 0.0)

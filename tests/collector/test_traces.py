@@ -9,11 +9,10 @@ import pytest
 
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.reprocess import reprocess_dataset
-from collector.campaigns.running import Progress
 from collector.cli import main
 from collector.dataset import DatasetError, read_kernel_dataset
 from collector.dataset.log import log_path
-from collector.dataset.traces import IDLE, REST, RUN, read_traces, running_traces_path, scan_traces, traces_path
+from collector.dataset.traces import IDLE, REST, RUN, read_traces, running_traces_path, traces_path
 from collector.sensing.calibration import SensorCalibration
 from tests.collector.test_campaign import collected, stop_after
 
@@ -84,42 +83,25 @@ def test_a_torn_trace_costs_no_row_and_no_other_trace(tiny: CampaignSpec, calibr
     with running.open("ab") as file:
         file.write(running.read_bytes()[-700:-100])
     assert len(list(read_traces(running))) == whole
-    assert scan_traces(running).torn_bytes == 600
     outcome = collected(tiny, output, calibration, resume=True, traces=True)
     assert reprocess_dataset(output, None, tmp_path / "again.parquet").rows == outcome.rows
 
 
-@pytest.mark.parametrize("left", [0, 100])
-def test_a_trace_file_without_a_beginning_is_set_aside_and_costs_no_row(
-    left: int, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
+def test_a_trace_file_without_a_beginning_is_told_and_costs_no_row(
+    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
-    output, warnings = tmp_path / "d.parquet", list[str]()
+    output = tmp_path / "d.parquet"
     with pytest.raises(KeyboardInterrupt):
         collected(tiny, output, calibration, report=stop_after(4), traces=True)
     running = running_traces_path(output)
-    damaged = running.read_bytes()[:left]
-    running.write_bytes(damaged)
-    outcome = collected(tiny, output, calibration, resume=True, traces=True, warn=warnings.append)
+    running.write_bytes(running.read_bytes()[:100])
+    with pytest.raises(DatasetError, match="its beginning is damaged.*remove it"):
+        collected(tiny, output, calibration, resume=True, traces=True)
+    running.unlink()
+    outcome = collected(tiny, output, calibration, resume=True, traces=True)
     assert (outcome.kept, outcome.rows) == (4, outcome.planned)
-    aside = running.with_name(f"{running.name}.damaged")
-    assert aside.read_bytes() == damaged
-    assert len(warnings) == 1
-    assert aside.name in warnings[0]
-    assert "4 of 4 rows that are there have no traces" in warnings[0]
     done = reprocess_dataset(output, None, tmp_path / "again.parquet")
     assert (done.rows, done.untraced) == (outcome.rows - 4, 4)
-
-
-def test_no_damaged_file_that_was_set_aside_is_written_over(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    output = tmp_path / "d.parquet"
-    running = running_traces_path(output)
-    for rows, content in ((2, b"one"), (4, b"two"), (6, b"")):
-        with pytest.raises(KeyboardInterrupt):
-            collected(tiny, output, calibration, resume=True, report=stop_after(rows), traces=True)
-        running.write_bytes(content)
-    with pytest.raises(KeyboardInterrupt):
-        collected(tiny, output, calibration, resume=True, report=stop_after(8), traces=True)
-    assert sorted(path.read_bytes() for path in tmp_path.glob("*.damaged*")) == [b"", b"one", b"two"]
 
 
 def test_a_resume_with_nothing_to_do_leaves_every_file_as_it_is(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
@@ -129,23 +111,6 @@ def test_a_resume_with_nothing_to_do_leaves_every_file_as_it_is(tiny: CampaignSp
     again = collected(tiny, output, calibration, resume=True, traces=True)
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino, path.read_bytes()) for path in tmp_path.iterdir()} == before
     assert (again.rows, again.kept, again.missing, again.flags, again.drift) == (first.rows, first.rows, 0, first.flags, first.drift)
-
-
-def test_taking_up_traces_does_not_make_them_longer(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    output, sizes = tmp_path / "d.parquet", list[int]()
-    with pytest.raises(KeyboardInterrupt):
-        collected(tiny, output, calibration, report=stop_after(4), traces=True)
-    for _ in range(3):
-        sizes.append(running_traces_path(output).stat().st_size)
-        with pytest.raises(KeyboardInterrupt):
-            collected(tiny, output, calibration, resume=True, report=interrupted_before_measuring, traces=True)
-    assert len(set(sizes)) == 1
-
-
-def interrupted_before_measuring(progress: Progress) -> None:
-    """Ctrl-C while the board is warmed up."""
-    if progress.phase == "warming up":
-        raise KeyboardInterrupt
 
 
 def test_what_has_no_traces_says_how_to_get_them(tiny: CampaignSpec, calibration: SensorCalibration, traced: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from collector.bench import open_bench
 from collector.campaigns.files import load_campaign
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import campaign_key, run_campaign
+from collector.campaigns.running import Campaign, campaign_key
 from collector.simulated.profile import Faults
 from estimator.specifications import load_gpu
 from fitter.bundle.calibration import Calibration, calibrate
@@ -36,8 +36,8 @@ def calibrated(folder: Path, families: tuple[str, ...], faults: Faults | None = 
     spec = load_campaign("quick")
     output = folder / "kernels.parquet"
     with open_bench(BOARD, seed=SEED, faults=faults) as bench:
-        plan = plan_campaign(spec, CLOCKS_MHZ, families, SEED, bench.gpu.identity().uuid, bench.runner)
-        run_campaign(bench, spec, plan, campaign_key(bench, spec, plan, families, SEED), output)
+        plan = plan_campaign(spec, CLOCKS_MHZ, families, SEED, bench)
+        Campaign(bench, spec, plan, campaign_key(bench, spec, plan, families, SEED), output).run()
     selection = read_selection([str(output)])
     return calibrate(selection, load_gpu(selection.gpus[0]))
 

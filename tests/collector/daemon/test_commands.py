@@ -40,8 +40,8 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["--out", "folder", "--fresh"], 1, "nothing is replaced"),
         (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], 1, "belong to one board"),
         (["--config", "none.toml"], 1, "cannot be read"),
-        (["--", "--out", "/x"], 2, "no option that a job can have"),
-        (["--", "--colour"], 2, "colour"),
+        (["--worker"], 2, "--worker"),
+        (["run"], 2, "run"),
     ],
 )
 def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
@@ -109,7 +109,7 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsy
     assert place.overview().jobs == ()
     assert not Path("both").exists()
     words = [*words, "--gpu", BOARD]
-    assert main([*words, "--out", str(place.folder / "d.parquet"), "--budget", "90s", "--priority", "3", "--", "--traces"]) == 0
+    assert main([*words, "--out", str(place.folder / "d.parquet"), "--budget", "90s", "--priority", "3", "--traces"]) == 0
     captured = capsys.readouterr()
     assert "3 kernels (softmax 3)" in captured.out
     assert "job 1 queued: tiny" in captured.out

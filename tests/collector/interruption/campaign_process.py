@@ -13,12 +13,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from collector.bench import Bench, open_simulated
+from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
-from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import Progress, campaign_key, run_campaign
+from collector.campaigns.running import Campaign, Progress, campaign_key
+from collector.campaigns.summary import kept_rows
 from collector.commands.stopping import stoppable
+from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
 from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings
 from collector.errors import CollectorError
@@ -96,8 +97,8 @@ class ClockedBoard:
 
 def the_plan(campaign: Path) -> CampaignPlan:
     """What a process measures."""
-    with open_simulated(BOARD, seed=SEED) as board:
-        return plan_campaign(load_campaign(str(campaign)), CLOCKS, (), SEED, board.gpu.identity().uuid, board.runner)
+    with open_bench(f"sim:{BOARD}", seed=SEED) as bench:
+        return plan_campaign(load_campaign(str(campaign)), CLOCKS, (), SEED, bench)
 
 
 def run_process(told: Connection, order: Order) -> None:
@@ -151,12 +152,13 @@ def _measure(order: Order, report: Any) -> None:
             simulated=True,
         )
         spec = load_campaign(str(order.campaign))
-        plan = plan_campaign(spec, CLOCKS, (), SEED, bench.gpu.identity().uuid, bench.runner)
+        plan = plan_campaign(spec, CLOCKS, (), SEED, bench)
         key = campaign_key(bench, spec, plan, (), SEED)
         if order.file_limit_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (order.file_limit_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-        run_campaign(
+        stack.enter_context(claimed_dataset(order.output))
+        Campaign(
             bench,
             spec,
             plan,
@@ -167,4 +169,4 @@ def _measure(order: Order, report: Any) -> None:
             budget_s=order.budget_s,
             traces=order.traces,
             report=report,
-        )
+        ).run()

@@ -11,9 +11,10 @@ from typing import Any
 
 from collector.bench import open_bench
 from collector.campaigns.files import load_campaign
-from collector.campaigns.kept import kept_rows
 from collector.campaigns.plan import plan_campaign
-from collector.campaigns.running import CampaignOutcome, campaign_key, run_campaign
+from collector.campaigns.running import Campaign, CampaignOutcome, campaign_key
+from collector.campaigns.summary import kept_rows
+from collector.dataset import claimed_dataset
 from collector.dataset.log import log_path
 from collector.dataset.partition import PartitionedPlace, partitioned_place
 from collector.dataset.traces import traces_of
@@ -48,25 +49,26 @@ def measure(task: Task) -> CampaignOutcome:
     """The whole of a campaign as `collect` does it, resumed where something is there."""
     with open_bench(BOARD, seed=SEED) as bench:
         spec = load_campaign(str(task.campaign))
-        plan = plan_campaign(spec, CLOCKS, (), SEED, bench.gpu.identity().uuid, bench.runner)
+        plan = plan_campaign(spec, CLOCKS, (), SEED, bench)
         key = campaign_key(bench, spec, plan, (), SEED)
         place = partitioned_place(f"{task.output}/") if task.parts else None
         output = task.output if place is None else place.running_output(key)
         if place is not None:
             _publish_left(place, output)
         try_place(output)
-        kept = None if task.fresh else kept_rows(output, key)
-        outcome = run_campaign(
-            bench,
-            spec,
-            plan,
-            key,
-            output,
-            kept=kept,
-            elsewhere=None if place is None else place.measured(key),
-            calibration=load_calibration(task.sensor),
-            traces=task.traces or (kept is not None and traces_of(output, kept.table) is not None),
-        )
+        with claimed_dataset(output):
+            kept = None if task.fresh else kept_rows(output, key)
+            outcome = Campaign(
+                bench,
+                spec,
+                plan,
+                key,
+                output,
+                kept=kept,
+                elsewhere=None if place is None else place.measured(key),
+                calibration=load_calibration(task.sensor),
+                traces=task.traces or (kept is not None and traces_of(output) is not None),
+            ).run()
         if place is not None and outcome.rows:
             place.publish(output)
     return outcome

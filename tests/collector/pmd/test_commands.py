@@ -189,7 +189,7 @@ def test_a_warning_names_only_what_there_is(tmp_path: Path, capsys: pytest.Captu
     shifted = tmp_path / "shifted.bin"
     shifted.write_bytes(b"\x01" * 13 + stream(50)[0])
     assert main(["pmd", "decode", str(shifted), "--out", str(tmp_path / "shifted.csv")]) == 3
-    assert capsys.readouterr().err == "warning: 13 bytes are left out, in no packet that can be trusted\n"
+    assert capsys.readouterr().err == "warning: 13 bytes left out, in no packet that can be trusted\n"
 
 
 def test_a_pmd2_is_logged_with_the_host_s_stamps(port_of: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def test_a_helper_that_refuses_does_not_mean_that_no_clock_is_held(place: Place)
 
 EXAMINER = """
 import os, sys
-from collector.doctor import examine
+from collector.commands.doctor import examine
 for line in sys.stdin:
     os.environ["WATTPRINT_CLOCKS_SOCKET"] = line.strip()
     found = next(finding for finding in examine() if finding.check == "clock helper")

@@ -1,8 +1,8 @@
-"""What `collect` prints: plans, rows and outcomes as lines or plain data."""
+"""Plans, rows and outcomes of campaigns as lines or plain data."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
-from collector.dataset import FLAGS
+from collector.dataset.schema import FLAGS
 
 MANY_CLOCKS: Final = 12
 NAMES_SHOWN: Final = 4
@@ -74,14 +74,9 @@ def choice_text(choice: Choice) -> str:
     if choice.timed:
         text += f"; {choice.timed} are only timed, power is measured of {choice.rows - choice.timed}"
     if choice.left_out:
-        text += f"; without {_some(choice.left_out)}"
+        more = f" and {len(choice.left_out) - NAMES_SHOWN} more" if len(choice.left_out) > NAMES_SHOWN else ""
+        text += f"; without {', '.join(choice.left_out[:NAMES_SHOWN])}{more}"
     return text
-
-
-def _some(names: Sequence[str]) -> str:
-    """Names, a few of them where there are many."""
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def row_line(row: Mapping[str, Any]) -> str:
@@ -147,9 +142,9 @@ def duration_text(seconds: float) -> str:
     return f"{minutes / SECONDS_PER_MINUTE:.1f} h"
 
 
-def _energy(about_j: float | None, most_j: float) -> str:
+def _energy(about_j: float, most_j: float) -> str:
     """Energy in the unit of the bill."""
-    if about_j is None or not most_j < math.inf:
+    if not most_j < math.inf:
         return "not known: the board's power limit cannot be read"
     return f"about {about_j / JOULE_PER_KWH:.2g} kWh, {most_j / JOULE_PER_KWH:.2g} kWh at most"
 
