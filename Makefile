@@ -57,7 +57,7 @@ comma := ,
 # Both halves run whatever the first one says.
 test: $(STAMP)
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
-	  $(BIN)/python -m pytest -n $(WORKERS) --quiet || status=1; exit $$status
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quiet || status=1; exit $$status
 
 # PyTorch is large, so its tests have an environment of their own.  This version also exists as a build for CPUs (2.13.0+cpu), which pip
 # prefers where its index or its links offer it.
