@@ -5,13 +5,12 @@ one, the sweep over lanes what divergence saves.
 """
 
 import math
-from numbers import Integral
-from typing import Final, cast
+from typing import Final
 
 from estimator.gpu import GpuSpec
 from microbench.errors import LaunchError
 from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
-from microbench.occupancy import MOST_BLOCK_THREADS, resident_blocks
+from microbench.occupancy import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
 LANE_SWEEP: Final = (1, 8, 16, 24, 32)
@@ -46,8 +45,8 @@ def plan_launches(
 ) -> tuple[Launch, ...]:
     """The launches of a mode: one for "full" and "single", several for the sweeps, in ascending order.
 
-    Raises LaunchError for a mode or pattern that the kernel does not have, a block that cannot be or does not fit an SM, or iterations
-    that are no whole number that a 32-bit counter holds.
+    Raises LaunchError for a mode or pattern that the kernel does not have, a block that does not fit an SM, or iterations that its counter
+    does not hold.
     """
     if mode not in kernel.modes:
         raise LaunchError(f"{kernel.name} cannot run as {mode}; it has {', '.join(kernel.modes)}")
@@ -55,8 +54,6 @@ def plan_launches(
         raise LaunchError(f"{kernel.name} cannot take {pattern} data; it has {', '.join(kernel.patterns)}")
     check_iterations(kernel.name, iterations)
     threads = math.prod(kernel.fixed_block) if kernel.fixed_block else kernel.block_threads
-    if not 1 <= threads <= MOST_BLOCK_THREADS:
-        raise LaunchError(f"{kernel.name}: a block of {threads} threads cannot be; give 1 to {MOST_BLOCK_THREADS}")
     resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
     if not resident:
         raise LaunchError(
@@ -93,11 +90,10 @@ def plan_launches(
             return (launch(1, lanes=1, block=1),)
 
 
-def check_iterations(name: str, iterations: object) -> None:
-    """Raises LaunchError for turns of a kernel's loop that are no whole number from 1 to what its 32-bit counter holds."""
-    whole = isinstance(iterations, Integral) and not isinstance(iterations, bool)
-    if not (whole and 1 <= int(cast(Integral, iterations)) <= MOST_ITERATIONS):
-        raise LaunchError(f"{iterations!r} iterations of {name} do not fit its 32-bit counter; give 1 to {MOST_ITERATIONS}, a whole number")
+def check_iterations(name: str, iterations: int) -> None:
+    """Raises LaunchError for turns of a kernel's loop that its 32-bit counter does not hold."""
+    if not 1 <= iterations <= MOST_ITERATIONS:
+        raise LaunchError(f"{iterations} iterations of {name} do not fit its 32-bit counter; give 1 to {MOST_ITERATIONS}")
 
 
 def swept_sms(num_sms: int) -> tuple[int, ...]:
@@ -149,14 +145,10 @@ def shares_region(kernel: Kernel) -> bool:
 
 def _blocks_an_sm(kernel: Kernel, gpu: GpuSpec, resident: int) -> int:
     """Resident blocks, or fewer where more regions would not fit the cache that they must stay in."""
-    if not kernel.min_region_bytes or kernel.residence is None:
+    if kernel.residence is None or kernel.residence[1] > 1.0 or shares_region(kernel):
         return resident
     cache, share = kernel.residence
-    if share > 1.0:
-        return resident
-    room = gpu.shared_bytes_per_sm * share if cache == "l1" else gpu.l2_bytes * share / gpu.num_sms
-    if shares_region(kernel):
-        return resident
+    room = share * (gpu.shared_bytes_per_sm if cache == "l1" else gpu.l2_bytes / gpu.num_sms)
     return max(1, min(resident, int(room // kernel.min_region_bytes)))
 
 

@@ -84,7 +84,7 @@ def wave_kernel() -> Kernel:
 def wave_launch(gpu: GpuSpec, iterations: int, sm_share: float = 1.0) -> Launch:
     """The high level on a share of the SMs, at least one.
 
-    Raises LaunchError for a share outside (0, 1], and for iterations that are no whole number that the kernel's counter holds.
+    Raises LaunchError for a share outside (0, 1], and for iterations that the kernel's counter does not hold.
     """
     check_iterations(CHAIN, iterations)
     if not 0.0 < sm_share <= 1.0:
