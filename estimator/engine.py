@@ -217,7 +217,8 @@ class Prediction:
 
     sm_clock_mhz    the clock that runs; above_limit: whether power stays above the limit even at the lowest one
     gpu_s, latency_s, power_w, launch_share   at that clock; free_latency_s: without a limit
-    shares          (b, c) of the GPU time by block of `prepared`; usual_shares (b,) at the clock of the published peak rates
+    shares          (b, c) of the GPU time by block of `prepared`; usual_shares (b,) at the clock of the published peak rates,
+                    for workloads with kernels that the fit has not seen
     latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
                     or (c,)
     limits          of 90 % intervals, columns (2, v · c)
@@ -277,7 +278,8 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         points, settled = held_points(prepared, board_curves, free, over)
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
     shares = _shares(prepared, points.block_s)
-    usual_shares = _shares(prepared, _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])))[:, 0]
+    unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
+    usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
     latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
     latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
     if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
@@ -301,7 +303,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         launch_share=launch_share,
         above_limit=above,
         shares=shares,
-        usual_shares=usual_shares,
+        usual_shares=_shares(prepared, usual_s)[:, 0],
         latency=latency,
         power=power,
         limits=limits,

@@ -1,6 +1,7 @@
 """Mappings that cannot change: what a bundle or a specification holds stays as it was checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 V = TypeVar("V")
@@ -34,3 +35,13 @@ class FrozenMapping(dict[str, V]):
         raise TypeError("a FrozenMapping cannot be changed; make a dictionary of it")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+
+def remembered(build: Callable[[Any], V]) -> Callable[[Any], V]:
+    """A function whose results for frozen mappings are kept; what can be changed is worked out each time."""
+    cached = lru_cache(maxsize=256)(build)
+
+    def found(document: Any) -> V:
+        return cached(document) if isinstance(document, FrozenMapping) else build(document)
+
+    return found

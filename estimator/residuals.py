@@ -15,12 +15,12 @@ Errors are kept twice where kernel names told the tiles: with the tiles that a p
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from estimator.errors import BundleError
+from estimator.frozen import remembered
 from estimator.kriging import SHARES, Kriging, PhaseFeatures, kriged
 from estimator.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
 from estimator.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord
@@ -150,15 +150,9 @@ def _work(operator: Operator) -> float:
     return math.prod(shape)
 
 
+@remembered
 def tier_from_document(document: TierRecord) -> ResidualTier:
     """The tier in a bundle; its arrays are built once."""
-    try:
-        return _cached_tier(document)
-    except TypeError:  # plain dictionaries cannot be remembered
-        return _tier(document)
-
-
-def _tier(document: TierRecord) -> ResidualTier:
     fields = tuple(zip(document["fields"], document["weights"], strict=True))
     count = len(document["ln_error"])
     sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
@@ -214,9 +208,6 @@ def _column(values: Sequence[float], count: int) -> Array:
 
 LEAST_REACH: Final = 1e-3
 """A shorter reach is none at all [octave]."""
-
-
-_cached_tier = lru_cache(maxsize=256)(_tier)
 
 
 def corrections(

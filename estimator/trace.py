@@ -20,10 +20,9 @@ from estimator.errors import EstimatorError, WorkloadError
 from estimator.forms.rewriting import with_attention, with_precision
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
-from estimator.tracing.holding import Held, tensors_within
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
-from estimator.tracing.recording import AttentionCalls, fused_step, recording, tensors_in
+from estimator.tracing.recording import AttentionCalls, Held, fused_step, recording, tensors_in, tensors_within
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
 from estimator.workload import Footprint, Workload
 

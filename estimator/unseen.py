@@ -78,6 +78,8 @@ def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Seq
     """
     seen = bundle.once(fitted_precisions)
     found = {kind: _unseen(seen, *kind) for kind in {(operator.family, operator.precision) for operator in operators}}
+    if not any(found.values()):
+        return (None,) * len(operators)
     return tuple(
         None if operator.precision in (group or "").split(".") else found[operator.family, operator.precision]
         for operator, group in zip(operators, groups, strict=True)

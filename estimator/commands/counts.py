@@ -185,7 +185,7 @@ def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, expon
     return {
         "speedup": alone.time_s / total.time_s,
         "energy_ratio": total.energy_j / alone.energy_j,
-        "scaling_efficiency_percent": float(efficiency),
+        "scaling_efficiency_percent": efficiency,
     }
 
 

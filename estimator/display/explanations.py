@@ -19,7 +19,7 @@ from estimator.display.text import (
     reason_lines,
     seconds,
     values_of,
-    with_spread,
+    with_uncertainty,
 )
 from estimator.domain import TOLERATED_FACTOR
 from estimator.questions.explanation import Explanation, KernelExplanation, by_family
@@ -78,7 +78,7 @@ def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, mo
     own = sum(parts.values())
     ranked = sorted((item for item in parts.items() if item[1] > LEAST_SHARE * own), key=lambda item: -item[1])
     ranked += [item for item in more.items() if item[1] > LEAST_SHARE * total]
-    rows = [[percent(value / total), with_spread(value, math.nan, units), name] for name, value in ranked]
+    rows = [[percent(value / total), with_uncertainty(value, math.nan, units), name] for name, value in ranked]
     return aligned([["share", head, ""], *rows], left_columns=(2,))
 
 

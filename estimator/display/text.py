@@ -54,7 +54,7 @@ def percent(share: float) -> str:
     return f"{share:.1%}" if math.isfinite(share) else UNKNOWN
 
 
-def with_spread(value: float, std: float, units: Units) -> str:
+def with_uncertainty(value: float, std: float, units: Units) -> str:
     """A quantity in the unit that suits its size, with its standard deviation where it is known."""
     if not math.isfinite(value):
         return UNKNOWN
@@ -69,12 +69,12 @@ def with_spread(value: float, std: float, units: Units) -> str:
 
 def seconds(value: float) -> str:
     """A time without its uncertainty."""
-    return with_spread(value, math.nan, TIME_UNITS)
+    return with_uncertainty(value, math.nan, TIME_UNITS)
 
 
 def quantity_texts(values: Mapping[str, float]) -> list[str]:
     """Latency, power and energy, each with its standard deviation where `values` has one."""
-    return [with_spread(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
+    return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
 
 
 def values_of(answer: Any) -> dict[str, float]:

@@ -9,7 +9,7 @@ import numpy as np
 from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explanation_charts
 from estimator.display.estimates import result_document
 from estimator.display.explanations import explanation_document
-from estimator.display.text import QUANTITIES, known, with_spread
+from estimator.display.text import QUANTITIES, known, with_uncertainty
 from estimator.domain import why_no_time
 from estimator.forms.variation import variants
 from estimator.local_site import RequestError
@@ -81,9 +81,10 @@ def _number_row(field: str, result: Estimate) -> dict[str, Any]:
     """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
     units = QUANTITIES[field]
     value, low, high = (getattr(result, name) for name in (field, f"{field}_low", f"{field}_high"))
+    ends = (with_uncertainty(end, math.nan, units) for end in (low, high))
     return {
         "name": field.rpartition("_")[0],
         "value": known(value),
-        "text": with_spread(value, getattr(result, f"{field}_std"), units),
-        "interval": f"{with_spread(low, math.nan, units)} to {with_spread(high, math.nan, units)}" if math.isfinite(low) else "unknown",
+        "text": with_uncertainty(value, getattr(result, f"{field}_std"), units),
+        "interval": " to ".join(ends) if math.isfinite(low) else "unknown",
     }

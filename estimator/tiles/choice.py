@@ -10,12 +10,12 @@ the name of its tile: the prediction is the candidate at the weighted median of 
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Final, Literal, TypedDict
 
 import numpy as np
 
 from estimator.coefficients import COLUMN
+from estimator.frozen import remembered
 from estimator.gpu import GpuSpec
 from estimator.kernels.gemm import IMPOSSIBLE_CLOCKS, MatrixColumns, candidate_phases
 from estimator.phases import OVERLAPPED, START_CLOCKS
@@ -52,22 +52,13 @@ class TileChoice:
     sharpness: float
 
 
-def _choice(document: ChoiceRecord) -> TileChoice:
+@remembered
+def choice_from_document(document: ChoiceRecord) -> TileChoice:
+    """The choice in a bundle; its arrays are built once."""
     tile_m, tile_n, split, liking = (np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking"))
     return TileChoice(
         candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=float(document["sharpness"])
     )
-
-
-_cached_choice = lru_cache(maxsize=256)(_choice)
-
-
-def choice_from_document(document: ChoiceRecord) -> TileChoice:
-    """The choice in a bundle; its arrays are built once."""
-    try:
-        return _cached_choice(document)
-    except TypeError:  # plain dictionaries cannot be remembered
-        return _choice(document)
 
 
 def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> tuple[Array, BoolArray]:

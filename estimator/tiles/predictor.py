@@ -8,12 +8,12 @@ Features are base-2 logarithms of the shape and of the work per SM.  A node test
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import numpy as np
 
 from estimator.coefficients import group_key, longest_prefix
+from estimator.frozen import remembered
 from estimator.gpu import GpuSpec
 from estimator.kernels.registry import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
 from estimator.quantities import Array, IntArray
@@ -73,21 +73,12 @@ def tile_features(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
     return np.log2(np.stack([columns.batch, columns.m, columns.n, columns.k, outputs, columns.m / columns.n], axis=1))
 
 
-def _tree(document: TreeRecord) -> TilePredictor:
+@remembered
+def tree_from_document(document: TreeRecord) -> TilePredictor:
+    """The tree in a bundle; its arrays are built once."""
     columns: dict[str, Any] = {name: np.array(document[name], dtype=np.int64) for name in ("feature", "left", "right")}
     columns |= {name: np.array(document[name], dtype=np.float64) for name in ("threshold", "tile_m", "tile_n", "split")}
     return TilePredictor(**columns)
-
-
-_cached_tree = lru_cache(maxsize=256)(_tree)
-
-
-def tree_from_document(document: TreeRecord) -> TilePredictor:
-    """The tree in a bundle; its arrays are built once."""
-    try:
-        return _cached_tree(document)
-    except TypeError:  # plain dictionaries cannot be remembered
-        return _tree(document)
 
 
 def tree_leaves(tree: TilePredictor, features: Array) -> IntArray:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
-from estimator.tracing.holding import Held
 from estimator.tracing.models import ModelConfig
-from estimator.tracing.recording import AttentionCalls, recording
+from estimator.tracing.recording import AttentionCalls, Held, recording
 from estimator.tracing.request import SIZES, TraceRequest
 
 POSITIONS: Final = ("max_position_embeddings", "n_positions")

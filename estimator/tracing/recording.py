@@ -10,14 +10,15 @@ right here:
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from estimator.errors import WorkloadError
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
-from estimator.tracing.holding import Held
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})
@@ -68,7 +69,7 @@ class AttentionCalls:
 
 
 @contextmanager
-def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: Held) -> Iterator[None]:
+def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "Held") -> Iterator[None]:
     """Append every dispatched operation on meta tensors to `calls`, and count in `held` what it makes."""
     with ExitStack() as stack:
         stack.enter_context(_function_mode(torch, calls, attention))
@@ -76,7 +77,7 @@ def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: He
         yield
 
 
-def _dispatch_mode(torch: Any, calls: list[Call], held: Held) -> Any:
+def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
     def dispatch(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
         keywords = keywords or {}
         name = function._schema.name.replace("::", ".")
@@ -169,15 +170,21 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     functional = torch.nn.functional
     apart = functional.scaled_dot_product_attention
 
-    def attention(*arguments: Any, **keywords: Any) -> Any:
-        if met.fuses(_operands(*arguments, **keywords)):
-            return _attention(torch, calls, met.window, *arguments, **keywords)
-        return apart(*arguments, **keywords)
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **options: Any
+    ) -> Any:
+        if not met.fuses(tuple(map(_plain, (query, key, value)))):
+            return apart(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        # A mask that is handed over has no content: it is taken as that of a window where the model has one that is shorter than the
+        # context, else as hiding nothing.
+        windowed = attn_mask is not None and 0 < met.window < key.shape[-2]
+        numbers = (("causal", is_causal or windowed), ("window", met.window if windowed else 0))
+        return _attention(torch, calls, (query, key, value), numbers)
 
-    def dropout(*arguments: Any, **keywords: Any) -> Any:
-        return _dropout(torch, *arguments, **keywords)
+    def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
 
-    inside = {"dropout": dropout, "scaled_dot_product_attention": attention}
+    inside: dict[str, Any] = {"dropout": dropout, "scaled_dot_product_attention": attention}
     stand_ins = {getattr(functional, name): stand_in for name, stand_in in inside.items()}
 
     def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
@@ -207,36 +214,9 @@ def _replaced(module: Any, stand_ins: Mapping[str, Any]) -> Iterator[None]:
             setattr(module, name, function)
 
 
-def _dropout(torch: Any, tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Dropout as one operation, as GPUs run it."""
-    return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
-
-
-def _operands(query: Any, key: Any, value: Any, *_arguments: Any, **_keywords: Any) -> tuple[Tensor, ...]:
-    return _plain(query), _plain(key), _plain(value)
-
-
-def _attention(
-    torch: Any,
-    calls: list[Call],
-    window: int,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **_options: Any,
-) -> Any:
-    """Fused attention as one call, with a gradient of one call.
-
-    A mask that is handed over has no content: it is taken as that of a window where the model has one that is shorter
-    than the context, else as hiding nothing.
-    """
-    windowed = attn_mask is not None and 0 < window < key.shape[-2]
-    numbers = (("causal", is_causal or windowed), ("window", window if windowed else 0))
-
-    inputs = tuple(zip(("query", "key", "value"), _operands(query, key, value), strict=True))
+def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Any], ...]) -> Any:
+    """Fused attention as one call, with a gradient of one call."""
+    inputs = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True))
 
     # A class holds itself, so that it goes when the collector comes: it must not hold tensors, which would be counted until then.
     def note(name: str, outputs: tuple[Any, ...]) -> None:
@@ -257,7 +237,7 @@ def _attention(
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     fused: Any = type("FusedAttention", (torch.autograd.Function,), methods)
-    return fused.apply(query, key, value)
+    return fused.apply(*tensors)
 
 
 def fused_step(parameters: list[Any]) -> Call:
@@ -265,3 +245,51 @@ def fused_step(parameters: list[Any]) -> Call:
     members = [_plain(parameter) for parameter in parameters if parameter.grad is not None]
     lists = ("self", "grads", "exp_avgs", "exp_avg_sqs")
     return Call(name="aten._fused_adamw_", inputs=tuple((name, member) for name in lists for member in members), outputs=())
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+DEEPEST: Final = 5
+"""Objects within objects that may hold tensors: a cache, its layers, their keys."""
+
+
+class Held:
+    """Bytes of the storages that are alive: `now_byte` at present, `most_byte` at the fullest time.
+
+    A tensor of the meta device has a storage of the size that it would have on a GPU, and Python frees it at the same place.
+    Workspaces of libraries, the driver's context and what an allocator rounds up are not seen.
+    """
+
+    def __init__(self) -> None:
+        self.now_byte = 0
+        self.most_byte = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, tensors: Iterable[Any]) -> int:
+        """Count the storages of these tensors on the meta device that are not counted yet, until they go; what they add [byte]."""
+        before = self.now_byte
+        for tensor in tensors:
+            storage = tensor.untyped_storage() if tensor.device.type == "meta" else None
+            if storage is None or storage._cdata in self._alive:
+                continue
+            size = storage.nbytes()
+            self._alive[storage._cdata] = weakref.ref(storage, partial(self._gone, storage._cdata, size))
+            self.now_byte += size
+        self.most_byte = max(self.most_byte, self.now_byte)
+        return self.now_byte - before
+
+    def _gone(self, key: int, size: int, _reference: "weakref.ref[Any]") -> None:
+        del self._alive[key]
+        self.now_byte -= size
+
+
+def tensors_within(torch: Any, value: Any, depth: int = DEEPEST) -> list[Any]:
+    """Tensors in a value, in what it lists and names, and in the attributes of objects."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if depth == 0:
+        return []
+    parts = (
+        value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
+    )
+    return [tensor for part in parts for tensor in tensors_within(torch, part, depth - 1)]

@@ -15,7 +15,7 @@ from estimator.bundles.files import bundle_from_document, load_bundle, save_bund
 from estimator.cli import main
 from estimator.clock_list import parse_clocks
 from estimator.display.estimates import SUMMARY_FIELDS
-from estimator.display.text import with_spread
+from estimator.display.text import with_uncertainty
 from estimator.domain import SIMULATED
 from estimator.errors import BundleError, OperatingPointError
 from estimator.specifications import load_gpu
@@ -266,14 +266,14 @@ def test_impossible_clock_lists_are_refused(text):
     ],
 )
 def test_quantities_are_shown_in_the_unit_that_suits_them(value, std, text):
-    assert with_spread(value, std, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))) == text
+    assert with_uncertainty(value, std, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))) == text
 
 
 def test_times_beyond_all_reason_are_refused_or_short():
     document = bundle_document(host={"launch_s": 1e308, "launch_ln_std": 0.1, "source": "test", "overlap_exponent": 8.0})
     with pytest.raises(BundleError, match=r"host\.launch_s = 1e\+308 lies outside 0 to 1 s"):
         bundle_from_document(document)
-    assert with_spread(8e302, math.nan, ((1.0, "s"),)) == "8.000e+302 s"
+    assert with_uncertainty(8e302, math.nan, ((1.0, "s"),)) == "8.000e+302 s"
 
 
 def test_an_interruption_while_modules_load_is_as_quiet_as_any(monkeypatch, capsys):

@@ -48,7 +48,7 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, bundle, workload, argument
         (["--power-cap", "251"], "power cap 251 W is above the limit of a100-pcie-40gb, 250 W"),
         (["--gpu-spec", "a1000"], "unknown GPU 'a1000'; known:"),
         (["--gpu-spec", "none.toml"], "cannot be read"),
-        (["--set", "num_sm=132"], "did you mean 'num_sms'"),
+        (["--set", "num_sm=132"], "known: num_sms"),
         (["--set", "num_sms=-1"], "lies outside"),
         (["--efficiency", "disk=0.5"], "no efficiency of 'disk' can be set; known: dram"),
         (["--attention", "flash"], "no attention to fuse"),

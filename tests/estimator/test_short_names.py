@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.cli import main
-from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_spread
+from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_uncertainty
 from estimator.formats import write_workload
 from estimator.short_names import LONGEST_NAME, short_name
 from estimator.workload import UnknownOperator
@@ -39,7 +39,7 @@ def test_names_of_a_million_characters_are_not_repeated(capsys: pytest.CaptureFi
 
 @given(st.floats(1e-30, 1e30), st.sampled_from([TIME_UNITS, POWER_UNITS, ENERGY_UNITS]))
 def test_a_quantity_of_any_size_shows_what_it_is(value: float, units: tuple[tuple[float, str], ...]) -> None:
-    text = with_spread(value, value / 7.0, units)
+    text = with_uncertainty(value, value / 7.0, units)
     scale = {name: size for size, name in units}[text.split()[-1]]
     shown = NUMBER.search(text)
     assert shown is not None
@@ -47,5 +47,5 @@ def test_a_quantity_of_any_size_shows_what_it_is(value: float, units: tuple[tupl
 
 
 def test_a_tiny_quantity_has_an_exponent() -> None:
-    assert with_spread(2.345e-14, 4e-15, TIME_UNITS) == "2.345e-05 ± 4.0e-06 ns"
-    assert with_spread(0.0, 0.0, TIME_UNITS) == "0.000 ± 0 s"
+    assert with_uncertainty(2.345e-14, 4e-15, TIME_UNITS) == "2.345e-05 ± 4.0e-06 ns"
+    assert with_uncertainty(0.0, 0.0, TIME_UNITS) == "0.000 ± 0 s"
