@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,16 +26,11 @@ UNLIKE_SHARE: Final = 0.02
 AGREE_Z: Final = 3.0
 OTHER_WIDTHS: Final = (0.6, 0.8, 1.25, 1.6)
 OTHER_DELAYS_S: Final = (-4e-3, 4e-3)
-CONTRADICTED: Final = 15.0
-"""Log-likelihood by which another sensor contradicts the stated one: twice the lead by which a kernel is claimed, as the model of power
-has its own faults."""
-AWAY_Z: Final = 2.0
-EXPLAINS_SHARE: Final = 0.75
-"""and leaves less than this share of what the stated one leaves;"""
-DOUBTED_SHARE, DOUBTED_NOISES = 0.01, 2.0
+CONTRADICTED, EXPLAINS_SHARE, AWAY_Z = 15.0, 0.9, 2.0
+"""Another response contradicts the stated one where it leads by this log-likelihood (the right one is behind by up to 7, simulated),
+leaves less than this share of what the stated one leaves, and gives an energy so many of its standard errors away."""
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0
-"""Root mean square that a fit may leave, as a share of the readings' swing, and in multiples of the calibration's own scatter, before
-another sensor is looked for, and before it is said in any case."""
+"""Root mean square that a fit may leave, as a share of the readings' swing, and in multiples of the calibration's own scatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +156,7 @@ def _mixed(share: Array, answers: list[tuple[float, float]]) -> tuple[float, flo
 
 
 def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, found: RepeatedEnergy) -> dict[str, str]:
-    """Whether the readings contradict the stated sensor (`sensor`), or an energy cannot be (`execution_energy`); {} where they do not.
-
-    The stated response is held against other widths, the other kernel and other delays.  Another one contradicts it that is far
-    likelier and gives an energy beyond the stated error; and so does a fit that leaves far more than noise.
-    """
+    """Whether the readings contradict the stated sensor (`sensor`), or an energy cannot be (`execution_energy`); {} where they do not."""
     notes: dict[str, str] = {}
     sum_j, sum_std_j = found.executions * found.energy_j, found.executions * found.energy_std_j
     if sum_j - found.total_j > AGREE_Z * math.hypot(sum_std_j, found.total_std_j):
@@ -173,44 +164,38 @@ def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorC
             f"{found.executions} executions of {found.energy_j:.4g} J make {sum_j:.4g} J, more than the "
             f"{found.total_j:.4g} J of the load that holds them: neither energy holds; characterise this sensor, check the load's stamps"
         )
+    if not load.alike or len(load.start_s) < 2:
+        return notes
     fit, stated = found.fit, found.response
     value = updates.value[fit.used]
-    left = value - fit.predicted_w[fit.used]
-    misfit, swing = float(np.sqrt(np.mean(left**2))), float(np.ptp(value))
+    misfit, swing = float(np.sqrt(np.mean((value - fit.predicted_w[fit.used]) ** 2))), float(np.ptp(value))
     scatter = max(calibration.reading_noise_w or 0.0, calibration.residual_w or 0.0)
     head = (
         f"the readings contradict the sensor ({_name(stated)}): the fit leaves {misfit:.3g} W of a swing of {swing:.3g} W, the sensor's "
         f"own scatter is {scatter:.2g} W; "
     )
-    times = math.hypot(updates.time_std_s, stated.delay_std_s) / max(stated.width_s, 5e-3)
-    if load.alike and len(load.start_s) > 1 and misfit > max(DOUBTED_SHARE * swing, DOUBTED_NOISES * scatter):
-        other, response = _likeliest_other(updates, load, calibration, stated, fit)
-        lead = (other.evidence - fit.evidence) * float(np.count_nonzero(fit.used))
-        away = abs(other.energy_j - fit.energy_j) > AWAY_Z * found.timing_std_j * (calibration.gain or 1.0)
-        remains = float(np.sqrt(np.mean((updates.value - other.predicted_w)[other.used] ** 2)))
-        if lead > CONTRADICTED and away and remains < EXPLAINS_SHARE * misfit:
-            looks = f"the readings look like {_name(response)}, and energies are wrong beyond their errors: characterise this sensor"
-            return notes | {"sensor": head + looks}
-        if misfit > max(MISFIT_SHARE * swing, times * swing, MISFIT_NOISES * scatter):
-            asked = "is it this board's, driver's and field's sensor, and are the load's stamps on the readings' clock?"
-            return notes | {"sensor": head + asked}
+    settings = replace(_settings(calibration, stated, load, updates, 0.0), any_size=True)  # levels within executions are no other sensor
+    fits = [fit_executions(updates.time_s, updates.value, response, load, settings) for response in _near(stated)]
+    other = max(fits, key=lambda one: one.evidence)
+    lead = (other.evidence - fits[0].evidence) * float(np.count_nonzero(fit.used))
+    remains, left = (float(np.sqrt(np.mean((updates.value - one.predicted_w)[one.used] ** 2))) for one in (other, fits[0]))
+    away = abs(other.energy_j - fits[0].energy_j) > AWAY_Z * found.timing_std_j * (calibration.gain or 1.0)
+    if lead > CONTRADICTED and remains < EXPLAINS_SHARE * left and away:
+        response = _near(stated)[fits.index(other)]
+        looks = f"the readings look like {_name(response)}, and energies are wrong beyond their errors: characterise this sensor"
+        return notes | {"sensor": head + looks}
+    of_times = math.hypot(updates.time_std_s, stated.delay_std_s) / max(stated.width_s, 5e-3)
+    if misfit > max(MISFIT_SHARE * swing, of_times * swing, MISFIT_NOISES * scatter):
+        asked = "is it this board's, driver's and field's sensor, and are the load's stamps on the readings' clock?"
+        return notes | {"sensor": head + asked}
     return notes
 
 
-def _likeliest_other(
-    updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, stated: SensorResponse, own: ExecutionFit
-) -> tuple[ExecutionFit, SensorResponse]:
-    """The likeliest of the other responses, with its fit."""
-    swapped = SensorResponse(kernel="boxcar" if stated.kernel == "low-pass" else "low-pass", width_s=stated.width_s, delay_s=stated.delay_s)
-    others = [stated.moved(width_s=(share - 1.0) * stated.width_s, delay_s=-0.5 * (share - 1.0) * stated.width_s) for share in OTHER_WIDTHS]
-    others += [stated.moved(width_s=(share - 1.0) * stated.width_s) for share in OTHER_WIDTHS]
-    others += [swapped, *(stated.moved(delay_s=delay) for delay in OTHER_DELAYS_S)]
-    best, response = own, stated
-    for other in others:
-        fit = fit_executions(updates.time_s, updates.value, other, load, _settings(calibration, stated, load, updates, 0.0))
-        if fit.evidence > best.evidence:
-            best, response = fit, other
-    return best, response
+def _near(stated: SensorResponse) -> list[SensorResponse]:
+    """The stated response, other widths at one mean age of the power, other delays, and the other kernel."""
+    more = [(share - 1.0) * stated.width_s for share in OTHER_WIDTHS]
+    others = [stated.moved(width_s=by, delay_s=-0.5 * by) for by in more] + [stated.moved(delay_s=by) for by in OTHER_DELAYS_S]
+    return [stated, *others, replace(stated, kernel="boxcar" if stated.kernel == "low-pass" else "low-pass")]
 
 
 def _name(response: SensorResponse) -> str:
