@@ -41,7 +41,8 @@ def read_load(path: Path) -> LoadStamps:
     first, second = table[0][: 2 * (len(table[0]) // 2) : 2], table[0][1::2]
     if (len(table[0]) % 2 and not log.cut) or not np.all(np.abs(second - first) <= PAIR_US):
         raise SensorError(f"{path}: a column {PAIRED} has every edge twice, in microseconds; other edges go under {','.join(COLUMNS)}")
-    return stamps_of_levels(first / US_PER_S, (np.arange(len(first)) % 2 == 0).astype(np.float64), str(path))
+    level = 1.0 - np.arange(len(first), dtype=np.float64) % 2
+    return stamps_of_levels(first / US_PER_S, level, str(path))
 
 
 def stamps_of_levels(time_s: Array, level: Array, where: str = "load") -> LoadStamps:
