@@ -60,13 +60,8 @@ MOST_HARMONICS: Final = 12
 READINGS_PER_HARMONIC: Final = 10
 LEAST_FOLD_R2: Final = 0.1
 """Share of the readings' variance that a period must explain to be folded by; chance alone explains 2 / READINGS_PER_HARMONIC at most."""
-NEARBY_TURNS, NEARBY_STEPS = 1.5, 31
-NEARBY_R2: Final = 0.1
-"""Periods that differ by so many turns over the recording are compared, in so many steps; one that explains so much more is the load's."""
 NOISE_FACTOR: Final = 2.0
 """Readings that scatter by less than so many times their noise show no period, whichever it is."""
-LEAST_COHERENCE: Final = 0.8
-"""Mean resultant of the executions' starts over a period by which they can be folded: starts within ± a tenth of it."""
 UPDATE_RATES: Final = 2
 """Aliases are named up to so many updates' rates: shorter periods are below any update's time."""
 LEAST_TURNS: Final = 2.0
@@ -106,7 +101,10 @@ def folded(
         stamps = load if load is not None else periodic_load(find_period(updates), begin, end)
     else:
         stamps = periodic_load(fold, *((float(load.start_s[0]), float(load.end_s[-1])) if load is not None else (begin, end)))
-        check_fold(updates, fold, load, calibration.reading_noise_w)
+        inside = np.ones(len(updates.time_s), dtype=np.bool_)
+        if load is not None:
+            inside = (updates.time_s > load.start_s[0]) & (updates.time_s < load.end_s[-1])
+        check_fold(replace(updates, time_s=updates.time_s[inside], value=updates.value[inside]), fold, calibration.reading_noise_w)
     profile = fold_profile(updates, stamps, calibration)
     if load is None:
         told = alias_text(profile.duration_s, updates.period_s)
@@ -221,72 +219,32 @@ def periodic_load(period_s: float, start_s: float, end_s: float) -> LoadStamps:
     return LoadStamps(start_s=start, end_s=start + period_s)
 
 
-def check_fold(updates: BoardUpdates, period_s: float, load: LoadStamps | None, noise_w: float | None) -> None:
-    """Raises SensorError for a period that neither the load's stamps nor the readings repeat with: folded by it, they would be mixed."""
-    said = f"--fold {period_s:.6g}: "
-    if load is not None and len(load.start_s) >= MIN_EXECUTIONS:
-        distance = float(np.median(np.diff(load.start_s)))
-        whole = max(1, round(period_s / distance))
-        coherence = float(np.abs(np.mean(np.exp(2j * np.pi * whole * load.start_s / period_s))))
-        if period_s > 0.5 * distance and coherence < LEAST_COHERENCE:
-            raise SensorError(
-                f"{said}the load's executions begin every {distance:.6g} s, at all places of that period; fold by the stamps (auto)"
-            )
-    inside = np.ones(len(updates.time_s), dtype=np.bool_)
-    if load is not None:
-        inside = (updates.time_s > load.start_s[0]) & (updates.time_s < load.end_s[-1])
-    time_s, value = updates.time_s[inside], updates.value[inside]
+def check_fold(updates: BoardUpdates, period_s: float, noise_w: float | None) -> None:
+    """Raises SensorError for a period that the readings do not repeat with: folded by it, they would be mixed."""
+    time_s, value = updates.time_s, updates.value
     count = min(MOST_HARMONICS, len(value) // READINGS_PER_HARMONIC)
     if not count or float(np.std(value)) < NOISE_FACTOR * (noise_w or 0.0):
         return
-    span = float(np.ptp(time_s))
-    if load is None and turns_through(period_s, updates.period_s, span) < LEAST_TURNS:
+    if turns_through(period_s, updates.period_s, float(np.ptp(time_s))) < LEAST_TURNS:
         raise SensorError(
-            f"{said}updates every {updates.period_s:.6g} s see that period in the same place again and again; give --load, "
-            "or fold by the load's own period"
+            f"--fold {period_s:.6g}: updates every {updates.period_s:.6g} s see that period in the same place again and again; "
+            "give --load, or fold by the load's own period"
         )
-    turns = np.linspace(-NEARBY_TURNS, NEARBY_TURNS, NEARBY_STEPS)
-    frequency = 1.0 / period_s + turns / span
-    told = [f for f in frequency.tolist() if f > 0.0 and turns_through(1.0 / f, updates.period_s, span) >= LEAST_TURNS]
-    frequency = np.append(told, 1.0 / period_s)
-    known = _trend(time_s)
-    if load is not None and _within_execution(period_s, load):
-        known = np.concatenate([known, load_harmonics(time_s, load, count)], axis=1)
-    r2 = np.array([_follows(time_s, value, float(f), count, known) for f in frequency])
-    best, enough = int(np.argmax(r2)), LEAST_FOLD_R2 + 2.0 * count / len(value)
-    if r2[best] > max(r2[-1] + NEARBY_R2, enough):
-        found = 1.0 / float(frequency[best])
-        family = f"; {alias_text(found, updates.period_s)}" if load is None else ""
-        raise SensorError(f"{said}the readings repeat every {found:.6g} s ({r2[best]:.0%} of their variance, not {r2[-1]:.0%}){family}")
-    if r2[-1] < enough:
-        beside = " beside the load's own" if known.shape[1] > 2 else ""
+    r2 = _follows(time_s, value, 1.0 / period_s, count)
+    if r2 < LEAST_FOLD_R2 + 2.0 * count / len(value):
         raise SensorError(
-            f"{said}the readings do not repeat with that period{beside} (it explains {r2[-1]:.0%} of their variance); try --fold auto"
+            f"--fold {period_s:.6g}: the readings do not repeat with that period (it explains {r2:.0%} of their variance); try --fold auto"
         )
 
 
-def _within_execution(period_s: float, load: LoadStamps) -> bool:
-    """Whether a period is an iteration's within executions that begin anywhere in it: the load's own rhythm is no sign of it."""
-    if len(load.start_s) < MIN_EXECUTIONS or period_s > 0.5 * float(np.median(np.diff(load.start_s))):
-        return False
-    return float(np.abs(np.mean(np.exp(2j * np.pi * load.start_s / period_s)))) < LEAST_COHERENCE
-
-
-def _trend(time_s: Array) -> Array:
-    """A level and a line, shape (n, 2)."""
+def _follows(time_s: Array, value: Array, frequency: float, count: int) -> float:
+    """Share of the readings' variance, beside a line, that harmonics of a frequency explain."""
     centred = time_s - time_s.mean()
-    return np.stack([np.ones_like(centred), centred], axis=1)
-
-
-def _follows(time_s: Array, value: Array, frequency: float, count: int, known: Array) -> float:
-    """Share of the readings' variance that harmonics of a frequency explain beyond what is known, the columns of `known` (n, c)."""
-    angle = 2.0 * np.pi * frequency * (time_s - time_s.mean())[:, None] * np.arange(1, count + 1)
-    design = np.concatenate([known, np.cos(angle), np.sin(angle)], axis=1)
-    trend = _trend(time_s)
-    total, before, after = (
-        float(np.sum((value - columns @ np.linalg.lstsq(columns, value, rcond=None)[0]) ** 2)) for columns in (trend, known, design)
-    )
-    return (before - after) / total if total > 0.0 else 0.0
+    trend = np.stack([np.ones_like(centred), centred], axis=1)
+    angle = 2.0 * np.pi * frequency * centred[:, None] * np.arange(1, count + 1)
+    design = np.concatenate([trend, np.cos(angle), np.sin(angle)], axis=1)
+    before, after = (float(np.sum((value - one @ np.linalg.lstsq(one, value, rcond=None)[0]) ** 2)) for one in (trend, design))
+    return 1.0 - after / before if before > 0.0 else 0.0
 
 
 def find_period(updates: BoardUpdates) -> float:
@@ -355,10 +313,3 @@ def turns_through(period_s: float, update_s: float, span_s: float) -> float:
     rates = update_s / period_s
     nearest = round(rates)
     return abs(rates - nearest) / update_s * span_s if nearest >= 1 else float("inf")
-
-
-def load_harmonics(time_s: Array, load: LoadStamps, count: int) -> Array:
-    """Harmonics of a load's own cycles, shape (n, 2 count): whatever repeats with its stamps is a sum of them."""
-    turn = np.interp(time_s, load.start_s, np.arange(len(load.start_s), dtype=np.float64))
-    angle = 2.0 * np.pi * turn[:, None] * np.arange(1, count + 1)
-    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1)

@@ -25,7 +25,6 @@ MOST_UPDATES: Final = 6000
 """Updates that a fit looks at; more tell no more."""
 BEFORE_LOAD_S: Final = 1.0
 AFTER_LOAD_S: Final = 0.6
-AFTER_LOAD_METERED_S: Final = 2.5
 """Readings count from so long before the load until so long after it: then the tail of a load is no column's."""
 SETTLING_S, SETTLING_SHARE = 1.3, 0.12
 """What a sensor remembers of the time before the meter's first sample: the longest averaging, or this share of its record;"""

@@ -26,7 +26,7 @@ UNLIKE_SHARE: Final = 0.02
 AGREE_Z: Final = 3.0
 OTHER_WIDTHS: Final = (0.6, 0.8, 1.25, 1.6)
 OTHER_DELAYS_S: Final = (-4e-3, 4e-3)
-CONTRADICTED, EXPLAINS_SHARE, AWAY_Z = 15.0, 0.9, 2.0
+CONTRADICTED, EXPLAINS_SHARE, AWAY_Z = 15.0, 0.95, 2.0
 """Another response contradicts the stated one where it leads by this log-likelihood (the right one is behind by up to 7, simulated),
 leaves less than this share of what the stated one leaves, and gives an energy so many of its standard errors away."""
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0
@@ -192,9 +192,10 @@ def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorC
 
 
 def _near(stated: SensorResponse) -> list[SensorResponse]:
-    """The stated response, other widths at one mean age of the power, other delays, and the other kernel."""
+    """The stated response, other widths at one end or one mean age of the power, other delays, and the other kernel."""
     more = [(share - 1.0) * stated.width_s for share in OTHER_WIDTHS]
-    others = [stated.moved(width_s=by, delay_s=-0.5 * by) for by in more] + [stated.moved(delay_s=by) for by in OTHER_DELAYS_S]
+    others = [stated.moved(width_s=by, delay_s=-share * by) for by in more for share in (0.0, 0.5)]
+    others += [stated.moved(delay_s=by) for by in OTHER_DELAYS_S]
     return [stated, *others, replace(stated, kernel="boxcar" if stated.kernel == "low-pass" else "low-pass")]
 
 

@@ -5,7 +5,6 @@ A host polls what the last update left.  Nothing here knows how clocks are found
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -42,24 +41,6 @@ def random_distances(random: np.random.Generator) -> Hostile:
     return polled(update, moving(count, random), random, period_s=_mean(update))
 
 
-def drifting(random: np.random.Generator) -> Hostile:
-    """A period that grows or shrinks by 3 to 30 % over the recording."""
-    period, count = random.uniform(0.02, 0.15), int(random.integers(80, 500))
-    change = random.choice([-1.0, 1.0]) * random.uniform(0.03, 0.3)
-    update = np.cumsum(period * (1.0 + change * np.linspace(-0.5, 0.5, count)) + random.normal(0.0, 2e-4, count))
-    return polled(update, moving(count, random), random, period_s=_mean(update))
-
-
-def two_distances(random: np.random.Generator) -> Hostile:
-    """Short and long distances in turn or at random."""
-    period, count = random.uniform(0.03, 0.15), int(random.integers(80, 400))
-    share = random.uniform(0.1, 0.25)
-    in_turn = random.random() < 0.5
-    turn = np.arange(count) % 2 if in_turn else random.integers(0, 2, count)
-    update = np.cumsum(period * (1.0 + share * (2.0 * turn - 1.0)))
-    return polled(update, moving(count, random), random, period_s=period if in_turn else _mean(update))
-
-
 def two_levels(random: np.random.Generator) -> Hostile:
     """A good clock that shows two readings without noise: the load's edges alone are seen; at times locked to the clock."""
     period = random.uniform(0.02, 0.12)
@@ -92,15 +73,6 @@ def skipped(random: np.random.Generator) -> Hostile:
 
 
 Kind = Callable[[np.random.Generator], Hostile]
-KINDS: Final[tuple[Kind, ...]] = (
-    white_jitter,
-    random_distances,
-    drifting,
-    two_distances,
-    two_levels,
-    stretches,
-    skipped,
-)
 
 
 def _grid(period_s: float, span_s: float) -> Array:

@@ -1,6 +1,7 @@
 """The profile within an execution: found where phases fill, undetermined where they do not.  Recordings are simulated."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -148,32 +149,17 @@ def test_periods_that_cannot_be_folded_are_refused(period_s: float, reason: str)
         periodic_load(period_s, 0.0, 12.0)
 
 
-@pytest.mark.parametrize("stamped", [True, False])
-@pytest.mark.parametrize(("factor", "told"), [(1.0, ""), (2.0, ""), (0.777, "repeat"), (1.4142, "repeat"), (1.01, "readings repeat every")])
-def test_only_a_period_that_the_load_repeats_with_is_folded_by(factor: float, told: str, stamped: bool) -> None:
-    length_s, period_s = 0.21, 0.2633
-    record = made("boxcar", 0.025, 0.1, 1.5 + period_s * np.arange(60), length_s, seed=4, after_s=0.3)
+@pytest.mark.parametrize(("factor", "told"), [(1.0, ""), (2.0, ""), (0.777, "repeat"), (1.4142, "repeat")])
+def test_only_a_period_that_the_readings_repeat_with_is_folded_by(factor: float, told: str) -> None:
+    record = made("boxcar", 0.025, 0.1, 1.5 + 0.2633 * np.arange(60), 0.21, seed=4, after_s=0.3)
     updates = board_updates(record.time_s, record.power_w, record.calibration)
-    load = record.load if stamped else None
-    if not told:
-        check_fold(updates, factor * period_s, load, 0.3)
-        return
-    with pytest.raises(SensorError, match=told if not stamped else "begin every 0.2633"):
-        check_fold(updates, factor * period_s, load, 0.3)
-
-
-def test_an_iteration_within_stamped_executions_may_be_folded_by() -> None:
-    inner = made("boxcar", 0.025, 0.1, 1.5 + 0.2633 * np.arange(60), 0.2633, seed=4, after_s=0.3)
-    updates = board_updates(inner.time_s, inner.power_w, inner.calibration)
-    outer = LoadStamps(start_s=1.5 + 15 * 0.2633 * np.arange(4), end_s=1.5 + 15 * 0.2633 * np.arange(1, 5))
-    check_fold(updates, 0.2633, outer, 0.3)
-    with pytest.raises(SensorError, match="do not repeat|readings repeat every"):
-        check_fold(updates, 0.31, outer, 0.3)
+    with pytest.raises(SensorError, match=told) if told else nullcontext():
+        check_fold(updates, factor * 0.2633, 0.3)
 
 
 def test_readings_that_never_change_are_folded_by_any_period() -> None:
     flat = BoardUpdates(time_s=0.1 * np.arange(300), value=np.full(300, 80.0), period_s=0.1, time_std_s=1e-3, notes={})
-    check_fold(flat, 0.3, None, 0.3)
+    check_fold(flat, 0.3, 0.3)
 
 
 ALIASED_S, UPDATE_S = 0.10434, 0.1012
@@ -195,22 +181,11 @@ def test_aliases_are_the_periods_that_leave_the_same_readings(period_s: float) -
         np.testing.assert_allclose(np.cos(2 * np.pi * time_s / other), np.cos(2 * np.pi * time_s / period_s), atol=1e-6)
 
 
-@pytest.mark.parametrize("rates", [1, 2])
-def test_with_stamps_an_alias_of_the_load_is_refused_and_the_load_is_not(near_the_updates: Made, rates: int) -> None:
-    updates = board_updates(near_the_updates.time_s, near_the_updates.power_w, near_the_updates.calibration)
-    check_fold(updates, ALIASED_S, near_the_updates.load, 0.3)
-    alias = 1.0 / ((rates + 1) / UPDATE_S - 1.0 / ALIASED_S)
-    with pytest.raises(SensorError, match="beside the load's own|begin every"):
-        check_fold(updates, alias, near_the_updates.load, 0.3)
-
-
 def test_without_stamps_a_period_at_the_updates_own_is_refused(near_the_updates: Made) -> None:
     updates = board_updates(near_the_updates.time_s, near_the_updates.power_w, near_the_updates.calibration)
     for period_s in (UPDATE_S, 0.5 * UPDATE_S):
         with pytest.raises(SensorError, match="in the same place again and again; give --load"):
-            check_fold(updates, period_s, None, 0.3)
-    with pytest.raises(SensorError, match=r"readings repeat every 0\.104.*look the same for periods of"):
-        check_fold(updates, 1.008 * ALIASED_S, None, 0.3)
+            check_fold(updates, period_s, 0.3)
 
 
 def test_a_profile_without_stamps_names_its_aliases_and_says_where_it_is_impossible(near_the_updates: Made) -> None:
