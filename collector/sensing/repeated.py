@@ -182,7 +182,10 @@ def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorC
     away = abs(other.energy_j - fits[0].energy_j) > AWAY_Z * found.timing_std_j * (calibration.gain or 1.0)
     if lead > CONTRADICTED and remains < EXPLAINS_SHARE * left and away:
         response = _near(stated)[fits.index(other)]
-        looks = f"the readings look like {_name(response)}, and energies are wrong beyond their errors: characterise this sensor"
+        looks = (
+            f"the readings look like {_name(response)}, or the board's power follows the load late; energies may be wrong beyond their "
+            "errors: characterise this sensor"
+        )
         return notes | {"sensor": head + looks}
     of_times = math.hypot(updates.time_std_s, stated.delay_std_s) / max(stated.width_s, 5e-3)
     if misfit > max(MISFIT_SHARE * swing, of_times * swing, MISFIT_NOISES * scatter):

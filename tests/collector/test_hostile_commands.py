@@ -144,7 +144,7 @@ def test_nobody_is_told_to_write_over_a_file_that_is_no_sensor(content: str, tmp
 def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
     doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
-    refused(capsys, 1, "below zero", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
+    refused(capsys, 1, "less than any board draws", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
     refused(capsys, 1, "rows are in no order", "sensor", "--readings", shuffled)
     refused(capsys, 1, "2 columns are named power_w", "sensor", "--readings", doubled)
     refused(capsys, 1, "names no boards", "sensor", "--readings", polls(tmp_path / "r.csv"), "--gpu", "7")
