@@ -29,7 +29,7 @@ from fitter.scale.kernel_sample import SampleTask, merge_samples, sample_partiti
 from fitter.scale.streamed import LocalWorkers, Workers, run_pass
 
 FILE_ROWS: Final = 50_000
-TASK: Final = SampleTask(source="kernels", collected=None, gpu=None, seed=0)
+TASK: Final = SampleTask(collected=None, gpu=None, seed=0)
 WAYS: Final = ("read", "1 thread", "2 threads", "Dask, 1 worker", "Dask, 2 workers")
 
 

@@ -81,7 +81,7 @@ def fp32_cells() -> list[Cell]:
     cells = []
     for gpu in ("a100-pcie-40gb", "v100-pcie-32gb"):
         for operator in ("bmm", "linear"):
-            for tiles, label in (("named", "names"), ("free", "no names")):
+            for tiles, label in (("auto", "names"), ("free", "no names")):
                 file = f"neusight/{operator}_train.csv"
                 cells.append(Cell(name=f"{operator} {gpu} {label}", file=file, gpu=gpu, operators=(operator,), tiles=tiles))  # type: ignore[arg-type]
         for name, operators in (("elementwise", ("add", "gelu")), ("layer norm", ("layernorm",)), ("softmax", ("softmax",))):
@@ -180,7 +180,11 @@ def evaluate(
     fit = fit_kernel_groups(train, gpu, seed=0, tiles=cell.tiles, refine=refine, sibling=sibling)
     seconds = time.perf_counter() - started
     groups = {key: group.coefficients for key, group in fit.groups.items()}
-    known = KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k) if cell.tiles == "named" else None
+    known = (
+        KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k)
+        if cell.name.endswith(" names") and cell.tiles == "auto"
+        else None
+    )
     arguments = {"sm_clock_mhz": test.clock_mhz(gpu), "warm": test.l2_warm}
     operators = test.row_operators()
     plain = kernel_times(operators, gpu, groups, known=known, tile_predictors=fit.tile_predictors, **arguments)

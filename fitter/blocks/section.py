@@ -1,18 +1,19 @@
 """Block-count models in a bundle: the section, what is said of it, and how it fares on grids that it has not seen."""
 
+import math
 from collections import Counter
 from typing import Any, Final
 
 import numpy as np
 
-from estimator.blocks.model import FORMS, BlockModel, models_from_section, section_of
+from estimator.blocks.model import FORMS, models_from_section, section_of
 from estimator.bundles.content import Bundle
 from estimator.gpu import GpuSpec
 from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
-from fitter.rows.block_rows import BlockRows
-from fitter.rows.block_table import SLOWED
+from fitter.rows.block_table import SLOWED, BlockRows
 from fitter.rows.columns import Selection
+from fitter.shown import Shown
 from fitter.validate.predictions import ErrorRow, errors_of
 
 FAMILY: Final = "blocks"
@@ -47,22 +48,14 @@ def _slowed(selection: Selection) -> tuple[str, ...]:
     return (f"grids slowed down by a limit of the board are in no block-count model: {named}; measure them at a lower clock",)
 
 
-def block_lines(bundle: Bundle) -> list[str]:
+def block_table(bundle: Bundle) -> Shown:
     """The models for people: coefficients, and errors of each form on grids left out."""
-    models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models")
-    if not models:
-        return []
-    lines = ["", "block-count models: time of a round, energy of a block; error on grids left out, time / energy [%]"]
-    for name, model in models.items():
-        block_j = f"{model.energies[0]:.4g} J" if model.has_power else "no power"
-        errors = "  ".join(f"{form} {_percent(model, form, 'time')} / {_percent(model, form, 'energy')}" for form in FORMS)
-        lines.append(f"    {name:32} {model.round_s():.4g} s  {block_j}  {errors if model.scatter else 'too few grids to leave one out'}")
-    return lines
-
-
-def _percent(model: BlockModel, form: str, quantity: str) -> str:
-    value = model.scatter.get(form, {}).get(quantity, np.nan)
-    return f"{PERCENT * value:.1f}" if np.isfinite(value) else "–"
+    rows = []
+    for name, model in models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").items():
+        errors = [PERCENT * model.scatter.get(form, {}).get(what, math.nan) for form in FORMS for what in ("time", "energy")]
+        rows.append((name, model.round_s(), float(model.energies[0]) if model.has_power else math.nan, *errors))
+    heads = (f"{form}, {what} [%]" for form in FORMS for what in ("time", "energy"))
+    return Shown(title="Block-count models, with errors on grids left out", head=("model", "round [s]", "block [J]", *heads), rows=rows)
 
 
 def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[ErrorRow], tuple[str, ...]]:

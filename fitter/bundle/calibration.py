@@ -18,7 +18,6 @@ from estimator.power import BoardTables
 from estimator.quantities import NORMAL_90, Array, BoolArray
 from estimator.spread import ENOUGH_FAMILIES
 from fitter.blocks.section import block_section
-from fitter.bundle.collinearity import collinearity_notes
 from fitter.bundle.drafts import Draft, draft_from_rows, prior_bundle
 from fitter.bundle.export import (
     BoardKnowledge,
@@ -32,7 +31,7 @@ from fitter.bundle.export import (
     provenance_of,
     sensor_of,
 )
-from fitter.bundle.power_evidence import few_power_warnings, power_rejection_notes, powered_rows, widened_for_few
+from fitter.bundle.power_evidence import few_power_warnings, powered_rows, widened_for_few
 from fitter.bundle.runs import stated_uncertainty
 from fitter.bundle.sections import idle_section, voltage_section, with_gain_std
 from fitter.errors import CalibrationError
@@ -42,13 +41,14 @@ from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
-from fitter.validate.notes import fit_warnings, held_out_notes, label_of
+from fitter.validate.notes import fit_warnings, held_out_notes
 from fitter.validate.predictions import (
     ErrorRow,
     Prediction,
     error_rows,
     filled_prediction,
     grouped_folds,
+    label_of,
     predict_kernel_rows,
     predict_workload_rows,
     served_groups,
@@ -134,9 +134,9 @@ def calibrate(
     few = () if only_sections else few_power_warnings(selection, bundle, lent=source is not None)
     warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
     documents = tuple(row.document() for row in errors)
-    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *collinearity_notes(bundle))
+    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source))
     return Calibration(
-        bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *power_rejection_notes(selection), *warnings)),
+        bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *warnings)),
         selection=selection,
         errors=errors,
         held_out=held_out,

@@ -24,13 +24,13 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     bundle = load_bundle(bundle_name)
     if published is not None:
         from fitter.instructions.display import bundle_energies
-        from fitter.instructions.published import compared_with_table, table_document, table_lines
+        from fitter.instructions.published import compared_with_table, published_tables, table_document
 
         energies = bundle_energies(bundle)
         if energies is None:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
         title, rows = compared_with_table(energies, published)
-        say(table_document(title, rows) if as_json else table_lines(title, rows))
+        say(table_document(title, rows) if as_json else [line for one in published_tables(title, rows) for line in one.lines()])
         return DONE
     from fitter.report.text import show_document, show_lines
 
@@ -54,9 +54,10 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 
     Says too how large a version step the change asks for: major, minor or patch.
     """
-    from fitter.release.release import differences_document, load_pair
+    from estimator.bundles.files import load_bundle
+    from fitter.release.release import differences_document
 
-    old, new = load_pair(old_name, new_name)
+    old, new = load_bundle(old_name), load_bundle(new_name)
     from fitter.release.workload_changes import workload_changes, workloads_of
     from fitter.report.text import diff_lines
 

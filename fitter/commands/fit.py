@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +28,7 @@ from estimator.regular_files import special_kind
 from fitter.commands.bundles import diff_command, probes_command, release_command, show_command, verify_command
 from fitter.commands.lines import plain, say, tell
 from fitter.errors import FitterError
-from fitter.validate.requirements import judge, missed_line, require_option
+from fitter.validate.requirements import judge, missed_line, require_option, verdict_documents
 
 if TYPE_CHECKING:
     from estimator.bundles.content import Bundle
@@ -121,7 +120,6 @@ def fit_command(**options: Any) -> int:
     from estimator.whole_file import write_whole
     from fitter.bundle.calibration import calibrate
     from fitter.bundle.export import board_knowledge
-    from fitter.bundle.power_evidence import power_notes
     from fitter.bundle.probe_fit import calibrate_probes
     from fitter.report.left_out import leave_out
     from fitter.rows.screening import asked_gpu
@@ -142,8 +140,7 @@ def fit_command(**options: Any) -> int:
     calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
     progress("")
     selection = calibration.selection
-    notes = (*calibration.bundle.notes, *power_notes(calibration.bundle, selection.kernels))
-    bundle = save_bundle(replace(calibration.bundle, notes=notes), options["out"])
+    bundle = save_bundle(calibration.bundle, options["out"])
     left_out: tuple[LeftOut, ...] = ()
     if options["report"] is not None:
         left_out = leave_out(selection, gpu, board_knowledge(selection, gpu).tables, seed=options["seed"], prior=prior, progress=progress)
@@ -156,7 +153,9 @@ def fit_command(**options: Any) -> int:
     verdicts = judge(options["require"], calibration.summary())
     document = told(bundle, selection, calibration, options, verdicts)
     if isinstance(document, dict) and left_out:
-        document["left_out"] = [one.document() for one in left_out]
+        from fitter.validate.predictions import plain as plain_data
+
+        document["left_out"] = plain_data(left_out)
     say(document)
     return _finish(selection, _notes(bundle, calibration), calibration.warnings, options, verdicts)
 
@@ -183,17 +182,20 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     from fitter.rows.selection import read_selection
     from fitter.validate.drift import drift_lines
     from fitter.validate.outside import outside_lines
-    from fitter.validate.tiers import tier_lines
+    from fitter.validate.predictions import ErrorRow
 
     selection = read_selection(datasets, gpu)
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)
     if options["as_json"]:
-        say({**found.document(bundle, selection), "requirements": [verdict.document() for verdict in verdicts]})
+        say({**found.document(bundle, selection), "requirements": verdict_documents(verdicts)})
     else:
-        table = error_table([*found.rows, *found.summary.values()])
-        apart = [*outside_lines(found.outside), *drift_lines(found.drift)]
-        say([*selection_lines(selection), "", *table, *tier_lines(found.tiers), *apart])
+        tiers = [
+            ErrorRow(gpu="forecast from", family=one.tier, operator="", precision="", n=one.n, latency=one.latency, power=one.power)
+            for one in found.tiers
+        ]
+        table = error_table([*found.rows, *found.summary.values(), *tiers])
+        say([*selection_lines(selection), "", *table, *outside_lines(found.outside), *drift_lines(found.drift)])
     return _finish(selection, selection.notes, found.warnings, options, verdicts)
 
 
@@ -317,17 +319,14 @@ def _fit_document(
         "errors": [row.document() for row in calibration.errors],
         "error_notes": note_documents(calibration.errors, notes),
         "summary": {kind: row.document() for kind, row in calibration.summary().items()},
-        "requirements": [verdict.document() for verdict in verdicts],
+        "requirements": verdict_documents(verdicts),
         "warnings": list(calibration.warnings),
     }
 
 
 def _notes(bundle: "Bundle", calibration: "Calibration") -> list[str]:
-    """What the bundle notes about itself, but for its warnings and for counts of rejections, which are told apart."""
-    from fitter.bundle.power_evidence import power_rejection_notes
-
-    told = {*calibration.warnings, *power_rejection_notes(calibration.selection)}
-    return [note for note in bundle.notes if note not in told]
+    """What the bundle notes about itself, but for its warnings, which are told apart."""
+    return [note for note in bundle.notes if note not in calibration.warnings]
 
 
 def _rejected_text(rejected: "Sequence[RejectedRow]") -> str:

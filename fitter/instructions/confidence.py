@@ -6,7 +6,7 @@ from typing import Final
 
 from estimator.instructions.energies import INSTRUCTION, InstructionEnergies
 from estimator.instructions.opcodes import RARE, loop_classes
-from fitter.rows.instruction_rows import InstructionRows
+from fitter.rows.instruction_dataset import InstructionRows
 
 OWN_SHARE: Final = 0.12
 """Share of some measured body from which on a class of instructions has an energy of its own; below it is one of the rare."""

@@ -32,7 +32,7 @@ from estimator.quantities import Array, BoolArray
 from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows
-from fitter.rows.instruction_rows import InstructionRow, InstructionRows
+from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
 
 PICO: Final = 1e-12
 

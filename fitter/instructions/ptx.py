@@ -13,7 +13,7 @@ from estimator.frozen import FrozenMapping
 from estimator.instructions.energies import PUBLISHED_FLAG, Expansion, InstructionEnergies
 from estimator.instructions.opcodes import loop_classes
 from fitter.instructions.confidence import doubt_of_classes
-from fitter.rows.instruction_rows import SAMPLING, InstructionRow, InstructionRows, at_level
+from fitter.rows.instruction_dataset import SAMPLING, InstructionRow, InstructionRows, at_level
 
 OVERHEAD: Final = "empty_loop"
 """The kernel whose energy the published formula takes away."""

@@ -6,7 +6,7 @@ RMSE = √(1/n · Σ (E − E_ref)²).
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from estimator.instructions.energies import Expansion, InstructionEnergies
 from estimator.resources import resource_folder
 from estimator.specifications import near_match
 from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
-from fitter.rows.instruction_rows import SAMPLING, at_level
+from fitter.rows.instruction_dataset import SAMPLING, at_level
+from fitter.shown import Shown
+from fitter.validate.predictions import plain
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")
@@ -25,6 +27,7 @@ MTSM: Final = 1
 """Place in a pair of published figures; before it stands PAPI."""
 
 MICRO: Final = 1e-6
+PICO: Final = 1e-12
 ONE_THREAD: Final = "single.mtsm"
 """The launch mode and the way of sampling of the published figures that are compared."""
 
@@ -37,11 +40,6 @@ class Errors:
     n: int
     mape: float
     rmse_j: float
-
-    @property
-    def text(self) -> str:
-        """The errors in words."""
-        return f"{self.of}: {self.n} instructions, MAPE {self.mape:.3g} %, RMSE {self.rmse_j / MICRO:.3g} µJ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,30 +110,18 @@ def table_errors(rows: Iterable[Compared]) -> tuple[Errors, ...]:
     return tuple(errors_against(level, ((row.own_j, row.published_j) for row in own if row.level == level)) for level in LEVELS)
 
 
-def table_lines(title: str, rows: list[Compared]) -> list[str]:
+def published_tables(title: str, rows: list[Compared]) -> list[Shown]:
     """The comparison for people: published, ours by the published formula on one thread, and by regression."""
-    lines = [f"{title}, against this bundle: one thread, MTSM [µJ]; beside them the energy by regression [pJ]",
-             f"  {'instruction':28} level {'published':>10} {'here':>10} {'regression':>10}"]  # fmt: skip
-    for row in rows:
-        figures = "".join(f" {'–' if math.isnan(joule) else f'{joule / unit:.4g}':>10}"
-                          for joule, unit in ((row.published_j, MICRO), (row.own_j, MICRO), (row.energy_j, 1e-12)))  # fmt: skip
-        lines.append(f"  {row.name:28} {row.level:5}{figures}")
-    lines += [
-        f"  {one.text}" if one.n else f"  {one.of}: none was run on one thread; collect --campaign ptx-levels does"
-        for one in table_errors(rows)
+    lines = [(row.name, row.level, row.published_j / MICRO, row.own_j / MICRO, row.energy_j / PICO) for row in rows]
+    head = ("instruction", "level", "published [µJ]", "here [µJ]", "regression [pJ]")
+    errors = [(one.of, one.n, one.mape, one.rmse_j / MICRO) for one in table_errors(rows)]
+    return [
+        Shown(title=f"{title}, against this bundle on one thread (MTSM; collect --campaign ptx-levels runs it)", head=head, rows=lines),
+        Shown(title="Errors of ours against the table", head=("level", "instructions", "MAPE [%]", "RMSE [µJ]"), rows=errors),
     ]
-    return lines
 
 
 def table_document(title: str, rows: list[Compared]) -> dict[str, Any]:
     """The comparison as JSON: rows, and errors by level."""
-    return {
-        "source": title,
-        "rows": [_figures({"name": row.name, "level": row.level}, row, ("published_j", "own_j", "energy_j")) for row in rows],
-        "errors": [_figures({"level": one.of, "n": one.n}, one, ("mape", "rmse_j")) for one in table_errors(rows)],
-    }
-
-
-def _figures(named: Mapping[str, Any], holder: Errors | Compared, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Fields by name, null for nan."""
-    return {**named, **{name: None if math.isnan(getattr(holder, name)) else getattr(holder, name) for name in fields}}
+    errors = [{"level": one.of, "n": one.n, "mape": one.mape, "rmse_j": one.rmse_j} for one in table_errors(rows)]
+    return {"source": title, "rows": plain(rows), "errors": plain(errors)}

@@ -15,7 +15,7 @@ from estimator.instructions.links import LinkEnergy, links_document
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import excess_power_w, fit_instructions, fitted_rows, row_activity
 from fitter.rows.columns import Selection
-from fitter.rows.instruction_rows import InstructionRow, InstructionRows, at_level
+from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_level
 from fitter.validate.predictions import ErrorRow, errors_of
 
 

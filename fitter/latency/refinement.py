@@ -31,11 +31,10 @@ from fitter.latency.section import KernelSection, SectionFit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """Tiers and standard deviations of ln(time) by group, and each row's ln(measured / predicted) when it was left out, shape (n,)."""
+    """Tiers and standard deviations of ln(time) by group."""
 
     tiers: Mapping[str, FrozenMapping[Any]]
     std: Mapping[str, float]
-    left_out: Array
 
 
 PREDICTED: Final = False
@@ -78,26 +77,23 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
     error = {way: np.log(rows.latency_s / section.predict(fit, all_rows, named=way)) for way in ways}
     tiers: dict[str, FrozenMapping[Any]] = {}
     std: dict[str, float] = {}
-    left_out = np.full(len(rows), np.nan)
     for group, index in _served([rows.leaves[i] for i in trusted], section.key, fit, trusted).items():
         own = shape_errors([rows.operators[i] for i in index])
         parts: dict[bool, GroupErrors] = {}
         for way in ways:
             tested = [found[way].select(index), *(_tested(part[way], index) for part in largest)]
             features = section.features(fit, index, named=way) if _small(own, index) else None
-            parts[way], own_left_out = _group_errors(own, error[way][index], tested, _tested(longest[way], index), features, expected)
-            if way == PREDICTED:
-                left_out[index] = own_left_out
+            parts[way] = _group_errors(own, error[way][index], tested, _tested(longest[way], index), features, expected)
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
         if len(own.operators) >= FEWEST_POINTS:
             tiers[group] = tier_document(own, parts[PREDICTED], parts.get(NAMED), seed=seed)
-    return Refinement(tiers=tiers, std=std, left_out=left_out)
+    return Refinement(tiers=tiers, std=std)
 
 
 def _group_errors(
     shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], longest: Forecasts, features: PhaseFeatures | None, expected: float
-) -> tuple[GroupErrors, Array]:
-    """How a group's rows were forecast, with their tiles told in one way, and each row's ln(measured / predicted) when left out.
+) -> GroupErrors:
+    """How a group's rows were forecast, with their tiles told in one way.
 
     tested: all rows, each without its fold, then the largest forecast from the rest.  longest: the longest rows forecast from the rest,
     which tell how wide intervals are beyond what was measured, not how far neighbours carry.  features: of all rows by the fit, where
@@ -113,7 +109,7 @@ def _group_errors(
             kriging = (fit_kriging(shapes.points[shapes.index], features, error), unfaded.beyond_share)
     left_out = chosen[0].errors(used)
     quantiles = interval_quantiles(shapes, chosen[0], [*chosen[1:], beyond], used, expected)
-    return GroupErrors(ln_error=error, left_out=np.abs(left_out), fading=fading, quantiles=quantiles, kriging=kriging), left_out
+    return GroupErrors(ln_error=error, left_out=np.abs(left_out), fading=fading, quantiles=quantiles, kriging=kriging)
 
 
 def _small(shapes: ShapeErrors, rows: IntArray) -> bool:

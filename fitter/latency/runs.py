@@ -6,7 +6,7 @@ from priors or, where kernels of this GPU were measured, from what those taught.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,11 +29,8 @@ from fitter.rows.columns import WorkloadRows
 MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
 STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
 
-GPU_SCALE: Final = 0.06
-"""Ordinary relative error of a run that the GPU paces; errors well beyond it count linearly."""
-
-HOST_SCALE: Final = 0.04
-"""The same for a run that the host's launches pace, about the pace that it had: hosts have two (`fitter.latency.runs`)."""
+RUN_SCALE: Final = 0.06
+"""Ordinary relative error of a run, about the pace that its host had (`slow_probability`); errors well beyond it count linearly."""
 
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is called identified when the data shrink its prior's width to below this share."""
@@ -131,17 +128,14 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     """Coefficients from runs of whole workloads on one GPU.
 
     measured_groups: coefficients of groups whose kernels were measured alone; the runs then only adjust them, within
-    a third of the usual width.  Tiles are chosen twice: with the starting and with the fitted coefficients.
+    a third of the usual width.  Tiles are chosen with the starting coefficients.
     """
     start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
     parameters = _with_widths(TIED, measured_groups or {})
     widths = np.array([parameter.width for parameter in parameters])
-    shift, fitted = None, start
-    for _ in range(TILE_ROUNDS):
-        runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, fitted)
-        solution, slow = _solve(rows, _problem(runs, start, parameters), widths, shift)
-        shift = solution.log_shift
-        fitted, host = shifted(start, parameters, shift)
+    runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, start)
+    solution, slow = _solve(rows, _problem(runs, start, parameters), widths)
+    fitted, host = shifted(start, parameters, solution.log_shift)
     spread = np.sqrt(np.diag(solution.covariance))
     return LatencyFit(
         groups=fitted,
@@ -155,17 +149,12 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     )
 
 
-TILE_ROUNDS: Final = 2
-
-
 def _with_widths(parameters: Sequence[TiedParameter], measured: Mapping[str, object]) -> tuple[TiedParameter, ...]:
     """Parameters with narrower priors where all groups that they act on were measured alone."""
-    tightened = []
-    for parameter in parameters:
-        known = bool(parameter.groups) and any(group in measured for group in parameter.groups)
-        width = parameter.width * (MEASURED_WIDTH if known else 1.0)
-        tightened.append(TiedParameter(name=parameter.name, groups=parameter.groups, coefficients=parameter.coefficients, width=width))
-    return tuple(tightened)
+    return tuple(
+        replace(parameter, width=parameter.width * (MEASURED_WIDTH if any(group in measured for group in parameter.groups) else 1.0))
+        for parameter in parameters
+    )
 
 
 def run_kernels(
@@ -294,31 +283,20 @@ def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], paramet
     return _Problem(runs=runs, base=group_table(start), moves=moves, parameters=parameters)
 
 
-def _scale(launch_bound: Array) -> Array:
-    """Ordinary error of runs, by the share of the host's launches in their latency, shape (r,)."""
-    result: Array = np.sqrt((1.0 - launch_bound) * GPU_SCALE**2 + launch_bound * HOST_SCALE**2)
-    return result
-
-
-def _solve(rows: WorkloadRows, problem: _Problem, widths: Array, before: Array | None) -> tuple[Solution, Array]:
+def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Solution, Array]:
     """Parameters with prior widths (p,), and the probability of each run to have had its host's slow pace, shape (r,).
 
-    before: parameters to start from (p,); without them all runs are first taken for the usual pace.
+    All runs are first taken for the usual pace.
     """
     target, count = np.log(rows.latency_s), len(rows)
-    shift = np.zeros(len(widths)) if before is None else before
-    if before is None:
-        scale = _scale(problem.launch_bound(shift))
-        shift = solve(lambda x: problem.log_paces(x)[:count], target, widths, scale=scale, weight=rows.weight, start=shift).log_shift
-    twice, share = np.tile(target, 2), SLOW_SHARE
+    solution = solve(lambda x: problem.log_paces(x)[:count], target, widths, scale=RUN_SCALE, weight=rows.weight)
+    shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
     for _ in range(PACE_ROUNDS):
-        launch_bound = problem.launch_bound(shift)
-        scale = np.tile(_scale(launch_bound), 2)
-        cost = robust_residual(problem.log_paces(shift) - twice, scale) ** 2
+        cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
         slow = slow_probability(cost.reshape(2, count), share)
-        share = slow_share(slow, launch_bound)
+        share = slow_share(slow, problem.launch_bound(shift))
         weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
-        solution = solve(problem.log_paces, twice, widths, scale=scale, weight=weight, start=shift)
+        solution = solve(problem.log_paces, twice, widths, scale=RUN_SCALE, weight=weight, start=shift)
         moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
         if moved < SETTLED:
             break

@@ -5,7 +5,7 @@ The section is fitted as a whole first, then each class with priors around the w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -29,18 +29,12 @@ from fitter.latency.group_fit import (
     weighted_loss,
 )
 from fitter.latency.tile_choice import fit_choice
-from fitter.latency.tiles import fit_tiles
 from fitter.priors import FLOOR_WIDTH, around
+from fitter.rows.screening import taken
 
-Tiles = Literal["none", "free", "named", "chosen", "matched"]
-"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or kernel names were learnt from.
-
-"named" learns a decision tree, "chosen" how the library weighs time and its likings (`estimator.tiles.choice`);
-"matched" takes coefficients from kernels with their named tiles, and predicts with the fastest candidate.
-"""
-
-NAMED_WAYS: Final = frozenset({"named", "chosen", "matched"})
-"""Ways whose coefficients come from tiles that kernel names tell."""
+Tiles = Literal["none", "free", "chosen"]
+"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or how the library weighs time and its likings was
+learnt from kernel names (`estimator.tiles.choice`)."""
 
 CLASS_NARROWING: Final = 0.5
 CLASS_NARROWING_PREFILL: Final = 0.8
@@ -80,20 +74,15 @@ class SectionRows:
 
     def select(self, index: IntArray) -> "SectionRows":
         """The rows `index`."""
-        known = KnownTiles(**{name: getattr(self.known, name)[index] for name in KnownTiles.__slots__})
-        columns = {name: getattr(self, name)[index] for name in ("sm_clock_hz", "warm", "latency_s", "weight")}
-        chosen = index.tolist()
-        return SectionRows(
-            operators=tuple(self.operators[i] for i in chosen), leaves=tuple(self.leaves[i] for i in chosen), known=known, **columns
-        )
+        return replace(taken(self, index, ("known",)), known=taken(self.known, index))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFit:
-    """What a section's rows taught: coefficients of the section and of its classes, and the predictor of its tiles, if any."""
+    """What a section's rows taught: coefficients of the section and of its classes, and how the library chooses its tiles, if known."""
 
     groups: Mapping[str, GroupFit]
-    tree: Mapping[str, Any] | None
+    choice: Mapping[str, Any] | None
 
     def coefficients(self) -> dict[str, Mapping[str, float]]:
         """Coefficients by group."""
@@ -110,8 +99,7 @@ class KernelSection:
         self.tiles = tiles
         self.seed = seed
         self.priors = dict(priors)
-        self.problem = _problem(rows, gpu, rows.known if tiles in NAMED_WAYS else None, priors)
-        self.asked = _problem(rows, gpu, None, priors) if tiles == "matched" else self.problem
+        self.problem = _problem(rows, gpu, rows.known if tiles == "chosen" else None, priors)
 
     def fit(self, train: IntArray, start: SectionFit | None = None) -> SectionFit:
         """Coefficients and tiles from the rows `train`, starting from those of a similar fit."""
@@ -119,16 +107,13 @@ class KernelSection:
         sample = self._sample(train)
         leaves = _shown([self.rows.operators[i] for i in sample], [self.rows.leaves[i] for i in sample], self.key)
         groups = fit_classes(self.problem.select(sample), leaves, self.key, self.priors, start)
-        tree = None
-        if self.tiles == "named":
-            tree = fit_tiles(rows.operators, self.gpu, rows.known, seed=self.seed)
-        elif self.tiles == "chosen":
-            tree = fit_choice(rows.operators, self.gpu, rows.known, groups[self.key].coefficients)
-        return SectionFit(groups=groups, tree=tree)
+        if self.tiles != "chosen":
+            return SectionFit(groups=groups, choice=None)
+        return SectionFit(groups=groups, choice=fit_choice(rows.operators, self.gpu, rows.known, groups[self.key].coefficients))
 
     def knows_names(self) -> bool:
         """Whether coefficients come from tiles that kernel names tell."""
-        return self.tiles in NAMED_WAYS
+        return self.tiles == "chosen"
 
     def predict(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> Array:
         """Times of the rows `index` [s], with tiles as a prediction without kernel names has them, or by these names."""
@@ -140,14 +125,11 @@ class KernelSection:
 
     def _asked(self, fit: SectionFit, index: IntArray, named: bool) -> KernelProblem:
         """The rows `index` with the tiles that they are predicted with."""
-        if named:
+        if named or self.tiles != "chosen":
             return self.problem.select(index)
-        rows = self.rows.select(index)
-        if fit.tree is None:
-            # Names of the rows asked for are no part of a prediction, even where too few were known to learn from.
-            unnamed = self.tiles in ("named", "chosen")
-            return _problem(rows, self.gpu, None, self.priors) if unnamed else self.asked.select(index)
-        known = group_tiles(rows.operators, self.gpu, fit.tree, coefficient_vector(fit.groups[self.key].coefficients))
+        rows, known = self.rows.select(index), None
+        if fit.choice is not None:
+            known = group_tiles(rows.operators, self.gpu, fit.choice, coefficient_vector(fit.groups[self.key].coefficients))
         return _problem(rows, self.gpu, known, self.priors)
 
     def _sample(self, train: IntArray) -> IntArray:

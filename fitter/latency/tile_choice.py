@@ -14,11 +14,13 @@ from estimator.quantities import Array, BoolArray, IntArray
 from estimator.tiles.choice import KIND, candidate_seconds
 from estimator.tiles.tiling import Candidates, tile_candidates
 from estimator.workload import Operator
-from fitter.latency.tiles import SPLIT_CLASSES, split_class
 
 FEWEST_SHAPES: Final = 12
 """Fewer products with names do not show all tiles that a library takes: the usual ones of the architecture stay possible beside those
 seen, and likings, which start even, tell how far a few names speak against them."""
+
+SPLITS: Final = np.array([1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64])
+"""Split-K factors that are told apart; others count as the nearest."""
 
 LIKING_WIDTH: Final = 3.0
 """Standard deviation of likings before any is seen [ln of odds]."""
@@ -41,7 +43,8 @@ def fit_choice(
     rows = np.array([i for i in sorted(first.values()) if np.isfinite(known.tile_m[i]) and np.isfinite(known.tile_n[i])], dtype=np.int64)
     if not len(rows):
         return None
-    split = np.array(SPLIT_CLASSES)[split_class(np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0))]
+    factor = np.where(np.isfinite(known.split[rows]), known.split[rows], 1.0)
+    split = SPLITS[np.abs(np.log(factor)[:, None] - np.log(SPLITS)).argmin(axis=1)]
     taken = np.stack([known.tile_m[rows], known.tile_n[rows], split], axis=1)
     columns = matrix_columns([operators[i] for i in rows], gpu)
     usual = _usual_tiles(gpu, cuda_cores=bool(columns.tensor[0] == 0.0)) if len(rows) < FEWEST_SHAPES else taken[:0]

@@ -11,6 +11,7 @@ from scipy.optimize import nnls
 from estimator.kernel_prediction import warm_events
 from estimator.power import LEAKAGE_EXPONENT, POWER_TERMS, OperatingPoint
 from estimator.quantities import Array, BoolArray
+from fitter.rows.screening import taken
 
 PICO: Final = 1e-12
 
@@ -46,10 +47,8 @@ PRIOR_WEIGHT: Final = 0.02
 
 PRIOR_ROWS: Final = 30.0
 
-ROBUST_SCALE: Final = 0.2
-"""Relative power error beyond which a row's weight falls."""
-
-ROBUST_PASSES: Final = 4
+READING_SCALE: Final = 0.2
+"""Relative measuring error of a row from which on its weight falls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class PowerRows:
 
     def select(self, index: BoolArray) -> "PowerRows":
         """The rows `index`."""
-        return PowerRows(**{name: getattr(self, name)[index] for name in PowerRows.__slots__})
+        return taken(self, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +112,11 @@ def solve_power(rows: PowerRows, point: OperatingPoint, design: Array, priors: P
     """Coefficients that explain power beyond idle, with relative errors; `design` as from `design_matrix`, `priors` as PRIOR."""
     relative = design / rows.power_w[:, None]
     target = (rows.power_w - point.idle_w) / rows.power_w
-    base = rows.weight / (1.0 + (rows.relative_std / ROBUST_SCALE) ** 2)
-    weight = base
+    weight = rows.weight / (1.0 + (rows.relative_std / READING_SCALE) ** 2)
+    root = np.sqrt(weight)
     prior, prior_target = prior_rows(len(target), priors)
-    values = np.zeros(design.shape[1])
-    for _ in range(ROBUST_PASSES):
-        root = np.sqrt(weight)
-        values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))
-        error = relative @ values - target
-        weight = base / np.sqrt(1.0 + (error / ROBUST_SCALE) ** 2)
+    values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))
+    error = relative @ values - target
     prior_cost = float(np.sum((prior @ values - prior_target) ** 2)) / max(len(target), 1)
     return PowerSolution(values=values, weight=weight, cost=float(np.mean(weight * error**2)) + prior_cost)
 

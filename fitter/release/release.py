@@ -4,16 +4,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from math import hypot, isfinite, log, nan
+from math import hypot, log, nan
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.bundles.files import Bundle, load_bundle, save_bundle
+from estimator.bundles.files import Bundle, save_bundle
 from estimator.regular_files import read_regular
 from estimator.whole_file import write_whole
 from fitter.errors import ReleaseError
 from fitter.release.version_rule import VERSION, needed_step, require_step, version_key
 from fitter.release.workload_changes import WorkloadChange
+from fitter.validate.predictions import plain
 
 CHANGELOG_HEAD: Final = "# Changelog of bundle {name}\n"
 
@@ -109,71 +110,47 @@ MOST_LISTED: Final = 12
 
 def differences(old: Bundle, new: Bundle) -> list[Change]:
     """Every coefficient that differs, in the order of the new bundle, then those that it lacks."""
-    return [change for change in _pairs(old, new) if change.old != change.new]
+    before, after = _coefficients(old), _coefficients(new)
+    unknown, found = (nan, nan, False), []
+    for place in dict.fromkeys((*after, *before)):
+        (a, std_a, relative), (b, std_b, _) = before.get(place, unknown), after.get(place, unknown)
+        spread = hypot(std_a, std_b)
+        apart = abs(log(b / a)) if relative and a > 0 and b > 0 else nan if relative else abs(b - a)
+        if a != b:
+            found.append(Change(place=place, old=a, new=b, sigmas=apart / spread if spread > 0 else nan))
+    return found
+
+
+def _coefficients(bundle: Bundle) -> dict[str, tuple[float, float, bool]]:
+    """Coefficients by place: value, standard deviation, and whether that is of the logarithm."""
+    found: dict[str, tuple[float, float, bool]] = {}
+    for key, group in bundle.groups.items():
+        found |= {f"{key}.{name}": (value, group.ln_std.get(name, nan), True) for name, value in group.coefficients.items()}
+    found["host.launch_s"] = (bundle.host.launch_s, bundle.host.launch_ln_std, True)
+    found["host.overlap_exponent"] = (bundle.host.overlap_exponent, nan, True)
+    if (power := bundle.power) is not None:
+        farads = power.capacitance_f.items()
+        found |= {f"power.capacitance_f.{name}": (value, power.capacitance_std_f.get(name, nan), False) for name, value in farads}
+        found |= {"power.busy_w": (power.busy_w, power.busy_std_w, False), "power.active_w": (power.active_w, power.active_std_w, False)}
+        found["power.voltage_exponent"] = (power.voltage_exponent, nan, False)
+    return found
 
 
 def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, Any]:
     """What `fit diff --json` says; `changes` of workloads."""
     needed = needed_step(old, new)
+    names = ("name", "version", "digest")
     return {
-        "old": _identity(old),
-        "new": _identity(new),
+        **{
+            which: {**{name: getattr(bundle, name) for name in names}, "gpu": bundle.gpu.name}
+            for which, bundle in (("old", old), ("new", new))
+        },
         "same_gpu": old.gpu == new.gpu,
         "step": needed.step,
         "reasons": list(needed.reasons),
-        "workloads": [change.document() for change in changes],
-        "changes": [
-            {"place": c.place, "old": _known(c.old), "new": _known(c.new), "factor": _known(c.factor), "sigmas": _known(c.sigmas)}
-            for c in differences(old, new)
-        ],
+        "workloads": [{**plain(one), "change": plain(one.change), "telling": one.telling} for one in changes],
+        "changes": [{**plain(change), "factor": plain(change.factor)} for change in differences(old, new)],
     }
-
-
-def load_pair(old: str, new: str) -> tuple[Bundle, Bundle]:
-    """Two bundles to compare.  Raises BundleError as `load_bundle`."""
-    return load_bundle(old), load_bundle(new)
-
-
-def _pairs(old: Bundle, new: Bundle) -> Iterator[Change]:
-    for key in (*new.groups, *(key for key in old.groups if key not in new.groups)):
-        first, second = old.groups.get(key), new.groups.get(key)
-        names = dict.fromkeys((*(second.coefficients if second else ()), *(first.coefficients if first else ())))
-        for name in names:
-            a = first.coefficients.get(name, nan) if first else nan
-            b = second.coefficients.get(name, nan) if second else nan
-            spread = hypot(first.ln_std.get(name, nan) if first else nan, second.ln_std.get(name, nan) if second else nan)
-            yield Change(place=f"{key}.{name}", old=a, new=b, sigmas=_log_sigmas(a, b, spread))
-    spread = hypot(old.host.launch_ln_std, new.host.launch_ln_std)
-    before, after = old.host.launch_s, new.host.launch_s
-    yield Change(place="host.launch_s", old=before, new=after, sigmas=_log_sigmas(before, after, spread))
-    yield Change(place="host.overlap_exponent", old=old.host.overlap_exponent, new=new.host.overlap_exponent, sigmas=nan)
-    yield from _power_pairs(old, new)
-
-
-def _power_pairs(old: Bundle, new: Bundle) -> Iterator[Change]:
-    a, b = old.power, new.power
-    if a is None and b is None:
-        return
-    for name in dict.fromkeys((*(b.capacitance_f if b else ()), *(a.capacitance_f if a else ()))):
-        first, second = a.capacitance_f.get(name, nan) if a else nan, b.capacitance_f.get(name, nan) if b else nan
-        spread = hypot(a.capacitance_std_f.get(name, nan) if a else nan, b.capacitance_std_f.get(name, nan) if b else nan)
-        yield Change(place=f"power.capacitance_f.{name}", old=first, new=second, sigmas=abs(second - first) / spread if spread > 0 else nan)
-    for name, std in (("busy_w", "busy_std_w"), ("active_w", "active_std_w"), ("voltage_exponent", "")):
-        first, second = getattr(a, name, nan), getattr(b, name, nan)
-        spread = hypot(getattr(a, std, nan), getattr(b, std, nan)) if std else nan
-        yield Change(place=f"power.{name}", old=first, new=second, sigmas=abs(second - first) / spread if spread > 0 else nan)
-
-
-def _log_sigmas(old: float, new: float, spread: float) -> float:
-    return abs(log(new / old)) / spread if old > 0 and new > 0 and spread > 0 else nan
-
-
-def _identity(bundle: Bundle) -> dict[str, str]:
-    return {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name}
-
-
-def _known(value: float) -> float | None:
-    return value if isfinite(value) else None
 
 
 MOST_CHANGELOG_BYTES: Final = 16 << 20

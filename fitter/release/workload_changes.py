@@ -4,18 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, isfinite, log, nan
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from estimator.bundles.content import Bundle
 from estimator.formats import read_workload
-from estimator.questions.estimates import Estimate, estimate
+from estimator.questions.estimates import estimate
 from estimator.resources import resource_folder
 from estimator.workload import Workload
+from fitter.shown import Shown
 
 LEAST_CHANGE: Final = 0.02
 """Smaller changes of a prediction are not worth a line [1]."""
 
-QUANTITIES: Final = (("latency", "s"), ("power", "w"), ("energy", "j"))
+QUANTITIES: Final = ("latency_s", "power_w", "energy_j")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,6 @@ class WorkloadChange:
     workload: str
     sm_clock_mhz: float
     quantity: str
-    unit: str
     old: float
     new: float
     sigmas: float
@@ -42,13 +42,6 @@ class WorkloadChange:
     def telling(self) -> bool:
         """Whether it changes by more than LEAST_CHANGE, or one bundle does not know it."""
         return isfinite(self.old) != isfinite(self.new) or abs(self.change) > LEAST_CHANGE
-
-    def document(self) -> dict[str, Any]:
-        """As plain data; what is unknown is null."""
-        figures = {"old": self.old, "new": self.new, "change": self.change, "sigmas": self.sigmas}
-        known = {name: value if isfinite(value) else None for name, value in figures.items()}
-        place = {"workload": self.workload, "sm_clock_mhz": self.sm_clock_mhz, "quantity": f"{self.quantity}_{self.unit}"}
-        return {**place, **known, "telling": self.telling}
 
 
 def workloads_of(files: Sequence[str]) -> list[Workload]:
@@ -64,41 +57,24 @@ def workload_changes(old: Bundle, new: Bundle, workloads: Sequence[Workload]) ->
     found = []
     for workload in workloads:
         answers = [estimate(workload, bundle, sm_clock_mhz=clocks) for bundle in (old, new)]
-        for first, second in zip(*answers, strict=True):
-            found += [_change(workload.name, first, second, quantity, unit) for quantity, unit in QUANTITIES]
+        for pair in zip(*answers, strict=True):
+            for quantity in QUANTITIES:
+                before, after = (float(getattr(answer, quantity)) for answer in pair)
+                spreads = (float(getattr(answer, f"{quantity}_std")) / float(getattr(answer, quantity) or nan) for answer in pair)
+                known, spread = before > 0.0 and after > 0.0, hypot(*spreads)
+                sigmas = abs(log(after / before)) / spread if known and spread > 0.0 else nan
+                place = {"workload": workload.name, "sm_clock_mhz": pair[0].asked_clock_mhz, "quantity": quantity}
+                found.append(WorkloadChange(**place, old=before, new=after, sigmas=sigmas))
     return found
 
 
-def _change(name: str, first: Estimate, second: Estimate, quantity: str, unit: str) -> WorkloadChange:
-    field = f"{quantity}_{unit}"
-    old, new = (float(getattr(answer, field)) for answer in (first, second))
-    old_std, new_std = (float(getattr(answer, f"{field}_std")) for answer in (first, second))
-    known = old > 0.0 and new > 0.0
-    spread = hypot(old_std / old, new_std / new) if known else nan
-    return WorkloadChange(
-        workload=name,
-        sm_clock_mhz=first.asked_clock_mhz,
-        quantity=quantity,
-        unit=unit,
-        old=old,
-        new=new,
-        sigmas=abs(log(new / old)) / spread if known and spread > 0.0 else nan,
-    )
-
-
-def change_lines(changes: Sequence[WorkloadChange]) -> list[str]:
+def change_table(changes: Sequence[WorkloadChange]) -> list[str]:
     """Workloads that change notably, for people."""
     if not changes:
         return ["no workload to compare: name one with --workload"]
-    workloads = dict.fromkeys(change.workload for change in changes)
     telling = [change for change in changes if change.telling]
     if not telling:
-        return [f"none of {len(workloads)} workloads changes by more than {LEAST_CHANGE:.0%}"]
-    width = max(len(change.workload) for change in telling)
-    lines = [f"workloads that change by more than {LEAST_CHANGE:.0%}:"]
-    for one in telling:
-        share = f"{one.change:+8.1%}" if isfinite(one.change) else f"{'–':>8}"
-        sigmas = f"  {one.sigmas:.1f} standard deviations" if isfinite(one.sigmas) else ""
-        place = f"{one.workload:{width}}  {one.sm_clock_mhz:6.0f} MHz  {one.quantity:7}"
-        lines.append(f"  {place} {one.old:10.4g} → {one.new:10.4g} {one.unit.upper() if one.unit != 's' else 's'}{share}{sigmas}")
-    return lines
+        return [f"none of {len({change.workload for change in changes})} workloads changes by more than {LEAST_CHANGE:.0%}"]
+    rows = [(one.workload, one.sm_clock_mhz, one.quantity, one.old, one.new, f"{one.change:+.1%}", one.sigmas) for one in telling]
+    head = ("workload", "MHz", "quantity", "old", "new", "change", "std deviations")
+    return Shown(title=f"workloads that change by more than {LEAST_CHANGE:.0%}:", head=head, rows=rows).lines()

@@ -17,14 +17,14 @@ from fitter.validate.outside import INSIDE, OutsideErrors, outside_errors, outsi
 from fitter.validate.predictions import (
     ErrorRow,
     Prediction,
-    by_model_family,
     error_rows,
     gpu_of,
+    plain,
     predict_kernel_rows,
     predict_workload_rows,
     summary_row,
 )
-from fitter.validate.tiers import TierCount, TierErrors, kernel_tiers, tier_counts, tier_errors
+from fitter.validate.tiers import TierErrors, kernel_tiers, tier_errors
 
 LEAST_COVERAGE: Final = 0.7
 """Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data."""
@@ -32,19 +32,16 @@ LEAST_COVERAGE: Final = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Errors by kind of kernel and, for whole workloads, by model family and against the values as recorded; warnings.
+    """Errors by kind of kernel, and warnings.
 
     `summary` holds the errors of all kernels and of all workloads together, `tiers` those of kernels by where their
-    forecast comes from, `tiers_by_kind` how many kernels of each kind have theirs from each.  `drift` tells how far the board moved,
-    from rows inside what the bundle was fitted on; `outside` holds the errors of all others of its GPU.
+    forecast comes from.  `drift` tells how far the board moved, from rows inside what the bundle was fitted on; `outside` holds the
+    errors of all others of its GPU.
     """
 
     rows: tuple[ErrorRow, ...]
     summary: Mapping[str, ErrorRow]
-    families: tuple[ErrorRow, ...]
-    raw: tuple[ErrorRow, ...]
     tiers: tuple[TierErrors, ...]
-    tiers_by_kind: tuple[TierCount, ...]
     drift: tuple[Drift, ...]
     outside: tuple[OutsideErrors, ...]
     warnings: tuple[str, ...]
@@ -57,55 +54,36 @@ class Check:
             "errors": [row.document() for row in self.rows],
             "error_notes": note_documents(self.rows),
             "summary": {kind: row.document() for kind, row in self.summary.items()},
-            "tiers": [tier.document() for tier in self.tiers],
-            "tiers_by_kind": [count.document() for count in self.tiers_by_kind],
+            "tiers": plain(self.tiers),
             "drift": [one.document() for one in self.drift],
-            "outside_range": [one.document() for one in self.outside],
-            "workload_families": [row.document() for row in self.families],
-            "workload_raw_errors": [row.document() for row in self.raw],
+            "outside_range": plain(self.outside),
             "warnings": list(self.warnings),
         }
 
 
 def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     """Errors of a bundle on a selection's rows, whatever their GPU."""
-    rows: list[ErrorRow] = []
-    families: list[ErrorRow] = []
-    raw: list[ErrorRow] = []
-    summary: dict[str, ErrorRow] = {}
-    tiers: tuple[TierErrors, ...] = ()
-    by_kind: tuple[TierCount, ...] = ()
-    warnings = [
-        f"forecast: rows of {name} are predicted from its specification, the bundle was fitted on {bundle.gpu.name}"
-        for name in selection.gpus
-        if name != bundle.gpu.name
-    ]
+    forecast = "forecast: rows of {} are predicted from its specification, the bundle was fitted on {}"
+    warnings = [forecast.format(name, bundle.gpu.name) for name in selection.gpus if name != bundle.gpu.name]
     predictions: dict[str, Prediction] = {}
+    tiers: tuple[TierErrors, ...] = ()
     if selection.kernels is not None:
         kernels = predictions["kernels"] = predict_kernel_rows(bundle, selection.kernels)
-        by_tier = kernel_tiers(bundle, selection.kernels)
-        tiers = tier_errors(kernels, by_tier)
-        by_kind = tier_counts(kernels, by_tier)
-        rows += error_rows(kernels)
-        summary["kernels"] = summary_row(kernels.known(), "kernels")
+        tiers = tier_errors(kernels, kernel_tiers(bundle, selection.kernels))
         unserved = int(np.isnan(kernels.predicted_s).sum())
         if unserved:
             warnings.append(f"no coefficients for {unserved} of {len(kernels)} kernel rows; they are not compared")
         warnings += limit_warnings(bundle, selection.kernels, kernels)
     if selection.workloads is not None:
-        runs = predictions["workloads"] = predict_workload_rows(bundle, selection.workloads)
-        rows += error_rows(runs)
-        summary["workloads"] = summary_row(runs.known(), "workloads")
-        families += error_rows(by_model_family(runs, selection.workloads))
-        raw += error_rows(predict_workload_rows(bundle, selection.workloads, raw=True))
-    if selection.instructions is not None:
-        compared, remarks = instruction_errors(bundle, selection.instructions)
-        rows += compared
-        warnings += remarks
-    if selection.blocks is not None:
-        compared, remarks = block_errors(bundle, selection.blocks)
-        rows += compared
-        warnings += remarks
+        predictions["workloads"] = predict_workload_rows(bundle, selection.workloads)
+    rows = [row for prediction in predictions.values() for row in error_rows(prediction)]
+    for found in (
+        None if selection.instructions is None else instruction_errors(bundle, selection.instructions),
+        None if selection.blocks is None else block_errors(bundle, selection.blocks),
+    ):
+        if found is not None:
+            rows += found[0]
+            warnings += found[1]
     reasons = outside_reasons(bundle, selection)
     outside = tuple(one for kind, prediction in predictions.items() for one in outside_errors(prediction, reasons[kind]))
     warnings += outside_warnings(outside, sum(map(len, predictions.values())))
@@ -115,17 +93,8 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
-    return Check(
-        rows=tuple(rows),
-        summary=summary,
-        families=tuple(families),
-        raw=tuple(raw),
-        tiers=tiers,
-        tiers_by_kind=by_kind,
-        drift=moved,
-        outside=outside,
-        warnings=tuple(warnings),
-    )
+    summary = {kind: summary_row(prediction.known(), kind) for kind, prediction in predictions.items()}
+    return Check(rows=tuple(rows), summary=summary, tiers=tiers, drift=moved, outside=outside, warnings=tuple(warnings))
 
 
 def _coverage_warnings(predictions: Mapping[str, Prediction], reasons: Mapping[str, Sequence[str]]) -> list[str]:

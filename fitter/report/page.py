@@ -5,18 +5,20 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+import numpy as np
+
 from estimator.bundles.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
-from fitter.instructions.display import instruction_html
-from fitter.report.board import breakdown_html, coefficients_html, correlations_html, curves_html
-from fitter.report.charts import REPORT_STYLE
-from fitter.report.errors import dependences_html, errors_html, residuals_html, scatters_html, worst_html
+from fitter.instructions.display import instruction_tables
+from fitter.report.board import breakdown_html, correlations_html, curves_html
+from fitter.report.errors import RESIDUALS, dependences_html, errors_html, scatters_html, worst_html
 from fitter.report.left_out import LeftOut, left_out_html
-from fitter.report.rows import HeldRows, coverage_of, held_rows
+from fitter.report.rows import held_frame
+from fitter.report.text import coefficient_tables
 from fitter.rows.columns import Selection
-from fitter.rows.rejected import RejectedRow, count_reasons, reason_meaning
+from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.notes import held_out_notes
-from fitter.validate.predictions import Prediction, errors_of
+from fitter.validate.predictions import Prediction, summary_row
 
 MOST_REJECTED: Final = 200
 """Rejected rows that are listed one by one; all are counted."""
@@ -30,8 +32,27 @@ DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\
 UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 """Characters of names and notes that control a terminal, hide, or turn the direction of writing."""
 
-NINETY: Final = 3
-"""Place of 90 % among the nominal shares of `fitter.report.rows`."""
+REPORT_STYLE: Final = """
+a{color:var(--p0)}
+.skip{position:absolute;left:-99rem}
+.skip:focus{position:static;display:inline-block;padding:.5rem}
+nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
+main:focus{outline:none}
+a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--p0);outline-offset:2px}
+:target{outline:2px solid var(--p1);outline-offset:4px}
+summary{cursor:pointer;padding:.4rem 0}
+.charts>figure{max-width:44rem}
+.wide svg{min-width:34rem;max-width:56rem}
+.p0,.p1,.p2{stroke-opacity:.85}
+.whisker{stroke:var(--p0);stroke-width:1.6;fill:none}
+.box{stroke:var(--p0);stroke-width:8;stroke-opacity:.45;fill:none}
+.middle{stroke:var(--fg);stroke-width:5;stroke-linecap:round;fill:none}
+.zero{stroke:var(--fg);stroke-dasharray:2 4}
+@media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}dt{margin-top:.4rem}}
+@media(prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
+@media print{.skip,nav{display:none}}
+"""
+"""Rules of the report beyond those of all pages."""
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction], left_out: Sequence[LeftOut] = ()) -> str:
@@ -40,20 +61,20 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
     held_out: predictions of rows left out of the fit, by what they are ("kernels", "workloads").  left_out: errors where whole
     families and clocks were left out.
     """
-    held = {kind: held_rows(kind, prediction, selection) for kind, prediction in held_out.items()}
+    held = {kind: held_frame(kind, prediction, selection) for kind, prediction in held_out.items()}
     parts = (
-        ("card", "Model card", _model_card(bundle, selection, held)),
+        ("card", "Model card", _model_card(bundle, selection, held_out)),
         ("errors", "Errors on rows left out of the fit", errors_html(bundle, held, held_out_notes(selection, held_out))),
         ("left-out", "Families and clocks left out whole", left_out_html(left_out)),
         ("predicted", "Predicted and measured", scatters_html(held)),
         ("dependence", "Error by size and clock", dependences_html(held)),
-        ("residuals", "Residuals over time and temperature", residuals_html(held)),
-        ("worst", "Largest errors", worst_html(held, selection)),
+        ("residuals", "Residuals over time and temperature", dependences_html(held, RESIDUALS)),
+        ("worst", "Largest errors", worst_html(held)),
         ("modules", "Power by module", breakdown_html(bundle, selection, held)),
         ("curves", "Voltage and idle power", curves_html(bundle)),
-        ("coefficients", "Coefficients", coefficients_html(bundle)),
+        ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("correlation", "Correlation of coefficients", correlations_html(bundle)),
-        ("instructions", "Instruction energies", instruction_html(bundle)),
+        ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
         ("domain", "What the fit has seen", _domain(bundle)),
         ("data", "Data sets", _datasets(bundle)),
@@ -76,12 +97,12 @@ def _numbered(page: str) -> str:
     return DRAWING.sub(renamed, page)
 
 
-def _model_card(bundle: Bundle, selection: Selection, held: Mapping[str, HeldRows]) -> str:
+def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
     origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
     facts = {
         "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
         "Rows": f"{used:,} used of {selection.row_count:,} read",
-        **_headlines(held),
+        **_headlines(held_out),
         "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
         "Host launch cost": f"{bundle.host.launch_s * 1e6:.2f} µs per framework operator ({bundle.host.source})",
         "Power": "no power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
@@ -95,23 +116,16 @@ def _model_card(bundle: Bundle, selection: Selection, held: Mapping[str, HeldRow
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
-def _headlines(held: Mapping[str, HeldRows]) -> dict[str, str]:
+def _headlines(held_out: Mapping[str, Prediction]) -> dict[str, str]:
     """Error and coverage of each kind of held-out rows, in a line."""
     lines = {}
-    for kind, rows in held.items():
-        p = rows.prediction
-        for quantity, columns in (
-            ("latency", (p.measured_s, p.predicted_s, p.latency_ln_std)),
-            ("power", (p.measured_w, p.predicted_w, p.power_ln_std)),
-        ):
-            errors = errors_of(*columns)
+    for kind, prediction in held_out.items():
+        row = summary_row(prediction.known(), kind)
+        for quantity, errors in (("Latency", row.latency), ("Power", row.power)):
             if errors is not None:
-                stated = coverage_of(rows, quantity)
-                inside = "" if stated is None else f"; 90 % intervals hold {stated.found[NINETY]:.0f} %"
-                text = (
-                    f"mean error {errors.mape:.2f} %, median {errors.median:.2f} %, bias {errors.bias:+.2f} % on {errors.n:,} rows{inside}"
-                )
-                lines[f"{quantity.capitalize()} of {kind}"] = text
+                inside = "" if np.isnan(errors.coverage) else f"; 90 % intervals hold {errors.coverage:.0%}"
+                figures = f"mean error {errors.mape:.2f} %, median {errors.median:.2f} %, bias {errors.bias:+.2f} %"
+                lines[f"{quantity} of {kind}"] = f"{figures} on {errors.n:,} rows{inside}"
     return lines
 
 
@@ -119,16 +133,12 @@ def _rejected(selection: Selection) -> str:
     if not selection.rejected:
         return "<p>None.</p>"
     counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
-    listed = [_rejected_cells(row) for row in selection.rejected[:MOST_REJECTED]]
-    more = len(selection.rejected) - len(listed)
-    rest = f'<p class="dim">and {more:,} more</p>' if more > 0 else ""
-    rows = table_html("Rejected rows one by one", ("data set", "row", "reason", "rejected", "value"), listed)
+    listed = [
+        [row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in selection.rejected[:MOST_REJECTED]
+    ]
+    rows = table_html(f"The first {MOST_REJECTED} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
     summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
-    return f"{summary}<details><summary>The rows</summary>{rows}{rest}</details>"
-
-
-def _rejected_cells(row: RejectedRow) -> list[Any]:
-    return [row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail]
+    return f"{summary}<details><summary>The rows</summary>{rows}</details>"
 
 
 def _domain(bundle: Bundle) -> str:

@@ -5,18 +5,20 @@ from math import isfinite, isnan, nan
 from typing import Any, Final
 
 from estimator.bundles.content import Bundle, GroupCoefficients
+from estimator.coefficients import MEANING
 from estimator.instructions.energies import LINKS
-from estimator.reader import plain
-from fitter.blocks.section import block_lines
+from estimator.reader import plain as plain_section
+from fitter.blocks.section import block_table
 from fitter.errors import FitterError
-from fitter.instructions.display import instruction_lines
+from fitter.instructions.display import instruction_tables
 from fitter.release.release import differences
 from fitter.release.version_rule import needed_step
-from fitter.release.workload_changes import WorkloadChange, change_lines
+from fitter.release.workload_changes import WorkloadChange, change_table
 from fitter.rows.columns import Selection
-from fitter.rows.rejected import count_power_only, count_whole, reason_meaning
-from fitter.validate.notes import NO_INTERVAL, NOTHING, Label, label_of, lacks_interval
-from fitter.validate.predictions import ErrorRow
+from fitter.rows.rejected import count_reasons, reason_meaning
+from fitter.shown import Shown
+from fitter.validate.notes import NO_INTERVAL, NOTHING, lacks_interval
+from fitter.validate.predictions import ErrorRow, Label, label_of, plain
 
 FIGURES: Final = ("mape", "median", "p95", "bias")
 
@@ -30,8 +32,8 @@ def selection_lines(selection: Selection) -> list[str]:
     lines += [
         f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
     ]
-    for counted, title in ((count_whole, "rejected:"), (count_power_only, "power or energy rejected, the row's latency used:")):
-        counts = counted(selection.rejected)
+    for power, title in ((False, "rejected:"), (True, "power or energy rejected, the row's latency used:")):
+        counts = count_reasons(selection.rejected, power_only=power)
         lines += [title] if counts else []
         lines += [f"  {count:6,}  {reason}: {reason_meaning(reason)}" for reason, count in counts.items()]
     return lines
@@ -39,17 +41,13 @@ def selection_lines(selection: Selection) -> list[str]:
 
 def missing_workload_lines(selection: Selection) -> list[str]:
     """A line for each workload file that rows name and that could not be read, with the rows."""
-    rows: dict[tuple[str, str], list[int]] = {}
+    rows: dict[tuple[str, str], list[str]] = {}
     for row in selection.rejected:
         if row.reason == "MISSING_WORKLOAD":
-            rows.setdefault((row.source, row.detail), []).append(row.row)
-    lines = []
-    for (source, detail), numbers in list(rows.items())[:MOST_LINES]:
-        shown = ", ".join(str(number) for number in numbers[:MOST_LINES]) + (", …" if len(numbers) > MOST_LINES else "")
-        lines.append(f"{source} row{'s' if len(numbers) > 1 else ''} {shown}: {detail}")
-    if len(rows) > MOST_LINES:
-        lines.append(f"{len(rows) - MOST_LINES} further workload files could not be read; -v names their rows")
-    return lines
+            rows.setdefault((row.source, row.detail), []).append(str(row.row))
+    lines = [f"{source} row {', '.join(numbers[:MOST_LINES])}: {detail}" for (source, detail), numbers in rows.items()]
+    more = [f"{len(rows) - MOST_LINES} further workload files could not be read; -v names their rows"] if len(rows) > MOST_LINES else []
+    return lines[:MOST_LINES] + more
 
 
 MOST_LINES: Final = 5
@@ -102,28 +100,36 @@ def show_lines(bundle: Bundle) -> list[str]:
     lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
     lines += [f"note: {note}" for note in bundle.notes]
     lines += ["", *_stored_errors(bundle), ""]
-    fitted = {key: group for key, group in bundle.groups.items() if _has_data(group)}
-    if fitted:
-        lines.append("coefficients (± standard deviation; * set by the prior, not by the data; without ±: constant, not fitted)")
-    for key, group in fitted.items():
-        lines.append(f"  {key}  ({group.rows:,} rows)")
-        for name, value in group.coefficients.items():
-            std = group.ln_std.get(name)
-            spread = f" ± {value * std:.2g}" if std is not None else ""
-            lines.append(f"    {name:20} {value:.4g}{spread}{' *' if group.identified.get(name) is False else ''}")
-    power = bundle.power
-    if power is not None:
-        point = f"{power.reference_clock_mhz:g} MHz, {power.reference_voltage_v:.4g} V"
-        lines.append(f"power at {point}, voltage exponent {power.voltage_exponent:.3g}")
-        for name, farad in power.capacitance_f.items():
-            lines.append(f"    C {name:18} {farad * 1e9:.4g}{_plus_minus(power.capacitance_std_f.get(name, nan) * 1e9)} nF")
-        lines.append(f"    {'busy':20} {power.busy_w:.3g}{_plus_minus(power.busy_std_w)} W")
-        lines.append(f"    {'active':20} {power.active_w:.3g}{_plus_minus(power.active_std_w)} W")
-    lines += [*instruction_lines(bundle), *block_lines(bundle)]
+    fitted = [key for key, group in bundle.groups.items() if _has_data(group)]
+    tables = [*coefficient_tables(bundle, fitted), *instruction_tables(bundle), block_table(bundle)]
+    lines += [line for table in tables for line in table.lines()]
     priors = [key for key in bundle.groups if key not in fitted]
     if priors:
         lines.append(f"at their priors, no row in the data (`fit show --json` has the values): {', '.join(priors)}")
     return lines
+
+
+def coefficient_tables(bundle: Bundle, groups: Sequence[str]) -> list[Shown]:
+    """Latency coefficients of some groups with their errors and what set them; power coefficients."""
+    rows: list[list[Any]] = []
+    for key in groups:
+        group = bundle.groups[key]
+        for name, value in group.coefficients.items():
+            known = {None: "constant", True: "data", False: "prior"}[group.identified.get(name)]
+            rows.append([key, name, value, value * group.ln_std.get(name, nan), known, group.rows, MEANING.get(name, "")])
+    head = ("group", "coefficient", "value", "± std", "set by", "rows", "meaning")
+    tables, power = [Shown(title="Latency coefficients", head=head, rows=rows)], bundle.power
+    if power is None:
+        return tables
+    point = f"at {power.reference_clock_mhz:g} MHz, {power.reference_voltage_v:.4g} V, voltage exponent {power.voltage_exponent:.3g}"
+    farads = [
+        [n, f * 1e9, power.capacitance_std_f.get(n, nan) * 1e9, power.event_energy_j[n] * 1e12] for n, f in power.capacitance_f.items()
+    ]
+    static = [["running SMs", power.busy_w, power.busy_std_w], ["board in use", power.active_w, power.active_std_w]]
+    heads = ("module", "C [nF]", "± std [nF]", "energy per event [pJ]")
+    tables.append(Shown(title=f"Switched capacitance by module, {point}", head=heads, rows=farads))
+    tables.append(Shown(title=f"Static power {point}", head=("what", "power [W]", "± std [W]"), rows=static))
+    return tables
 
 
 def _has_data(group: GroupCoefficients) -> bool:
@@ -131,26 +137,24 @@ def _has_data(group: GroupCoefficients) -> bool:
     return (group.rows > 0 and bool(group.ln_std)) or any(group.identified.values())
 
 
-def _plus_minus(std: float) -> str:
-    """A deviation behind its value; nothing where it is unknown."""
-    return "" if isnan(std) else f" ± {std:.2g}"
-
-
 def _stored_errors(bundle: Bundle) -> list[str]:
     if not bundle.errors:
         return ["no held-out errors"]
     try:
-        return ["held-out errors [%]: mape / median / p95 / bias", *(_stored_error(row) for row in bundle.errors)]
+        rows = [
+            [
+                " ".join((row["family"], row["operator"], row["precision"])),
+                quantity,
+                row["n"],
+                *(float(row[quantity][name]) for name in FIGURES),
+            ]
+            for row in bundle.errors
+            for quantity in ("latency", "power")
+            if row[quantity]
+        ]
+        return Shown(title="Held-out errors in percent", head=("kind", "quantity", "rows", *FIGURES), rows=rows).lines()
     except (KeyError, TypeError, ValueError) as error:
         raise FitterError(f"bundle {bundle.name}: its held-out errors are damaged ({error}); fit again") from error
-
-
-def _stored_error(row: Mapping[str, Any]) -> str:
-    parts = [f"  {row['family']} {row['operator']} {row['precision']} (n {row['n']})"]
-    for quantity in ("latency", "power"):
-        if row[quantity]:
-            parts.append(f"{quantity} " + " / ".join(f"{row[quantity][name]:.2f}" for name in FIGURES))
-    return "  ".join(parts)
 
 
 def show_document(bundle: Bundle) -> dict[str, Any]:
@@ -164,16 +168,7 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
         "simulated": bundle.simulated,
         "clocks_mhz": list(bundle.clocks_mhz),
         "host_launch_s": bundle.host.launch_s,
-        "provenance": {
-            "created_utc": bundle.provenance.created_utc,
-            "wattprint_version": bundle.provenance.wattprint_version,
-            "commit": bundle.provenance.commit,
-            "seed": bundle.provenance.seed,
-            "datasets": [
-                {"name": d.name, "sha256": d.sha256, "kind": d.kind, "rows": d.rows, "used": d.used, "rejected": dict(d.rejected)}
-                for d in bundle.provenance.datasets
-            ],
-        },
+        "provenance": plain(bundle.provenance),
         "groups": {
             key: {name: _with_std(value, value * group.ln_std.get(name, nan)) for name, value in group.coefficients.items()}
             for key, group in bundle.groups.items()
@@ -181,9 +176,9 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
         "capacitance_f": {}
         if bundle.power is None
         else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
-        "instruction_energies": plain(bundle.instruction_energies),
-        "block_models": plain(bundle.block_models),
-        "errors": plain(bundle.errors),
+        "instruction_energies": plain_section(bundle.instruction_energies),
+        "block_models": plain_section(bundle.block_models),
+        "errors": plain_section(bundle.errors),
         "notes": list(bundle.notes),
     }
 
@@ -194,7 +189,7 @@ def _with_std(value: float, std: float) -> dict[str, float | None]:
 
 def diff_lines(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> list[str]:
     """What changed from one bundle to another, and what that changes for workloads."""
-    return [*_coefficient_lines(old, new), "", *change_lines(changes), "", f"as a release: {needed_step(old, new).text()}"]
+    return [*_coefficient_lines(old, new), "", *change_table(changes), "", f"as a release: {needed_step(old, new).text()}"]
 
 
 def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
@@ -206,28 +201,8 @@ def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
     changes = differences(old, new)
     if not changes:
         return [*lines, "no coefficient changed"]
-    width = max(len(change.place) for change in changes)
-    lines.append(f"{'coefficient':{width}}  {'old':>10}  {'new':>10}  {'factor':>7}  std deviations")
-    for change in changes:
-        figures = (
-            _figure(change.old, "10.4g"),
-            _figure(change.new, "10.4g"),
-            _figure(change.factor, "7.3f"),
-            _figure(change.sigmas, "8.1f"),
-        )
-        lines.append(f"{change.place:{width}}  " + "  ".join(figures))
-    return lines
-
-
-def _figure(value: float, form: str) -> str:
-    width = int(form.split(".")[0])
-    return f"{'–':>{width}}" if isnan(value) else f"{value:{form}}"
-
-
-def startup_document(selection: Selection) -> list[dict[str, Any]]:
-    """Start-up by host, for programs."""
-    names = ("source", "gpu", "target_s", "startup_s", "runs")
-    return [{**{name: getattr(s, name) for name in names}, "quartiles_s": list(s.quartiles_s)} for s in selection.startups]
+    rows = [[change.place, change.old, change.new, change.factor, change.sigmas] for change in changes]
+    return [*lines, *Shown(title="coefficients", head=("coefficient", "old", "new", "factor", "std deviations"), rows=rows).lines()]
 
 
 def selection_document(selection: Selection) -> dict[str, Any]:
@@ -239,9 +214,9 @@ def selection_document(selection: Selection) -> dict[str, Any]:
     return {
         "rows": selection.row_count,
         "used": sum(dataset.used for dataset in selection.datasets),
-        "rejected": count_whole(selection.rejected),
+        "rejected": count_reasons(selection.rejected, power_only=False),
         "used_latency_only": selection.latency_only,
-        "rejected_power_only": count_power_only(selection.rejected),
-        "startup": startup_document(selection),
+        "rejected_power_only": count_reasons(selection.rejected, power_only=True),
+        "startup": plain(selection.startups),
         "notes": list(selection.notes),
     }

@@ -13,9 +13,10 @@ import numpy as np
 from estimator.gpu import GpuSpec
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.workload import Operator, Workload
-from fitter.rows.block_rows import BlockRows
-from fitter.rows.instruction_rows import InstructionRows
-from fitter.rows.rejected import RejectedRow, count_whole
+from fitter.rows.block_table import BlockRows
+from fitter.rows.instruction_dataset import InstructionRows
+from fitter.rows.rejected import RejectedRow, count_reasons
+from fitter.rows.screening import first_known, numbered, taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,21 +26,18 @@ class KernelRows:
     operators, operator_index    unique operators, and the one of each row
     gpus, gpu_index              unique GPU names, and the one of each row
     sm_clock_mhz                 measured SM clock; nan where not recorded (clocks were free, the boost clock ran)
-    sm_clock_asked_mhz           asked SM clock; nan where none was asked
-    latency_s, latency_std_s     time of one launch
+    sm_clock_asked_mhz           requested SM clock; nan where none was requested
+    latency_s                    time of one launch
     power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
-    power_limit_w, idle_w        limit in force and idle power before; nan where not recorded
     temperature_c                nan where not recorded
     at_limit                     power says "at least this much": the board held its power limit
     l2_warm                      operands were left in L2 by earlier launches of the same kernel, as far as they fit
     library                      library or framework and its version, "" where not recorded
     kernel_name                  the library's kernel, "" where not recorded
     tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
-    grid_blocks, block_threads   launch size; nan where not recorded
     trial                        number of the repetition, 0 where rows are not repeated
     started_s                    wall time of the measurement [s since 1970]; nan where not recorded
     weight                       weight in the fit, 1 for a row without remark
-    flags                        quality flags of the row
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
 
@@ -50,11 +48,8 @@ class KernelRows:
     sm_clock_mhz: Array
     sm_clock_asked_mhz: Array
     latency_s: Array
-    latency_std_s: Array
     power_w: Array
     power_std_w: Array
-    power_limit_w: Array
-    idle_w: Array
     temperature_c: Array
     at_limit: BoolArray
     l2_warm: BoolArray
@@ -63,12 +58,9 @@ class KernelRows:
     tile_m: Array
     tile_n: Array
     split_k: Array
-    grid_blocks: Array
-    block_threads: Array
     trial: IntArray
     started_s: Array
     weight: Array
-    flags: tuple[tuple[str, ...], ...]
     sources: tuple[str, ...]
     source_index: IntArray
     row: IntArray
@@ -81,13 +73,12 @@ class KernelRows:
         return [self.operators[i] for i in self.operator_index]
 
     def clock_mhz(self, gpu: GpuSpec) -> Array:
-        """SM clock of each row [MHz]: measured, else asked, else the clock for which the vendor quotes peak rates."""
-        asked = np.where(np.isfinite(self.sm_clock_asked_mhz), self.sm_clock_asked_mhz, gpu.sm_clock_max_mhz)
-        return np.where(np.isfinite(self.sm_clock_mhz), self.sm_clock_mhz, asked)
+        """SM clock of each row [MHz]: measured, else requested, else the clock for which the vendor quotes peak rates."""
+        return first_known(self.sm_clock_mhz, self.sm_clock_asked_mhz, gpu.sm_clock_max_mhz)
 
     def select(self, index: IntArray | BoolArray) -> "KernelRows":
         """The rows `index`; unique operators, GPUs and sources are kept as they are."""
-        return _select(self, index, unique=("operators", "gpus", "sources"))
+        return taken(self, index, ("operators", "gpus", "sources"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +87,15 @@ class WorkloadRows:
 
     workloads, workload_index    unique workloads, and the one of each row
     gpus, gpu_index              unique GPU names, and the one of each row
-    attention                    "eager", "flash" or "" where not recorded
-    sm_clock_asked_mhz           nan where none was asked
+    sm_clock_asked_mhz           nan where none was requested
     sm_clock_measured_mhz        nan where not recorded
     latency_s, energy_j          of one iteration, start-up removed; energy nan where missing or rejected
     raw_latency_s, raw_energy_j  the same as recorded
     iterations, temperature_c
     startup_s                    time before the first iteration that the run's host spent inside the window; 0 where unknown
     planned_latency_s            the run's target duration / iterations: what one trial iteration had taken; nan where unknown
-    gpu_bound                    the GPU, not the host's launches, set the pace
     perturbed                    the pace changed during the run
     weight                       weight in the fit, below 1 for perturbed runs
-    flags                        quality flags of the row
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
 
@@ -115,7 +103,6 @@ class WorkloadRows:
     workload_index: IntArray
     gpus: tuple[str, ...]
     gpu_index: IntArray
-    attention: tuple[str, ...]
     sm_clock_asked_mhz: Array
     sm_clock_measured_mhz: Array
     latency_s: Array
@@ -126,10 +113,8 @@ class WorkloadRows:
     temperature_c: Array
     startup_s: Array
     planned_latency_s: Array
-    gpu_bound: BoolArray
     perturbed: BoolArray
     weight: Array
-    flags: tuple[tuple[str, ...], ...]
     sources: tuple[str, ...]
     source_index: IntArray
     row: IntArray
@@ -148,16 +133,15 @@ class WorkloadRows:
         return self.raw_energy_j / self.raw_latency_s
 
     def clock_mhz(self, gpu: GpuSpec) -> Array:
-        """SM clock that ran [MHz]: measured, else asked, else the clock for which the vendor quotes peak rates."""
-        return np.where(np.isfinite(self.sm_clock_measured_mhz), self.sm_clock_measured_mhz, self.asked_clock_mhz(gpu))
+        """SM clock that ran [MHz]: measured, else requested, else the clock for which the vendor quotes peak rates."""
+        return first_known(self.sm_clock_measured_mhz, self.asked_clock_mhz(gpu))
 
     def asked_clock_mhz(self, gpu: GpuSpec) -> Array:
-        """SM clock that was asked for [MHz], else the measured one, else the clock for which the vendor quotes peak rates.
+        """SM clock that was requested [MHz], else the measured one, else the clock for which the vendor quotes peak rates.
 
         Within the range that the GPU can lock: files round clocks.
         """
-        known = np.where(np.isfinite(self.sm_clock_measured_mhz), self.sm_clock_measured_mhz, gpu.sm_clock_max_mhz)
-        asked = np.where(np.isfinite(self.sm_clock_asked_mhz), self.sm_clock_asked_mhz, known)
+        asked = first_known(self.sm_clock_asked_mhz, self.sm_clock_measured_mhz, gpu.sm_clock_max_mhz)
         return np.clip(asked, gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
 
     def row_workloads(self) -> list[Workload]:
@@ -166,21 +150,10 @@ class WorkloadRows:
 
     def select(self, index: IntArray | BoolArray) -> "WorkloadRows":
         """The rows `index`; unique workloads, GPUs and sources are kept as they are."""
-        return _select(self, index, unique=("workloads", "gpus", "sources"))
+        return taken(self, index, ("workloads", "gpus", "sources"))
 
 
 Rows = TypeVar("Rows", KernelRows, WorkloadRows)
-
-
-def _select(rows: Rows, index: IntArray | BoolArray, unique: tuple[str, ...]) -> Rows:
-    keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
-    changes: dict[str, Any] = {}
-    for column in fields(rows):
-        if column.name in unique:
-            continue
-        value = getattr(rows, column.name)
-        changes[column.name] = tuple(value[i] for i in keep) if isinstance(value, tuple) else value[keep]
-    return replace(rows, **changes)
 
 
 def join_rows(parts: list[Rows]) -> Rows | None:
@@ -189,28 +162,27 @@ def join_rows(parts: list[Rows]) -> Rows | None:
     if len(filled) < 2:
         return filled[0] if filled else None
     changes: dict[str, Any] = {}
-    for unique, index in _UNIQUE_COLUMNS:
-        if unique not in filled[0].__slots__:
-            continue
-        known: dict[object, int] = {}
-        numbers = []
-        for part in filled:
-            own = np.array([known.setdefault(value, len(known)) for value in getattr(part, unique)], dtype=np.int64)
-            numbers.append(own[getattr(part, index)])
-        changes[unique], changes[index] = tuple(known), np.concatenate(numbers)
+    for unique, index in UNIQUE_COLUMNS:
+        if unique in filled[0].__slots__:
+            own: list[Any] = [getattr(part, unique) for part in filled]
+            values, number = numbered([value for part in own for value in part])
+            starts = np.cumsum([0, *map(len, own)])
+            changes[unique] = values
+            changes[index] = np.concatenate([number[start + getattr(part, index)] for start, part in zip(starts, filled, strict=False)])
     for column in fields(filled[0]):
         if column.name not in changes:
-            values = [getattr(part, column.name) for part in filled]
-            changes[column.name] = sum(values, ()) if isinstance(values[0], tuple) else np.concatenate(values)
+            parts_of = [getattr(part, column.name) for part in filled]
+            changes[column.name] = sum(parts_of, ()) if isinstance(parts_of[0], tuple) else np.concatenate(parts_of)
     return replace(filled[0], **changes)
 
 
-_UNIQUE_COLUMNS: Final = (
+UNIQUE_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("operators", "operator_index"),
     ("workloads", "workload_index"),
     ("gpus", "gpu_index"),
     ("sources", "source_index"),
 )
+"""Fields of unique values, and the columns of their numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,42 +233,49 @@ Source: published comparisons of sensors with meters: ±5 % a card (docs/model.m
 class Selection:
     """All that was read: accepted rows, rejected rows, start-up per host, the files, and remarks for the user."""
 
-    kernels: KernelRows | None
-    workloads: WorkloadRows | None
-    rejected: tuple[RejectedRow, ...]
-    startups: tuple[Startup, ...]
-    datasets: tuple[Dataset, ...]
-    notes: tuple[str, ...]
+    kernels: KernelRows | None = None
+    workloads: WorkloadRows | None = None
     instructions: InstructionRows | None = None
     blocks: BlockRows | None = None
+    rejected: tuple[RejectedRow, ...] = ()
+    startups: tuple[Startup, ...] = ()
+    datasets: tuple[Dataset, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tables(self) -> list[KernelRows | WorkloadRows]:
+        """Kernels and runs, as far as there are any."""
+        return [rows for rows in (self.kernels, self.workloads) if rows is not None]
+
+    @property
+    def parts(self) -> list[KernelRows | WorkloadRows | InstructionRows | BlockRows]:
+        """Rows of all kinds that there are."""
+        return [*self.tables, *(rows for rows in (self.instructions, self.blocks) if rows is not None)]
+
+    @property
+    def rows_by_gpu(self) -> dict[str, int]:
+        """Accepted rows of each GPU, in first-seen order."""
+        counts: dict[str, int] = {}
+        for part in self.parts:
+            names = [part.gpus[i] for i in part.gpu_index] if isinstance(part, KernelRows | WorkloadRows) else part.row_gpus
+            for name in names:
+                counts[name] = counts.get(name, 0) + 1
+        return counts
 
     @property
     def gpus(self) -> tuple[str, ...]:
         """GPUs with at least one accepted row, in first-seen order."""
-        found: dict[str, None] = {}
-        for rows in (self.kernels, self.workloads):
-            if rows is not None:
-                found.update(dict.fromkeys(rows.gpus[i] for i in np.unique(rows.gpu_index)))
-        if self.instructions is not None:
-            found.update(dict.fromkeys(self.instructions.gpus))
-        if self.blocks is not None:
-            found.update(dict.fromkeys(self.blocks.gpu.tolist()))
-        return tuple(found)
+        return tuple(self.rows_by_gpu)
 
     @property
     def latency_only(self) -> int:
         """Kernels and runs in use that have no power: it was not measured, or was rejected."""
-        tables = [rows for rows in (self.kernels, self.workloads) if rows is not None]
-        return sum(int((np.isnan(rows.power_w) & ~self._left_out(rows)).sum()) for rows in tables)
+        return sum(int((np.isnan(rows.power_w) & ~self._left_out(rows)).sum()) for rows in self.tables)
 
     def _left_out(self, rows: KernelRows | WorkloadRows) -> BoolArray:
         """Rows that the fit itself rejected, shape (n,): they stay in the table and count among the rejected ones."""
-        found = np.zeros(len(rows), dtype=np.bool_)
-        for place, source in enumerate(rows.sources):
-            numbers = [row.row for row in self.rejected if row.source == source and not row.power_only]
-            if numbers:
-                found |= (rows.source_index == place) & np.isin(rows.row, numbers)
-        return found
+        places = {(row.source, row.row) for row in self.rejected if not row.power_only}
+        return np.array([(rows.sources[s], int(n)) in places for s, n in zip(rows.source_index, rows.row, strict=True)], dtype=np.bool_)
 
     @property
     def gain_std(self) -> float:
@@ -311,16 +290,11 @@ class Selection:
 
 def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Selection:
     """The selection with further rejected rows counted; its accepted rows stay, the fit has left these out by itself."""
-    if not rejected:
-        return selection
     datasets = []
     for dataset in selection.datasets:
-        own = [row for row in rejected if row.source == dataset.name]
-        counts = dict(dataset.rejected)
-        for reason, count in count_whole(own).items():
-            counts[reason] = counts.get(reason, 0) + count
-        used = dataset.used - sum(row.count for row in own if not row.power_only)
-        datasets.append(replace(dataset, used=used, rejected=counts))
+        counts = count_reasons((row for row in rejected if row.source == dataset.name), power_only=False)
+        both = {reason: dataset.rejected.get(reason, 0) + counts.get(reason, 0) for reason in (*dataset.rejected, *counts)}
+        datasets.append(replace(dataset, used=dataset.used - sum(counts.values()), rejected=both))
     return replace(selection, rejected=(*selection.rejected, *rejected), datasets=tuple(datasets))
 
 

@@ -2,25 +2,25 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from collector.dataset import FLAGS
 from estimator.gpu import GpuSpec
 from estimator.instructions.energies import TRANSACTION_BYTES
-from estimator.quantities import BoolArray
-from fitter.rows.instruction_rows import SAMPLING, InstructionRow, InstructionRows
+from estimator.quantities import Array, BoolArray
 from fitter.rows.rejected import RejectedRow
-from fitter.rows.screening import known_gpu, unknown_gpu
+from fitter.rows.screening import Screen
+from fitter.rows.tables import Table
 
 FAMILY: Final = "instruction"
 """Family of generated kernels in a dataset."""
 
-MOST_TEXT: Final = 1 << 16
-"""Longest histogram that is read [character]; those of the catalogue have some hundred."""
+SAMPLING: Final = ("mtsm", "sma", "papi")
+"""Published ways of sampling whose energies stand beside a row's own."""
 
 MOST_COUNT: Final = 1e9
 """Largest count in a histogram; no machine code is as long."""
@@ -30,140 +30,190 @@ REJECTS: Final = frozenset(
 )
 """Flags with which a row says nothing about energy."""
 
-
-def is_instruction(table: pa.Table) -> BoolArray:
-    """Which rows of a kernel dataset are generated kernels, shape (n,)."""
-    return np.array([name == FAMILY for name in table.column("family").to_pylist()], dtype=np.bool_)
-
-
-def read_instruction_rows(
-    table: pa.Table, source: str, own: BoolArray, gpu: GpuSpec | None = None
-) -> tuple[InstructionRows | None, list[RejectedRow]]:
-    """The rows of generated kernels among a table's, and the reasons for those that cannot be used; `gpu` need not be shipped."""
-    accepted: list[InstructionRow] = []
-    rejected: list[RejectedRow] = []
-    for index in np.flatnonzero(own).tolist():
-        values = {name: table.column(name)[index].as_py() for name in table.column_names}
-        found = _row(values, source, index + 1, gpu)
-        if isinstance(found, RejectedRow):
-            rejected.append(found)
-        else:
-            accepted.append(found)
-    return (InstructionRows(rows=tuple(accepted)) if accepted else None), rejected
-
-
-def _row(values: dict[str, Any], source: str, number: int, gpu: GpuSpec | None) -> InstructionRow | RejectedRow:
-    def rejected(reason: str, detail: str) -> RejectedRow:
-        return RejectedRow(source=source, row=number, reason=reason, detail=detail)
-
-    spec = known_gpu(str(values["gpu"]), gpu)
-    if spec is None:
-        return rejected(*unknown_gpu(str(values["gpu"])))
-    flags = values["flags"] or ()
-    for flag in flags:
-        if flag in REJECTS:
-            return rejected(flag.upper(), FLAGS[flag])
-    link = str(values["link"] or "")
-    copied = bool(link) and values["loop_opcodes"] is None and values["iterations"] is None
-    body: dict[str, float] = {}
-    operations: dict[str, float] = {}
-    if not copied:
-        for name in ("loop_opcodes", "loop_operations"):
-            if values[name] is None:
-                return rejected("NO_HISTOGRAM", f"{name} is null")
-        try:
-            body, operations = _counts(values["loop_opcodes"]), _counts(values["loop_operations"])
-        except ValueError as error:
-            return rejected("BAD_HISTOGRAM", str(error)[:200])
-    needed = (*(MEASURED if copied else NEEDED), *(["link_bytes"] if link else []))
-    figures = {name: _number(values[name]) for name in (*NEEDED, *OPTIONAL, "link_bytes")}
-    fault = _fault(values, figures, needed)
-    if fault is not None:
-        return rejected(*fault)
-    return InstructionRow(
-        source=source,
-        row=number,
-        gpu=spec.name,
-        kernel=str(values["operator"]),
-        instruction=str(values["instruction"] or ""),
-        mode=str(values["launch_mode"] or ""),
-        random=values["data_pattern"] == "random",
-        unroll=int(values["unroll"] or 0),
-        body=body,
-        operations=operations,
-        turns=_zero(figures["iterations"]),
-        threads=_zero(figures["active_threads"]),
-        warps=_zero(figures["active_warps"]),
-        blocks=math.prod(int(values[f"grid_{axis}"] or 1) for axis in "xyz"),
-        transactions={level: _zero(figures[f"{level}_transactions"]) for level in TRANSACTION_BYTES},
-        latency_s=figures["latency_s"],
-        power_w=figures["power_w"],
-        power_std_w=figures["power_std_w"],
-        idle_w=figures["idle_before_w"],
-        idle_c=figures["temperature_before_c"],
-        temperature_c=figures["temperature_c"],
-        asked_mhz=figures["sm_clock_mhz"],
-        sm_clock_mhz=figures["sm_clock_measured_mhz"],
-        voltage_v=figures["voltage_v"],
-        throttled="throttled" in flags,
-        assembler=str(values["assembler"] or ""),
-        published={name: figures[f"energy_{name}_j"] for name in SAMPLING},
-        link=link,
-        link_bytes=_zero(figures["link_bytes"]),
-    )
-
-
-def _fault(values: Mapping[str, Any], figures: Mapping[str, float], needed: Sequence[str]) -> tuple[str, str] | None:
-    """Reason and detail of the first figure that is missing or cannot be; None where all are right."""
-    for name in needed:
-        if values[name] is None:
-            return MISSING.get(name, "NO_COUNT"), f"{name} is null"
-        if not 0 < figures[name] < math.inf:
-            return REASON.get(name, "BAD_COUNT"), f"{name} = {values[name]!r} must be a positive number"
-    for name in OPTIONAL:
-        if figures[name] < 0 or figures[name] == math.inf:
-            return "BAD_COUNT", f"{name} = {values[name]!r} must be finite and not negative"
-    return None
-
-
 MEASURED: Final = ("latency_s", "power_w")
 """Columns without which no row says anything about energy."""
 
 NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz", *MEASURED)
 """Columns without which a kernel's row says nothing about energy."""
 
-MISSING: Final = {"latency_s": "NO_LATENCY", "power_w": "NO_POWER", "sm_clock_measured_mhz": "NO_CLOCK"}
-"""Reason by column where it is null; the others are counts."""
-
-REASON: Final = {"latency_s": "BAD_LATENCY", "power_w": "BAD_POWER", "sm_clock_measured_mhz": "BAD_CLOCK"}
-"""Reason by column; the others are counts."""
-
 OPTIONAL: Final = (
-    "power_std_w", "idle_before_w", "temperature_c", "temperature_before_c", "voltage_v", "sm_clock_mhz",
+    "power_std_w", "idle_before_w", "temperature_c", "temperature_before_c", "voltage_v", "sm_clock_mhz", "link_bytes", "unroll",
     *(f"{level}_transactions" for level in TRANSACTION_BYTES), *(f"energy_{name}_j" for name in SAMPLING),
 )  # fmt: skip
 """Columns that may be missing."""
 
+MISSING: Final = {"latency_s": "NO_LATENCY", "power_w": "NO_POWER", "sm_clock_measured_mhz": "NO_CLOCK"}
+"""Reason by column where it is null; the others are counts."""
 
-def _counts(text: Any) -> dict[str, float]:
-    """A histogram.  Raises ValueError for anything but a JSON object of names and positive counts."""
-    if not isinstance(text, str) or len(text) > MOST_TEXT:
-        raise ValueError("no histogram of the loop")
+
+def at_level(kernel: str, level: str) -> str:
+    """A kernel's name with the optimisation level of its assembler."""
+    return f"{kernel}.{level}" if level else kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRow:
+    """One run of a generated kernel: counts and energy of one launch.
+
+    `power_w` is what the board drew in all, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by
+    way of sampling.  `random` marks random operands, with which energies are stated.  Of what crosses a link to the host or to another
+    board, and of copies, `link` says which link and `link_bytes` how much; such rows have an energy a byte and are in no regression.
+    """
+
+    source: str
+    row: int
+    gpu: str
+    kernel: str
+    instruction: str
+    mode: str
+    random: bool
+    unroll: int
+    body: dict[str, float]
+    operations: dict[str, float]
+    turns: float
+    threads: float
+    warps: float
+    blocks: float
+    transactions: dict[str, float]
+    latency_s: float
+    power_w: float
+    power_std_w: float
+    idle_w: float
+    idle_c: float
+    temperature_c: float
+    asked_mhz: float
+    sm_clock_mhz: float
+    voltage_v: float
+    throttled: bool
+    assembler: str
+    published: dict[str, float]
+    link: str = ""
+    link_bytes: float = 0.0
+
+    @property
+    def level(self) -> str:
+        """Optimisation level of the assembler ("O3"), by its words in `assembler`; "" of copies, which nothing assembles."""
+        return next((word[1:] for word in self.assembler.split() if word.startswith("-O")), "")
+
+    @property
+    def build(self) -> str:
+        """Kernel and level ("ffma_k8_u64.O3"): what runs is another kernel at another level."""
+        return at_level(self.kernel, self.level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRows:
+    """Accepted rows of generated kernels."""
+
+    rows: tuple[InstructionRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def row_gpus(self) -> list[str]:
+        """The GPU of each row."""
+        return [row.gpu for row in self.rows]
+
+    def select(self, keep: BoolArray) -> "InstructionRows":
+        """Some of the rows."""
+        return replace(self, rows=tuple(row for row, kept in zip(self.rows, keep, strict=True) if kept))
+
+    def column(self, name: str) -> Array:
+        """A number of every row, shape (n,)."""
+        return np.array([float(getattr(row, name)) for row in self.rows])
+
+
+def join_instruction_rows(parts: list[InstructionRows]) -> InstructionRows | None:
+    """Rows of several data sets as one; None for none."""
+    rows = tuple(row for part in parts for row in part.rows)
+    return InstructionRows(rows=rows) if rows else None
+
+
+def is_instruction(table: Table) -> BoolArray:
+    """Which rows of a kernel dataset are generated kernels, shape (n,)."""
+    return np.array([name == FAMILY for name in table.texts("family")], dtype=np.bool_)
+
+
+def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[InstructionRows | None, list[RejectedRow]]:
+    """Accepted rows of a table of generated kernels, and the reasons for the others; `gpu` need not be shipped."""
+    screen = Screen(table)
+    specs = screen.gpus(gpu)
+    frame = table.frame
+    for i, flags in enumerate(frame["flags"]):
+        for flag in () if flags is None else flags:
+            if flag in REJECTS:
+                screen.reject([i], flag.upper(), FLAGS[flag])
+    links = table.texts("link")
+    nothing = np.asarray(frame["loop_opcodes"].isna() & frame["iterations"].isna())
+    linked = np.array([bool(link) for link in links], dtype=np.bool_)
+    copied = linked & nothing
+    counts = [{} if copied[i] else _counts(screen, i, name) for name in ("loop_opcodes", "loop_operations") for i in range(len(table))]
+    values = {name: table.numbers(name) for name in (*NEEDED, *OPTIONAL)}
+    screen.reject_limits((*NEEDED, *OPTIONAL))
+    for name in (*NEEDED, "link_bytes"):
+        needed = linked if name == "link_bytes" else ~copied | (name in MEASURED)
+        screen.reject(needed & np.isnan(values[name]), MISSING.get(name, "NO_COUNT"), f"{name} is null")
+        screen.reject(needed & (values[name] <= 0), "BAD_COUNT", f"{name} must be above 0")
+    texts = {name: table.texts(name) for name in ("operator", "instruction", "launch_mode", "data_pattern", "assembler")}
+    blocks = table.products("grid")
+    found = []
+    for i in screen.kept().tolist():
+        number = {name: float(column[i]) for name, column in values.items()}
+        count = {name: value if math.isfinite(value) else 0.0 for name, value in number.items()}
+        spec = specs[i]
+        found.append(
+            InstructionRow(
+                source=table.name,
+                row=int(table.row[i]),
+                gpu=spec.name if spec else "",
+                kernel=texts["operator"][i],
+                instruction=texts["instruction"][i],
+                mode=texts["launch_mode"][i],
+                random=texts["data_pattern"][i] == "random",
+                unroll=int(count["unroll"]),
+                body=counts[i],
+                operations=counts[len(table) + i],
+                turns=count["iterations"],
+                threads=count["active_threads"],
+                warps=count["active_warps"],
+                blocks=float(blocks[i]) if math.isfinite(blocks[i]) else 1.0,
+                transactions={level: count[f"{level}_transactions"] for level in TRANSACTION_BYTES},
+                latency_s=number["latency_s"],
+                power_w=number["power_w"],
+                power_std_w=number["power_std_w"],
+                idle_w=number["idle_before_w"],
+                idle_c=number["temperature_before_c"],
+                temperature_c=number["temperature_c"],
+                asked_mhz=number["sm_clock_mhz"],
+                sm_clock_mhz=number["sm_clock_measured_mhz"],
+                voltage_v=number["voltage_v"],
+                throttled="throttled" in (frame["flags"].iloc[i] if frame["flags"].iloc[i] is not None else ()),
+                assembler=texts["assembler"][i],
+                published={name: number[f"energy_{name}_j"] for name in SAMPLING},
+                link=links[i],
+                link_bytes=count["link_bytes"],
+            )
+        )
+    return (InstructionRows(rows=tuple(found)) if found else None), screen.rejected()
+
+
+def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:
+    """A histogram in a cell: a JSON object of names and positive counts; a row with anything else is rejected."""
+    text = screen.table.frame[name].iloc[i]
+    if not isinstance(text, str):
+        screen.reject([i], "NO_HISTOGRAM", f"{name} is null")
+        return {}
     try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("a histogram nested too deeply") from error
-    if not isinstance(found, dict) or not found:
-        raise ValueError("a histogram that is no object, or an empty one")
-    for name, count in found.items():
-        if isinstance(count, bool) or not isinstance(count, int | float) or not 0 < count <= MOST_COUNT:
-            raise ValueError(f"{name[:40]!r} is counted {str(count)[:20]}")
-    return {name: float(count) for name, count in found.items()}
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+        found: Any = json.loads(text)
+        good = (
+            isinstance(found, Mapping)
+            and len(found) > 0
+            and all(type(one) in (int, float) and 0 < one <= MOST_COUNT for one in found.values())
+        )
+    except (ValueError, RecursionError):
+        good = False
+    if not good:
+        screen.reject([i], "BAD_HISTOGRAM", f"{name} is no object of names and positive counts: {text[:60]!r}")
+        return {}
+    return {key: float(count) for key, count in found.items()}

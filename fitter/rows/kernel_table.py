@@ -1,51 +1,50 @@
-"""Kernel tables: measurements that labs have of their own, as CSV or Parquet with a row per kernel.
+"""Kernels measured one by one: datasets of `collect`, and tables that labs have of their own, a row per kernel.
 
-Columns, whichever apply: family, operator, gpu, precision, kv_precision, batch, m, n, k | rows, dim | sequence, heads,
-kv_heads, head_dim, window, is_decode; latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*,
-block_*, samples_min, reason, source, l2_state.
+A dataset of `collect` is a table with more columns: flags, trials, requested and measured clocks, tiles.  Of other tables, whichever apply:
+family, operator, gpu, precision, kv_precision, batch, m, n, k | rows, dim | sequence, heads, kv_heads, head_dim, window, is_decode;
+latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, l2_state.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from collector.dataset import FLAGS
+from collector.dataset import SHAPE_COLUMNS as COLLECTED_SHAPES
+from estimator.coefficients import COEFFICIENTS
 from estimator.errors import WorkloadError
 from estimator.gpu import GpuSpec, is_simulated_uuid
+from estimator.kernel_names import tile_from_name
+from estimator.kernel_prediction import kernel_times
 from estimator.quantities import Array, BoolArray, IntArray, canonical_precision
 from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
+from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows
 from fitter.rows.rejected import RejectedRow
-from fitter.rows.screening import RawKernels, mark_code, screen
+from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
+from fitter.rows.screening import Screen, first_known, need_columns, numbered
 from fitter.rows.tables import Table
 
-SHAPE_COLUMNS: Final = (
-    "batch", "m", "n", "k", "rows", "dim", "elements", "reads", "sequence", "queries", "context", "heads", "kv_heads", "head_dim",
-    "window", "is_decode", "causal", "channels", "height", "width", "filters", "kernel_h", "kernel_w", "stride", "padding", "groups",
-)  # fmt: skip
-NAME_COLUMNS: Final = ("family", "operator", "precision", "kv_precision")
+SHAPE_COLUMNS: Final = (*COLLECTED_SHAPES, "sequence", "is_decode")
+NAME_COLUMNS: Final = ("family", "operator", "precision", "precision_out", "precision_kv", "kv_precision", "cuda_cores")
 VALUE_COLUMNS: Final = (
-    "latency_s", "latency_std_s", "power_w", "power_std_w", "power_limit_w", "idle_w", "temperature_c", "sm_clock_mhz",
-    "sm_clock_measured_mhz", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "samples_min",
+    "latency_s", "power_w", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x", "grid_y",
+    "grid_z", "tile_m", "tile_n", "split_k", "trial", "started_unix_s",
 )  # fmt: skip
-TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "reason", "source", "library", "l2_state")
-COLUMNS: Final = frozenset(SHAPE_COLUMNS + NAME_COLUMNS + VALUE_COLUMNS + TEXT_COLUMNS)
-"""Columns that a kernel table may have; others are left alone."""
+TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "reason", "source", "library", "l2_state", "flags")
+COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT_COLUMNS))
+"""Columns that are read; others are left alone."""
 
 NEEDED: Final = ("operator", "precision", "latency_s")
 """Columns without which there is no kernel table; `gpu` may be given on the command line instead."""
 
 OPERATOR_ALIASES: Final[dict[str, str]] = {
-    "ln": "layernorm",
-    "layer_norm": "layernorm",
-    "rms_norm": "rmsnorm",
-    "batch_norm": "batchnorm",
-    "matmul": "bmm",
-    "gemm": "linear",
-    "context": "prefill",
-    "generation": "decode",
-}
+    "ln": "layernorm", "layer_norm": "layernorm", "rms_norm": "rmsnorm", "batch_norm": "batchnorm", "matmul": "bmm", "gemm": "linear",
+    "context": "prefill", "generation": "decode",
+}  # fmt: skip
 """Other spellings of operators."""
 
 TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
@@ -57,89 +56,166 @@ COLD_LIBRARIES: Final = ("trtllm", "vllm", "sglang")
 CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
 
+REASON_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+GOOD: Final = ("", "OK", "NONE", "GOOD")
+POWER_REASONS: Final = frozenset({"SINGLE_SAMPLE", "SHORT_WINDOW", "HISTORY", "SEQUENCE", "COLD_START", "NO_NEIGHBOUR", "ABOVE_LIMIT"})
+"""Verdicts of a table of its own on its rows: good ones, and those that concern the power alone."""
 
-EQUAL_ROW: Final = ("DUPLICATE", "equals an earlier row in every column")
+REJECTS_ROW: Final = frozenset({"latency_absurd", "shared_board"})
+"""Flags with which a row says nothing of its kernel: of two processes on a board each takes the other's time and power for its own."""
+
+REJECTS_POWER: Final = frozenset({"power_missing", "power_absurd", "sensor_stuck", "short_window"})
+"""Flags with which a row says nothing about power."""
+
+TIMED_ONLY: Final = "short_window"
+"""The flag of a row that was only timed, as a budget's choice asks for: without a power nothing is rejected."""
+
+LOWERS_WEIGHT: Final = frozenset(
+    {
+        "few_samples", "unsettled", "drifting", "latency_unsteady", "range_mismatch", "clock_varied", "counter_disagrees",
+        "counter_absurd", "hot",
+    }
+)  # fmt: skip
+"""Flags with which a row counts less.  The others change nothing: a throttled row has its measured clock."""
+
+FLAGGED_WEIGHT: Final = 0.25
+"""Weight in the fit of a row with a doubt [1]."""
+
+AT_LIMIT_SHARE: Final = 0.96
+"""From this share of the power limit on the board was holding its limit: the power is a lower bound [1]."""
+
+SHORTEST_LAUNCH_S: Final = 10e-6
+"""Kernels smaller than this are ruled by launch costs, not by their work [s]."""
+
+IMPLAUSIBLE_RATIO: Final = 100.0
+"""A whole file this many times slower than the hardware allows holds another unit than seconds [1]."""
+
+ROWS_FOR_UNITS: Final = 8
+"""Fewer rows tell nothing about a file's unit."""
 
 
-def is_kernel_table(header: tuple[str, ...]) -> bool:
+def is_kernel_table(header: Sequence[str]) -> bool:
     """Whether a file with these columns is a kernel table."""
     return all(name in header for name in NEEDED)
 
 
-def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Rows of a kernel table and the reasons for those left out.
-
-    gpu: the GPU of all rows where the table has no such column.  Raises InputError for a table without the needed
-    columns or with an implausible unit.
-    """
-    missing = [name for name in NEEDED if name not in table]
-    if missing:
-        raise InputError(f"{table.path}: no column {missing[0]!r}; a kernel table needs {', '.join(NEEDED)}")
-    if "gpu" not in table and gpu is None:
-        raise InputError(f"{table.path}: no column 'gpu'; add it, or name the GPU of all rows with --gpu")
-    reasons: dict[int, tuple[str, str]] = {}
-    for i in np.flatnonzero(table.oversized()).tolist():
-        reasons[i] = ("BAD_TEXT", "a cell is longer than any name can be")
-    operators = read_operators(table, reasons)
-    for i in np.flatnonzero(table.repeated()).tolist():
-        reasons.setdefault(i, EQUAL_ROW)
-    return screen(_raw(table, operators, gpu, reasons), gpu)
-
-
 def from_simulated_board(table: Table) -> bool:
     """Whether the boards' UUIDs tell of a simulation: a dataset of `collect` in another format has no other mark."""
-    return "gpu_uuid" in table and any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
+    return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
 
 
-def read_operators(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Operator | None]:
-    """The operator of each row, None (with a reason) where it cannot be told."""
-    names = {column: table.texts(column) for column in (*NAME_COLUMNS, "kernel_name")}
-    shapes = {column: table.numbers(column) for column in SHAPE_COLUMNS if column in table}
-    cache: dict[tuple[object, ...], Operator | tuple[str, str]] = {}
-    operators: list[Operator | None] = []
-    for i in range(len(table)):
-        simt = any(part in names["kernel_name"][i] for part in CUDA_CORE_NAME)
-        key = (*(names[column][i] for column in NAME_COLUMNS), simt, *(float(values[i]) for values in shapes.values()))
-        if key not in cache:
-            shape = {column: float(values[i]) for column, values in shapes.items()}
-            cache[key] = _operator({column: names[column][i].lower() for column in NAME_COLUMNS}, shape, simt)
-        found = cache[key]
-        if isinstance(found, tuple):
-            reasons.setdefault(i, found)
-        operators.append(None if isinstance(found, tuple) else found)
-    return operators
+def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
+    """Accepted rows (None where there are none) and the reasons for the others.
+
+    gpu: the GPU to keep, which need not be shipped, and that of all rows where the table has no such column.
+    Raises InputError for a table without the needed columns or with another unit than seconds.
+    """
+    need_columns(table, NEEDED, "kernel table")
+    screen = Screen(table)
+    specs = screen.gpus(gpu)
+    flags = [frozenset(() if value is None or isinstance(value, float) else value) for value in table.frame.get("flags", [()] * len(table))]
+    if "flags" not in table:
+        screen.reject_repeated()
+    operators = _operators(table, screen)
+    latency, power, power_std = (table.numbers(name) for name in ("latency_s", "power_w", "power_std_w"))
+    _read_verdicts(table, screen, flags, np.isfinite(power) | table.garbled("power_w"))
+    screen.reject_limits(("latency_s", "temperature_c", "power_w"), ("latency_s",), power=("power_w",))
+    asked = table.numbers("sm_clock_mhz")
+    measured = table.numbers("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
+    screen.reject_clocks(specs, sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
+    sources = [source.partition("#")[0] for source in table.texts("source")]
+    library = [source or own for source, own in zip(sources, table.texts("library"), strict=True)]
+    warm = _warm(table, library)
+    _reject_by_roof(screen, specs, operators, latency, first_known(measured, asked), warm)
+    _reject_other_kernels(screen, list(zip(specs, library, strict=True)), operators, latency, first_known(measured, asked))
+    limit = np.array([spec.power_limit_w if spec else np.nan for spec in specs])
+    stated = table.numbers("power_limit_w")
+    limit = np.where(stated > 0, stated, limit)
+    screen.reject_power(power, specs, limit)
+    power = np.where(screen.powerless(), np.nan, power)
+    keep = screen.kept()
+    if not len(keep):
+        return None, screen.rejected()
+    trial = np.nan_to_num(table.numbers("trial"))
+    doubted = np.where([bool(LOWERS_WEIGHT & own) for own in flags], FLAGGED_WEIGHT, 1.0)
+    kernels, operator_index = numbered(operators[i] for i in keep.tolist())
+    gpus, gpu_index = numbered(spec.name for i in keep.tolist() if (spec := specs[i]) is not None)
+    names = table.texts("kernel_name")
+    tiles = _tiles(table, [operators[i] for i in keep.tolist()], [names[i] for i in keep.tolist()], keep)
+    rows = KernelRows(
+        operators=tuple(one for one in kernels if one is not None),
+        operator_index=operator_index,
+        gpus=gpus,
+        gpu_index=gpu_index,
+        sm_clock_mhz=measured[keep],
+        sm_clock_asked_mhz=asked[keep],
+        latency_s=latency[keep],
+        power_w=power[keep],
+        power_std_w=np.where(np.isfinite(power), power_std, np.nan)[keep],
+        temperature_c=table.numbers("temperature_c")[keep],
+        at_limit=(power >= AT_LIMIT_SHARE * limit)[keep],
+        l2_warm=warm[keep],
+        library=tuple(library[i] for i in keep),
+        kernel_name=tuple(names[i] for i in keep),
+        tile_m=tiles[:, 0],
+        tile_n=tiles[:, 1],
+        split_k=tiles[:, 2],
+        trial=trial[keep].astype(np.int64),
+        started_s=table.numbers("started_unix_s")[keep],
+        weight=shared_weight(doubted[keep], _repeats(table, operator_index, keep)),
+        sources=(table.name,),
+        source_index=np.zeros(len(keep), dtype=np.int64),
+        row=table.row[keep],
+    )
+    return rows, screen.rejected()
 
 
-def _operator(names: Mapping[str, str], shape: Mapping[str, float], simt: bool) -> Operator | tuple[str, str]:
+def _operators(table: Table, screen: Screen) -> list[Operator | None]:
+    """The operator of each row, None (with a reason) where it cannot be told; rows of one kernel share one object."""
+    names = [column for column in (*NAME_COLUMNS, "kernel_name") if column in table]
+    shapes = [column for column in SHAPE_COLUMNS if column in table]
+    columns = [*(table.texts(name) for name in names), *(table.numbers(name).tolist() for name in shapes)]
+    _, index = numbered(map(repr, zip(*columns, strict=True)))
+    first = np.unique(index, return_index=True)[1]
+    found = [_operator(dict(zip((*names, *shapes), [column[i] for column in columns], strict=True))) for i in first.tolist()]
+    own = [found[number] for number in index.tolist()]
+    for i, one in enumerate(own):
+        if isinstance(one, tuple):
+            screen.reject([i], *one)
+    return [None if isinstance(one, tuple) else one for one in own]
+
+
+def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     """The operator of one kind of row, or the reason why there is none."""
-    family, operator = _kind(names["family"], names["operator"], shape)
+    given, called = row.get("family", "").lower(), row["operator"].lower()
+    family, operator = _kind(given, called, row)
     if family is None:
-        return ("UNKNOWN_OPERATOR", f"family {names['family'][:40]!r}, operator {names['operator'][:40]!r}")
-    precision = canonical_precision(names["precision"])
-    kv_precision = canonical_precision(names["kv_precision"]) if names["kv_precision"] else precision
-    if precision is None or kv_precision is None:
-        return ("UNKNOWN_PRECISION", repr((names["precision"] if precision is None else names["kv_precision"])[:40]))
-    details: dict[str, Any] = {}
-    for name, value in _shape(family, operator, shape).items():
-        if np.isnan(value):
-            continue
-        if value % 1.0 != 0.0:
-            return ("BAD_SHAPE", f"{name} = {value:g} must be a whole number")
-        details[name] = value
-    if family == "attention":
-        details["precision_kv"] = kv_precision
-    if simt and family == "gemm" and precision not in ("fp32", "fp64"):
-        details["cuda_cores"] = True
+        return ("UNKNOWN_OPERATOR", f"family {given[:40]!r}, operator {called[:40]!r}")
+    written = {name: row.get(name) or "" for name in ("precision", "precision_out")}
+    written["precision_kv"] = (row.get("precision_kv") or row.get("kv_precision") or row["precision"]) if family == "attention" else ""
+    formats = {name: canonical_precision(text.lower()) if text else "" for name, text in written.items()}
+    unknown = next((name for name, found in formats.items() if found is None), None)
+    if unknown is not None or not formats["precision"]:
+        return ("UNKNOWN_PRECISION", repr(written[unknown or "precision"][:40]))
+    shape = {name: value for name, value in _shape(family, operator, row).items() if not np.isnan(value)}
+    broken = next((name for name, value in shape.items() if value % 1.0 != 0.0), None)
+    if broken is not None:
+        return ("BAD_SHAPE", f"{broken} = {shape[broken]:g} must be a whole number")
+    named = (
+        family == "gemm" and formats["precision"] not in ("fp32", "fp64") and any(p in row.get("kernel_name", "") for p in CUDA_CORE_NAME)
+    )
+    cuda_cores = named or row.get("cuda_cores", "").lower() in ("true", "1")
+    precision, more = formats.pop("precision"), {name: text for name, text in formats.items() if text}
     try:
-        return make_operator(family, operator, precision, **details)
+        return make_operator(family, operator, str(precision), cuda_cores=cuda_cores, **more, **shape)  # type: ignore[arg-type]
     except WorkloadError as error:
         return ("BAD_SHAPE", str(error)[:200])
 
 
-def _kind(family: str, operator: str, shape: Mapping[str, float]) -> tuple[str | None, str]:
+def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | None, str]:
     """Family and operator in our names; the family may be missing or another's, the operator decides."""
     if operator in ("attention", "") and family == "attention":
-        operator = "decode" if shape.get("is_decode", 0.0) > 0 else "prefill"
+        operator = "decode" if row.get("is_decode", 0.0) > 0 else "prefill"
     operator = OPERATOR_ALIASES.get(operator, operator)
     for known, operators in FAMILY_OPERATORS.items():
         if operator in operators and (known == family or family not in FAMILY_OPERATORS):
@@ -147,134 +223,156 @@ def _kind(family: str, operator: str, shape: Mapping[str, float]) -> tuple[str |
     return None, operator
 
 
-def _shape(family: str, operator: str, shape: Mapping[str, float]) -> dict[str, float]:
+def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, float]:
     """Shape fields of a family from the columns of a table; nan where a column is missing."""
-    nan = float("nan")
-    given = {name: shape.get(name, nan) for name in FAMILY_FIELDS[family]}
+
+    def of(name: str, default: float = np.nan) -> float:
+        value = float(row.get(name, np.nan))
+        return default if np.isnan(value) else value
+
+    defaults: dict[str, float] = {}
     if family == "gemm":
-        given["batch"] = 1.0 if np.isnan(given["batch"]) else given["batch"]
+        defaults = {"batch": 1.0}
     elif family == "attention":
-        sequence = shape.get("sequence", nan)
-        defaults = {
-            "queries": 1.0 if operator == "decode" else sequence,
-            "context": sequence,
-            "kv_heads": given["heads"],
-            "window": 0.0,
-            "causal": 0.0 if operator == "decode" else 1.0,
-        }
-        given = {name: defaults.get(name, nan) if np.isnan(value) else value for name, value in given.items()}
+        decode = operator == "decode"
+        defaults = {"queries": 1.0 if decode else of("sequence"), "context": of("sequence"), "kv_heads": of("heads")}
+        defaults |= {"window": 0.0, "causal": 0.0 if decode else 1.0}
     elif family in ("elementwise", "copy"):
-        elements = shape.get("rows", nan) * shape.get("dim", nan) if np.isnan(given["elements"]) else given["elements"]
-        reads = elements * (2.0 if operator in TWO_INPUTS else 1.0) if np.isnan(given["reads"]) else given["reads"]
-        given = {"elements": elements, "reads": reads}
-    return given
+        elements = of("elements", of("rows") * of("dim"))
+        defaults = {"elements": elements, "reads": elements * (2.0 if operator in TWO_INPUTS else 1.0)}
+    return {name: of(name, defaults.get(name, np.nan)) for name in FAMILY_FIELDS[family]}
 
 
-def _raw(table: Table, operators: list[Operator | None], gpu: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> RawKernels:
-    """The table's columns, ready for screening."""
-    count = len(table)
-    unknown = np.full(count, np.nan)
-    power = table.numbers("power_w")
-    libraries = [source.partition("#")[0] for source in table.texts("source")] if "source" in table else table.texts("library")
-    gpus = table.texts("gpu") if "gpu" in table else [gpu.name if gpu else ""] * count
-    asked = table.numbers("sm_clock_mhz")
-    return RawKernels(
-        source=table.name,
-        operators=operators,
-        gpus=gpus,
-        latency_s=table.numbers("latency_s"),
-        latency_std_s=table.numbers("latency_std_s"),
-        power_w=power,
-        power_given=~np.isnan(power) | table.garbled("power_w"),
-        power_std_w=table.numbers("power_std_w"),
-        power_limit_w=table.numbers("power_limit_w"),
-        idle_w=table.numbers("idle_w"),
-        temperature_c=table.numbers("temperature_c"),
-        sm_clock_mhz=table.numbers("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked,
-        sm_clock_asked_mhz=asked,
-        l2_warm=_warm(table, libraries),
-        library=libraries,
-        kernel_name=table.texts("kernel_name"),
-        tile_m=unknown,
-        tile_n=unknown,
-        split_k=unknown,
-        grid=_triple(table, "grid"),
-        block_threads=_triple(table, "block").prod(axis=1),
-        trial=np.zeros(count, dtype=np.int64),
-        started_s=unknown,
-        weight=np.ones(count),
-        flags=_format_flags(table),
-        marks=[mark_code(text) for text in table.texts("reason")],
-        row=np.arange(1, count + 1, dtype=np.int64),
-        reasons=reasons,
-        power_reasons=_brief_windows(table, libraries, gpus),
-    )
+def _read_verdicts(table: Table, screen: Screen, flags: Sequence[frozenset[str]], powered: BoolArray) -> None:
+    """What the data set itself says of its rows: verdicts of tables, flags of `collect`."""
+    for i, text in enumerate(table.texts("reason")):
+        code = text.upper()
+        if code not in GOOD and (code not in POWER_REASONS or powered[i]):
+            known = code if REASON_CODE.fullmatch(code) else "MARKED"
+            screen.reject([i], known, "so marked in the data set", power=code in POWER_REASONS)
+    for i, own in enumerate(flags):
+        for flag in sorted(own & (REJECTS_ROW | REJECTS_POWER)):
+            if flag in REJECTS_ROW or powered[i] or flag != TIMED_ONLY:
+                screen.reject([i], flag.upper(), FLAGS[flag], power=flag in REJECTS_POWER)
 
 
-def _brief_windows(table: Table, libraries: list[str], gpus: list[str]) -> dict[int, tuple[str, str]]:
-    """Power rows that were read too briefly, among those on which the table itself passes no verdict."""
-    if "samples_min" not in table:
-        return {}
-    groups = list(zip(libraries, gpus, table.texts("operator"), table.texts("precision"), strict=True))
-    found = window_reasons(groups, table.numbers("latency_s"), table.numbers("samples_min"))
-    verdicts = table.texts("reason")
-    detail = "too few readings explain the stored mean"
-    return {i: (reason, detail) for i, reason in enumerate(found) if reason and not verdicts[i]}
-
-
-def _warm(table: Table, libraries: list[str]) -> BoolArray:
+def _warm(table: Table, library: list[str]) -> BoolArray:
     """Whether operands were in L2: as stated, else yes, as simple benchmarks launch one kernel on one set of buffers."""
     stated = table.texts("l2_state")
-    usual = ["cold" if library.startswith(COLD_LIBRARIES) else "warm" for library in libraries]
-    return np.array([(text or default) != "cold" for text, default in zip(stated, usual, strict=True)], dtype=np.bool_)
+    cold = [state == "cold" if state else own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
+    return ~np.array(cold, dtype=np.bool_)
 
 
-def _triple(table: Table, name: str) -> Array:
-    return np.stack([table.numbers(f"{name}_{axis}") for axis in "xyz"], axis=1)
+def _reject_by_roof(
+    screen: Screen,
+    specs: Sequence[GpuSpec | None],
+    operators: Sequence[Operator | None],
+    latency_s: Array,
+    clock_mhz: Array,
+    warm: BoolArray,
+) -> None:
+    """Reject rows faster than their hardware, or in a number format that it does not have.
 
-
-def _format_flags(table: Table) -> list[tuple[str, ...]]:
-    """The number format where it is a variant of the one that the equations know (fp8_block)."""
-    return [(text.lower(),) if "_" in text else () for text in table.texts("precision")]
-
-
-LATENCY_BIN_DECADES: Final = 0.05
-"""Kernels within 12 % of each other's latency get the same number of readings [decade]."""
-
-FEWEST_READINGS: Final = 8.0
-"""A mean over fewer readings of a 1 s average does not describe the kernel [1]."""
-
-SINGLE_READING: Final = 1.5
-"""Below this the power is one reading, taken at the launch [1]."""
-
-
-def window_reasons(groups: Sequence[object], latency_s: Array, samples_min: Array) -> list[str]:
-    """SINGLE_SAMPLE, SHORT_WINDOW or "" for each row.
-
-    groups: rows with equal values were measured in the same way (collection, GPU, operator, precision).
-    samples_min: smallest number of readings that can give the stored mean; nan where unknown (no reason is given).
+    Raises InputError for a file in which every kernel is far slower than the hardware: it holds milli- or microseconds.
     """
-    readings = estimated_readings(groups, latency_s, samples_min)
-    return ["" if not r < FEWEST_READINGS else "SINGLE_SAMPLE" if r < SINGLE_READING else "SHORT_WINDOW" for r in readings]
+    good = screen.kept().tolist()
+    for spec in dict.fromkeys(spec for spec in specs if spec is not None):
+        index = np.array([i for i in good if specs[i] is spec], dtype=np.int64)
+        if not len(index):
+            continue
+        unique, position = numbered(operator for i in index.tolist() if (operator := operators[i]) is not None)
+        work = minimal_work(unique, spec).take(position)
+        roof = roof_seconds(work, spec, clock_mhz[index], ~warm[index])
+        ratio = latency_s[index] / np.maximum(roof, SHORTEST_LAUNCH_S)
+        if len(index) >= ROWS_FOR_UNITS and float(ratio.min()) > IMPLAUSIBLE_RATIO:
+            raise InputError(
+                f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
+                "latency_s must be in seconds"
+            )
+        unrated = index[~np.isfinite(work.flop_per_clock)].tolist()
+        rates = {i: f"{operator.precision} on {spec.name}" for i in unrated if (operator := operators[i]) is not None}
+        screen.reject(rates, "NO_RATE", rates.__getitem__)
+        fast = latency_s[index] * ROOF_TOLERANCE < roof
+        least = zip(index[fast].tolist(), roof[fast].tolist(), strict=True)
+        above = {i: f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {own_s:.4g} s" for i, own_s in least}
+        screen.reject(above, "ABOVE_ROOF", above.__getitem__)
 
 
-def estimated_readings(groups: Sequence[object], latency_s: Array, samples_min: Array) -> Array:
-    """Estimated number of readings of each row, shape (n,); nan where nothing is known.
+DECODE_GROUP: Final = "attention.decode"
 
-    A sensor that reports whole milliwatts gives, over d readings, a mean that is a multiple of 1/d mW.  The smallest such d divides the
-    number of readings; the largest of them among kernels of like duration, measured in the same way, is close to that number.
+SERVING_FIXED_S: Final = 20e-6
+"""Launches and a serving library's small kernels beside the one in question [s]."""
+
+OTHER_KERNEL_FACTOR: Final = 5.0
+"""A row this many times slower than fixed cost and the priors' time together ran another kernel [1]."""
+
+USUAL_FACTOR: Final = 3.0
+LEAST_USUAL_SHARE: Final = 0.25
+"""At least this share of the rows must lie within USUAL_FACTOR, else the whole collection is slow and no row stands out [1]."""
+
+
+def _reject_other_kernels(
+    screen: Screen,
+    collections: Sequence[tuple[GpuSpec | None, str]],
+    operators: Sequence[Operator | None],
+    latency_s: Array,
+    clock_mhz: Array,
+) -> None:
+    """Reject decode rows that another kernel ran than the fused one that the equations describe.
+
+    Serving libraries leave the fused kernel for shapes that it does not take: more than 32 query heads to a key head (TensorRT-LLM),
+    heads of 512 (vLLM).  What runs then takes ten to a hundred times what cache traffic and padded products explain, while rows of the
+    fused kernel stay within a factor of three.  More than half of the GB200's decode rows in AIConfigurator's table of powers are such:
+    a fit of all of them errs by 480 % on the others, instead of 8 %.
     """
-    members: dict[object, list[int]] = {}
-    known: BoolArray = np.isfinite(samples_min) & (latency_s > 0)
-    for i in np.flatnonzero(known).tolist():
-        members.setdefault(groups[i], []).append(i)
-    result = np.full(len(latency_s), np.nan)
-    for rows in members.values():
-        index: IntArray = np.array(rows, dtype=np.int64)
-        position = np.log10(latency_s[index])
-        order = np.argsort(position, kind="stable")
-        ordered, divisors = position[order], samples_min[index][order]
-        low = np.searchsorted(ordered, ordered - LATENCY_BIN_DECADES / 2.0, side="left")
-        high = np.searchsorted(ordered, ordered + LATENCY_BIN_DECADES / 2.0, side="right")
-        result[index[order]] = [divisors[start:stop].max() for start, stop in zip(low, high, strict=True)]
+    centres = {name: prior.centre for name, prior in GROUP_PRIORS[DECODE_GROUP].items() if name in COEFFICIENTS}
+    members: dict[tuple[GpuSpec | None, str], list[int]] = {}
+    for i in screen.kept().tolist():
+        operator = operators[i]
+        if operator is not None and operator.operator == "decode":
+            members.setdefault(collections[i], []).append(i)
+    for (gpu, _), rows in members.items():
+        chosen = [operator for i in rows if (operator := operators[i]) is not None]
+        if gpu is not None:
+            clock = first_known(clock_mhz[rows], gpu.sm_clock_max_mhz)
+            cold = np.zeros(len(rows), dtype=np.bool_)
+            usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=cold).equations_s
+            ratio = latency_s[rows] / (SERVING_FIXED_S + usual)
+            if float((ratio <= USUAL_FACTOR).mean()) >= LEAST_USUAL_SHARE:
+                slow = [i for i, one in zip(rows, ratio.tolist(), strict=True) if one > OTHER_KERNEL_FACTOR]
+                screen.reject(slow, "OTHER_KERNEL", lambda i: f"latency_s = {latency_s[i]:.4g}, many times that of a fused kernel")
+
+
+def _tiles(table: Table, operators: Sequence[Operator | None], names: Sequence[str], keep: IntArray) -> Array:
+    """Tiles of the rows, shape (n, 3): as recorded, else from the kernel's name."""
+    result = np.stack([table.numbers(name)[keep] for name in ("tile_m", "tile_n", "split_k")], axis=1)
+    grid = np.stack([table.numbers(f"grid_{axis}")[keep] for axis in "xyz"], axis=1).tolist()
+    for place, (operator, name) in enumerate(zip(operators, names, strict=True)):
+        if operator is not None and operator.family == "gemm" and name and np.isnan(result[place, 0]):
+            tile = tile_from_name(name, operator["batch"], operator["m"], operator["n"], tuple(grid[place]))
+            result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
     return result
+
+
+def shared_weight(weight: Array, repeats: IntArray) -> Array:
+    """Weights of rows of which those with the same number in `repeats` (n,) repeat one measurement, shape (n,).
+
+    Together they weigh as much as the best of them alone: what the equations get wrong about a kernel they get wrong in all its trials.
+    """
+    total = np.bincount(repeats, weight)
+    best = np.zeros(len(total))
+    np.maximum.at(best, repeats, weight)
+    result: Array = weight * best[repeats] / total[repeats]
+    return result
+
+
+def _repeats(table: Table, operator_index: IntArray, keep: IntArray) -> IntArray:
+    """A number for each kernel at each requested clock, the same for all its trials; tables of others have none, shape (n,).
+
+    A product in another layout is one more trial: the equations know no layouts.  Each has its own time, power and tile.
+    """
+    if "trial" not in table:
+        return np.arange(len(keep))
+    columns = [np.array(table.texts(name))[keep].tolist() for name in ("gpu_uuid", "l2_state")]
+    clock = np.nan_to_num(table.numbers("sm_clock_mhz"))[keep].tolist()
+    return numbered(zip(operator_index.tolist(), clock, *columns, strict=True))[1]

@@ -72,22 +72,13 @@ class RejectedRow:
     count: int = 1
 
 
-def count_reasons(rejected: Iterable[RejectedRow]) -> dict[str, int]:
-    """Rejected rows by reason, most frequent first; a row whose time and whose power are rejected counts under both."""
+def count_reasons(rejected: Iterable[RejectedRow], *, power_only: bool | None = None) -> dict[str, int]:
+    """Rejected rows by reason, most frequent first; all, those left out as wholes, or those whose power alone was rejected."""
     counts: dict[str, int] = {}
     for row in rejected:
-        counts[row.reason] = counts.get(row.reason, 0) + row.count
+        if power_only is None or row.power_only == power_only:
+            counts[row.reason] = counts.get(row.reason, 0) + row.count
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def count_whole(rejected: Iterable[RejectedRow]) -> dict[str, int]:
-    """Rows left out as wholes, by reason."""
-    return count_reasons(row for row in rejected if not row.power_only)
-
-
-def count_power_only(rejected: Iterable[RejectedRow]) -> dict[str, int]:
-    """Rows whose power alone was rejected, by reason."""
-    return count_reasons(row for row in rejected if row.power_only)
 
 
 def reason_meaning(reason: str) -> str:

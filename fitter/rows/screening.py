@@ -1,31 +1,20 @@
-"""Screening: which kernel rows can be true, which say something about power, and why the others were left out.
+"""Screening: which rows of a file can be true, and why the others are left out.
 
-The order of the checks is the order of their certainty: what cannot be read, what names nothing known, what no
-hardware can do, what the data set itself marks, what was read too briefly.
+The checks run in the order of their certainty: what cannot be read, what names nothing known, what no hardware can do.
 """
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from estimator.coefficients import COEFFICIENTS
 from estimator.gpu import GpuSpec
-from estimator.kernel_names import tile_from_name
-from estimator.kernel_prediction import kernel_times
 from estimator.quantities import Array, BoolArray, IntArray
 from estimator.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
-from estimator.workload import Operator
 from fitter.errors import InputError
-from fitter.priors import GROUP_PRIORS
-from fitter.rows.columns import KernelRows
-from fitter.rows.rejected import RejectedRow
-from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
-
-AT_LIMIT_SHARE: Final = 0.96
-"""From this share of the power limit on the board was holding its limit: the power is a lower bound [1]."""
+from fitter.rows.rejected import OTHER_GPU, RejectedRow
+from fitter.rows.tables import LONGEST_TEXT, Table
 
 ABOVE_LIMIT_SHARE: Final = 1.03
 """Boards overshoot their limit by less than this; more is another unit or another limit [1]."""
@@ -36,95 +25,150 @@ AT_REST_SHARE: Final = 0.5
 LEAST_LIMIT_SHARE: Final = 0.02
 """The same of the power limit, where nothing is known of the board at rest: the three boards with a table draw 10 to 18 % of theirs [1]."""
 
-COLDEST_C: Final = -60.0
-HOTTEST_C: Final = 150.0
-"""No board that ran a kernel was colder or hotter than this [°C]."""
-
 CLOCK_MARGIN: Final = 1.1
 """A clock this far beyond the GPU's range is another unit or another GPU [1]."""
 
-SHORTEST_LAUNCH_S: Final = 10e-6
-"""Kernels smaller than this are ruled by launch costs, not by their work [s]."""
-
-LONGEST_LAUNCH_S: Final = 86400.0
-"""No kernel runs for more than a day: such a time is an error of whoever wrote it [s]."""
-
-IMPLAUSIBLE_RATIO: Final = 100.0
-"""A whole file this many times slower than the hardware allows holds another unit than seconds [1]."""
-
-ROWS_FOR_UNITS: Final = 8
-"""Fewer rows tell nothing about a file's unit."""
-
-POWER_REASONS: Final = frozenset({"SINGLE_SAMPLE", "SHORT_WINDOW", "HISTORY", "SEQUENCE", "COLD_START", "NO_NEIGHBOUR", "ABOVE_LIMIT"})
-"""Marks of a data set that concern the power alone."""
-
-REASON_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
-
 SIMULATED_PREFIX: Final = "sim:"
+
+LONGEST_RUN_S: Final = 30 * 86400.0
+"""No launch, iteration or run takes a month: such a time is an error of whoever wrote it [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawKernels:
-    """Kernel rows of one file before screening; columns of shape (n,), nan or "" where the file says nothing.
+class Limit:
+    """What a number column may hold: above `low` (or `low` itself where `closed`) and up to `high`; `reason` rejects the row."""
 
-    `operators` is None and `reasons` says why where a row names no kernel; `marks` is the file's own verdict ("" or
-    "OK": good); `power_given` tells a missing power from one that is no number.
-    """
+    reason: str
+    low: float = 0.0
+    high: float = np.inf
+    closed: bool = False
+    whole: bool = False
 
-    source: str
-    operators: Sequence[Operator | None]
-    gpus: Sequence[str]
-    latency_s: Array
-    latency_std_s: Array
-    power_w: Array
-    power_given: BoolArray
-    power_std_w: Array
-    power_limit_w: Array
-    idle_w: Array
-    temperature_c: Array
-    sm_clock_mhz: Array
-    sm_clock_asked_mhz: Array
-    l2_warm: BoolArray
-    library: Sequence[str]
-    kernel_name: Sequence[str]
-    tile_m: Array
-    tile_n: Array
-    split_k: Array
-    grid: Array
-    block_threads: Array
-    trial: IntArray
-    started_s: Array
-    weight: Array
-    flags: Sequence[tuple[str, ...]]
-    marks: Sequence[str]
-    row: IntArray
-    reasons: dict[int, tuple[str, str]] = field(default_factory=dict)
-    power_reasons: dict[int, tuple[str, str]] = field(default_factory=dict)
+    def broken(self, values: Array) -> BoolArray:
+        """Values beyond the limits, shape (n,); nan is within them."""
+        with np.errstate(invalid="ignore"):
+            low = values < self.low if self.closed else values <= self.low
+            found: BoolArray = low | (values > self.high) | (self.whole & np.isfinite(values) & (values % 1.0 != 0.0))
+        return found
+
+    def text(self) -> str:
+        """The limits for people."""
+        low = f"{'from' if self.closed else 'above'} {self.low:g}"
+        return f"must be a {'whole ' if self.whole else ''}number {low}{f' to {self.high:g}' if np.isfinite(self.high) else ''}"
 
 
-def screen(raw: RawKernels, asked: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None where there are none) and the reasons for the others; `asked` is a GPU that need not be shipped.
+LIMITS: Final[Mapping[str, Limit]] = {
+    "latency_s": Limit(reason="BAD_LATENCY", high=LONGEST_RUN_S),
+    "temperature_c": Limit(reason="BAD_TEMPERATURE", low=-60.0, high=150.0, closed=True),
+    "iterations": Limit(reason="BAD_ITERATIONS", low=1.0, closed=True, high=1e15),
+    "blocks": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=2.0**31 - 1.0, whole=True),
+    "block_threads": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=1024.0, whole=True),
+    "blocks_per_sm": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=32.0, whole=True),
+    "power_w": Limit(reason="BAD_POWER"),
+    "energy_j": Limit(reason="BAD_POWER"),
+    "idle_w": Limit(reason="BAD_POWER", closed=True),
+    "power_std_w": Limit(reason="BAD_POWER", closed=True),
+    "sm_clock_mhz": Limit(reason="BAD_CLOCK"),
+    "sm_clock_measured_mhz": Limit(reason="BAD_CLOCK"),
+}
+"""Limits of columns; sizes of a grid and threads of a block as in the CUDA programming guide, technical specifications."""
 
-    Raises InputError where the whole file is implausible (another unit than seconds).
-    """
-    reasons, power_reasons = dict(raw.reasons), dict(raw.power_reasons)
-    specs = known_gpus(raw.gpus, asked, reasons)
-    _read_marks(raw, reasons, power_reasons)
-    for i in np.flatnonzero(~(raw.latency_s > 0) | ~(raw.latency_s <= LONGEST_LAUNCH_S)).tolist():
-        reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {raw.latency_s[i]:g}"))
-    for i in np.flatnonzero(impossible_temperature(raw.temperature_c)).tolist():
-        reasons.setdefault(i, ("BAD_TEMPERATURE", f"temperature_c = {raw.temperature_c[i]:g}"))
-    limit = np.array([spec.power_limit_w if spec else np.nan for spec in specs])
-    limit = np.where(np.isfinite(raw.power_limit_w) & (raw.power_limit_w > 0), raw.power_limit_w, limit)
-    _check_clocks(raw, specs, reasons)
-    _check_roof(raw, specs, reasons)
-    _check_kernels(raw, specs, reasons)
-    power = _screen_power(raw, specs, limit, power_reasons)
-    rejected = [_rejected(raw, i, *why, power_only=False) for i, why in reasons.items()]
-    rejected += [_rejected(raw, i, *why, power_only=True) for i, why in power_reasons.items() if reasons.get(i, ("",))[0] != why[0]]
-    keep = np.array([i for i in range(len(raw.latency_s)) if i not in reasons], dtype=np.int64)
-    rejected.sort(key=lambda item: item.row)
-    return (_accepted(raw, keep, specs, power, limit) if len(keep) else None), rejected
+COUNT_LIMIT: Final = Limit(reason="BAD_COUNT", closed=True)
+"""Limits of all other counts."""
+
+
+class Screen:
+    """Verdicts on the rows of one table: the first reason of each row counts; rejections of its power alone stand apart."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.whole: dict[int, tuple[str, str]] = {}
+        self.power: dict[int, tuple[str, str]] = {}
+        self.reject(table.oversized(), "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} characters")
+
+    def reject(self, rows: BoolArray | Iterable[int], reason: str, detail: str | Callable[[int], str] = "", *, power: bool = False) -> None:
+        """Reject rows (a mask, or numbers of rows), or their power; `detail` is a text or a function of the row's place."""
+        found = self.power if power else self.whole
+        for i in np.flatnonzero(rows).tolist() if isinstance(rows, np.ndarray) else rows:
+            if i not in found:
+                found[i] = (reason, detail if isinstance(detail, str) else detail(i))
+
+    def reject_repeated(self) -> None:
+        """Reject rows that equal an earlier one."""
+        self.reject(self.table.repeated(), "DUPLICATE", "equals an earlier row in every column")
+
+    def reject_limits(self, names: Iterable[str], needed: Collection[str] = (), *, power: Collection[str] = ()) -> None:
+        """Reject rows with a cell that is no number, that LIMITS does not allow, or that is missing among the `needed` ones.
+
+        power: columns that concern the power alone.
+        """
+        for name in names:
+            limit, values = LIMITS.get(name, COUNT_LIMIT), self.table.numbers(name)
+            bad = self.table.garbled(name) | limit.broken(values) | ((name in needed) & np.isnan(values))
+            self.reject(bad, limit.reason, lambda i, n=name, v=values, m=limit: f"{n} = {v[i]:g} {m.text()}", power=name in power)  # type: ignore[misc]
+
+    def gpus(self, asked: GpuSpec | None) -> list[GpuSpec | None]:
+        """The GPU of each row; rows of an unknown one, or of another one than `asked`, are rejected.
+
+        Raises InputError for a table that names none where none is asked for.
+        """
+        if "gpu" not in self.table:
+            if asked is None:
+                raise InputError(f"{self.table.path}: no column 'gpu'; add it, or name the GPU of all rows with --gpu")
+            return [asked] * len(self.table)
+        texts = self.table.texts("gpu")
+        found = {text: known_gpu(text, asked) if text else None for text in set(texts)}
+        known = f"known: {', '.join(gpu_names())}; or its file: --gpu FILE.toml"
+        self.reject([i for i, text in enumerate(texts) if found[text] is None], "UNKNOWN_GPU", lambda i: f"{texts[i][:80]!r}; {known}")
+        if asked is not None:
+            self.reject([i for i, text in enumerate(texts) if found[text] != asked], OTHER_GPU, lambda i: texts[i][:80])
+        return [found[text] for text in texts]
+
+    def reject_clocks(self, specs: Sequence[GpuSpec | None], **columns: Array) -> None:
+        """Reject rows whose clock no such GPU has."""
+        names = [spec.name if spec else "" for spec in specs]
+        low = np.array([spec.sm_clock_min_mhz if spec else 0.0 for spec in specs]) / CLOCK_MARGIN
+        high = np.array([spec.sm_clock_limit_mhz if spec else np.inf for spec in specs]) * CLOCK_MARGIN
+        for name, values in columns.items():
+            with np.errstate(invalid="ignore"):
+                beyond = (values < low) | (values > high)
+            texts = {
+                i: f"{name} = {values[i]:g}; {names[i]} runs {low[i]:.0f} to {high[i]:.0f} MHz" for i in np.flatnonzero(beyond).tolist()
+            }
+            self.reject(texts, "BAD_CLOCK", texts.__getitem__)
+
+    def reject_power(self, power_w: Array, specs: Sequence[GpuSpec | None], limit_w: Array) -> None:
+        """Reject powers below what such a board draws at rest, and above its power limit."""
+        least = np.array([least_power_w(spec) if spec else 0.0 for spec in specs])
+        with np.errstate(invalid="ignore"):
+            low, high = power_w < least, power_w > ABOVE_LIMIT_SHARE * limit_w
+        self.reject(
+            low,
+            "BAD_POWER",
+            lambda i: f"{power_w[i]:.4g} W, less than the board draws at rest; is it in watts, joules per iteration?",
+            power=True,
+        )
+        self.reject(high, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
+
+    def kept(self) -> IntArray:
+        """Places of the accepted rows."""
+        return np.array([i for i in range(len(self.table)) if i not in self.whole], dtype=np.int64)
+
+    def powerless(self) -> BoolArray:
+        """Rows whose power is rejected, shape (n,)."""
+        found = np.zeros(len(self.table), dtype=np.bool_)
+        found[list(self.power)] = True
+        return found
+
+    def rejected(self) -> list[RejectedRow]:
+        """Every rejection in the order of the rows; of a row that is rejected as a whole the power is not told as well."""
+        told = [(i, *why, False) for i, why in self.whole.items()]
+        told += [(i, *why, True) for i, why in self.power.items() if i not in self.whole]
+        source, number = self.table.name, self.table.row
+        return [
+            RejectedRow(source=source, row=int(number[i]), reason=reason, detail=detail, power_only=power)
+            for i, reason, detail, power in sorted(told)
+        ]
 
 
 def asked_gpu(text: str | None) -> GpuSpec | None:
@@ -141,211 +185,45 @@ def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
     return None if name is None else load_gpu(name)
 
 
-def known_gpus(texts: Sequence[str], asked: GpuSpec | None, reasons: dict[int, tuple[str, str]]) -> list[GpuSpec | None]:
-    """The specification of the GPU of each row, None where it is not known; `reasons` then says so."""
-    found = {text: known_gpu(text, asked) if text else None for text in set(texts)}
-    for i, text in enumerate(texts):
-        if found[text] is None:
-            reasons.setdefault(i, unknown_gpu(text))
-    return [found[text] for text in texts]
-
-
-def unknown_gpu(text: str) -> tuple[str, str]:
-    """The reason and its detail for a row of a GPU that is not known."""
-    return "UNKNOWN_GPU", f"{text[:80]!r}; known: {', '.join(gpu_names())}; or its file: --gpu FILE.toml"
-
-
 def least_power_w(spec: GpuSpec) -> float:
     """No board of this kind draws less while a kernel runs [W]."""
     return LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
 
 
-def impossible_temperature(temperature_c: Array) -> BoolArray:
-    """Temperatures that no board has, shape (n,); unknown ones (nan) are not among them."""
-    with np.errstate(invalid="ignore"):
-        result: BoolArray = (temperature_c < COLDEST_C) | (temperature_c > HOTTEST_C)
-    return result
+def need_columns(table: Table, needed: Iterable[str], kind: str) -> None:
+    """Raises InputError for a table that lacks a column."""
+    missing = next((name for name in needed if name not in table), None)
+    if missing is not None:
+        raise InputError(f"{table.path}: no column {missing!r}; a {kind} needs {', '.join(needed)}")
 
 
-def mark_code(text: str) -> str:
-    """A data set's own verdict on a row as a reason code; "" where the row is good."""
-    code = text.strip().upper()
-    if code in ("", "OK", "NONE", "GOOD"):
-        return ""
-    return code if REASON_CODE.fullmatch(code) else "MARKED"
+Columns = TypeVar("Columns")
 
 
-def _read_marks(raw: RawKernels, reasons: dict[int, tuple[str, str]], power_reasons: dict[int, tuple[str, str]]) -> None:
-    for i, mark in enumerate(raw.marks):
-        if mark in POWER_REASONS:
-            if raw.power_given[i]:
-                power_reasons.setdefault(i, (mark, "so marked in the data set"))
-        elif mark:
-            reasons.setdefault(i, (mark, "so marked in the data set"))
+def taken(rows: Columns, index: IntArray | BoolArray, whole: Collection[str] = ()) -> Columns:
+    """Some rows of a dataclass of columns; the fields `whole` stay as they are."""
+    keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
+    changes: dict[str, Any] = {}
+    for field in fields(rows):  # type: ignore[arg-type]
+        if field.name not in whole:
+            value = getattr(rows, field.name)
+            changes[field.name] = tuple(value[i] for i in keep) if isinstance(value, tuple) else value[keep]
+    return replace(rows, **changes)  # type: ignore[type-var]
 
 
-def _check_clocks(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int, tuple[str, str]]) -> None:
-    """Rows whose clock no such GPU has are rejected."""
-    for name in ("sm_clock_mhz", "sm_clock_asked_mhz"):
-        column = getattr(raw, name)
-        for i in np.flatnonzero(~np.isnan(column)).tolist():
-            spec = specs[i]
-            if spec and not spec.sm_clock_min_mhz / CLOCK_MARGIN <= column[i] <= spec.sm_clock_limit_mhz * CLOCK_MARGIN:
-                limits = f"{spec.name} runs {spec.sm_clock_min_mhz:g} to {spec.sm_clock_limit_mhz:g} MHz"
-                reasons.setdefault(i, ("BAD_CLOCK", f"{name} = {column[i]:g}; {limits}"))
+Value = TypeVar("Value")
 
 
-def _check_roof(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int, tuple[str, str]]) -> None:
-    """Rows faster than their hardware, or in a number format that it does not have, are rejected."""
-    for spec in dict.fromkeys(spec for spec in specs if spec is not None):
-        named = enumerate(zip(specs, raw.operators, strict=True))
-        rows = {i: operator for i, (own, operator) in named if own is spec and operator is not None and i not in reasons}
-        if not rows:
-            continue
-        operators: dict[Operator, int] = {}
-        position = np.array([operators.setdefault(operator, len(operators)) for operator in rows.values()])
-        work = minimal_work(tuple(operators), spec)
-        index = np.array(list(rows), dtype=np.int64)
-        clock = np.where(np.isnan(raw.sm_clock_mhz[index]), raw.sm_clock_asked_mhz[index], raw.sm_clock_mhz[index])
-        roof = roof_seconds(work.take(position), spec, clock, ~raw.l2_warm[index])
-        _check_unit(raw, raw.latency_s[index], roof, spec)
-        for i in index[~np.isfinite(work.flop_per_clock[position])].tolist():
-            reasons.setdefault(i, ("NO_RATE", f"{rows[i].precision} on {spec.name}"))
-        fast = raw.latency_s[index] * ROOF_TOLERANCE < roof
-        for i, least in zip(index[fast].tolist(), roof[fast].tolist(), strict=True):
-            reasons.setdefault(i, ("ABOVE_ROOF", f"latency_s = {raw.latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s"))
+def numbered(values: Iterable[Value]) -> tuple[tuple[Value, ...], IntArray]:
+    """Different values in first-seen order, and the number of each value among them, shape (n,)."""
+    known: dict[Value, int] = {}
+    index = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
+    return tuple(known), index
 
 
-def _check_kernels(raw: RawKernels, specs: list[GpuSpec | None], reasons: dict[int, tuple[str, str]]) -> None:
-    """Decode rows that another kernel ran than the rows of their collection are rejected."""
-    members: dict[tuple[GpuSpec, str], list[int]] = {}
-    for i, (spec, operator) in enumerate(zip(specs, raw.operators, strict=True)):
-        if spec is not None and operator is not None and operator.family == "attention" and i not in reasons:
-            members.setdefault((spec, raw.library[i]), []).append(i)
-    for (spec, _), rows in members.items():
-        index = np.array(rows, dtype=np.int64)
-        operators = [operator for i in rows if (operator := raw.operators[i]) is not None]
-        clock = np.where(np.isnan(raw.sm_clock_mhz[index]), raw.sm_clock_asked_mhz[index], raw.sm_clock_mhz[index])
-        for i in index[other_kernel_rows(operators, spec, raw.latency_s[index], clock)].tolist():
-            reasons.setdefault(i, ("OTHER_KERNEL", f"latency_s = {raw.latency_s[i]:.4g}, many times that of a fused kernel"))
-
-
-def _check_unit(raw: RawKernels, latency_s: Array, roof_s: Array, spec: GpuSpec) -> None:
-    """A file in which every kernel is far slower than the hardware holds milli- or microseconds."""
-    if len(latency_s) < ROWS_FOR_UNITS:
-        return
-    ratio = latency_s / np.maximum(roof_s, SHORTEST_LAUNCH_S)
-    if float(ratio.min()) > IMPLAUSIBLE_RATIO:
-        raise InputError(
-            f"{raw.source}: all {len(latency_s)} {spec.name} rows take more than {IMPLAUSIBLE_RATIO:g} times what the hardware needs "
-            f"(median {float(np.median(ratio)):.3g} times): latency_s must be in seconds, is it in milliseconds or microseconds?"
-        )
-
-
-def _screen_power(raw: RawKernels, specs: list[GpuSpec | None], limit: Array, power_reasons: dict[int, tuple[str, str]]) -> Array:
-    """Power of each row, nan where there is none or it was rejected."""
-    least = {id(spec): least_power_w(spec) for spec in specs if spec is not None}
-    for i in np.flatnonzero(raw.power_given).tolist():
-        power = float(raw.power_w[i])
-        if not 0.0 < power < np.inf:
-            power_reasons.setdefault(i, ("BAD_POWER", f"power_w = {power:g}"))
-        elif power < least.get(id(specs[i]), 0.0):
-            power_reasons.setdefault(i, ("BAD_POWER", f"power_w = {power:g}, less than the board draws at rest; is it in watts?"))
-        elif power > ABOVE_LIMIT_SHARE * limit[i]:
-            power_reasons.setdefault(i, ("ABOVE_LIMIT", f"power_w = {power:g}; limit {limit[i]:g} W"))
-    bad = np.zeros(len(raw.power_w), dtype=np.bool_)
-    bad[list(power_reasons)] = True
-    result: Array = np.where(raw.power_given & ~bad, raw.power_w, np.nan)
-    return result
-
-
-def _rejected(raw: RawKernels, i: int, reason: str, detail: str, *, power_only: bool) -> RejectedRow:
-    return RejectedRow(source=raw.source, row=int(raw.row[i]), reason=reason, detail=detail, power_only=power_only)
-
-
-def _accepted(raw: RawKernels, keep: IntArray, specs: list[GpuSpec | None], power: Array, limit: Array) -> KernelRows:
-    operators: dict[Operator, int] = {}
-    operator_index = [operators.setdefault(operator, len(operators)) for i in keep.tolist() if (operator := raw.operators[i]) is not None]
-    gpus: dict[str, int] = {}
-    gpu_index = [gpus.setdefault(spec.name, len(gpus)) for i in keep.tolist() if (spec := specs[i]) is not None]
-    tiles = _tiles(raw, keep)
-    return KernelRows(
-        operators=tuple(operators),
-        operator_index=np.array(operator_index, dtype=np.int64),
-        gpus=tuple(gpus),
-        gpu_index=np.array(gpu_index, dtype=np.int64),
-        sm_clock_mhz=raw.sm_clock_mhz[keep],
-        sm_clock_asked_mhz=raw.sm_clock_asked_mhz[keep],
-        latency_s=raw.latency_s[keep],
-        latency_std_s=raw.latency_std_s[keep],
-        power_w=power[keep],
-        power_std_w=np.where(np.isfinite(power[keep]), raw.power_std_w[keep], np.nan),
-        power_limit_w=raw.power_limit_w[keep],
-        idle_w=raw.idle_w[keep],
-        temperature_c=raw.temperature_c[keep],
-        at_limit=power[keep] >= AT_LIMIT_SHARE * limit[keep],
-        l2_warm=raw.l2_warm[keep],
-        library=tuple(raw.library[i] for i in keep),
-        kernel_name=tuple(raw.kernel_name[i] for i in keep),
-        tile_m=tiles[:, 0],
-        tile_n=tiles[:, 1],
-        split_k=tiles[:, 2],
-        grid_blocks=raw.grid[keep].prod(axis=1),
-        block_threads=raw.block_threads[keep],
-        trial=raw.trial[keep],
-        started_s=raw.started_s[keep],
-        weight=raw.weight[keep],
-        flags=tuple(raw.flags[i] for i in keep),
-        sources=(raw.source,),
-        source_index=np.zeros(len(keep), dtype=np.int64),
-        row=raw.row[keep],
-    )
-
-
-def _tiles(raw: RawKernels, keep: IntArray) -> Array:
-    """Tiles of the rows, shape (n, 3): as recorded, else from the kernel's name."""
-    result = np.stack([raw.tile_m[keep], raw.tile_n[keep], raw.split_k[keep]], axis=1)
-    for position, i in enumerate(keep.tolist()):
-        operator = raw.operators[i]
-        if operator is None or operator.family != "gemm" or not raw.kernel_name[i] or not np.isnan(result[position, 0]):
-            continue
-        grid = (float(raw.grid[i, 0]), float(raw.grid[i, 1]), float(raw.grid[i, 2]))
-        tile = tile_from_name(raw.kernel_name[i], operator["batch"], operator["m"], operator["n"], grid)
-        result[position] = (tile.tile_m, tile.tile_n, tile.split_k)
-    return result
-
-
-DECODE_GROUP: Final = "attention.decode"
-
-SERVING_FIXED_S: Final = 20e-6
-"""Launches and a serving library's small kernels beside the one in question [s]."""
-
-OTHER_KERNEL_FACTOR: Final = 5.0
-"""A row this many times slower than fixed cost and the priors' time together ran another kernel [1]."""
-
-USUAL_FACTOR: Final = 3.0
-LEAST_USUAL_SHARE: Final = 0.25
-"""At least this share of the rows must lie within USUAL_FACTOR, else the whole collection is slow and no row stands out [1]."""
-
-
-def other_kernel_rows(operators: Sequence[Operator], gpu: GpuSpec, latency_s: Array, sm_clock_mhz: Array) -> BoolArray:
-    """Decode rows of one collection that another kernel ran than the fused one that the equations describe, shape (n,).
-
-    Serving libraries leave the fused kernel for shapes that it does not take: more than 32 query heads to a key head (TensorRT-LLM),
-    heads of 512 (vLLM).  What runs then takes ten to a hundred times what cache traffic and padded products explain, while rows of the
-    fused kernel stay within a factor of three.  Source: public decode tables of AIConfigurator (docs/model.md).
-
-    sm_clock_mhz: nan where unknown, then the clock of the published rates.
-    """
-    found = np.zeros(len(operators), dtype=np.bool_)
-    decode = np.flatnonzero([operator.family == "attention" and operator.operator == "decode" for operator in operators])
-    if not len(decode):
-        return found
-    centres = {name: prior.centre for name, prior in GROUP_PRIORS[DECODE_GROUP].items() if name in COEFFICIENTS}
-    clock = np.where(np.isfinite(sm_clock_mhz[decode]), sm_clock_mhz[decode], gpu.sm_clock_max_mhz)
-    chosen = [operators[i] for i in decode.tolist()]
-    usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=np.zeros(len(decode), dtype=np.bool_)).equations_s
-    ratio = latency_s[decode] / (SERVING_FIXED_S + usual)
-    if float((ratio <= USUAL_FACTOR).mean()) >= LEAST_USUAL_SHARE:
-        found[decode] = ratio > OTHER_KERNEL_FACTOR
+def first_known(*columns: Array | float) -> Array:
+    """The first finite value of several columns, shape (n,)."""
+    found: Array = np.asarray(columns[-1], dtype=np.float64)
+    for column in reversed(columns[:-1]):
+        found = np.where(np.isfinite(column), column, found)
     return found

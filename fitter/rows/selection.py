@@ -8,21 +8,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.dataset import is_kernel_dataset
+from collector.dataset import is_kernel_dataset, read_kernel_dataset
 from estimator.gpu import GpuSpec
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.quantities import IntArray
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
-from fitter.rows.block_rows import BlockRows, join_block_rows
-from fitter.rows.block_table import is_block_sweep, is_block_table, read_block_sweep, read_block_table
-from fitter.rows.columns import Dataset, KernelRows, Rows, Selection, Startup, WorkloadRows, join_rows
-from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
-from fitter.rows.instruction_rows import join_instruction_rows
-from fitter.rows.kernel_dataset import read_collected
-from fitter.rows.kernel_table import is_kernel_table, read_kernel_table
-from fitter.rows.rejected import OTHER_GPU, RejectedRow, count_reasons, count_whole
-from fitter.rows.screening import AT_LIMIT_SHARE, asked_gpu
-from fitter.rows.tables import PARQUET_MAGIC, file_digest, open_table, read_head, read_header
+from fitter.rows.block_table import is_block_sweep, is_block_table, join_block_rows, read_block_table
+from fitter.rows.columns import Dataset, Rows, Selection, join_rows
+from fitter.rows.instruction_dataset import is_instruction, join_instruction_rows, read_instruction_rows
+from fitter.rows.kernel_table import AT_LIMIT_SHARE, is_kernel_table, read_kernel_table
+from fitter.rows.rejected import count_reasons
+from fitter.rows.screening import asked_gpu
+from fitter.rows.tables import Table, file_digest, open_table, read_head, read_header
 from fitter.rows.workload_dataset import is_workload_dataset, read_workload_dataset
 
 MOST_NAMES: Final = 5
@@ -39,44 +36,33 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     if not paths:
         raise InputError("no data set given; name at least one file or folder")
     asked = asked_gpu(gpu)
-    name = None if asked is None else asked.name
-    parts: list[Selection] = []
-    seen: dict[str, str] = {}
+    parts = []
     for path in paths:
         try:
-            part = _of_gpu(_read_one(_named(Path(path)), asked), name)
-        except UnicodeEncodeError as error:
-            raise InputError(f"{str(path)[:200]!r}: its name is not UTF-8 text; rename it") from error
+            parts.append(_read_one(_named(Path(path)), asked))
         except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be entered
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
-        digest = part.datasets[0].sha256
-        if digest in seen:
-            raise InputError(f"{path}: the same data as {seen[digest]}; give every data set once")
-        seen[digest] = str(path)
-        parts.append(part)
     selection = joined(parts)
-    if all(part is None for part in (selection.kernels, selection.workloads, selection.instructions, selection.blocks)):
-        raise SelectionError(_nothing_left(selection, name))
+    if not selection.parts:
+        raise SelectionError(_nothing_left(selection, None if asked is None else asked.name))
     return selection
 
 
 def require_one_gpu(selection: Selection) -> str:
     """The GPU of all rows.  Raises SelectionError, listing them with their rows, where there are several."""
-    names = selection.gpus
-    if len(names) == 1:
-        return names[0]
-    counts = {name: _rows_of(selection, name) for name in names}
-    listed = ", ".join(f"{name} ({count} rows)" for name, count in counts.items())
-    raise SelectionError(f"rows of {len(names)} GPUs: {listed}; a bundle describes one, choose it with --gpu NAME")
+    counts = selection.rows_by_gpu
+    if len(counts) > 1:
+        listed = ", ".join(f"{name} ({count} rows)" for name, count in counts.items())
+        raise SelectionError(f"rows of {len(counts)} GPUs: {listed}; a bundle describes one, choose it with --gpu NAME")
+    return next(iter(counts))
 
 
 def require_one_world(selection: Selection) -> None:
     """Raises SelectionError where measurements of a GPU and of a simulated board would become one bundle."""
-    simulated = [dataset.name for dataset in selection.datasets if dataset.used and dataset.metadata.get("simulated") is True]
-    measured = [dataset.name for dataset in selection.datasets if dataset.used and dataset.metadata.get("simulated") is not True]
-    if simulated and measured:
+    simulated = {dataset.metadata.get("simulated") is True: dataset.name for dataset in reversed(selection.datasets) if dataset.used}
+    if len(simulated) > 1:
         raise SelectionError(
-            f"{simulated[0]} comes from a simulated board and {measured[0]} does not: a bundle tells of one of them; fit them apart"
+            f"{simulated[True]} comes from a simulated board and {simulated[False]} does not: a bundle tells of one of them; fit them apart"
         )
 
 
@@ -90,156 +76,81 @@ def _named(path: Path) -> Path:
 
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     """One data set of whatever kind its content shows."""
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(f"{path}: neither a file nor a folder")
-    if not path.is_file() or is_kernel_dataset(path):
-        return _collected(path, gpu)
-    _refuse_json(path)
+    if not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: {'neither a file nor a folder' if path.exists() else 'no such file or folder'}")
+    if path.is_dir() or is_kernel_dataset(path):
+        dataset = read_kernel_dataset(path)
+        return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.metadata, gpu)
+    if read_head(path).removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"[")):
+        raise InputError(f"{path}: a JSON file; `fit` reads tables of measurements (CSV or Parquet), which name workload files in a column")
     header = read_header(path)
     if is_workload_dataset(header):
         table = open_table(path, workload_dataset.COLUMNS)
-        reading = read_workload_dataset(table, gpu)
-        return _selection(path, table.sha256, "workload dataset", len(table), None, reading.rows, reading.rejected, reading.startups)
+        rows, rejected, startups = read_workload_dataset(table, gpu)
+        return _selection(table, "workload dataset", Selection(workloads=rows, rejected=tuple(rejected), startups=startups))
     if is_block_table(header):
         table = open_table(path, block_table.COLUMNS)
         blocks, rejected = read_block_table(table, gpu)
-        return _with_blocks(_selection(path, table.sha256, "block table", len(table), None, None, rejected), blocks)
+        return _selection(table, "block table", Selection(blocks=blocks, rejected=tuple(rejected)))
     if is_kernel_table(header):
         table = open_table(path, kernel_table.COLUMNS)
-        rows, rejected = read_kernel_table(table, gpu)
-        selection = _selection(path, table.sha256, "kernel table", len(table), rows, None, rejected)
-        if not kernel_table.from_simulated_board(table):
-            return selection
-        return replace(selection, datasets=(replace(selection.datasets[0], metadata={"simulated": True}),))
+        kernels, rejected = read_kernel_table(table, gpu)
+        metadata = {"simulated": True} if kernel_table.from_simulated_board(table) else {}
+        return _selection(table, "kernel table", Selection(kernels=kernels, rejected=tuple(rejected)), metadata)
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
-    kind = "Parquet file" if read_head(path).startswith(PARQUET_MAGIC) else "table"
-    raise InputError(
-        f"{path}: a {kind} with columns {found}: neither a kernel dataset of `collect`, nor a workload dataset "
-        f"({', '.join(workload_dataset.NEEDED)}, …), nor a kernel table ({', '.join(kernel_table.NEEDED)}, …), "
-        f"nor a block table ({', '.join(block_table.NEEDED)}, …)"
+    kinds = (("workload dataset", workload_dataset.NEEDED), ("kernel table", kernel_table.NEEDED), ("block table", block_table.NEEDED))
+    listed = ", nor a ".join(f"{kind} ({', '.join(needed)}, …)" for kind, needed in kinds)
+    raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
+
+
+def _collected(table: Table, metadata: dict[str, Any], gpu: GpuSpec | None) -> Selection:
+    """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
+    swept = is_block_sweep(table)
+    generated = is_instruction(table) & ~swept
+    kernels, rejected = read_kernel_table(table.select(~generated & ~swept), gpu)
+    instructions, refused = read_instruction_rows(table.select(generated), gpu) if generated.any() else (None, [])
+    blocks, unfit = read_block_table(table.select(swept), gpu) if swept.any() else (None, [])
+    rows = Selection(kernels=kernels, instructions=instructions, blocks=blocks, rejected=(*rejected, *refused, *unfit))
+    selection = _selection(table, "kernel dataset", rows, metadata)
+    if metadata.get("complete") is False:
+        unfinished = f"{table.name}: the campaign did not finish; `collect --resume` goes on with it"
+        return replace(selection, notes=(*selection.notes, unfinished))
+    return selection
+
+
+def _selection(table: Table, kind: str, rows: Selection, metadata: dict[str, Any] | None = None) -> Selection:
+    """The rows of one data set with its record and with remarks that concern no single row."""
+    rejected = count_reasons(rows.rejected, power_only=False)
+    used = len(table) - sum(rejected.values())
+    record = Dataset(
+        name=table.name, sha256=table.sha256, kind=kind, rows=len(table), used=used, rejected=rejected, metadata=metadata or {}
     )
-
-
-JSON_START: Final = (b"{", b"[")
-"""What a JSON document of objects begins with, and no header of a table."""
-
-
-def _refuse_json(path: Path) -> None:
-    """Raises InputError for a JSON file, most likely one that a table should name."""
-    if read_head(path).removeprefix(BOM_UTF8).lstrip().startswith(JSON_START):
-        raise InputError(
-            f"{path}: a JSON file, perhaps a workload file or a bundle; `fit` reads tables of measurements (CSV or Parquet): "
-            "name a workload file in the column 'workload' of one, `estimate` takes it by itself"
-        )
-
-
-def _collected(path: Path, gpu: GpuSpec | None) -> Selection:
-    dataset, rows, rejected = read_collected(path, gpu)
-    swept = is_block_sweep(dataset.table)
-    instructions, refused = read_instruction_rows(dataset.table, path.name, is_instruction(dataset.table) & ~swept, gpu)
-    blocks, unfit = read_block_sweep(dataset.table, path.name, swept, gpu)
-    rejected = [*rejected, *refused, *unfit]
-    selection = _selection(path, file_digest(path), "kernel dataset", dataset.table.num_rows, rows, None, rejected)
-    selection = _with_blocks(selection, blocks)
-    if instructions is not None:
-        record = replace(selection.datasets[0], used=selection.datasets[0].used + len(instructions))
-        selection = replace(selection, instructions=instructions, datasets=(record,))
-    notes = [*selection.notes]
-    if dataset.metadata.get("complete") is False:
-        notes.append(f"{path.name}: the campaign did not finish; `collect --resume` goes on with it")
-    record = replace(selection.datasets[0], metadata=dataset.metadata)
-    return replace(selection, datasets=(record,), notes=tuple(notes))
-
-
-def _with_blocks(selection: Selection, blocks: BlockRows | None) -> Selection:
-    """The selection of one data set with the grids that it holds as well."""
-    if blocks is None:
-        return selection
-    record = replace(selection.datasets[0], used=selection.datasets[0].used + len(blocks))
-    return replace(selection, blocks=blocks, datasets=(record,))
-
-
-def _selection(
-    path: Path,
-    digest: str,
-    kind: str,
-    count: int,
-    kernels: KernelRows | None,
-    workloads: WorkloadRows | None,
-    rejected: list[RejectedRow],
-    startups: tuple[Startup, ...] = (),
-) -> Selection:
-    used = (0 if kernels is None else len(kernels)) + (0 if workloads is None else len(workloads))
-    record = Dataset(name=path.name, sha256=digest, kind=kind, rows=count, used=used, rejected=count_whole(rejected), metadata={})
-    notes = _notes(kernels, workloads, path.name)
-    return Selection(kernels=kernels, workloads=workloads, rejected=tuple(rejected), startups=startups, datasets=(record,), notes=notes)
-
-
-def _notes(kernels: KernelRows | None, workloads: WorkloadRows | None, source: str) -> tuple[str, ...]:
-    """Remarks on a data set that concern no single row."""
-    notes = []
-    if kernels is not None and not np.isfinite(kernels.sm_clock_mhz).any() and not np.isfinite(kernels.sm_clock_asked_mhz).any():
-        notes.append(f"{source}: no clocks recorded; the clock for which the vendor quotes peak rates is assumed")
-    if kernels is not None and np.any(kernels.at_limit):
+    notes, kernels, runs = [], rows.kernels, rows.workloads
+    if kernels is not None and not (np.isfinite(kernels.sm_clock_mhz) | np.isfinite(kernels.sm_clock_asked_mhz)).any():
+        notes.append("no clocks recorded; the clock for which the vendor quotes peak rates is assumed")
+    if kernels is not None and kernels.at_limit.any():
         notes.append(
-            f"{source}: {int(kernels.at_limit.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or "
-            "nearly so: their power says only that the kernel would draw at least as much"
+            f"{int(kernels.at_limit.sum())} rows lie within {1.0 - AT_LIMIT_SHARE:.0%} of the power limit, throttled or nearly so: "
+            "their power says only that the kernel would draw at least as much"
         )
-    if workloads is not None and np.any(workloads.perturbed):
-        changed = int(workloads.perturbed.sum())
-        runs = "1 run changed its pace; it counts" if changed == 1 else f"{changed} runs changed their pace; they count"
-        notes.append(f"{source}: {runs} less in the fit")
-    if workloads is not None and not np.any(workloads.startup_s > 0):
-        notes.append(f"{source}: the runs aim at no common duration; start-up stays in them")
-    partly = [workload for workload in workloads.workloads if workload.unknown] if workloads is not None else []
+    if runs is not None and runs.perturbed.any():
+        notes.append(f"{int(runs.perturbed.sum())} runs changed their pace; they count less in the fit")
+    if runs is not None and not (runs.startup_s > 0).any():
+        notes.append("the runs aim at no common duration; start-up stays in them")
+    partly = [workload for workload in runs.workloads if workload.unknown] if runs is not None else []
     if partly:
         names = sorted({entry.name for workload in partly for entry in workload.unknown})
-        notes.append(f"{source}: {len(partly)} workloads hold operators that cannot be modelled: {', '.join(names[:MOST_NAMES])}")
-    return tuple(notes)
-
-
-def _of_gpu(selection: Selection, name: str | None) -> Selection:
-    """The rows of one GPU; all where `name` is None."""
-    if name is None:
-        return selection
-    rejected = list(selection.rejected)
-    kept: list[KernelRows | WorkloadRows | None] = []
-    for rows in (selection.kernels, selection.workloads):
-        own = np.array([] if rows is None else [rows.gpus[i] == name for i in rows.gpu_index], dtype=np.bool_)
-        if rows is not None:
-            for i in np.flatnonzero(~own).tolist():
-                source, other = rows.sources[rows.source_index[i]], rows.gpus[rows.gpu_index[i]]
-                rejected.append(RejectedRow(source=source, row=int(rows.row[i]), reason=OTHER_GPU, detail=other))
-        kept.append(rows.select(own) if rows is not None and own.any() else None)
-    instructions = None
-    if selection.instructions is not None:
-        mine = np.array([row.gpu == name for row in selection.instructions.rows], dtype=np.bool_)
-        for row in selection.instructions.select(~mine).rows:
-            rejected.append(RejectedRow(source=row.source, row=row.row, reason=OTHER_GPU, detail=row.gpu))
-        instructions = selection.instructions.select(mine) if mine.any() else None
-    blocks = None
-    if selection.blocks is not None:
-        mine = selection.blocks.gpu == name
-        others = selection.blocks.select(~mine)
-        for source, number, other in zip(others.source, others.row, others.gpu, strict=True):
-            rejected.append(RejectedRow(source=source, row=int(number), reason=OTHER_GPU, detail=other))
-        blocks = selection.blocks.select(mine) if mine.any() else None
-    used = sum(len(rows) for rows in (*kept, instructions, blocks) if rows is not None)
-    return replace(
-        selection,
-        instructions=instructions,
-        blocks=blocks,
-        kernels=kept[0] if isinstance(kept[0], KernelRows) else None,
-        workloads=kept[1] if isinstance(kept[1], WorkloadRows) else None,
-        rejected=tuple(rejected),
-        datasets=(replace(selection.datasets[0], used=used, rejected=count_whole(rejected)),),
-    )
+        notes.append(f"{len(partly)} workloads hold operators that cannot be modelled: {', '.join(names[:MOST_NAMES])}")
+    return replace(rows, datasets=(record,), notes=tuple(f"{table.name}: {note}" for note in notes))
 
 
 def joined(parts: list[Selection]) -> Selection:
-    """Selections of one data set each as one."""
+    """Selections of one data set each as one.  Raises InputError where two hold the same data."""
+    seen: dict[str, str] = {}
+    for record in (part.datasets[0] for part in parts):
+        if record.sha256 in seen:
+            raise InputError(f"{record.name}: the same data as {seen[record.sha256]}; give every data set once")
+        seen[record.sha256] = record.name
     return Selection(
         kernels=join_rows([part.kernels for part in parts if part.kernels is not None]),
         workloads=join_rows([part.workloads for part in parts if part.workloads is not None]),
@@ -256,32 +167,15 @@ def _meter_notes(parts: list[Selection]) -> tuple[str, ...]:
     """A remark where the power of some data sets was compared with a meter and that of others was not."""
     known: dict[bool, list[str]] = {True: [], False: []}
     for part in parts:
-        if _has_power(part):
+        if part.instructions is not None or any(np.isfinite(rows.power_w).any() for rows in part.tables):
             known[part.datasets[0].gain_std is not None].append(part.datasets[0].name)
     if not known[True] or not known[False]:
         return ()
-    without, metered = (", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "") for names in (known[False], known[True]))
+    without, metered = (", ".join(names[:MOST_NAMES]) for names in (known[False], known[True]))
     return (
         f"power of {metered} was compared with an external meter, power of {without} was not: "
         "the gain of their sensors differs by an unknown few per cent, and the fit takes both alike",
     )
-
-
-def _has_power(part: Selection) -> bool:
-    kernels, workloads = part.kernels, part.workloads
-    return part.instructions is not None or bool(
-        (kernels is not None and np.isfinite(kernels.power_w).any()) or (workloads is not None and np.isfinite(workloads.energy_j).any())
-    )
-
-
-def _rows_of(selection: Selection, name: str) -> int:
-    count = 0
-    for rows in (selection.kernels, selection.workloads):
-        if rows is not None:
-            count += sum(1 for i in rows.gpu_index if rows.gpus[i] == name)
-    if selection.instructions is not None:
-        count += sum(row.gpu == name for row in selection.instructions.rows)
-    return count
 
 
 def _nothing_left(selection: Selection, name: str | None) -> str:
@@ -289,14 +183,14 @@ def _nothing_left(selection: Selection, name: str | None) -> str:
     if not selection.row_count:
         return f"{', '.join(dataset.name for dataset in selection.datasets)}: no rows; name a table that has some"
     counts = count_reasons(selection.rejected)
-    example = next((row for row in selection.rejected if row.reason == next(iter(counts), "")), None)
+    example = next(row for row in selection.rejected if row.reason == next(iter(counts)))
     listed = ", ".join(f"{count} {reason}" for reason, count in list(counts.items())[:4])
     wanted = f" for {name}" if name else ""
-    where = f"; first: {example.source} row {example.row}, {example.detail}" if example else ""
-    return f"no usable row{wanted} among {selection.row_count} ({listed}){where}"
+    where = f"first: {example.source} row {example.row}, {example.detail}"
+    return f"no usable row{wanted} among {selection.row_count} ({listed}); {where}"
 
 
-NOT_TOLD: Final = frozenset({"sources", "source_index", "row", "gpus", "gpu_index"})
+PLACES: Final = frozenset({"sources", "source_index", "row", "gpus", "gpu_index"})
 """Columns that say where a row was written, and those of GPUs' numbers: their names count."""
 
 
@@ -321,16 +215,9 @@ def _ordered(rows: Rows, unique: str, index: str) -> Rows:
     rank[used] = np.arange(len(used))
     changes: dict[str, Any] = {unique: tuple(values[place] for place in used), index: rank[number]}
     columns: list[IntArray] = [
-        _ranks(getattr(rows, column.name)) for column in fields(rows) if column.name not in NOT_TOLD | {unique, index}
+        np.unique(np.asarray(getattr(rows, column.name)), return_inverse=True)[1].reshape(-1)
+        for column in fields(rows)
+        if column.name not in PLACES | {unique, index}
     ]
-    gpu = _ranks(tuple(rows.gpus[place] for place in rows.gpu_index))
+    gpu = np.unique(np.array(rows.gpus)[rows.gpu_index], return_inverse=True)[1]
     return replace(rows, **changes).select(np.lexsort((*columns, gpu, rank[number])))
-
-
-def _ranks(column: Array | IntArray | BoolArray | tuple[Any, ...]) -> IntArray:
-    """The rank of each value of a column among its different ones, shape (n,); what is not a number comes last."""
-    if isinstance(column, tuple):
-        rank = {value: place for place, value in enumerate(sorted(set(column)))}
-        return np.fromiter(map(rank.__getitem__, column), np.int64, len(column))
-    ranks: IntArray = np.unique(column, return_inverse=True)[1]
-    return ranks

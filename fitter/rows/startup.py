@@ -34,21 +34,15 @@ PERTURBED_SHARE: Final = 1.0 / 15.0
 FEWEST_RUNS: Final = 5
 """Fewer runs show no common target."""
 
-TRIM_SCALES: Final = 3.0
-"""Runs further than this many robust standard deviations from the median do not count as GPU-bound."""
-
-MAD_TO_STD: Final = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupEstimate:
-    """Target duration, start-up and its quartiles over the GPU-bound runs [s], and which rows these were, shape (n,)."""
+    """Target duration, start-up and its quartiles over the GPU-bound runs [s], and their number."""
 
     target_s: float
     startup_s: float
     quartiles_s: tuple[float, float]
-    settled: BoolArray
+    runs: int
 
 
 def target_duration_s(duration_s: Array) -> float:
@@ -60,34 +54,24 @@ def target_duration_s(duration_s: Array) -> float:
     if len(valid) < FEWEST_RUNS:
         return float("nan")
     middle = float(np.median(valid))
-    if float(np.mean(np.abs(valid / middle - 1.0) < CONSTANT_SPREAD)) < CONSTANT_SHARE:
-        return float("nan")
-    below = [target for target in ROUND_TARGETS_S if target <= middle]
-    if not below or middle / below[-1] - 1.0 > MOST_STARTUP_SHARE:
-        return float("nan")
-    return below[-1]
+    below = max((target for target in ROUND_TARGETS_S if target <= middle), default=0.0)
+    alike = float(np.mean(np.abs(valid / middle - 1.0) < CONSTANT_SPREAD)) >= CONSTANT_SHARE
+    return below if alike and middle <= below * (1.0 + MOST_STARTUP_SHARE) else float("nan")
 
 
 def estimate_startup(duration_s: Array, latency_s: Array, gpu_bound: BoolArray, target_s: float) -> StartupEstimate:
     """Start-up of one host's runs: the median of duration − target − latency / 2 over its GPU-bound runs.
 
     gpu_bound: rows that the GPU, not the host's launches, paces; where fewer than FEWEST_RUNS are known, all whole
-    runs are taken.  Runs far from the others (their pace changed) are left out.
+    runs are taken.
     """
     whole = duration_s >= TRUNCATED_SHARE * target_s
     chosen: IntArray = np.flatnonzero(whole & gpu_bound)
     if len(chosen) < FEWEST_RUNS:
         chosen = np.flatnonzero(whole)
-    settled = np.zeros(len(duration_s), dtype=np.bool_)
-    if not len(chosen):
-        return StartupEstimate(target_s=target_s, startup_s=0.0, quartiles_s=(0.0, 0.0), settled=settled)
     excess = duration_s[chosen] - target_s - latency_s[chosen] / 2.0
-    middle = float(np.median(excess))
-    spread = MAD_TO_STD * float(np.median(np.abs(excess - middle)))
-    kept = np.abs(excess - middle) <= max(TRIM_SCALES * spread, 1e-9)
-    settled[chosen[kept]] = True
-    low, middle, high = (float(value) for value in np.quantile(excess[kept], (0.25, 0.5, 0.75)))
-    return StartupEstimate(target_s=target_s, startup_s=max(middle, 0.0), quartiles_s=(low, high), settled=settled)
+    low, middle, high = (float(value) for value in np.quantile(excess, (0.25, 0.5, 0.75)))
+    return StartupEstimate(target_s=target_s, startup_s=max(middle, 0.0), quartiles_s=(low, high), runs=len(chosen))
 
 
 def is_perturbed(duration_s: Array, latency_s: Array, target_s: Array | float, startup_s: Array | float) -> BoolArray:

@@ -6,8 +6,8 @@ numbers that are none become nan and are remembered, metadata are never executed
 
 import csv
 import hashlib
-import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +20,9 @@ from collector.dataset import file_digest as digest_of_file
 from collector.dataset.parquet import MOST_BYTES, MOST_COLUMNS, decoded_bytes, read_columns, read_footer
 from collector.errors import DatasetError
 from estimator.documents import LARGEST
-from estimator.quantities import Array, BoolArray
+from estimator.quantities import Array, BoolArray, IntArray
 from estimator.regular_files import open_regular, read_regular
 from fitter.errors import InputError
-from fitter.rows.partitions import is_remote, open_partitioned
 
 PARQUET_MAGIC: Final = b"PAR1"
 """First and last four bytes of every Parquet file."""
@@ -37,21 +36,27 @@ MOST_CSV_BYTES: Final = 256 << 20
 LONGEST_TEXT: Final = 4096
 """The longest text that a cell may hold [character]; mangled C++ kernel names stay well below."""
 
-BLANK_CODES: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
+BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 """Spellings of "nothing here"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as it was found: `frame` with a column per header, `path` and `sha256` of the file, `rows` of it.
+    """A table as it was found: `frame` with a column per header, `path` and `sha256` of the file, and `row` (n,), the rows' numbers in it.
 
-    Text columns hold str (missing: ""), number columns float; a CSV's columns are all text.
     Numbers that no quantity has in any unit count as none.
     """
 
     path: Path
     sha256: str
     frame: pd.DataFrame
+    row: IntArray
+
+    @staticmethod
+    def of(content: pd.DataFrame | pa.Table, path: Path, sha256: str = "", first: int = 0) -> "Table":
+        """A table that begins after `first` rows of its file; metadata of an Arrow table are left alone."""
+        plain = content if isinstance(content, pd.DataFrame) else content.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
+        return Table(path=path, sha256=sha256, frame=plain, row=np.arange(first + 1, first + 1 + len(plain), dtype=np.int64))
 
     @property
     def name(self) -> str:
@@ -64,12 +69,18 @@ class Table:
     def __contains__(self, column: object) -> bool:
         return column in self.frame.columns
 
+    def select(self, rows: BoolArray) -> "Table":
+        """Some of the rows."""
+        return replace(self, frame=self.frame[rows], row=self.row[rows])
+
     def texts(self, column: str) -> list[str]:
         """A column as text without outer blanks; "" where it is missing or says so."""
         if column not in self.frame.columns:
             return [""] * len(self.frame)
-        values = (_text(value) for value in self.frame[column].tolist())
-        return ["" if value.lower() in BLANK_CODES else value for value in values]
+        codes, values = pd.factorize(self.frame[column])
+        known = [str(value).strip() for value in values] + [""]
+        known = ["" if value.lower() in BLANKS else value for value in known]
+        return [known[code] for code in codes.tolist()]
 
     def numbers(self, column: str) -> Array:
         """A column as numbers; nan where it is missing or no number."""
@@ -79,12 +90,17 @@ class Table:
         """Cells of a number column that hold something, but no finite number."""
         return self._parsed(column)[1]
 
+    def products(self, name: str) -> Array:
+        """Product of the columns NAME_x, NAME_y and NAME_z, shape (n,)."""
+        result: Array = np.stack([self.numbers(f"{name}_{axis}") for axis in "xyz"]).prod(axis=0)
+        return result
+
     def oversized(self) -> BoolArray:
         """Rows with a cell longer than LONGEST_TEXT."""
         found = np.zeros(len(self.frame), dtype=np.bool_)
         for column in self.frame.columns:
-            if not pd.api.types.is_numeric_dtype(self.frame[column].dtype):
-                found |= [isinstance(value, str) and len(value) > LONGEST_TEXT for value in self.frame[column].tolist()]
+            if pd.api.types.is_string_dtype(self.frame[column]):
+                found |= np.asarray(self.frame[column].astype(str).str.len() > LONGEST_TEXT, dtype=np.bool_)
         return found
 
     def repeated(self) -> BoolArray:
@@ -95,13 +111,12 @@ class Table:
         if column not in self.frame.columns:
             return np.full(len(self.frame), np.nan), np.zeros(len(self.frame), dtype=np.bool_)
         series = self.frame[column]
-        if pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
-            values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
-            something = ~np.asarray(series.isna(), dtype=np.bool_)
-        else:
-            texts = [_text(value) for value in series.tolist()]
-            values = np.array([_number(text) for text in texts], dtype=np.float64)
-            something = np.array([text != "" for text in texts], dtype=np.bool_)
+        something = ~np.asarray(series.isna(), dtype=np.bool_)
+        if not pd.api.types.is_numeric_dtype(series.dtype):
+            texts = self.frame[column].where(something, "").astype(str).str.strip()
+            something = np.asarray(texts != "", dtype=np.bool_)
+            series = pd.to_numeric(texts.where(texts.str.len() <= LONGEST_TEXT, ""), errors="coerce")
+        values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
         with np.errstate(invalid="ignore"):
             size = np.abs(values)
             values[~((size >= 1.0 / LARGEST) & (size <= LARGEST)) & (size != 0.0)] = np.nan
@@ -114,47 +129,16 @@ def open_table(path: Path, columns: frozenset[str]) -> Table:
     Raises InputError or DatasetError for a file that is missing, empty, neither CSV nor Parquet, truncated, too large, or without a header.
     """
     head = read_head(path)
-    frame = _read_parquet(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
-    if not len(frame):
+    content = _read_parquet(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
+    if not len(content):
         raise InputError(f"{path}: holds no rows")
-    return Table(path=path, sha256=file_digest(path), frame=frame)
+    return Table.of(content, path, file_digest(path))
 
 
 def read_header(path: Path) -> tuple[str, ...]:
     """Column names of a CSV or Parquet file.  Raises InputError as `open_table`."""
     head = read_head(path)
-    if head.startswith(PARQUET_MAGIC):
-        return tuple(read_footer(path)[0].names)
-    return _csv_header(path, head)
-
-
-def _refuse_repeated(path: Path, names: tuple[str, ...]) -> None:
-    repeated = next((name for name in sorted(names) if names.count(name) > 1), None)
-    if repeated is not None:
-        raise InputError(f"{path}: column {repeated[:LONGEST_SHOWN]!r} stands twice in the header")
-
-
-LONGEST_SHOWN: Final = 100
-"""Characters of a name that a message repeats."""
-
-
-def parquet_columns(address: str) -> frozenset[str]:
-    """Columns of a Parquet file, of the first file of a folder or an object store, and of its hive folders; none for anything else.
-
-    Raises InputError for an object store that does not answer; what is wrong with a local file is left to its reader.
-    """
-    path = Path(address)
-    try:
-        if is_remote(address):
-            return open_partitioned(address, first_only=True).columns
-        if path.is_dir():
-            return open_partitioned(address, first_only=True).columns if any(path.rglob("*.parquet")) else frozenset()
-        parquet = path.is_file() and read_head(path).startswith(PARQUET_MAGIC)
-        return frozenset(read_header(path)) if parquet else frozenset()
-    except (InputError, DatasetError, OSError):
-        if is_remote(address):
-            raise
-        return frozenset()
+    return tuple(read_footer(path)[0].names) if head.startswith(PARQUET_MAGIC) else _csv_header(path, head)
 
 
 def fits_memory(address: str, most_rows: int) -> bool:
@@ -191,97 +175,55 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read_parquet(path: Path, columns: frozenset[str]) -> pd.DataFrame:
+def _read_parquet(path: Path, columns: Iterable[str]) -> pa.Table:
     schema = read_footer(path)[0]
-    for name in columns & set(schema.names):
+    for name in set(columns) & set(schema.names):
         field = schema.field(name)
         if pa.types.is_nested(field.type):
             raise InputError(f"{path}: column {name!r} holds {field.type}; expected plain numbers or text")
-        _check_unit(path, field)
-    frame: pd.DataFrame = read_columns(path, columns).replace_schema_metadata(None).to_pandas(ignore_metadata=True)
-    return frame
+        stated = (field.metadata or {}).get(b"unit", b"").decode("utf-8", errors="replace").strip()
+        expected = next((units for ending, units in UNITS.items() if name.endswith(ending) and name != "kernel_w"), None)
+        if stated and expected is not None and stated not in expected:
+            raise InputError(f"{path}: column {name!r} states the unit {stated[:40]!r}; it must be {expected[0]}")
+    return read_columns(path, columns)
 
 
-def _check_unit(path: Path, field: pa.Field) -> None:
-    """A unit that a column states about itself must be the one that its name ends with."""
-    stated = (field.metadata or {}).get(b"unit", b"").decode("utf-8", errors="replace").strip()
-    ending = next((ending for ending in UNITS if field.name.endswith(ending) and field.name not in COUNTS), "")
-    expected = UNITS.get(ending)
-    if stated and expected is not None and stated.lower().lstrip("°") not in expected:
-        raise InputError(f"{path}: column {field.name!r} states the unit {stated[:40]!r}; it must be {expected[0]}")
+UNITS: Final = {"_mhz": ("MHz",), "_s": ("s",), "_w": ("W",), "_j": ("J",), "_c": ("°C", "C", "degree Celsius")}
+"""Endings of column names, and how their unit is written; the width of a convolution's kernel ends as if it had one."""
 
-
-UNITS: Final = {"_mhz": ("MHz", "mhz"), "_s": ("s", "s"), "_w": ("W", "w"), "_j": ("J", "j"), "_c": ("°C", "c", "degree celsius")}
-"""Endings of column names, and how their unit is written, first as people do."""
-
-COUNTS: Final = frozenset({"kernel_w"})
-"""Columns whose names end as if they had a unit: the width of a convolution's kernel."""
-
-OTHER_ENCODINGS: Final = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-"""First bytes of texts in other encodings than UTF-8."""
-
-OTHER_SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
     """Names in the first line of a CSV file, checked to be names."""
-    encoding = next((name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark)), None)
-    if encoding is not None:
-        raise InputError(f"{path}: {encoding} text; save it as UTF-8")
-    if b"\0" in head:
-        raise InputError(f"{path}: neither CSV nor Parquet (binary content)")
     try:
         line = head.decode("utf-8-sig", errors="strict" if len(head) < HEAD_BYTES else "ignore").lstrip().splitlines()[0]
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start}); neither CSV nor Parquet") from error
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start}), nor Parquet") from error
+    if "\0" in line:
+        raise InputError(f"{path}: neither CSV nor Parquet (binary content)")
     names = tuple(name.strip() for name in next(csv.reader([line])))
-    separator = next((word for sign, word in OTHER_SEPARATORS.items() if len(names) < 3 <= line.count(sign) + 1), None)
-    if separator is not None:
-        raise InputError(f"{path}: its fields stand between {separator}; write a table with commas between them and points in its numbers")
+    other = next((word for sign, word in SEPARATORS.items() if len(names) < 3 <= line.count(sign) + 1), None)
+    if other is not None:
+        raise InputError(f"{path}: its fields stand between {other}; write a table with commas between them and points in its numbers")
+    twice = next((name for name in sorted(names) if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: column {twice[:100]!r} stands twice in the header")
     if len(names) > MOST_COLUMNS or any(len(name) > LONGEST_TEXT for name in names):
         raise InputError(f"{path}: the first line is not a header of column names")
-    _refuse_repeated(path, names)
     return names
 
 
 def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
     names = _csv_header(path, head)
-    csv.field_size_limit(sys.maxsize)
+    options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        frame = pd.read_csv(
-            BytesIO(read_regular(path, MOST_CSV_BYTES)),
-            dtype=str,
-            keep_default_na=False,
-            na_filter=False,
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-            low_memory=False,
-        )
+        frame: pd.DataFrame = pd.read_csv(BytesIO(read_regular(path, MOST_CSV_BYTES)), encoding="utf-8-sig", **options)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); write it as Parquet") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:
-        raise InputError(f"{path}: not a well-formed CSV table ({_first_line(error)})") from error
+        raise InputError(f"{path}: not a well-formed CSV table ({' '.join(str(error).split())[:200]})") from error
     if len(frame.columns) != len(names) or not isinstance(frame.index, pd.RangeIndex):  # fields beyond the header would be an index
         raise InputError(f"{path}: rows have another number of fields than the header's {len(names)} columns")
     frame.columns = pd.Index(names)
     return frame
-
-
-def _text(value: Any) -> str:
-    if value is None or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
-        return ""
-    return str(value).strip()
-
-
-def _number(text: str) -> float:
-    if len(text) > LONGEST_TEXT or "_" in text:
-        return float("nan")
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _first_line(error: BaseException) -> str:
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text[:200]

@@ -1,13 +1,12 @@
 """Workload datasets: whole-model measurements, a row per run, as CSV or Parquet.
 
-Columns: workload (path, relative to the file), gpu, precision, attention, sm_clock_mhz (asked), sm_clock_measured_mhz,
+Columns: workload (path, relative to the file), gpu, precision, attention, sm_clock_mhz (requested), sm_clock_measured_mhz,
 iterations, latency_s and energy_j (per iteration), temperature_c, host.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -16,18 +15,14 @@ from estimator.formats import read_workload
 from estimator.forms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.gpu import GpuSpec
 from estimator.power import ASSUMED_IDLE_SHARE
-from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray, canonical_precision
+from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
 from estimator.workload import COMPLETED, Operator, Workload
-from fitter.errors import InputError
 from fitter.rows.columns import Startup, WorkloadRows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work
-from fitter.rows.screening import ABOVE_LIMIT_SHARE, CLOCK_MARGIN, impossible_temperature, known_gpus, least_power_w
+from fitter.rows.screening import LONGEST_RUN_S, Screen, first_known, need_columns, numbered
 from fitter.rows.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
 from fitter.rows.tables import Table
-
-LONGEST_RUN_S: Final = 30 * 86400.0
-"""No run, and so no iteration, takes a month: such a time is an error of whoever wrote it [s]."""
 
 COLUMNS: Final = frozenset(
     {
@@ -51,158 +46,127 @@ STARTUP_ACTIVE_W: Final = 8.0
 PERTURBED_WEIGHT: Final = 0.25
 """Weight in the fit of a run whose pace changed [1]."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadReading:
-    """Rows of one workload dataset, the rejected ones, and the start-up of each host."""
-
-    rows: WorkloadRows | None
-    rejected: list[RejectedRow]
-    startups: tuple[Startup, ...]
+Read = tuple[WorkloadRows | None, list[RejectedRow], tuple[Startup, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Runs:
-    """The columns of a workload dataset as read, shape (n,); None where a GPU or a workload is not known."""
-
-    gpus: Sequence[GpuSpec | None]
-    workloads: Sequence[Workload | None]
-    asked_mhz: Array
-    measured_mhz: Array
-    iterations: Array
-    latency_s: Array
-    energy_j: Array
-    temperature_c: Array
-
-
-def is_workload_dataset(header: tuple[str, ...]) -> bool:
+def is_workload_dataset(header: Sequence[str]) -> bool:
     """Whether a file with these columns is a workload dataset."""
     return all(name in header for name in NEEDED)
 
 
-def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> WorkloadReading:
-    """Rows of a workload dataset, start-up removed, and the reasons for those left out.
+def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
+    """Accepted rows with start-up removed, the reasons for the others, and the start-up of each host.
 
-    gpu: the GPU of all rows where the table has no such column.  Raises InputError for a table without the needed
+    gpu: the GPU to keep, and that of all rows where the table has no such column.  Raises InputError for a table without the needed
     columns.
     """
-    missing = [name for name in NEEDED if name not in table]
-    if missing:
-        raise InputError(f"{table.path}: no column {missing[0]!r}; a workload dataset needs {', '.join(NEEDED)}")
-    if "gpu" not in table and gpu is None:
-        raise InputError(f"{table.path}: no column 'gpu'; add it, or name the GPU of all rows with --gpu")
-    reasons = dict.fromkeys(_indices(table.oversized()), ("BAD_TEXT", "a cell is longer than any name can be"))
-    gpu_texts = table.texts("gpu") if "gpu" in table else [gpu.name if gpu else ""] * len(table)
-    runs = _Runs(
-        gpus=known_gpus(gpu_texts, gpu, reasons),
-        workloads=_workloads(table, reasons),
-        asked_mhz=table.numbers("sm_clock_mhz"),
-        measured_mhz=table.numbers("sm_clock_measured_mhz"),
-        iterations=table.numbers("iterations"),
-        latency_s=table.numbers("latency_s"),
-        energy_j=table.numbers("energy_j"),
-        temperature_c=table.numbers("temperature_c"),
+    need_columns(table, NEEDED, "workload dataset")
+    screen = Screen(table)
+    specs = screen.gpus(gpu)
+    workloads = _workloads(table, screen)
+    screen.reject_limits(("latency_s", "iterations", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz"), ("latency_s",))
+    asked, measured = table.numbers("sm_clock_mhz"), table.numbers("sm_clock_measured_mhz")
+    screen.reject_clocks(specs, sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
+    iterations, raw_latency, raw_energy = (table.numbers(name) for name in ("iterations", "latency_s", "energy_j"))
+    duration = iterations * raw_latency
+    screen.reject(duration > LONGEST_RUN_S, "BAD_ITERATIONS", lambda i: f"iterations = {iterations[i]:g} of {raw_latency[i]:g} s")
+    screen.reject_repeated()
+    launches = np.array([_launch_s(workload) for workload in workloads])
+    hosts = list(zip([spec.name if spec else "" for spec in specs], table.texts("host"), strict=True))
+    found = _startups(screen, hosts, duration, raw_latency, raw_latency > GPU_BOUND_MARGIN * launches)
+    _reject_by_roof(screen, specs, workloads, raw_latency, first_known(measured, asked))
+    known = [next((one for own, one in found if own == host), None) for host in hosts]
+    startup = np.array([one.startup_s if one else 0.0 for one in known])
+    target = np.array([one.target_s if one else np.nan for one in known])
+    with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are rejected
+        share = np.where(startup > 0, startup / iterations, 0.0)
+        latency = raw_latency - share
+        energy = raw_energy - share * np.array([_startup_w(*state) for state in zip(specs, first_known(measured, asked), strict=True)])
+        power, planned = energy / latency, target / iterations
+    screen.reject_limits(("energy_j",), power=("energy_j",))
+    screen.reject_power(power, specs, np.array([spec.power_limit_w if spec else np.nan for spec in specs]))
+    keep, bad = screen.kept(), screen.powerless()
+    startups = tuple(
+        Startup(
+            source=table.name, gpu=" on ".join(filter(None, host)), target_s=one.target_s, startup_s=one.startup_s,
+            quartiles_s=one.quartiles_s, runs=one.runs,
+        )
+        for host, one in found
+    )  # fmt: skip
+    if not len(keep):
+        return None, screen.rejected(), startups
+    perturbed = is_perturbed(duration, raw_latency, target, startup)
+    unique, workload_index = numbered(workloads[i] for i in keep.tolist())
+    gpus, gpu_index = numbered(spec.name for i in keep.tolist() if (spec := specs[i]) is not None)
+    rows = WorkloadRows(
+        workloads=tuple(one for one in unique if one is not None),
+        workload_index=workload_index,
+        gpus=gpus,
+        gpu_index=gpu_index,
+        sm_clock_asked_mhz=asked[keep],
+        sm_clock_measured_mhz=measured[keep],
+        latency_s=latency[keep],
+        energy_j=np.where(bad, np.nan, energy)[keep],
+        raw_latency_s=raw_latency[keep],
+        raw_energy_j=np.where(bad, np.nan, raw_energy)[keep],
+        iterations=iterations[keep],
+        temperature_c=table.numbers("temperature_c")[keep],
+        startup_s=startup[keep],
+        planned_latency_s=planned[keep],
+        perturbed=perturbed[keep],
+        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0)[keep],
+        sources=(table.name,),
+        source_index=np.zeros(len(keep), dtype=np.int64),
+        row=table.row[keep],
     )
-    _check_runs(table, runs, reasons)
-    hosts = [f"{text}@{host}" for text, host in zip(gpu_texts, table.texts("host"), strict=True)]
-    startups = _startups(runs, hosts, reasons)
-    _check_roof(runs, reasons)
-    keep = np.array([i for i in range(len(table)) if i not in reasons], dtype=np.int64)
-    rows, power_reasons = _accepted(table, runs, keep, hosts, startups) if len(keep) else (None, {})
-    rejected = [_rejected(table, i, *why, power_only=False) for i, why in reasons.items()]
-    rejected += [_rejected(table, i, *why, power_only=True) for i, why in power_reasons.items()]
-    return WorkloadReading(
-        rows=rows,
-        rejected=sorted(rejected, key=lambda item: item.row),
-        startups=tuple(_startup(table.name, host, found) for host, found in startups.items()),
-    )
+    return rows, screen.rejected(), startups
 
 
-def _workloads(table: Table, reasons: dict[int, tuple[str, str]]) -> list[Workload | None]:
+def _workloads(table: Table, screen: Screen) -> list[Workload | None]:
     """The workload of each row, attention and number format as the row names them; every file is read once for each."""
-    cache: dict[tuple[str, str, str], Workload | tuple[str, str]] = {}
-    result: list[Workload | None] = []
-    for i, key in enumerate(zip(table.texts("workload"), table.texts("attention"), table.texts("precision"), strict=True)):
-        if i in reasons and reasons[i][0] == "BAD_TEXT":
-            result.append(None)
-            continue
-        if key not in cache:
-            cache[key] = _workload(table.path.parent, *key)
-        found = cache[key]
-        if isinstance(found, tuple):
-            reasons.setdefault(i, found)
-        result.append(None if isinstance(found, tuple) else found)
-    return result
+    keys = list(zip(table.texts("workload"), table.texts("attention"), table.texts("precision"), strict=True))
+    cache = {key: _workload(table.path.parent, *key) for i, key in enumerate(keys) if i not in screen.whole}
+    found = [cache.get(key) for key in keys]
+    for i, one in enumerate(found):
+        if isinstance(one, tuple):
+            screen.reject([i], *one)
+    return [one if isinstance(one, Workload) else None for one in found]
 
 
 def _workload(folder: Path, text: str, attention: str, precision: str) -> Workload | tuple[str, str]:
-    if not text or "\0" in text:
-        return ("MISSING_WORKLOAD", "no workload is named")
     if attention and attention.lower() not in ATTENTION_FORMS:
         return ("UNKNOWN_ATTENTION", f"{attention[:40]!r}; known: {', '.join(ATTENTION_FORMS)}")
     if precision and canonical_precision(precision) is None:
         return ("UNKNOWN_PRECISION", f"{precision[:40]!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
-    path = folder / text
     try:
-        if not path.is_file():  # also keeps pipes and devices out
-            found = "not a file" if path.exists() else "no such file; paths are relative to the data set's folder"
-            return ("MISSING_WORKLOAD", f"{text[:200]!r}: {found}")
-        workload = read_workload(path, attention=attention.lower())
+        if not text or not (folder / text).is_file():  # also keeps pipes and devices out
+            return ("MISSING_WORKLOAD", f"{text[:200]!r}: no such file; paths are relative to the data set's folder")
+        workload = read_workload(folder / text, attention=attention.lower())
         if precision:
             workload = with_precision(workload, precision)
-    except EstimatorError as error:
+    except (EstimatorError, OSError, ValueError) as error:  # ValueError: a name that no file can have
         return ("MISSING_WORKLOAD", str(error)[:300])
-    except OSError as error:
-        return ("MISSING_WORKLOAD", f"{text[:200]!r}: {error.strerror or error}")
     return workload if workload.operators else ("WORKLOAD_WITHOUT_OPERATORS", text[:200])
 
 
-def _check_runs(table: Table, runs: _Runs, reasons: dict[int, tuple[str, str]]) -> None:
-    """Rows with values that cannot be."""
-    for i in _indices(~(runs.latency_s > 0) | ~(runs.latency_s <= LONGEST_RUN_S)):
-        reasons.setdefault(i, ("BAD_LATENCY", f"latency_s = {runs.latency_s[i]:g}"))
-    with np.errstate(over="ignore", invalid="ignore"):
-        endless = runs.iterations * runs.latency_s > LONGEST_RUN_S
-    for i in _indices(table.garbled("iterations") | (runs.iterations < 1) | endless):
-        reasons.setdefault(i, ("BAD_ITERATIONS", f"iterations = {runs.iterations[i]:g} of {runs.latency_s[i]:g} s"))
-    for i in _indices(table.garbled("temperature_c") | impossible_temperature(runs.temperature_c)):
-        reasons.setdefault(i, ("BAD_TEMPERATURE", f"temperature_c = {runs.temperature_c[i]:g}"))
-    for name, column in (("sm_clock_mhz", runs.asked_mhz), ("sm_clock_measured_mhz", runs.measured_mhz)):
-        for i in _indices(table.garbled(name) & ~np.isfinite(column)):
-            reasons.setdefault(i, ("BAD_CLOCK", f"{name} is no number"))
-        for i in _indices(~np.isnan(column)):
-            spec = runs.gpus[i]
-            if spec and not spec.sm_clock_min_mhz / CLOCK_MARGIN <= column[i] <= spec.sm_clock_limit_mhz * CLOCK_MARGIN:
-                limits = f"{spec.name} runs {spec.sm_clock_min_mhz:g} to {spec.sm_clock_limit_mhz:g} MHz"
-                reasons.setdefault(i, ("BAD_CLOCK", f"{name} = {column[i]:g}; {limits}"))
-    for i in _indices(table.repeated()):
-        reasons.setdefault(i, ("DUPLICATE", "equals an earlier row in every column"))
-
-
-def _startups(runs: _Runs, hosts: list[str], reasons: dict[int, tuple[str, str]]) -> dict[str, StartupEstimate]:
-    """Start-up of each host; truncated runs are rejected, and runs whose share of a known start-up is not."""
-    duration_s = runs.iterations * runs.latency_s
-    bound = _gpu_bound(runs)
-    result: dict[str, StartupEstimate] = {}
+def _startups(
+    screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array, gpu_bound: BoolArray
+) -> list[tuple[tuple[str, str], StartupEstimate]]:
+    """Start-up of each host; truncated runs are rejected, and runs whose share of a known start-up is not known."""
+    result = []
+    good = set(screen.kept().tolist())
     for host in dict.fromkeys(hosts):
-        rows = np.array([i for i, own in enumerate(hosts) if own == host and i not in reasons], dtype=np.int64)
+        rows = np.array([i for i, own in enumerate(hosts) if own == host and i in good], dtype=np.int64)
         target = target_duration_s(duration_s[rows])
         if np.isnan(target):
             continue
-        result[host] = estimate_startup(duration_s[rows], runs.latency_s[rows], bound[rows], target)
-        for i in rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist():
-            detail = f"iterations × latency_s = {duration_s[i]:.3g} s where the other runs aim at {target:g} s"
-            reasons.setdefault(i, ("TRUNCATED_RUN", detail))
-        if result[host].startup_s > 0:
-            for i in rows[~np.isfinite(runs.iterations[rows])].tolist():
-                reasons.setdefault(i, ("BAD_ITERATIONS", "missing, so the start-up within latency_s cannot be removed"))
-    return result
-
-
-def _gpu_bound(runs: _Runs) -> BoolArray:
-    """Rows much slower than their host's launches, shape (n,)."""
-    launches = np.array([_launch_s(workload) for workload in runs.workloads])
-    result: BoolArray = runs.latency_s > GPU_BOUND_MARGIN * launches
+        found = estimate_startup(duration_s[rows], latency_s[rows], gpu_bound[rows], target)
+        result.append((host, found))
+        short = rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist()
+        screen.reject(short, "TRUNCATED_RUN", lambda i, t=target: f"took {duration_s[i]:.3g} s where the other runs aim at {t:g} s")  # type: ignore[misc]
+        if found.startup_s > 0:
+            uncounted = rows[~np.isfinite(duration_s[rows])].tolist()
+            screen.reject(uncounted, "BAD_ITERATIONS", "missing, so the start-up within latency_s cannot be removed")
     return result
 
 
@@ -213,19 +177,20 @@ def _launch_s(workload: Workload | None) -> float:
     return LAUNCH_S * sum(count * operator.host_share for operator, count in pairs if not operator.origin.startswith(COMPLETED))
 
 
-def _check_roof(runs: _Runs, reasons: dict[int, tuple[str, str]]) -> None:
-    """Runs faster than their matrix products at the peak rate: they did not run what they name.
+def _reject_by_roof(
+    screen: Screen, specs: Sequence[GpuSpec | None], workloads: Sequence[Workload | None], latency_s: Array, clock_mhz: Array
+) -> None:
+    """Reject runs faster than their matrix products at the peak rate: they did not run what they name.
 
     Convolutions are left out, as lists may name depthwise ones as dense.
     """
-    for i in range(len(runs.latency_s)):
-        spec, workload = runs.gpus[i], runs.workloads[i]
-        if i in reasons or spec is None or workload is None:
-            continue
-        clock = next((float(c) for c in (runs.measured_mhz[i], runs.asked_mhz[i]) if np.isfinite(c)), spec.sm_clock_limit_mhz)
-        least = _product_clocks(workload, spec) / (clock * HZ_PER_MHZ)
-        if runs.latency_s[i] * ROOF_TOLERANCE < least:
-            reasons[i] = ("ABOVE_ROOF", f"latency_s = {runs.latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s")
+    for i in screen.kept().tolist():
+        spec, workload = specs[i], workloads[i]
+        if spec is not None and workload is not None:
+            clock = clock_mhz[i] if np.isfinite(clock_mhz[i]) else spec.sm_clock_limit_mhz
+            least = _product_clocks(workload, spec) / (float(clock) * HZ_PER_MHZ)
+            if latency_s[i] * ROOF_TOLERANCE < least:
+                screen.reject([i], "ABOVE_ROOF", f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s")
 
 
 def _product_clocks(workload: Workload, spec: GpuSpec) -> float:
@@ -239,111 +204,10 @@ def _product_clocks(workload: Workload, spec: GpuSpec) -> float:
     return float(np.nan_to_num(clocks) @ np.array(list(chosen.values())))
 
 
-def _accepted(
-    table: Table, runs: _Runs, keep: IntArray, hosts: list[str], startups: dict[str, StartupEstimate]
-) -> tuple[WorkloadRows, dict[int, tuple[str, str]]]:
-    """The kept rows with start-up removed, and rows whose energy cannot be."""
-    found = [startups.get(hosts[i]) for i in keep]
-    startup = np.array([s.startup_s if s else 0.0 for s in found])
-    target = np.array([s.target_s if s else np.nan for s in found])
-    iterations, raw_latency, raw_energy = runs.iterations[keep], runs.latency_s[keep], runs.energy_j[keep]
-    perturbed = is_perturbed(iterations * raw_latency, raw_latency, target, startup)
-    share = np.where(startup > 0, startup / iterations, 0.0)
-    latency = raw_latency - share
-    energy = raw_energy - _startup_w(runs, keep) * share
-    power_reasons = _check_energy(table, runs, keep, energy / latency)
-    bad = np.array([i in power_reasons for i in keep.tolist()])
-    workloads, workload_index = _numbered([runs.workloads[i] for i in keep])
-    gpus, gpu_index = _numbered([spec.name for i in keep if (spec := runs.gpus[i]) is not None])
-    attention = table.texts("attention")
-    rows = WorkloadRows(
-        workloads=tuple(w for w in workloads if w is not None),
-        workload_index=workload_index,
-        gpus=gpus,
-        gpu_index=gpu_index,
-        attention=tuple(attention[i].lower() for i in keep),
-        sm_clock_asked_mhz=runs.asked_mhz[keep],
-        sm_clock_measured_mhz=runs.measured_mhz[keep],
-        latency_s=latency,
-        energy_j=np.where(bad, np.nan, energy),
-        raw_latency_s=raw_latency,
-        raw_energy_j=np.where(bad, np.nan, raw_energy),
-        iterations=iterations,
-        temperature_c=runs.temperature_c[keep],
-        startup_s=startup,
-        planned_latency_s=target / iterations,
-        gpu_bound=_gpu_bound(runs)[keep],
-        perturbed=perturbed,
-        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0),
-        flags=tuple(("perturbed",) if p else () for p in perturbed),
-        sources=(table.name,),
-        source_index=np.zeros(len(keep), dtype=np.int64),
-        row=keep + 1,
-    )
-    return rows, power_reasons
-
-
-def _startup_w(runs: _Runs, keep: IntArray) -> Array:
-    """Power during start-up [W], shape (n,): idle at the locked clock, and that the board is in use."""
-    result = []
-    for i in keep.tolist():
-        spec = runs.gpus[i]
-        if spec is None:
-            result.append(np.nan)
-            continue
-        clock = runs.measured_mhz[i] if np.isfinite(runs.measured_mhz[i]) else runs.asked_mhz[i]
-        known = spec.idle_w is not None and np.isfinite(clock)
-        idle = float(spec.idle_w.at(np.array([clock]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
-        result.append(idle + STARTUP_ACTIVE_W)
-    return np.array(result)
-
-
-def _check_energy(table: Table, runs: _Runs, keep: IntArray, power_w: Array) -> dict[int, tuple[str, str]]:
-    """Rows whose energy cannot be.  A blank one is no fault: such a row tells its latency."""
-    garbled = table.garbled("energy_j")
-    found: dict[int, tuple[str, str]] = {}
-    for position, i in enumerate(keep.tolist()):
-        spec, energy = runs.gpus[i], float(runs.energy_j[i])
-        if np.isnan(energy) and not garbled[i]:
-            continue
-        if not 0.0 < energy < np.inf:
-            found[i] = ("BAD_POWER", f"energy_j = {energy:g}")
-        elif not power_w[position] > 0:
-            found[i] = ("BAD_POWER", f"energy_j = {energy:g} is less than idle power over the start-up")
-        elif spec is not None and power_w[position] < least_power_w(spec):
-            watts = f"energy_j / latency_s = {power_w[position]:.4g} W"
-            found[i] = ("BAD_POWER", f"{watts}, less than the board draws at rest; are both in joules and seconds per iteration?")
-        elif spec is not None and power_w[position] > ABOVE_LIMIT_SHARE * spec.power_limit_w:
-            watts = f"energy_j / latency_s = {power_w[position]:.4g} W; limit {spec.power_limit_w:g} W"
-            detail = f"{watts}; is energy_j in joules per iteration?"
-            found[i] = ("ABOVE_LIMIT", detail)
-    return found
-
-
-Value = TypeVar("Value")
-
-
-def _numbered(values: list[Value]) -> tuple[tuple[Value, ...], IntArray]:
-    known: dict[Value, int] = {}
-    index = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
-    return tuple(known), index
-
-
-def _startup(source: str, host: str, found: StartupEstimate) -> Startup:
-    return Startup(
-        source=source,
-        gpu=host.removesuffix("@").replace("@", " on "),
-        target_s=found.target_s,
-        startup_s=found.startup_s,
-        quartiles_s=found.quartiles_s,
-        runs=int(found.settled.sum()),
-    )
-
-
-def _rejected(table: Table, i: int, reason: str, detail: str, *, power_only: bool) -> RejectedRow:
-    return RejectedRow(source=table.name, row=i + 1, reason=reason, detail=detail, power_only=power_only)
-
-
-def _indices(mask: BoolArray) -> list[int]:
-    found: list[int] = np.flatnonzero(mask).tolist()
-    return found
+def _startup_w(spec: GpuSpec | None, clock_mhz: float) -> float:
+    """Power during start-up [W]: idle at the locked clock, and that the board is in use."""
+    if spec is None:
+        return float("nan")
+    known = spec.idle_w is not None and np.isfinite(clock_mhz)
+    idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
+    return idle + STARTUP_ACTIVE_W

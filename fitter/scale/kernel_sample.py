@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -22,12 +23,12 @@ from collector.errors import DatasetError
 from estimator.gpu import GpuSpec
 from estimator.quantities import IntArray
 from fitter.latency.groups import section_key
-from fitter.rows import kernel_table
-from fitter.rows.columns import KernelRows, join_rows
-from fitter.rows.kernel_dataset import collected_rows
-from fitter.rows.kernel_table import EQUAL_ROW, read_kernel_table
-from fitter.rows.partitions import Partition, read_batches, shown
-from fitter.rows.rejected import OTHER_GPU, RejectedRow
+from fitter.rows.columns import UNIQUE_COLUMNS, KernelRows, join_rows
+from fitter.rows.instruction_dataset import is_instruction
+from fitter.rows.kernel_table import COLUMNS, read_kernel_table
+from fitter.rows.partitions import Partition, read_batches
+from fitter.rows.rejected import RejectedRow
+from fitter.rows.screening import numbered
 from fitter.rows.tables import Table
 
 SECTION_KERNELS: Final = 4000
@@ -36,10 +37,8 @@ SECTION_KERNELS: Final = 4000
 KERNEL_ROWS: Final = 24
 """Rows kept of each kernel: some clocks, and some repetitions of each."""
 
-PRUNE_SHARE: Final = 2
-"""A sample is pruned when it has grown to so many times its size after the last time."""
-
 FEWEST_PRUNED: Final = 200_000
+"""A sample is pruned when it has grown to twice its size after the last time, and to this."""
 
 HASH_BYTES: Final = 8
 
@@ -54,7 +53,6 @@ class SampleTask:
     gpu: the GPU to keep, and that of tables without such a column.
     """
 
-    source: str
     collected: Mapping[str, Any] | None
     gpu: GpuSpec | None
     seed: int
@@ -66,27 +64,24 @@ class SampleTask:
 class KernelSample:
     """A sample and the counts of everything that was read: rows, accepted rows, and rejections, each with an example."""
 
-    rows: KernelRows | None
-    read: int
-    used: int
+    rows: KernelRows | None = None
+    read: int = 0
+    used: int = 0
     rejected: Mapping[RejectedKind, RejectedRow]
 
 
 def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
     """The sample of one partition.  Raises InputError and DatasetError, naming the file."""
-    columns = list(KERNEL_COLUMNS) if task.collected is not None else sorted(kernel_table.COLUMNS)
-    total = KernelSample(rows=None, read=0, used=0, rejected={})
+    columns = sorted(COLUMNS) if task.collected is None else list(KERNEL_COLUMNS)
+    total = KernelSample(rejected={})
     pruned = 0
     for batch in read_batches(partition, columns):
-        if not batch.num_rows:
-            continue
         table = pa.Table.from_batches([batch])
         for name, value in partition.constants:
             if name in columns and name not in table.column_names:
                 table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
-        piece = _screened(table, partition, task, partition.first + total.read)
-        total = _joined(total, piece)
-        if total.rows is not None and len(total.rows) > max(PRUNE_SHARE * pruned, FEWEST_PRUNED):
+        total = _joined(total, _screened(table, partition, task, partition.first + total.read))
+        if total.rows is not None and len(total.rows) > max(2 * pruned, FEWEST_PRUNED):
             total = replace(total, rows=pruned_rows(total.rows, task))
             pruned = 0 if total.rows is None else len(total.rows)
     return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))
@@ -95,86 +90,52 @@ def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
 def merge_samples(task: SampleTask, left: KernelSample, right: KernelSample) -> KernelSample:
     """The sample of both together."""
     total = _joined(left, right)
-    if total.rows is None or left.rows is None or right.rows is None:
-        return total
-    return replace(total, rows=pruned_rows(total.rows, task))
+    return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))
 
 
 def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows:
-    """The rows that stay, in the order of their hashes; rows of equal content are one."""
+    """The rows that stay, by the names of their sections and then by their hashes; rows of equal content are one."""
+    sections = np.array([section_key(operator) for operator in rows.operators])
     kernels = np.array([_hash(repr(operator), task.seed) for operator in rows.operators], dtype=np.uint64)
-    names: dict[str, int] = {}
-    sections = np.array([names.setdefault(section_key(operator), len(names)) for operator in rows.operators], dtype=np.int64)
-    kernel, section = kernels[rows.operator_index], sections[rows.operator_index]
-    order = np.lexsort((row_hashes(rows, task.seed), kernel, section))
-    own = row_hashes(rows, task.seed)[order]
-    kernel, section = kernel[order], section[order]
-    new_kernel = np.concatenate([[True], (kernel[1:] != kernel[:-1]) | (section[1:] != section[:-1])])
-    new_section = np.concatenate([[True], section[1:] != section[:-1]])
-    number = np.cumsum(new_kernel) - 1
-    first_of_section = np.maximum.accumulate(np.where(new_section, number, 0))
-    repeated = np.concatenate([[False], ~new_kernel[1:] & (own[1:] == own[:-1])])
-    place = np.cumsum(~repeated)
-    first_of_kernel = np.maximum.accumulate(np.where(new_kernel, place, 0))
-    keep = (number - first_of_section < task.section_kernels) & (place - first_of_kernel < task.kernel_rows) & ~repeated
-    return _compact(rows, _by_section_name(order[keep], section[keep], names))
+    frame = pd.DataFrame({"kernel": kernels[rows.operator_index], "row": row_hashes(rows, task.seed)})
+    frame["section"] = sections[rows.operator_index]
+    frame = frame.sort_values(["section", "kernel", "row"], kind="stable").drop_duplicates()
+    of_section = frame.drop_duplicates(["section", "kernel"]).groupby("section").cumcount()
+    frame["number"] = of_section.reindex(frame.index).ffill()
+    keep = (frame["number"] < task.section_kernels) & (frame.groupby(["section", "kernel"]).cumcount() < task.kernel_rows)
+    return _compact(rows, frame.index[keep].to_numpy())
 
 
 def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
     """A hash of what was measured of each row, shape (n,) of uint64."""
-    mixed = np.full(len(rows), (seed + 1) * MULTIPLIER % 2**64, dtype=np.uint64)
-    for name in HASHED:
-        values = np.asarray(getattr(rows, name), dtype=np.float64) + 0.0
-        mixed ^= np.where(np.isnan(values), np.nan, values).view(np.uint64)
-        mixed *= np.uint64(MULTIPLIER)
-        mixed ^= mixed >> np.uint64(SHIFT)
-    result: NDArray[np.uint64] = mixed * np.uint64(MULTIPLIER)
-    return result
+    columns = {name: np.asarray(getattr(rows, name), dtype=np.float64) + 0.0 for name in HASHED}
+    frame = pd.DataFrame(columns).assign(seed=float(seed))
+    found: NDArray[np.uint64] = np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
+    return found
 
-
-MULTIPLIER: Final = 0x9E3779B97F4A7C15
-SHIFT: Final = 29
-"""2⁶⁴ / golden ratio, and a shift that brings high bits down: multiplication by it spreads bits.  Source: Knuth, TAOCP 3, 6.4."""
 
 HASHED: Final = (
-    "latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "idle_w", "l2_warm", "tile_m", "tile_n", "split_k",
-    "grid_blocks", "block_threads", "trial", "started_s",
+    "latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k", "trial",
+    "started_s",
 )  # fmt: skip
 """Columns that make a row what it is, beside its kernel."""
 
 
-def _screened(table: pa.Table, partition: Partition, task: SampleTask, first: int) -> KernelSample:
+def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: int) -> KernelSample:
     """One piece: screened as a whole file is, its rejections counted."""
-    name = shown(partition.uri).rpartition("/")[2]
-    rows: KernelRows | None
     if task.collected is not None:
-        twice = measured_twice(table)
+        twice = measured_twice(content)
         if twice:
-            raise DatasetError(f"{name}: row {twice[0][:80]} occurs more than once; give every measurement once")
-        rows, rejected = collected_rows(conforming(table, dict(task.collected), shown(partition.uri)), name, first, task.gpu)
-    else:
-        frame = table.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
-        again = np.asarray(frame.duplicated(), dtype=np.bool_)
-        place = np.flatnonzero(~again) + 1 + first
-        rows, rejected = read_kernel_table(Table(path=Path(shown(partition.uri)), sha256="", frame=frame[~again]), task.gpu)
-        rejected = [replace(one, row=int(place[one.row - 1])) for one in rejected]
-        if again.any():
-            reason, detail = EQUAL_ROW
-            second = int(np.argmax(again)) + 1 + first
-            rejected.append(RejectedRow(source=name, row=second, reason=reason, detail=detail, count=int(again.sum())))
-        rows = None if rows is None else replace(rows, row=place[rows.row - 1])
+            raise DatasetError(f"{partition.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
+        content = conforming(content, dict(task.collected), partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
+    table = Table.of(content, Path(partition.path), first=first)
+    if task.collected is not None:
+        table = table.select(~is_instruction(table))
+    rows, rejected = read_kernel_table(table, task.gpu)
     counts: dict[RejectedKind, RejectedRow] = {}
-    if rows is not None and task.gpu is not None:
-        own = np.array([gpu == task.gpu.name for gpu in rows.gpus], dtype=np.bool_)[rows.gpu_index]
-        foreign = np.flatnonzero(~own)
-        if len(foreign):
-            other = rows.gpus[rows.gpu_index[foreign[0]]]
-            example = RejectedRow(source=name, row=int(rows.row[foreign[0]]), reason=OTHER_GPU, detail=other, count=len(foreign))
-            counts[(OTHER_GPU, False)] = example
-            rows = rows.select(own) if own.any() else None
     for row in rejected:
         _count(counts, row)
-    return KernelSample(rows=rows, read=table.num_rows, used=0 if rows is None else len(rows), rejected=counts)
+    return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=counts)
 
 
 def _count(counts: dict[RejectedKind, RejectedRow], row: RejectedRow) -> None:
@@ -191,26 +152,16 @@ def _joined(left: KernelSample, right: KernelSample) -> KernelSample:
 
 
 def _hash(text: str, seed: int) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(), digest_size=HASH_BYTES, key=seed.to_bytes(HASH_BYTES, "little")).digest(), "little"
-    )
-
-
-def _by_section_name(index: IntArray, section: IntArray, names: Mapping[str, int]) -> IntArray:
-    """Rows in the order of their sections' names, which does not depend on what was read first."""
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[[names[name] for name in sorted(names)]] = np.arange(len(names))
-    result: IntArray = index[np.argsort(rank[section], kind="stable")]
-    return result
+    key = seed.to_bytes(HASH_BYTES, "little")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=HASH_BYTES, key=key).digest(), "little")
 
 
 def _compact(rows: KernelRows, index: IntArray) -> KernelRows:
     """The rows `index`, with operators, GPUs and sources numbered anew in the order in which the rows have them."""
     chosen = rows.select(index)
     changes: dict[str, Any] = {}
-    for unique, number in (("operators", "operator_index"), ("gpus", "gpu_index"), ("sources", "source_index")):
-        values, old = getattr(rows, unique), getattr(chosen, number)
-        places: dict[int, int] = {}
-        changes[number] = np.array([places.setdefault(i, len(places)) for i in old.tolist()], dtype=np.int64)
-        changes[unique] = tuple(values[i] for i in places)
+    for unique, number in UNIQUE_COLUMNS:
+        if unique in rows.__slots__:
+            used, changes[number] = numbered(getattr(chosen, number).tolist())
+            changes[unique] = tuple(getattr(rows, unique)[i] for i in used)
     return replace(chosen, **changes)

@@ -20,14 +20,14 @@ Source: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986) 177 (τ by
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from estimator.bundles.content import Bundle
-from estimator.quantities import Array, BoolArray, IntArray
 from fitter.rows.columns import Selection
 from fitter.validate.outside import INSIDE
 from fitter.validate.predictions import PERCENT, Prediction
@@ -73,7 +73,7 @@ class Drift:
     rows: int
     shift: float
     std: float
-    limit: float
+    limit: float = np.inf
 
     @property
     def sigmas(self) -> float:
@@ -85,38 +85,23 @@ class Drift:
         """Whether the board has drifted beyond its stated error."""
         return self.sigmas > self.limit and abs(self.shift) > LEAST_SHIFT
 
-    @property
-    def change(self) -> float:
-        """Measured over what the bundle says, less 1 [percent]; above 0: slower, or more power."""
-        return self.shift * self._stretch
-
-    @property
-    def change_std(self) -> float:
-        """Its standard deviation [percent]."""
-        return self.std * self._stretch
-
-    @property
-    def _stretch(self) -> float:
-        """From shares of the measured value to shares of the stated one."""
-        return 1.0 / max(1.0 - self.shift / PERCENT, LEAST_SHARE)
-
-    @property
-    def direction(self) -> str:
-        """What the measured value is against the stated one."""
-        return DIRECTIONS[self.quantity][self.shift < 0.0]
+    def document(self) -> dict[str, Any]:
+        """As plain data; shift_percent is measured over what the bundle says, less 1: above 0 slower, or more power."""
+        stretch = 1.0 / max(1.0 - self.shift / PERCENT, LEAST_SHARE)  # from shares of the measured value to shares of the stated one
+        return {
+            **{name: getattr(self, name) for name in ("quantity", "kind", "kernels", "rows", "limit", "sigmas", "drifted")},
+            "shift_percent": self.shift * stretch,
+            "std_percent": self.std * stretch,
+            "direction": DIRECTIONS[self.quantity][self.shift < 0.0],
+        }
 
     def text(self) -> str:
         """For people."""
+        d = self.document()
         what = "all kernels" if self.kind == TOGETHER else self.kind
         verb = "measured" if self.quantity == "latency" else "drawing"
-        figure = f"{abs(self.change):.1f} ± {self.change_std:.1f} %"
-        return f"{what} {verb} {figure} {self.direction} than the bundle says ({self.sigmas:.1f} standard deviations)"
-
-    def document(self) -> dict[str, Any]:
-        """As plain data."""
-        names = ("quantity", "kind", "kernels", "rows", "limit")
-        figures = {"shift_percent": self.change, "std_percent": self.change_std, "direction": self.direction}
-        return {**{name: getattr(self, name) for name in names}, **figures, "sigmas": self.sigmas, "drifted": self.drifted}
+        figure = f"{abs(d['shift_percent']):.1f} ± {d['std_percent']:.1f} %"
+        return f"{what} {verb} {figure} {d['direction']} than the bundle says ({self.sigmas:.1f} standard deviations)"
 
 
 def drifts(
@@ -126,63 +111,44 @@ def drifts(
 
     outside: as from `outside_reasons`; such rows are left out.
     """
-    inside = {name: np.array([reason == INSIDE for reason in outside[name]], dtype=np.bool_) for name in predictions}
-    kinds = [one for quantity in ("latency", "power") for one in _by_kind(bundle, selection, predictions, inside, quantity)]
-    found = [one for quantity in ("latency", "power") for one in _with_all([kind for kind in kinds if kind.quantity == quantity])]
+    found: list[Drift] = []
+    for quantity in ("latency", "power"):
+        stated = {(row["family"], row["operator"], row["precision"]): row[quantity] for row in bundle.errors if row[quantity]}
+        tau, kinds = _tau(list(stated.values())), []
+        for name, prediction in predictions.items():
+            rows = _frame(selection, name, prediction, quantity)
+            inside = rows[(np.array(outside[name]) == INSIDE) & (rows["gpu"] == bundle.gpu.name)].dropna()
+            for label, own in inside.groupby("label", sort=False):
+                one = _shift(quantity, str(" ".join(label)), own, stated[label], tau) if label in stated else None
+                kinds += [] if one is None else [one]
+        found += kinds if len(kinds) < 2 else [_together(kinds), *kinds]
     if not found:
         return ()
     each = 1.0 - (1.0 - FALSE_ALARM) ** (1.0 / len(found))
-    limit = NormalDist().inv_cdf(1.0 - each / 2.0)
-    return tuple(Drift(**{name: getattr(one, name) for name in Drift.__slots__ if name != "limit"}, limit=limit) for one in found)
+    return tuple(replace(one, limit=NormalDist().inv_cdf(1.0 - each / 2.0)) for one in found)
 
 
-def _by_kind(
-    bundle: Bundle, selection: Selection, predictions: Mapping[str, Prediction], inside: Mapping[str, BoolArray], quantity: str
-) -> list[Drift]:
-    stated = {(row["family"], row["operator"], row["precision"]): row[quantity] for row in bundle.errors if row[quantity]}
-    tau = _tau(list(stated.values()))
-    found = []
-    for name, prediction in predictions.items():
-        same = _same(selection, name)
-        measured, predicted, std = _columns(prediction, quantity)
-        labels = {label: number for number, label in enumerate(dict.fromkeys(prediction.labels))}
-        number = np.fromiter(map(labels.__getitem__, prediction.labels), np.int64, len(prediction))
-        known = np.isfinite(measured) & np.isfinite(predicted) & np.isfinite(std) & inside[name]
-        for label, own_number in labels.items():
-            own = np.flatnonzero(known & (number == own_number))
-            then = stated.get(label[1:])
-            if label[0] == bundle.gpu.name and then is not None and len(own):
-                error = (predicted[own] / measured[own] - 1.0) * PERCENT
-                one = _shift(quantity, " ".join(label[1:]), error, same[own], float(np.sqrt(np.mean(std[own] ** 2))) * PERCENT, then, tau)
-                found += [] if one is None else [one]
-    return found
+def _frame(selection: Selection, name: str, prediction: Prediction, quantity: str) -> pd.DataFrame:
+    """Errors [percent], their stated deviations and the number of the kernel, or workload, of each row."""
+    p, kernels, runs = prediction, selection.kernels, selection.workloads
+    measured, predicted, std = (
+        (p.measured_s, p.predicted_s, p.latency_ln_std) if quantity == "latency" else (p.measured_w, p.predicted_w, p.power_ln_std)
+    )
+    same = kernels.operator_index if name == "kernels" and kernels is not None else None if runs is None else runs.workload_index
+    columns = {"gpu": [label[0] for label in p.labels], "label": [label[1:] for label in p.labels], "same": same}
+    return pd.DataFrame(columns | {"error": (predicted / measured - 1.0) * PERCENT, "std": std * PERCENT})
 
 
-def _same(selection: Selection, name: str) -> IntArray:
-    """Number of the kernel, or of the workload, of each row."""
-    if name == "kernels" and selection.kernels is not None:
-        return selection.kernels.operator_index
-    return np.zeros(0, dtype=np.int64) if selection.workloads is None else selection.workloads.workload_index
-
-
-def _columns(prediction: Prediction, quantity: str) -> tuple[Array, Array, Array]:
-    p = prediction
-    return (p.measured_s, p.predicted_s, p.latency_ln_std) if quantity == "latency" else (p.measured_w, p.predicted_w, p.power_ln_std)
-
-
-def _shift(quantity: str, kind: str, error: Array, same: IntArray, std: float, then: Mapping[str, Any], tau: float | None) -> Drift | None:
+def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, Any], tau: float | None) -> Drift | None:
     """The shift of one kind; None for too few kernels, and without a stated error."""
-    _, index = np.unique(same, return_inverse=True)
-    index = index.reshape(-1)
-    counts = np.bincount(index)
-    kernels = len(counts)
+    means = own.groupby("same")["error"].mean()
+    std, kernels = float(np.sqrt((own["std"] ** 2).mean())), len(means)
     if kernels < FEWEST_KERNELS or not std > 0.0:
         return None
-    mean = float((np.bincount(index, error) / counts).mean())
-    before = max(float(then["n"]) * kernels / len(error), 1.0)
+    before = max(float(then["n"]) * kernels / len(own), 1.0)
     shared = SHARED * std if tau is None else tau
     spread = float(np.sqrt(std**2 / kernels + std**2 / before + shared**2))
-    return Drift(quantity=quantity, kind=kind, kernels=kernels, rows=len(error), shift=float(then["bias"]) - mean, std=spread, limit=np.inf)
+    return Drift(quantity=quantity, kind=kind, kernels=kernels, rows=len(own), shift=float(then["bias"]) - float(means.mean()), std=spread)
 
 
 def _tau(stated: Sequence[Mapping[str, Any]]) -> float | None:
@@ -190,27 +156,16 @@ def _tau(stated: Sequence[Mapping[str, Any]]) -> float | None:
     known = [errors for errors in stated if errors["n"] >= FEWEST_KERNELS]
     if len(known) < FEWEST_KINDS:
         return None
-    bias = np.array([float(errors["bias"]) for errors in known])
-    own = np.array([(MEAN_TO_STD * float(errors["mape"])) ** 2 / errors["n"] for errors in known])
-    return float(np.sqrt(max(float(np.mean(bias**2 - own)), 0.0)))
+    own = [float(errors["bias"]) ** 2 - (MEAN_TO_STD * float(errors["mape"])) ** 2 / errors["n"] for errors in known]
+    return float(np.sqrt(max(float(np.mean(own)), 0.0)))
 
 
-def _with_all(kinds: list[Drift]) -> list[Drift]:
-    """Kinds, and before them all together where they are several."""
-    if len(kinds) < 2:
-        return kinds
+def _together(kinds: list[Drift]) -> Drift:
+    """Kinds combined with weights 1/variance."""
     weight = np.array([one.std**-2.0 for one in kinds])
     shift = float(weight @ np.array([one.shift for one in kinds]) / weight.sum())
-    together = Drift(
-        quantity=kinds[0].quantity,
-        kind=TOGETHER,
-        kernels=sum(one.kernels for one in kinds),
-        rows=sum(one.rows for one in kinds),
-        shift=shift,
-        std=float(weight.sum() ** -0.5),
-        limit=np.inf,
-    )
-    return [together, *kinds]
+    counts = {name: sum(getattr(one, name) for one in kinds) for name in ("kernels", "rows")}
+    return Drift(quantity=kinds[0].quantity, kind=TOGETHER, shift=shift, std=float(weight.sum() ** -0.5), **counts)
 
 
 def drift_lines(found: Sequence[Drift]) -> list[str]:

@@ -1,15 +1,13 @@
 """What errors on rows left out of a fit do not tell, and why: kinds of a single kernel, kinds of which none was left out, no interval."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
-from fitter.validate.predictions import WORKLOAD_FAMILY, ErrorRow, Errors, Prediction, workload_precision
-
-Label = tuple[str, str, str, str]
-"""GPU, family, operator and precision of a kind of rows."""
+from fitter.validate.predictions import WORKLOAD_FAMILY, ErrorRow, Errors, Label, Prediction, label_of, workload_precision
 
 NOTHING: Final[Mapping[Label, str]] = {}
 
@@ -39,28 +37,14 @@ def _notes(what: str, members: Mapping[Label, int], prediction: Prediction | Non
     return single | {label: NONE_LEFT_OUT.format(what) for label in members if label not in compared}
 
 
-def _kernels_by_label(rows: KernelRows) -> dict[Label, int]:
-    present = np.bincount(rows.gpu_index * len(rows.operators) + rows.operator_index, minlength=len(rows.gpus) * len(rows.operators))
-    pairs = np.argwhere(present.reshape(len(rows.gpus), len(rows.operators))).tolist()
-    operators = [(rows.gpus[gpu], rows.operators[i]) for gpu, i in pairs]
-    return _counted((gpu, one.family, one.operator, one.precision) for gpu, one in operators)
+def _kernels_by_label(rows: KernelRows) -> Counter[Label]:
+    pairs = {(rows.gpus[gpu], rows.operators[i]) for gpu, i in set(zip(rows.gpu_index.tolist(), rows.operator_index.tolist(), strict=True))}
+    return Counter((gpu, one.family, one.operator, one.precision) for gpu, one in pairs)
 
 
-def _workloads_by_label(rows: WorkloadRows) -> dict[Label, int]:
-    pairs = np.unique(np.stack([rows.gpu_index, rows.workload_index]), axis=1).T.tolist()
-    return _counted((rows.gpus[gpu], WORKLOAD_FAMILY, "model", workload_precision(rows.workloads[i])) for gpu, i in pairs)
-
-
-def _counted(labels: Iterable[Label]) -> dict[Label, int]:
-    counts: dict[Label, int] = {}
-    for label in labels:
-        counts[label] = counts.get(label, 0) + 1
-    return counts
-
-
-def label_of(row: ErrorRow) -> Label:
-    """The kind that a row of errors is of."""
-    return row.gpu, row.family, row.operator, row.precision
+def _workloads_by_label(rows: WorkloadRows) -> Counter[Label]:
+    pairs = set(zip(rows.gpu_index.tolist(), rows.workload_index.tolist(), strict=True))
+    return Counter((rows.gpus[gpu], WORKLOAD_FAMILY, "model", workload_precision(rows.workloads[i])) for gpu, i in pairs)
 
 
 def with_missing(rows: Sequence[ErrorRow], notes: Mapping[Label, str]) -> list[ErrorRow]:
@@ -101,7 +85,7 @@ def fit_warnings(rows: Sequence[ErrorRow]) -> tuple[str, ...]:
     """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly on held-out rows."""
     found = []
     for quantity, limit in LARGEST_ERROR.items():
-        kinds = [(row, errors) for row in rows if (errors := _of(row, quantity)) is not None and errors.n >= FEWEST_ROWS]
+        kinds = [(row, errors) for row in rows if (errors := getattr(row, quantity)) is not None and errors.n >= FEWEST_ROWS]
         usual = float(np.median([errors.mape for _, errors in kinds])) if len(kinds) >= FEWEST_KINDS else float("inf")
         poor = [(row, e) for row, e in kinds if e.mape > limit or (e.mape > NOTABLE_ERROR and e.mape > STANDS_OUT * usual)]
         poor.sort(key=lambda pair: -pair[1].mape)
@@ -115,7 +99,3 @@ def _described(row: ErrorRow, errors: Errors, usual: float) -> str:
     what = " ".join(part for part in (row.family, row.operator, row.precision) if part)
     compared = f", {errors.mape / usual:.1f} times the usual" if errors.mape > STANDS_OUT * usual else ""
     return f"{what} {errors.mape:.1f} % (bias {errors.bias:+.1f} %{compared})"
-
-
-def _of(row: ErrorRow, quantity: str) -> Errors | None:
-    return row.latency if quantity == "latency" else row.power

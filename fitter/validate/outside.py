@@ -6,19 +6,18 @@ fitted ones.  A run of a whole model is outside where one of its kernels is.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from estimator.bundles.content import Bundle
 from estimator.coefficients import group_key, longest_prefix
 from estimator.domain import TOLERATED_FACTOR, clock_warning, shape_excess
-from estimator.quantities import IntArray
 from estimator.spread import unfitted_groups
 from estimator.unseen import unseen_precisions
 from estimator.workload import Operator
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
-from fitter.validate.predictions import Errors, Prediction, errors_of
+from fitter.validate.predictions import ErrorRow, Errors, Prediction, error_rows, label_of
 
 INSIDE: Final = ""
 REASONS: Final = ("kind", "precision", "shape", "clock")
@@ -38,12 +37,6 @@ class OutsideErrors:
     latency: Errors | None
     power: Errors | None
 
-    def document(self) -> dict[str, Any]:
-        """As plain data."""
-        names = ("gpu", "family", "operator", "precision", "n")
-        errors = {name: None if one is None else one.document() for name, one in (("latency", self.latency), ("power", self.power))}
-        return {**{name: getattr(self, name) for name in names}, "reasons": dict(self.reasons), **errors}
-
 
 def outside_reasons(bundle: Bundle, selection: Selection) -> dict[str, tuple[str, ...]]:
     """Why each row lies outside what its bundle was fitted on, INSIDE where it does not: "kernels", "workloads" → a reason for every row.
@@ -51,24 +44,15 @@ def outside_reasons(bundle: Bundle, selection: Selection) -> dict[str, tuple[str
     Rows of another GPU than the bundle's are forecasts whatever their shape, and none of these.
     """
     found: dict[str, tuple[str, ...]] = {}
-    if selection.kernels is not None:
-        found["kernels"] = _of_kernels(bundle, selection.kernels)
-    if selection.workloads is not None:
-        found["workloads"] = _of_workloads(bundle, selection.workloads)
+    kernels, runs = selection.kernels, selection.workloads
+    if kernels is not None:
+        own = _of_operators(bundle, kernels.operators)
+        found["kernels"] = _of_rows(bundle, kernels, [own[i] for i in kernels.operator_index])
+    if runs is not None:
+        sets = [set(_of_operators(bundle, workload.operators)) for workload in runs.workloads]
+        gravest = [next((reason for reason in REASONS if reason in own), INSIDE) for own in sets]
+        found["workloads"] = _of_rows(bundle, runs, [gravest[i] for i in runs.workload_index])
     return found
-
-
-def _of_kernels(bundle: Bundle, rows: KernelRows) -> tuple[str, ...]:
-    own = _of_operators(bundle, rows.operators)
-    return _of_rows(bundle, rows, [own[i] for i in rows.operator_index])
-
-
-def _of_workloads(bundle: Bundle, rows: WorkloadRows) -> tuple[str, ...]:
-    gravest = []
-    for workload in rows.workloads:
-        own = set(_of_operators(bundle, workload.operators))
-        gravest.append(next((reason for reason in REASONS if reason in own), INSIDE))
-    return _of_rows(bundle, rows, [gravest[i] for i in rows.workload_index])
 
 
 def _of_operators(bundle: Bundle, operators: Sequence[Operator]) -> list[str]:
@@ -96,28 +80,15 @@ def _of_rows(bundle: Bundle, rows: KernelRows | WorkloadRows, reasons: Sequence[
 
 def outside_errors(prediction: Prediction, reasons: Sequence[str]) -> tuple[OutsideErrors, ...]:
     """Errors of rows with a forecast that lie outside, by GPU, family, operator and precision in first-seen order."""
-    known = np.isfinite(prediction.predicted_s)
-    members: dict[tuple[str, str, str, str], list[int]] = {}
-    for i, label in enumerate(prediction.labels):
-        if reasons[i] != INSIDE and known[i]:
-            members.setdefault(label, []).append(i)
-    return tuple(_errors_of_kind(prediction, label, np.array(index, dtype=np.int64), reasons) for label, index in members.items())
-
-
-def _errors_of_kind(prediction: Prediction, label: tuple[str, str, str, str], index: IntArray, reasons: Sequence[str]) -> OutsideErrors:
-    part = prediction.select(index)
-    own = [reasons[i] for i in index.tolist()]
-    gpu, family, operator, precision = label
-    return OutsideErrors(
-        gpu=gpu,
-        family=family,
-        operator=operator,
-        precision=precision,
-        n=len(index),
-        reasons={reason: own.count(reason) for reason in REASONS if reason in own},
-        latency=errors_of(part.measured_s, part.predicted_s, part.latency_ln_std),
-        power=errors_of(part.measured_w, part.predicted_w, part.power_ln_std),
-    )
+    found = []
+    beyond = np.array([reason != INSIDE for reason in reasons], dtype=np.bool_) & np.isfinite(prediction.predicted_s)
+    for row in error_rows(prediction.select(beyond)):
+        label = label_of(row)
+        own = [reasons[i] for i in np.flatnonzero(beyond).tolist() if prediction.labels[i] == label]
+        counts: dict[str, int] = {reason: own.count(reason) for reason in REASONS if reason in own}
+        columns = {name: getattr(row, name) for name in ErrorRow.__slots__}
+        found.append(OutsideErrors(reasons=counts, **columns))
+    return tuple(found)
 
 
 def outside_lines(found: Sequence[OutsideErrors]) -> list[str]:

@@ -1,7 +1,7 @@
 """Validation: what a bundle is worth on rows that its fit has not seen."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,8 +17,12 @@ from estimator.questions.estimates import estimate
 from estimator.specifications import load_gpu
 from estimator.workload import Workload
 from fitter.rows.columns import KernelRows, WorkloadRows
+from fitter.rows.screening import taken
 
 PERCENT: Final = 100.0
+
+Label = tuple[str, str, str, str]
+"""GPU, family, operator and precision of a kind of rows."""
 
 WORKLOAD_FAMILY: Final = "workload"
 """The `family` of error rows of whole workloads."""
@@ -32,7 +36,7 @@ class Prediction:
     precision) of each row, `origins` its file and row number.
     """
 
-    labels: tuple[tuple[str, str, str, str], ...]
+    labels: tuple[Label, ...]
     origins: tuple[str, ...]
     measured_s: Array
     predicted_s: Array
@@ -46,10 +50,7 @@ class Prediction:
 
     def select(self, index: IntArray | BoolArray) -> "Prediction":
         """The rows `index`."""
-        keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
-        columns = {name: getattr(self, name)[keep] for name in Prediction.__slots__ if name not in ("labels", "origins")}
-        places = keep.tolist()
-        return Prediction(labels=tuple(self.labels[i] for i in places), origins=tuple(self.origins[i] for i in places), **columns)
+        return taken(self, index)
 
     def known(self) -> "Prediction":
         """Rows with a prediction."""
@@ -62,15 +63,29 @@ def filled_prediction(parts: Sequence[tuple[BoolArray, Prediction]]) -> Predicti
     parts: for each fold which rows it holds, shape (n,), and their predictions.
     """
     count = len(parts[0][0])
-    labels, origins = [("", "", "", "")] * count, [""] * count
-    columns = {name: np.full(count, np.nan) for name in Prediction.__slots__ if name not in ("labels", "origins")}
-    for fold, part in parts:
-        index = np.flatnonzero(fold)
-        for name, column in columns.items():
-            column[index] = getattr(part, name)
-        for position, i in enumerate(index.tolist()):
-            labels[i], origins[i] = part.labels[position], part.origins[position]
-    return Prediction(labels=tuple(labels), origins=tuple(origins), **columns)
+    index = np.concatenate([np.flatnonzero(fold) for fold, _ in parts])
+    place = {row: i for i, row in enumerate(index.tolist())}
+    columns: dict[str, Any] = {}
+    for name in Prediction.__slots__:
+        own = [getattr(part, name) for _, part in parts]
+        if name in ("labels", "origins"):
+            joined, empty = sum(own, ()), ("", "", "", "") if name == "labels" else ""
+            columns[name] = tuple(joined[place[i]] if i in place else empty for i in range(count))
+        else:
+            columns[name] = np.full(count, np.nan)
+            columns[name][index] = np.concatenate(own)
+    return Prediction(**columns)
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples and mappings as plain data for JSON; nan is null."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +100,6 @@ class Errors:
     p95: float
     bias: float
     coverage: float
-
-    def document(self) -> dict[str, float | int | None]:
-        """As plain data; what is unknown is null."""
-        return {name: None if isinstance(v := getattr(self, name), float) and np.isnan(v) else v for name in Errors.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +123,12 @@ class ErrorRow:
 
     def document(self) -> dict[str, Any]:
         """As plain data, in the form of `fit check --json`."""
-        return {
-            "gpu": self.gpu,
-            "family": self.family,
-            "operator": self.operator,
-            "precision": self.precision,
-            "n": self.n,
-            "latency": None if self.latency is None else self.latency.document(),
-            "power": None if self.power is None else self.power.document(),
-            "coverage": None if np.isnan(self.coverage) else self.coverage,
-        }
+        return {**plain(self), "coverage": plain(self.coverage)}
+
+
+def label_of(row: ErrorRow) -> Label:
+    """The kind that a row of errors is of."""
+    return row.gpu, row.family, row.operator, row.precision
 
 
 def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None:
@@ -143,40 +150,23 @@ def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None
     )
 
 
-def error_rows(prediction: Prediction) -> list[ErrorRow]:
-    """Errors by GPU, family, operator and precision, in first-seen order."""
-    members: dict[tuple[str, str, str, str], list[int]] = {}
-    for i, label in enumerate(prediction.labels):
+def error_rows(prediction: Prediction, keys: Sequence[Label] | None = None) -> list[ErrorRow]:
+    """Errors by GPU, family, operator and precision in first-seen order; keys: other labels of the rows, "" as GPU for none."""
+    members: dict[Label, list[int]] = {}
+    for i, label in enumerate(prediction.labels if keys is None else keys):
         members.setdefault(label, []).append(i)
-    rows = []
-    for (gpu, family, operator, precision), index in members.items():
-        part = prediction.select(np.array(index, dtype=np.int64))
-        rows.append(
-            ErrorRow(
-                gpu=gpu,
-                family=family,
-                operator=operator,
-                precision=precision,
-                n=len(part),
-                latency=errors_of(part.measured_s, part.predicted_s, part.latency_ln_std),
-                power=errors_of(part.measured_w, part.predicted_w, part.power_ln_std),
-            )
-        )
-    return rows
+    return [_error_row(label, prediction.select(np.array(index, dtype=np.int64))) for label, index in members.items()]
 
 
 def summary_row(prediction: Prediction, family: str) -> ErrorRow:
     """Errors over all rows together, whatever their kind."""
-    gpus = sorted({label[0] for label in prediction.labels})
-    return ErrorRow(
-        gpu=", ".join(gpus),
-        family=family,
-        operator="all",
-        precision="",
-        n=len(prediction),
-        latency=errors_of(prediction.measured_s, prediction.predicted_s, prediction.latency_ln_std),
-        power=errors_of(prediction.measured_w, prediction.predicted_w, prediction.power_ln_std),
-    )
+    return _error_row((", ".join(sorted({label[0] for label in prediction.labels})), family, "all", ""), prediction)
+
+
+def _error_row(label: Label, p: Prediction) -> ErrorRow:
+    gpu, family, operator, precision = label
+    latency, power = errors_of(p.measured_s, p.predicted_s, p.latency_ln_std), errors_of(p.measured_w, p.predicted_w, p.power_ln_std)
+    return ErrorRow(gpu=gpu, family=family, operator=operator, precision=precision, n=len(p), latency=latency, power=power)
 
 
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
@@ -231,34 +221,26 @@ def _forecast_std(bundle: Bundle, gpu: GpuSpec) -> tuple[float, float]:
     return FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"]
 
 
-def predict_workload_rows(bundle: Bundle, rows: WorkloadRows, *, raw: bool = False) -> Prediction:
-    """Runs of whole workloads at the clocks asked for, the power limit solved, each on its own GPU.
-
-    raw: compare with the values as recorded, start-up included.
-    """
+def predict_workload_rows(bundle: Bundle, rows: WorkloadRows) -> Prediction:
+    """Runs of whole workloads at the clocks asked for, the power limit solved, each on its own GPU."""
     labels, columns = [], []
     for i in range(len(rows)):
         name = rows.gpus[rows.gpu_index[i]]
         gpu, workload = gpu_of(bundle, name), rows.workloads[rows.workload_index[i]]
         clock = float(rows.select(np.array([i])).asked_clock_mhz(gpu)[0])
-        answer = estimate(workload, bundle, sm_clock_mhz=clock, gpu=gpu)[0]
-        intervals = (
-            (answer.latency_s_low, answer.latency_s, answer.latency_s_high),
-            (answer.power_w_low, answer.power_w, answer.power_w_high),
-        )
-        columns.append([np.log(limit) for interval in intervals for limit in interval])
+        a = estimate(workload, bundle, sm_clock_mhz=clock, gpu=gpu)[0]
+        columns.append(np.log([a.latency_s_low, a.latency_s, a.latency_s_high, a.power_w_low, a.power_w, a.power_w_high]))
         labels.append((name, WORKLOAD_FAMILY, "model", workload_precision(workload)))
     table = np.array(columns).reshape(len(columns), 2, 3)
-    measured_s, measured_w = (rows.raw_latency_s, rows.raw_power_w) if raw else (rows.latency_s, rows.power_w)
     return Prediction(
         labels=tuple(labels),
         origins=row_origins(rows),
-        measured_s=measured_s,
+        measured_s=rows.latency_s,
         predicted_s=np.exp(table[:, 0, 1]),
-        latency_ln_std=facing_std(measured_s, table[:, 0]),
-        measured_w=measured_w,
+        latency_ln_std=facing_std(rows.latency_s, table[:, 0]),
+        measured_w=rows.power_w,
         predicted_w=np.exp(table[:, 1, 1]),
-        power_ln_std=facing_std(measured_w, table[:, 1]),
+        power_ln_std=facing_std(rows.power_w, table[:, 1]),
     )
 
 
@@ -271,14 +253,6 @@ def facing_std(measured: Array, log_interval: Array) -> Array:
     with np.errstate(invalid="ignore"):
         std: Array = np.where(np.log(measured) > value, high - value, value - low) / NORMAL_90
     return std
-
-
-def by_model_family(prediction: Prediction, rows: WorkloadRows) -> Prediction:
-    """The same predictions, the model family in place of the operator."""
-    families = [rows.workloads[i].model_family for i in rows.workload_index]
-    pairs = zip(prediction.labels, families, strict=True)
-    labels = tuple((gpu, family, own or "unnamed", precision) for (gpu, family, _, precision), own in pairs)
-    return replace(prediction, labels=labels)
 
 
 def row_origins(rows: KernelRows | WorkloadRows) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fitter.validate.predictions import ErrorRow, Errors
+if TYPE_CHECKING:
+    from fitter.validate.predictions import ErrorRow
 
 QUANTITIES: Final = ("latency", "power")
 
@@ -41,11 +42,6 @@ class Verdict:
             return f"{self.quantity} of at most {self.limit:g} %, nothing left out of the fit to compare it with"
         return f"{self.quantity} of at most {self.limit:g} %, found {self.found:.2f} % on {self.kind}"
 
-    def document(self) -> dict[str, Any]:
-        """As plain data."""
-        found = None if math.isnan(self.found) else self.found
-        return {"quantity": self.quantity, "limit": self.limit, "found": found, "kind": self.kind or None, "met": self.met}
-
 
 def a_requirement(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, float]:
     """`latency=5%,power=4%` as limits by quantity [percent]; {} where nothing is required."""
@@ -66,21 +62,23 @@ def require_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--require", metavar="LIMITS", callback=a_requirement, help=text)(command)
 
 
-def judge(limits: Mapping[str, float], summary: Mapping[str, ErrorRow]) -> tuple[Verdict, ...]:
+def judge(limits: Mapping[str, float], summary: "Mapping[str, ErrorRow]") -> tuple[Verdict, ...]:
     """Requirements against the errors of each kind of rows, of which the worst counts."""
     verdicts = []
     for quantity, limit in limits.items():
-        found = {kind: errors.mape for kind, row in summary.items() if (errors := _errors(row, quantity)) is not None}
+        found = {kind: errors.mape for kind, row in summary.items() if (errors := getattr(row, quantity)) is not None}
         worst = max(found, key=lambda kind: found[kind], default="")
         verdicts.append(Verdict(quantity=quantity, limit=limit, found=found.get(worst, math.nan), kind=worst))
     return tuple(verdicts)
+
+
+def verdict_documents(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """The verdicts as plain data."""
+    found = (None if math.isnan(verdict.found) else verdict.found for verdict in verdicts)
+    return [{**asdict(one), "found": error, "kind": one.kind or None, "met": one.met} for one, error in zip(verdicts, found, strict=True)]
 
 
 def missed_line(verdicts: Sequence[Verdict]) -> str:
     """One line that names every requirement that is not met; "" where all are."""
     missed = [verdict.text() for verdict in verdicts if not verdict.met]
     return f"requirement not met: {'; '.join(missed)}" if missed else ""
-
-
-def _errors(row: ErrorRow, quantity: str) -> Errors | None:
-    return row.latency if quantity == "latency" else row.power

@@ -15,7 +15,8 @@ from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import load_board
 from estimator.specifications import load_gpu
 from fitter.instructions.section import link_energies
-from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
+from fitter.rows.instruction_dataset import read_instruction_rows
+from fitter.rows.tables import Table
 from microbench.loads.copies import CopyLoad, copy_loads
 from microbench.loads.generated import COPIES, GeneratedLoad, LoadGroup, generated_loads
 from microbench.toolchain.compile import Toolchain
@@ -134,7 +135,7 @@ def dataset(peered: Path, toolchain: Toolchain, calibration: SensorCalibration, 
 def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: Path) -> None:
     table = read_kernel_dataset(dataset).table
     assert table.equals(read_kernel_dataset(dataset.with_name("played.parquet")).table)
-    rows, rejected = read_instruction_rows(table, "x", is_instruction(table))
+    rows, rejected = read_instruction_rows(Table.of(table, Path("x")))
     assert rejected == []
     assert rows is not None
     found = link_energies(rows)

@@ -16,7 +16,8 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensing.calibration import SensorCalibration
 from estimator.specifications import load_gpu
-from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
+from fitter.rows.instruction_dataset import read_instruction_rows
+from fitter.rows.tables import Table
 from microbench.errors import CompileError
 from microbench.kernel import SCALARS, Kernel
 from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
@@ -59,7 +60,7 @@ def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(
     flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}
     assert {key for key, own in flags.items() if "result_wrong" in own} == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single")}
     assert {key for key, own in flags.items() if "low_confidence" in own} == {("ffma_k8_u64", "single"), ("iadd3_k8_u64", "single")}
-    rows, rejected = read_instruction_rows(table, "few", is_instruction(table))
+    rows, rejected = read_instruction_rows(Table.of(table, Path("few")))
     assert [row.reason for row in rejected] == ["RESULT_WRONG", "RESULT_WRONG"]
     assert rows is not None
     assert {row.kernel for row in rows.rows} == {"iadd3_k8_u64"}

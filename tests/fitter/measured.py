@@ -60,11 +60,8 @@ def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.
         sm_clock_mhz=clock,
         sm_clock_asked_mhz=clock,
         latency_s=table.latency_s * np.exp(noise * rng.standard_normal(count)),
-        latency_std_s=unknown,
         power_w=table.power_w * np.exp(noise * rng.standard_normal(count)),
         power_std_w=unknown,
-        power_limit_w=unknown,
-        idle_w=unknown,
         temperature_c=unknown,
         at_limit=np.zeros(count, dtype=bool),
         l2_warm=np.ones(count, dtype=bool),
@@ -73,12 +70,9 @@ def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.
         tile_m=unknown,
         tile_n=unknown,
         split_k=unknown,
-        grid_blocks=unknown,
-        block_threads=unknown,
         trial=np.zeros(count, dtype=np.int64),
         started_s=unknown,
         weight=np.ones(count),
-        flags=((),) * count,
         sources=("planted.csv",),
         source_index=np.zeros(count, dtype=np.int64),
         row=np.arange(1, count + 1, dtype=np.int64),
@@ -106,7 +100,6 @@ def workload_rows(bundle: Bundle, workloads: Sequence[Workload], noise: float = 
         workload_index=np.arange(count, dtype=np.int64),
         gpus=(bundle.gpu.name,),
         gpu_index=np.zeros(count, dtype=np.int64),
-        attention=("",) * count,
         sm_clock_asked_mhz=clock,
         sm_clock_measured_mhz=clock,
         latency_s=latency,
@@ -117,10 +110,8 @@ def workload_rows(bundle: Bundle, workloads: Sequence[Workload], noise: float = 
         temperature_c=np.full(count, 60.0),
         startup_s=np.zeros(count),
         planned_latency_s=np.full(count, np.nan),
-        gpu_bound=np.ones(count, dtype=bool),
         perturbed=np.zeros(count, dtype=bool),
         weight=np.ones(count),
-        flags=((),) * count,
         sources=("runs.csv",),
         source_index=np.zeros(count, dtype=np.int64),
         row=np.arange(1, count + 1, dtype=np.int64),
@@ -134,7 +125,7 @@ def selection_of(kernels: KernelRows | None = None, workloads: WorkloadRows | No
         for rows, digit in ((kernels, "1"), (workloads, "2"))
         if rows is not None
     ]
-    return Selection(kernels=kernels, workloads=workloads, rejected=(), startups=(), datasets=tuple(records), notes=())
+    return Selection(kernels=kernels, workloads=workloads, datasets=tuple(records))
 
 
 def spec() -> GpuSpec:

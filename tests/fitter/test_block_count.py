@@ -17,8 +17,7 @@ from fitter.blocks.model import fit_block_model, fit_block_models, left_out_erro
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError
 from fitter.rows import block_table
-from fitter.rows.block_rows import BlockRows, join_block_rows
-from fitter.rows.block_table import is_block_table, read_block_table
+from fitter.rows.block_table import BlockRows, is_block_table, join_block_rows, read_block_table
 from fitter.rows.tables import open_table
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -47,23 +46,18 @@ def planted(grids: Array = GRIDS, noise: float = 0.0, seed: int = 0, kernel: str
     latency = planted_s(grids, resident)
     power = BLOCK_J * grids / latency + IDLE_W + AWAKE_W
     count = len(grids)
-    return BlockRows.of(
-        {
-            "kernel": [kernel] * count,
-            "gpu": [GPU.name] * count,
-            "block_threads": [1024] * count,
-            "blocks_per_sm": [resident] * count,
-            "blocks": grids.tolist(),
-            "latency_s": (latency * (1 + noise * random.standard_normal(count))).tolist(),
-            "power_w": (power * (1 + noise * random.standard_normal(count))).tolist(),
-            "power_std_w": (max(noise, 1e-3) * power).tolist(),
-            "idle_w": [IDLE_W] * count,
-            "sm_clock_mhz": [900.0] * count,
-            "flop_per_block": [math.nan] * count,
-            "source": ["planted"] * count,
-            "row": list(range(count)),
-        }
-    )
+    numbers = {
+        "block_threads": np.full(count, 1024.0),
+        "blocks_per_sm": np.full(count, float(resident)),
+        "blocks": grids.astype(np.float64),
+        "latency_s": latency * (1 + noise * random.standard_normal(count)),
+        "power_w": power * (1 + noise * random.standard_normal(count)),
+        "power_std_w": max(noise, 1e-3) * power,
+        "idle_w": np.full(count, IDLE_W),
+        "sm_clock_mhz": np.full(count, 900.0),
+        "flop_per_block": np.full(count, np.nan),
+    }
+    return BlockRows(kernel=np.array([kernel] * count, dtype=object), gpu=np.array([GPU.name] * count, dtype=object), **numbers)
 
 
 def test_planted_coefficients_come_back() -> None:
@@ -188,15 +182,15 @@ def test_a_table_of_grids_is_read(tmp_path: Path) -> None:
         (f"add,{GPU.name},1024,2,5.5,1e-3,80,40,900", "BAD_SHAPE"),
         (f"add,{GPU.name},2048,2,54,1e-3,80,40,900", "BAD_SHAPE"),
         (f"add,{GPU.name},1024,99,54,1e-3,80,40,900", "BAD_SHAPE"),
-        (f"add,{GPU.name},1024,2,54,nan,80,40,900", "BAD_COUNT"),
+        (f"add,{GPU.name},1024,2,54,nan,80,40,900", "BAD_LATENCY"),
         (f"add,{GPU.name},1024,2,54,,80,40,900", "BAD_LATENCY"),
         (f"add,{GPU.name},1024,2,54,-1,80,40,900", "BAD_LATENCY"),
-        (f"add,{GPU.name},1024,2,54,1e308,80,40,900", "BAD_COUNT"),
-        (f"add,{GPU.name},1024,2,54,1e-3,1e308,40,900", "BAD_COUNT"),
-        (f"add,{GPU.name},1024,2,54,inf,80,40,900", "BAD_COUNT"),
+        (f"add,{GPU.name},1024,2,54,1e308,80,40,900", "BAD_LATENCY"),
+        (f"add,{GPU.name},1024,2,54,1e-3,1e308,40,900", "BAD_POWER"),
+        (f"add,{GPU.name},1024,2,54,inf,80,40,900", "BAD_LATENCY"),
         (f"add,{GPU.name},1024,2,54,1e-3,30,40,900", "BAD_POWER"),
         (f"add,{GPU.name},1024,2,54,1e-3,0,,900", "BAD_POWER"),
-        (f"add,{GPU.name},1024,2,54,1e-3,80,40,-5", "BAD_COUNT"),
+        (f"add,{GPU.name},1024,2,54,1e-3,80,40,-5", "BAD_CLOCK"),
         ("add,nvidia-9000,1024,2,54,1e-3,80,40,900", "UNKNOWN_GPU"),
         (f",{GPU.name},1024,2,54,1e-3,80,40,900", "UNKNOWN_OPERATOR"),
         (f"{'x' * 5000},{GPU.name},1024,2,54,1e-3,80,40,900", "BAD_TEXT"),

@@ -1,6 +1,7 @@
 """Grids that a limit of the board slowed down: in no model, and named with their kernel and clock."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from collector.dataset.schema import rows_to_table
 from estimator.specifications import load_gpu
 from fitter.blocks.section import block_section
 from fitter.errors import CalibrationError
-from fitter.rows.block_table import is_block_sweep, read_block_sweep
+from fitter.rows.block_table import read_block_table
 from fitter.rows.columns import Selection
+from fitter.rows.tables import Table
 from tests.fitter.test_block_count import planted_s
 from tests.fitter.test_instruction_rows import ROW
 
@@ -31,7 +33,7 @@ def selected(slowed: Sequence[int]) -> Selection:
             clocks = {"sm_clock_mhz": 1410.0, "sm_clock_measured_mhz": 1365.0 if hot else 1410.0}
             rows.append({**ROW, **name, **size, **clocks, "flags": ["throttled", "clock_off_target"] if hot else []})
     table = rows_to_table(rows, {})
-    blocks, rejected = read_block_sweep(table, "x.parquet", is_block_sweep(table))
+    blocks, rejected = read_block_table(Table.of(table, Path("x.parquet")))
     return Selection(kernels=None, workloads=None, rejected=tuple(rejected), startups=(), datasets=(), notes=(), blocks=blocks)
 
 

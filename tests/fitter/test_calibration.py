@@ -139,7 +139,6 @@ def test_rows_that_the_fit_rejects_are_counted() -> None:
     found = with_rejected(selection, (outlier,))
     assert found.rejected == (outlier,)
     assert (found.datasets[0].used, found.datasets[0].rejected) == (8, {"OUTLIER": 1})
-    assert with_rejected(selection, ()) is selection
 
 
 def test_measured_tables_of_the_board_come_before_its_specification() -> None:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.planted_spread import RATIOS, WITHIN, planted_coverage
-from estimator.quantities import NORMAL_90
-from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, family_posterior, family_spread, family_std
+from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, family_spread, family_std
 from fitter.bundle.run_spread import PacedSpread, RunErrors, RunSpread
 
 DRAWS = 25
@@ -62,45 +61,10 @@ def test_fewer_families_leave_a_wider_interval_for_the_same_spread_seen() -> Non
     assert found[2] == pytest.approx(0.1, rel=0.2)  # many families: no more than what was seen
 
 
-def test_an_error_that_another_source_states_already_is_not_stated_twice() -> None:
-    rng = np.random.default_rng(2)
-    error, names = of_families(0.02, 4, rng)
-    foreign = names == "family3"
-    error[foreign] += 0.23  # kernels that no other family used
-    known = np.full(len(error), KNOWN)
-    once, twice = (family_std(error, std, names) for std in (np.where(foreign, 0.2, known), known))
-    assert twice > 1.5 * once
-
-
-def test_what_known_families_err_in_common_is_not_stated_twice() -> None:
-    """Stated deviations that contain the families' own errors already: the runs' scatter about them is smaller, and what is added too."""
-    error, names = of_families(0.08, 6, np.random.default_rng(7), within=0.03)
-    with_half = float(np.hypot(0.03, 0.04))
-    plain, doubled = stated(error, names, 0.03), stated(error, names, with_half)
-    assert doubled < 0.8 * plain
-    assert np.hypot(with_half, doubled) == pytest.approx(np.hypot(0.03, plain), rel=0.1)
-
-
-def test_runs_that_scatter_more_than_known_ones_are_covered_too() -> None:
-    rng = np.random.default_rng(8)
-    error, names = of_families(0.0, 5, rng, runs=20, within=2.0 * KNOWN)
-    half = NORMAL_90 * np.hypot(KNOWN, stated(error, names))
-    fresh, _ = of_families(0.0, 100, rng, runs=20, within=2.0 * KNOWN)
-    assert 0.84 <= np.mean(np.abs(fresh) <= half) <= 0.95
-
-
 def test_many_runs_of_a_family_tell_no_more_of_other_families_than_some() -> None:
     error, names = of_families(0.2, 4, np.random.default_rng(3), within=0.0)
     exact = error + np.tile([KNOWN, -KNOWN], len(error) // 2)
     assert stated(np.tile(exact, 20), np.tile(names, 20)) == pytest.approx(stated(exact, names), rel=0.1)
-
-
-def test_the_posterior_is_a_distribution_around_what_was_planted() -> None:
-    error, names = of_families(0.1, 60, np.random.default_rng(5))
-    found = family_posterior(error, np.full(len(error), KNOWN), names)
-    assert found.weight.sum() == pytest.approx(1.0)
-    assert found.weight @ found.tau == pytest.approx(0.1, rel=0.2)
-    assert found.weight @ found.kappa == pytest.approx(1.0, rel=0.1)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 50.0])

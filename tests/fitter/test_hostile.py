@@ -94,7 +94,7 @@ def test_what_another_program_noted_in_a_file_does_not_matter(pieces: bool, garb
     path = tmp_path / "d.parquet"
     path.write_bytes(parquet(table().replace_schema_metadata({b"pandas": garbage, b"note": garbage})))
     partitions = open_partitioned(path).partitions()
-    task = SampleTask(source="d.parquet", collected=None, gpu=None, seed=0)
+    task = SampleTask(collected=None, gpu=None, seed=0)
     rows = sample_partition(partitions[0], task).rows if pieces else read_selection([str(path)], None).kernels
     assert rows is not None
     assert len(rows) == ROWS

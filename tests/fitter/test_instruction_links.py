@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from estimator.instructions.links import LinkEnergy, links_document, links_from_
 from estimator.specifications import load_gpu
 from fitter.bundle.drafts import prior_bundle
 from fitter.errors import CalibrationError
-from fitter.instructions.display import bundle_energies, instruction_html, instruction_lines
+from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.energies import fitted_rows
 from fitter.instructions.section import instruction_notes, instruction_section, link_energies
 from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
-from fitter.rows.instruction_rows import InstructionRow, InstructionRows
+from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
+from fitter.rows.tables import Table
 from tests.fitter.test_instruction_rows import ROW, made_row
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -36,7 +37,7 @@ COPY = {
 
 def rows_of(*given_rows: dict[str, Any]) -> tuple[InstructionRow, ...]:
     table = rows_to_table([{**row, "row_id": str(number)} for number, row in enumerate(given_rows)], {})
-    rows, rejected = read_instruction_rows(table, "x.parquet", is_instruction(table))
+    rows, rejected = read_instruction_rows(Table.of(table, Path("x.parquet")))
     assert rejected == []
     assert rows is not None
     return rows.rows
@@ -94,8 +95,9 @@ def test_the_section_has_the_links_and_the_regression_has_not() -> None:
     without, _ = instruction_section(replace(nothing, instructions=InstructionRows(rows=(*plain, single, unrested))), GPU)
     assert "links" not in without
     assert without["values"] == section["values"]
-    lines = instruction_lines(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))
-    assert any("copy_host_to_device" in line and "25 GB/s" in line and "1000 ± 51 pJ/byte" in line for line in lines)
+    links = instruction_tables(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))[-1]
+    shown = {row[0]: row[2:5] for row in links.rows}
+    assert shown["copy_host_to_device"] == pytest.approx((25.0, 1000.0, 51.0), rel=0.01)
 
 
 def selected(*rows: InstructionRow) -> Selection:
@@ -112,8 +114,8 @@ def test_links_need_no_regression(beside: int) -> None:
     assert [remark.partition(" runs")[0] for remark in remarks] == [f"no instruction energies: {beside}"] * bool(beside)
     bundle = replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section))
     assert bundle_energies(bundle) is None
-    assert len([line for line in instruction_lines(bundle) if "GB/s" in line]) == 2
-    assert "copy_device_to_host" in instruction_html(bundle)
+    (links,) = instruction_tables(bundle)
+    assert [row[0] for row in links.rows] == ["copy_device_to_host", "copy_host_to_device"]
     with pytest.raises(CalibrationError, match="instruction energies need 12"):
         instruction_section(selected(*fit_rows()[:11]), GPU)
 

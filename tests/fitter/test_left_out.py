@@ -76,4 +76,3 @@ def test_families_of_models_are_left_out_too_and_all_is_on_the_page() -> None:
     for one in errors:
         assert one.power is not None
         assert f"<td>{one.name}</td>" in page
-        assert set(one.document()) == {"kind", "by", "name", "n", "latency", "power"}

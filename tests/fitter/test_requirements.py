@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitter.validate.predictions import ErrorRow, Errors
-from fitter.validate.requirements import a_requirement, judge, missed_line
+from fitter.validate.requirements import a_requirement, judge, missed_line, verdict_documents
 
 CONTEXT = click.Context(click.Command("fit"))
 PARAMETER = click.Option(["--require"])
@@ -76,7 +76,7 @@ def test_what_was_not_compared_is_not_met() -> None:
     (verdict,) = judge({"power": 50.0}, {"kernels": row("kernels", 1.0, None)})
     assert math.isnan(verdict.found)
     assert not verdict.met
-    assert verdict.document() == {"quantity": "power", "limit": 50.0, "found": None, "kind": None, "met": False}
+    assert verdict_documents((verdict,)) == [{"quantity": "power", "limit": 50.0, "found": None, "kind": None, "met": False}]
     assert missed_line((verdict,)).startswith("requirement not met: power")
 
 

@@ -16,7 +16,6 @@ from fitter.bundle.run_spread import (
     RunErrors,
     interval_factor,
     known_spread,
-    left_out_scores,
     paced_std,
 )
 from tests.fitter.measured import planted_bundle
@@ -109,20 +108,6 @@ def test_few_runs_are_covered_as_often_as_many() -> None:
             np.mean(np.abs(rng.standard_t(4, 2000)) <= NORMAL_90 * interval_factor(np.abs(rng.standard_t(4, count)))) for _ in range(300)
         ]
         assert 0.88 <= np.mean(held) <= 0.92, count
-
-
-def test_a_run_is_scored_by_what_the_others_tell() -> None:
-    error, share = mixed(0.03, 0.1, runs=24)
-    gpu, launch = paced_std(error, share, LATENCY_PRIOR)
-    own = np.abs(error) / np.sqrt((1.0 - share) * gpu**2 + share * launch**2)
-    outlier = int(np.argmax(own))
-    scores = left_out_scores(error, share, LATENCY_PRIOR)
-    assert scores[outlier] > 1.05 * own[outlier]
-    others = np.arange(24) != outlier
-    assert paced_std(error[others], share[others], LATENCY_PRIOR) != pytest.approx((gpu, launch), rel=1e-3)
-    few, many = error[:3], np.tile(error, 10)
-    assert len(left_out_scores(few, share[:3], LATENCY_PRIOR)) == 3
-    assert np.isfinite(left_out_scores(many, np.tile(share, 10), LATENCY_PRIOR)).all()
 
 
 def test_the_order_of_runs_does_not_matter() -> None:

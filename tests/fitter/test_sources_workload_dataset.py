@@ -3,6 +3,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,13 +12,22 @@ from hypothesis import strategies as st
 
 from fitter.errors import InputError
 from fitter.report.text import selection_document, selection_lines
-from fitter.rows.columns import Dataset, Selection
-from fitter.rows.rejected import count_reasons
+from fitter.rows.columns import Dataset, Selection, Startup, WorkloadRows
+from fitter.rows.rejected import RejectedRow, count_reasons
 from fitter.rows.startup import estimate_startup, is_perturbed, target_duration_s
 from fitter.rows.tables import open_table
-from fitter.rows.workload_dataset import COLUMNS, WorkloadReading, read_workload_dataset
+from fitter.rows.workload_dataset import COLUMNS, read_workload_dataset
 
 LIST = "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json"
+
+
+class WorkloadReading(NamedTuple):
+    """What a workload dataset gives."""
+
+    rows: WorkloadRows | None
+    rejected: list[RejectedRow]
+    startups: tuple[Startup, ...]
+
 
 Reader = Callable[..., WorkloadReading]
 
@@ -46,7 +56,7 @@ def read(tmp_path: Path, shared_data: Path) -> Reader:
             writer = csv.DictWriter(stream, list(good))
             writer.writeheader()
             writer.writerows({**good, **run} for run in runs)
-        return read_workload_dataset(open_table(path, COLUMNS))
+        return WorkloadReading(*read_workload_dataset(open_table(path, COLUMNS)))
 
     return reader
 
@@ -56,7 +66,7 @@ def read(tmp_path: Path, shared_data: Path) -> Reader:
 )
 def test_start_up_of_each_host_is_recovered(shared_data: Path, name: str, low: float, high: float, perturbed: int) -> None:
     table = open_table(shared_data / "energaizer" / f"{name}.csv", COLUMNS)
-    reading = read_workload_dataset(table)
+    reading = WorkloadReading(*read_workload_dataset(table))
     (startup,) = reading.startups
     assert startup.target_s == 30.0
     assert low - 0.05 <= startup.startup_s <= high + 0.05
@@ -67,13 +77,13 @@ def test_start_up_of_each_host_is_recovered(shared_data: Path, name: str, low: f
 
 def test_exactly_the_failed_run_is_rejected(shared_data: Path) -> None:
     table = open_table(shared_data / "energaizer" / "a10_900mhz.csv", COLUMNS)
-    reading = read_workload_dataset(table)
+    reading = WorkloadReading(*read_workload_dataset(table))
     assert [(r.reason, r.power_only) for r in reading.rejected] == [("TRUNCATED_RUN", False)]
     assert "b8_s2048" in table.texts("workload")[reading.rejected[0].row - 1]
 
 
 def test_throttled_runs_reach_the_power_limit_once_start_up_is_removed(shared_data: Path) -> None:
-    rows = read_workload_dataset(open_table(shared_data / "energaizer" / "a100_clocks.csv", COLUMNS)).rows
+    rows = read_workload_dataset(open_table(shared_data / "energaizer" / "a100_clocks.csv", COLUMNS))[0]
     assert rows is not None
     throttled = rows.sm_clock_asked_mhz - rows.sm_clock_measured_mhz > 5
     assert throttled.sum() == 15

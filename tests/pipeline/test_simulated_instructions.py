@@ -39,9 +39,8 @@ from estimator.quantities import Array
 from estimator.reader import plain
 from estimator.specifications import load_gpu
 from fitter.cli import main as fit
-from fitter.instructions.display import bias_svg, sampling_svg
 from fitter.instructions.energies import excess_power_w, fit_instructions, row_activity
-from fitter.rows.instruction_rows import InstructionRows
+from fitter.rows.instruction_dataset import InstructionRows
 from fitter.rows.selection import read_selection
 from microbench.errors import CompileError
 from microbench.kernel import WARP_LANES
@@ -267,17 +266,6 @@ def test_the_ways_of_sampling_err_in_their_own_direction(measured: Measured) -> 
         assert row.published["sma"] >= row.published["mtsm"]
         assert row.published["mtsm"] / truth == pytest.approx(gain, abs=0.04)
         assert row.published["papi"] / truth == pytest.approx(gain, abs=0.06)
-
-
-def test_the_charts_show_every_row_that_has_both_figures(fitted: tuple[InstructionEnergies, ...]) -> None:
-    rows = fitted[0].ptx.values()
-    legend = 2
-    bias, sampling = bias_svg(fitted[0]), sampling_svg(fitted[0])
-    assert bias.count("h0") == sum(f"{mode}.mtsm" in one.published_j for one in rows for mode in ("full", "single")) + legend
-    assert sampling.count("h0") == 3 * sum("full.mtsm" in one.published_j for one in rows) + legend + 1
-    assert "one thread, published" in bias
-    assert 'class="diagonal"' in bias
-    assert "PAPI" in sampling
 
 
 def test_energy_of_a_measured_run_is_the_sum_of_its_terms(measured: Measured, fitted: tuple[InstructionEnergies, ...]) -> None:

@@ -18,7 +18,7 @@ from fitter.scale.kernel_sample import KernelSample, SampleTask, merge_samples, 
 from fitter.scale.streamed import LocalWorkers, run_pass
 from tests.fitter.scale.generated import write_parts
 
-TASK = SampleTask(source="kernels", collected=None, gpu=None, seed=0)
+TASK = SampleTask(collected=None, gpu=None, seed=0)
 
 
 def kernel_table(rows: int, seed: int = 0) -> pa.Table:
@@ -71,7 +71,7 @@ def same(left: list[object], right: list[object]) -> bool:
 
 @pytest.mark.parametrize("limits", [(4000, 24), (30, 2)])
 def test_the_sample_does_not_depend_on_files_row_groups_or_workers(tmp_path: Path, limits: tuple[int, int]) -> None:
-    task = SampleTask(source="kernels", collected=None, gpu=None, seed=3, section_kernels=limits[0], kernel_rows=limits[1])
+    task = SampleTask(collected=None, gpu=None, seed=3, section_kernels=limits[0], kernel_rows=limits[1])
     table = kernel_table(1500)
     whole = sampled(write_parts(table, tmp_path / "whole", []), task)
     cut = sampled(write_parts(table, tmp_path / "cut", [100, 101, 900], row_group=70), task, workers=2)
@@ -99,7 +99,7 @@ def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
 
 def test_limits_hold_and_another_seed_chooses_others(tmp_path: Path) -> None:
     folder = write_parts(kernel_table(2000), tmp_path, [500])
-    tasks = [SampleTask(source="k", collected=None, gpu=None, seed=seed, section_kernels=20, kernel_rows=1) for seed in (0, 1)]
+    tasks = [SampleTask(collected=None, gpu=None, seed=seed, section_kernels=20, kernel_rows=1) for seed in (0, 1)]
     one, other = (sampled(folder, task).rows for task in tasks)
     assert one is not None
     assert other is not None
@@ -119,7 +119,7 @@ def test_rows_of_other_gpus_are_counted(tmp_path: Path) -> None:
     table = kernel_table(200)
     other = table.set_column(2, "gpu", pa.array(["h100-sxm"] * 200))
     folder = write_parts(pa.concat_tables([table, other]), tmp_path, [200])
-    found = sampled(folder, SampleTask(source="k", collected=None, gpu=load_gpu("a100-pcie-40gb"), seed=0))
+    found = sampled(folder, SampleTask(collected=None, gpu=load_gpu("a100-pcie-40gb"), seed=0))
     assert found.rows is not None
     assert found.rows.gpus == ("a100-pcie-40gb",)
     assert found.rejected[("OTHER_GPU", False)].count > 100
