@@ -1,5 +1,6 @@
 """Parquet files of anybody: opened as regular files, judged by their footer, and read within a stated memory."""
 
+import resource
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,28 @@ BATCH_ROWS: Final = 1 << 14
 NUMBER_BYTES: Final = 8
 
 
+MOST_WORKING_BYTES: Final = 3 * MOST_BYTES
+"""Memory that reading may add to the process: a page of a few bytes can unpack to gigabytes, whatever the footer states."""
+
+STATUS: Final = Path("/proc/self/status")
+KIB: Final = 1024
+
+
+@contextmanager
+def bounded_memory(where: Path | str) -> Iterator[None]:
+    """Lets the process grow by MOST_WORKING_BYTES at most.  Raises DatasetError where reading needs more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = next(int(line.split()[1]) * KIB for line in STATUS.read_text(encoding="ascii").splitlines() if line.startswith("VmData"))
+    most = used + MOST_WORKING_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+    try:
+        yield
+    except MemoryError as error:
+        raise DatasetError(f"{where}: takes more than {MOST_WORKING_BYTES / 1e9:.2g} GB in memory; cut it into smaller files") from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
 @contextmanager
 def parquet_errors(where: Path | str) -> Iterator[None]:
     """Raises DatasetError, naming the file, for errors of Arrow and of the operating system that its bytes cause."""
@@ -53,7 +76,7 @@ def open_parquet(stream: BinaryIO | Any, where: Path | str, **options: Any) -> p
     Raises DatasetError for too many columns and for one that is there twice; errors that `parquet_errors` renames for a damaged file.
     """
     limits = {"thrift_string_size_limit": MOST_METADATA_BYTES, "thrift_container_size_limit": MOST_LISTED}
-    file = pq.ParquetFile(stream, page_checksum_verification=True, **limits, **options)
+    file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False, **limits, **options)
     names = file.schema_arrow.names
     if file.metadata.num_columns > MOST_COLUMNS:
         raise DatasetError(f"{where}: holds {file.metadata.num_columns:,} columns; a table of measurements has {MOST_COLUMNS} at most")
@@ -126,7 +149,12 @@ def read_batches(
         for group in range(metadata.num_row_groups) if groups is None else groups:
             found = metadata.row_group(group)
             check_size(where, decoded_bytes(metadata, schema, names, [group]), found.num_rows, MOST_STORED_BYTES)
-            for batch in file.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False):
+            batches = file.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False)
+            while True:
+                with bounded_memory(where):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
                 check_size(where, batch.nbytes, batch.num_rows)
                 batch.validate(full=True)
                 columns = [

@@ -57,14 +57,21 @@ def equal_table(path: Path) -> None:
     pq.write_table(batch.take(pa.array(np.zeros(3_400_000, dtype=np.int64))), path, compression="zstd")
 
 
-def long_texts(path: Path) -> None:
+def long_texts(path: Path, encoding: str | None = None) -> None:
     """8,000 texts of a megabyte, which differ in eight ways."""
     texts = pa.array(["x" * 1_000_000 + str(number) for number in range(8)])
     columns = {"operator": texts, "precision": pa.array(["bf16"] * 8), "latency_s": pa.array([1e-4] * 8)}
+    options = {"use_dictionary": False, "column_encoding": {"operator": encoding}} if encoding else {}
     batch = pa.table(columns)
-    with pq.ParquetWriter(path, batch.schema, compression="zstd") as writer:
-        for _ in range(1000):
+    with pq.ParquetWriter(path, batch.schema, compression="zstd", **options) as writer:
+        for _ in range(1000 if encoding is None else 40):
             writer.write_table(batch)
+
+
+def long_identities(path: Path) -> None:
+    """Kernel rows whose ids are a megabyte each."""
+    batch = rows_to_table([a_row("x" * 1_000_000)], METADATA)
+    pq.write_table(batch.take(pa.array(np.zeros(1500, dtype=np.int64))), path, compression="zstd")
 
 
 def many_columns(path: Path) -> None:
@@ -87,13 +94,52 @@ def nested(path: Path) -> None:
     pq.write_table(pa.Table.from_arrays([inner] * len(names), names=names), path, compression="zstd")
 
 
+def long_lists(path: Path) -> None:
+    """Kernel rows with a hundred thousand flags each."""
+    table = rows_to_table([a_row()] * 20, METADATA)
+    flags = pa.ListArray.from_arrays(
+        np.arange(21, dtype=np.int32) * 1_000_000, pa.array(["hot"] * 1_000_000).take(pa.array(np.zeros(20_000_000, dtype=np.int32)))
+    )
+    pq.write_table(table.set_column(table.schema.get_field_index("flags"), table.schema.field("flags"), flags), path, compression="zstd")
+
+
+def large_pages(path: Path) -> None:
+    """A billion bytes of zeros a column, in one page each."""
+    zeros = pa.array(np.zeros(40_000_000))
+    table = pa.table({"t_s": zeros, "power_w": zeros})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=1 << 30, row_group_size=40_000_000)
+
+
+def false_footer(path: Path) -> None:
+    """A text of a gigabyte in one page, of which the footer says that it takes a hundred bytes."""
+    table = rows_to_table([a_row("x" * 1_000_000_000)], METADATA)
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    with_false_sizes(path, 100)
+
+
+def with_false_sizes(path: Path, size: int) -> None:
+    """State another size of the first column's unpacked pages in a file's footer: a number of Thrift's, as long as the old one."""
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    true = pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size
+    sevens = range(0, max((2 * true).bit_length(), 1), 7)
+    old, new = (bytes(2 * number >> shift & 127 | (128 if shift < sevens[-1] else 0) for shift in sevens) for number in (true, size))
+    assert old in content[start:]
+    path.write_bytes(content[:start] + content[start:].replace(old, new, 1))
+
+
 FLOODS: dict[str, Callable[[Path], None]] = {
     "equal rows": equal_rows,
     "equal table": equal_table,
     "long texts": long_texts,
+    "prefixes": lambda path: long_texts(path, "DELTA_BYTE_ARRAY"),
+    "long ids": long_identities,
     "columns": many_columns,
     "row groups": many_groups,
     "nested": nested,
+    "long lists": long_lists,
+    "large pages": large_pages,
+    "false footer": false_footer,
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
     "validate": ("collect", "validate", "{}"),
