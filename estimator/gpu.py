@@ -121,6 +121,9 @@ class GpuSpec:
             raise FaultError("lacks fp32, which gives the number of lanes", "cuda_flop_per_clock")
         check_known(self.sources, tuple(one.name for one in fields(self)), "sources")
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # rows of a table are grouped by GPU: a hash of all fields costs more than reading the row
+
     @property
     def fp32_lanes(self) -> float:
         """fp32 lanes of an SM: one fused multiply-add (2 flop) a clock each."""

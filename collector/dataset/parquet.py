@@ -70,13 +70,13 @@ def one_line(error: BaseException) -> str:
     return " ".join((reason or str(error) or type(error).__name__).split())[:200]
 
 
-def open_parquet(stream: BinaryIO | Any, where: Path | str, **options: Any) -> pq.ParquetFile:
+def open_parquet(stream: BinaryIO | Any, where: Path | str, *, pre_buffer: bool = False, **options: Any) -> pq.ParquetFile:
     """A Parquet file from its bytes, its footer read and judged; `options` are Arrow's.
 
     Raises DatasetError for too many columns and for one that is there twice; errors that `parquet_errors` renames for a damaged file.
     """
     limits = {"thrift_string_size_limit": MOST_METADATA_BYTES, "thrift_container_size_limit": MOST_LISTED}
-    file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False, **limits, **options)
+    file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=pre_buffer, **limits, **options)
     names = file.schema_arrow.names
     if file.metadata.num_columns > MOST_COLUMNS:
         raise DatasetError(f"{where}: holds {file.metadata.num_columns:,} columns; a table of measurements has {MOST_COLUMNS} at most")

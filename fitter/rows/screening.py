@@ -139,7 +139,8 @@ class Screen:
 
     def reject_power(self, power_w: Array, specs: Sequence[GpuSpec | None], limit_w: Array) -> None:
         """Reject powers below what such a board draws at rest, and above its power limit."""
-        least = np.array([least_power_w(spec) if spec else 0.0 for spec in specs])
+        of_spec = {spec: least_power_w(spec) if spec else 0.0 for spec in set(specs)}
+        least = np.array([of_spec[spec] for spec in specs])
         with np.errstate(invalid="ignore"):
             low, high = power_w < least, power_w > ABOVE_LIMIT_SHARE * limit_w
         self.reject(

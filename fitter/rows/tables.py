@@ -99,8 +99,8 @@ class Table:
         """Rows with a cell longer than LONGEST_TEXT."""
         found = np.zeros(len(self.frame), dtype=np.bool_)
         for column in self.frame.columns:
-            if pd.api.types.is_string_dtype(self.frame[column]):
-                found |= np.asarray(self.frame[column].astype(str).str.len() > LONGEST_TEXT, dtype=np.bool_)
+            if not pd.api.types.is_numeric_dtype(self.frame[column].dtype):
+                found |= [isinstance(value, str) and len(value) > LONGEST_TEXT for value in self.frame[column].tolist()]
         return found
 
     def repeated(self) -> BoolArray:
