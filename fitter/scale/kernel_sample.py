@@ -134,8 +134,8 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
         table = table.select(~is_instruction(table))
     rows, rejected = read_kernel_table(table, task.gpu)
     numbers = Counter((row.reason, row.power_only) for row in rejected)
-    first = {(row.reason, row.power_only): row for row in reversed(rejected)}
-    counts = {kind: replace(row, count=numbers[kind]) for kind, row in first.items()}
+    earliest = {(row.reason, row.power_only): row for row in reversed(rejected)}
+    counts = {kind: replace(row, count=numbers[kind]) for kind, row in earliest.items()}
     return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=counts)
 
 
