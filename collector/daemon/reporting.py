@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 from typing import TYPE_CHECKING, Any, Final
 
+from collector.campaigns.display import row_line
 from collector.daemon.worker import MARK, MEASURING
 from collector.devices.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
-from collector.display import row_line
 from estimator.errors import EstimatorError
 
 if TYPE_CHECKING:

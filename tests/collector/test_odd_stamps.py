@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.errors import SensorError
+from collector.recordings.columns import shown_names
 from collector.recordings.loads import read_load
-from collector.recordings.ordering import MOST_LATE, Ordered, ordered
-from collector.recordings.text_columns import shown_names
+from collector.recordings.rows import MOST_LATE, Rows, ordered
 from collector.sensing.clock import fit_update_clock
 from estimator.quantities import Array
 
@@ -19,7 +19,7 @@ TIME_S = 1000.0 + POLL_S * np.arange(COUNT)
 POWER_W = 100.0 + np.arange(COUNT) % 50
 
 
-def read(time_s: Array) -> Ordered:
+def read(time_s: Array) -> Rows:
     return ordered(time_s, POWER_W, "log.csv")
 
 
@@ -42,10 +42,10 @@ def test_late_rows_are_left_out_or_refused_and_no_row_is_moved(place: int, rows:
 def test_a_stamp_that_is_no_time_is_refused(stamp: float, place: int) -> None:
     time_s = TIME_S.copy()
     time_s[place] = stamp
-    with pytest.raises(SensorError, match=r"is no time in seconds|the clock was set"):
+    with pytest.raises(SensorError, match="are no seconds|the clock was set"):
         read(time_s)
-    for factor, unit in ((1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "microseconds")):
-        with pytest.raises(SensorError, match=unit):
+    for factor in (1e3, 1e6, 1e9):
+        with pytest.raises(SensorError, match="are no seconds"):
             read((1.7e9 + TIME_S) * factor)
 
 
